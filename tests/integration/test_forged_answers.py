@@ -17,7 +17,7 @@ from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger.sql import SQLLedger
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests import recovery
+from wbengine.engines.worker_based.requests import tracker
 from wbengine.patterns import linear_flow
 from wbengine.types.failure import Failure
 
@@ -66,9 +66,9 @@ def test_forged_result_missing_from_the_ledger_is_ignored(
     failure = pr.failure_to_dict(Failure.from_exception(ValueError("forged")))
     response = pr.Response(state, result=failure if state == pr.FAILURE else "forged")
     rows: list[Any] = []
-    on_row = recovery.Recovery.on_row
+    on_row = tracker.RequestTracker.on_row
     monkeypatch.setattr(
-        recovery.Recovery, "on_row", lambda self, *row: rows.append(row) or on_row(self, *row)
+        tracker.RequestTracker, "on_row", lambda self, *row: rows.append(row) or on_row(self, *row)
     )
     with forged_reply(url, tmp_path, response, "victim", ledger=f"dir://{tmp_path}/ledger"):
         until(lambda: rows)

@@ -279,7 +279,9 @@ class Tracker:
             (),
             worker_expiry=expiry,
             on_change=self._on_workers,
-            on_ids=lambda worker, ids: do(_effects(self._recovery.on_ids(worker, ids, self._now))),
+            on_ids=lambda worker, ids: do(
+                _effects(self._tracker.on_heartbeat(worker, ids, self._now))
+            ),
             holds=lambda worker: self._tracker.holds(worker),
             clock=clock,
             interop=plain,
@@ -292,7 +294,6 @@ class Tracker:
             options=options.RequestOptions(on_worker_lost=on_worker_lost, max_resends=max_resends),  # type: ignore[arg-type]
             wall=clock.time,
         )
-        self._recovery = self._tracker.recovery
         self._tracker.plain = plain
         self._tracker.separate_ledger = separate_ledger
         if capacity is not None:
@@ -305,7 +306,7 @@ class Tracker:
     def inherit(self, name: str) -> None:
         """Continue under the name of an engine that has ended."""
         self._finder.uuid = name
-        self._recovery.inherit(name)
+        self._tracker.inherit(name)
 
     # Requests.
 
@@ -321,28 +322,28 @@ class Tracker:
 
     def expect(self, flow: str, ledgers: Collection[str | None] | None) -> None:
         """Expect requests of earlier runs of a flow in these ledgers (None: in no ledger)."""
-        self._recovery.expect(flow, ledgers)
+        self._tracker.expect(flow, ledgers)
 
     def submit(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
         return _effects(self._tracker.submit(call, done, self._now))
 
     def recover(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
         """Recover a request that an earlier run possibly sent. Call `ask` after the last one."""
-        return _effects(self._recovery.recover(call, done, self._now))
+        return _effects(self._tracker.submit(call, done, self._now))
 
     def ask(self) -> list[Effect]:
-        return _effects(self._recovery.ask()) if self._recovery.pending_inquiries else []
+        return _effects(self._tracker.ask())
 
     def cancel(self, call: invocation.Invocation) -> list[Effect]:
         return _effects(self._tracker.cancel([call], self._now))
 
     def saved(self, calls: Iterable[invocation.Invocation]) -> list[Effect]:
         """Record that the results are in the store."""
-        return _effects(self._tracker.retired(calls))
+        return _effects(self._tracker.on_saved(calls))
 
     def disown(self, flow: str) -> None:
         """Forget the requests of a flow that another engine continues."""
-        self._recovery.disown(flow)
+        self._tracker.disown(flow)
 
     def unstarted(self) -> list[Request]:
         """Return the requests that no worker has started, except those of earlier runs."""
@@ -382,11 +383,11 @@ class Tracker:
         effect.request._entry.opened = True
 
     def unrouted(self, effect: Publish) -> list[Effect]:
-        return _effects(self._recovery.on_unrouted(effect.request._entry, effect.epoch, self._now))
+        return _effects(self._tracker.on_unrouted(effect.request._entry, effect.epoch, self._now))
 
     def unconfirmed(self, effect: Publish) -> list[Effect]:
         return _effects(
-            self._recovery.on_unconfirmed(effect.request._entry, effect.epoch, self._now)
+            self._tracker.on_unconfirmed(effect.request._entry, effect.epoch, self._now)
         )
 
     # Rows.
@@ -396,7 +397,7 @@ class Tracker:
         return self._rows is None or (ours and self._rows.revoke([request._entry])[0])
 
     def revoked(self, request: Request, done: bool) -> list[Effect]:
-        return _effects(self._recovery.on_revoked(request._entry, done, self._now))
+        return _effects(self._tracker.on_revoked(request._entry, done, self._now))
 
     def look(self, request: Request) -> Row:
         assert self._rows is not None
@@ -406,21 +407,21 @@ class Tracker:
         return Row(taken, vanished, seen)
 
     def found(self, request: Request, row: Row, lost: str | None) -> list[Effect]:
-        return _effects(self._recovery.on_row(request._entry, row._seen, self._now, lost))
+        return _effects(self._tracker.on_row(request._entry, row._seen, self._now, lost))
 
     def take_back(self, effect: TakeBack) -> list[Effect]:
         assert self._rows is not None
         [(done, answer)] = self._rows.reopen([(effect.request._entry, effect.epoch)])
         if not done:
             return []
-        return _effects(self._recovery.on_reopened(effect.request._entry, answer, self._now))
+        return _effects(self._tracker.on_reopened(effect.request._entry, answer, self._now))
 
     def conclude(self, effect: Conclude) -> list[Effect]:
         assert self._rows is not None
         entry = effect.request._entry
         if not self._rows.conclude([(entry, effect.holder, effect.failure)])[0]:
             return []
-        return _effects(self._recovery.on_concluded(entry, effect.failure, self._now))
+        return _effects(self._tracker.on_concluded(entry, effect.failure, self._now))
 
     def sweep(self, request_ids: Iterable[str]) -> None:
         """Delete the rows of requests that ended."""
@@ -430,7 +431,7 @@ class Tracker:
     # Messages.
 
     def hear_answer(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
-        return _effects(self._tracker.on_response(answer, receipt, self._now))
+        return _effects(self._tracker.on_reply(answer, receipt, self._now))
 
     def hear_worker(self, body: Any, message: Any) -> None:
         """Process a message of a worker about itself, or of this engine to itself."""
@@ -456,8 +457,8 @@ class Tracker:
         lost = sorted(lost, key=lambda worker: (str(worker.identity), worker.topic))
         if lost:
             self._lost([(worker.identity, worker.queue) for worker in lost])
-        effects = self._recovery.on_lost(lost, self._now)
-        self._do(_effects(effects + self._tracker.on_gained(sorted(gained), self._now)))
+        effects = self._tracker.on_workers_lost(lost, self._now)
+        self._do(_effects(effects + self._tracker.on_workers_gained(sorted(gained), self._now)))
 
     # Time.
 
@@ -473,13 +474,13 @@ class Tracker:
         now = self._now
         self._finder.maybe_publish()
         self._finder.clean()
-        self._do(_effects(self._recovery.review(now)))
-        self._finder.hurry = self._recovery.needs_reports(now)
+        self._do(_effects(self._tracker.on_round(now)))
+        self._finder.hurry = self._tracker.needs_reports(now)
         return self._finder.next_due() or now
 
     def tick(self) -> list[Effect]:
         """Process expired timers."""
-        return _effects(self._tracker.tick(self._now))
+        return _effects(self._tracker.on_timer(self._now))
 
     def next_alarm(self) -> float | None:
         return self._tracker.next_timer()
@@ -531,7 +532,7 @@ class Tracker:
         )
         if any(indexes) or tracked.backlog._heaps or tracked.timers or tracked.in_flight._reached:
             return "a request in an index, or a timer"
-        if self._recovery.pending_inquiries or self._recovery.early_replies:
+        if tracked._recovery.pending_inquiries or tracked._recovery.early_replies:
             return "questions or answers of nobody"
         return None
 
@@ -577,14 +578,14 @@ def _no_epoch_check(before: Any) -> Any:
 
 
 def _running_after_success(before: Any) -> Any:
-    def on_response(self: Any, answer: Any, receipt: Any, now: float, **how: Any) -> Any:
+    def on_reply(self: Any, answer: Any, receipt: Any, now: float, **how: Any) -> Any:
         entry = self.requests.get(answer.correlation_id)
         late = entry is not None and entry.state in pr.STOP_STATES
         if late and answer.body["state"] == pr.RUNNING:
             entry.request.current_state = pr.RUNNING
         return before(self, answer, receipt, now, **how)
 
-    return on_response
+    return on_reply
 
 
 def _time_alone(before: Any) -> Any:
@@ -641,10 +642,10 @@ def _anything_twice(before: Any) -> Any:
 
 
 def _no_drop(before: Any) -> Any:
-    def retired(self: Any, calls: Any) -> Any:
+    def on_saved(self: Any, calls: Any) -> Any:
         return [each for each in before(self, calls) if not isinstance(each, fx.Drop)]
 
-    return retired
+    return on_saved
 
 
 def _deaf(before: Any) -> Any:
@@ -700,14 +701,14 @@ def _looks_at_all(before: Any) -> Any:
 
 DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "epoch-check": ((TrackedRequest, "refusal", _no_epoch_check),),
-    "running-after-success": ((tracker.RequestTracker, "on_response", _running_after_success),),
+    "running-after-success": ((tracker.RequestTracker, "on_reply", _running_after_success),),
     "time-alone": ((recovery.Recovery, "review", _time_alone),),
     "same-epoch": ((TrackedRequest, "next_number", _same_epoch),),
     "once-idle": ((recovery.Recovery, "_is_skipped_by_idle", _once_idle),),
     "believe-lost": ((recovery.Recovery, "on_redelivered", _believe_lost),),
     "no-most": ((recovery.Recovery, "lose", _no_most),),
     "anything-twice": ((options.RequestOptions, "repeats", _anything_twice),),
-    "no-drop": ((tracker.RequestTracker, "retired", _no_drop),),
+    "no-drop": ((tracker.RequestTracker, "on_saved", _no_drop),),
     "no-refill": ((tracker.RequestTracker, "refill", _no_refill),),
     "never-asks": ((recovery.Recovery, "ask", _never_asks),),
     "revoke-is-enough": ((recovery.Recovery, "on_revoked", _revoke_is_enough),),

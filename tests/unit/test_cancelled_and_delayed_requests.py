@@ -79,14 +79,14 @@ def test_cancel_revokes_published_request(bench: Bench) -> None:
     entry = bench.pending()
     assert bench.tracker.cancel([entry.invocation], T0) == [fx.Revoke(entry)]
     assert bench.tracker.cancel([entry.invocation], T0) == []
-    assert failures(bench.recovery.on_revoked(entry, True, T0), exc.Cancelled)
+    assert failures(bench.tracker.on_revoked(entry, True, T0), exc.Cancelled)
 
 
 def test_cancel_is_sent_to_worker_that_claimed_the_request(bench: Bench) -> None:
     entry = bench.pending()
     bench.tracker.cancel([entry.invocation], T0)
-    assert bench.recovery.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
-    effects = bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w7", epoch=1), T0)
+    assert bench.tracker.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
+    effects = bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w7", epoch=1), T0)
     assert cancelled(effects) == [("w7", [(entry.id, 1)])]
     assert settled(bench.succeed(entry, worker="w7"))  # any result of the worker is accepted
 
@@ -95,18 +95,18 @@ def test_cancel_ends_request_without_ledger_row(bench: Bench) -> None:
     entry = bench.pending()
     entry.opened = False
     bench.tracker.cancel([entry.invocation], T0)
-    bench.recovery.on_revoked(entry, False, T0)
-    assert failures(bench.recovery.on_row(entry, RowSnapshot(None), T0), exc.Cancelled)
+    bench.tracker.on_revoked(entry, False, T0)
+    assert failures(bench.tracker.on_row(entry, RowSnapshot(None), T0), exc.Cancelled)
     assert not entry.live
 
 
 def test_cancel_is_retried_while_ledger_is_unavailable(bench: Bench) -> None:
     entry = bench.pending()
     bench.tracker.cancel([entry.invocation], T0)
-    bench.recovery.on_revoked(entry, False, T0)
-    assert bench.recovery.on_row(entry, RowSnapshot(UNKNOWN), T0) == []
-    assert bench.tracker.tick(T0 + LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
-    effects = bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0)
+    bench.tracker.on_revoked(entry, False, T0)
+    assert bench.tracker.on_row(entry, RowSnapshot(UNKNOWN), T0) == []
+    assert bench.tracker.on_timer(T0 + LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
+    effects = bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0)
     assert effects == [fx.Revoke(entry)]
 
 
@@ -115,7 +115,7 @@ def test_cancel_of_running_requests_is_sent_and_repeated(bench: Bench) -> None:
     calls = [entry.invocation for entry in (first, second, other)]
     effects = bench.tracker.cancel(calls, T0)
     assert cancelled(effects) == [("w1", [(first.id, 1), (second.id, 1)]), ("w2", [(other.id, 1)])]
-    again = bench.recovery.on_ids("w2", {other.id}, T0 + 5)
+    again = bench.tracker.on_heartbeat("w2", {other.id}, T0 + 5)
     assert cancelled(again) == [("w2", [(other.id, 1)])]
 
 
@@ -131,7 +131,7 @@ def test_cancelled_request_of_lost_worker_is_not_resent() -> None:
     bench.tracker.cancel([entry.invocation], T0)
     bench.lose("w1")
     seen = RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1)
-    effects = bench.concluded(bench.recovery.on_row(entry, seen, T0, "w1"))
+    effects = bench.concluded(bench.tracker.on_row(entry, seen, T0, "w1"))
     assert failures(effects, exc.WorkerLost)
 
 
@@ -142,7 +142,7 @@ def test_cancel_without_ledger_is_sent_to_all_workers() -> None:
     assert cancelled(effects) == [(env.ALL_WORKERS, [(entry.id, 1)])]
     assert isinstance(effects[-1], fx.Inquire)
     bench.fleet.idle["q"] = 2
-    assert failures(bench.recovery.review(T0 + 10), exc.Cancelled)
+    assert failures(bench.tracker.on_round(T0 + 10), exc.Cancelled)
 
 
 def test_cancel_without_ledger_and_workers_ends_after_a_pause() -> None:
@@ -151,10 +151,10 @@ def test_cancel_without_ledger_and_workers_ends_after_a_pause() -> None:
     bench.fleet.end("q")
     bench.lose("w1")
     bench.tracker.cancel([entry.invocation], T0)
-    assert bench.recovery.review(T0 + 1) == []
+    assert bench.tracker.on_round(T0 + 1) == []
     # a worker may have started since
-    assert cancelled(bench.tracker.tick(T0 + LOOKUP_PAUSE_SECONDS))
-    assert failures(bench.recovery.review(T0 + 10), exc.Cancelled)
+    assert cancelled(bench.tracker.on_timer(T0 + LOOKUP_PAUSE_SECONDS))
+    assert failures(bench.tracker.on_round(T0 + 10), exc.Cancelled)
 
 
 def test_cancel_is_sent_to_worker_that_starts_the_request_later() -> None:
@@ -177,26 +177,26 @@ def test_cancel_ignores_finished_and_unknown_requests(bench: Bench) -> None:
 def test_waiting_request_expires_in_the_engine() -> None:
     bench = bench_of(workers=False)
     entry, _ = timed(bench, expires=20)
-    assert entry is not None and bench.tracker.tick(T0 + 19.9) == []
-    (text,) = failures(bench.tracker.tick(T0 + 20), exc.Expired)
+    assert entry is not None and bench.tracker.on_timer(T0 + 19.9) == []
+    (text,) = failures(bench.tracker.on_timer(T0 + 20), exc.Expired)
     assert "task-1" in text
 
 
 def test_published_request_is_revoked_when_it_expires(bench: Bench) -> None:
     entry, (dispatch,) = timed(bench, expires=20)
     assert env.EXPIRES not in dispatch.envelope.headers  # only the clock of the engine counts
-    assert bench.tracker.tick(T0 + 20) == [fx.Revoke(entry)]
-    assert failures(bench.recovery.on_revoked(entry, True, T0 + 20), exc.Expired)
+    assert bench.tracker.on_timer(T0 + 20) == [fx.Revoke(entry)]
+    assert failures(bench.tracker.on_revoked(entry, True, T0 + 20), exc.Expired)
 
 
 def test_request_started_in_time_does_not_expire(bench: Bench) -> None:
     entry, _ = timed(bench, expires=20)
     bench.answer(entry, pr.RUNNING, {})
-    assert bench.tracker.tick(T0 + 1000) == []
+    assert bench.tracker.on_timer(T0 + 1000) == []
     other, _ = timed(bench, expires=20)
-    bench.tracker.tick(T0 + 20)
-    bench.recovery.on_revoked(other, False, T0 + 20)
-    effects = bench.recovery.on_row(other, RowSnapshot(ledgers.ROW_CLAIMED, "w7", epoch=1), T0 + 20)
+    bench.tracker.on_timer(T0 + 20)
+    bench.tracker.on_revoked(other, False, T0 + 20)
+    effects = bench.tracker.on_row(other, RowSnapshot(ledgers.ROW_CLAIMED, "w7", epoch=1), T0 + 20)
     assert cancelled(effects) == [] and other.state == pr.RUNNING
 
 
@@ -204,9 +204,9 @@ def test_request_without_ledger_contains_expiry_time() -> None:
     bench = bench_of(ledger=None)
     entry, (dispatch,) = timed(bench, expires=20)
     assert dispatch.envelope.headers[env.EXPIRES] == WALL + 20
-    only(fx.Inquire, bench.tracker.tick(T0 + 20))
+    only(fx.Inquire, bench.tracker.on_timer(T0 + 20))
     bench.fleet.idle["q"] = 2
-    assert failures(bench.recovery.review(T0 + 30), exc.Expired)
+    assert failures(bench.tracker.on_round(T0 + 30), exc.Expired)
     assert not entry.live
 
 
@@ -226,12 +226,12 @@ def test_expired_request_of_lost_worker_is_not_resent() -> None:
 def test_request_expires_when_queried_workers_disappear() -> None:
     bench = bench_of(ledger=None)
     entry, _ = timed(bench, expires=20)
-    bench.tracker.tick(T0 + 20)
+    bench.tracker.on_timer(T0 + 20)
     bench.fleet.end("q")
     bench.lose("w1", now=T0 + 21)
     assert entry.index is not None
-    bench.tracker.tick(T0 + 23)
-    assert failures(bench.recovery.review(T0 + 30), exc.Expired)
+    bench.tracker.on_timer(T0 + 23)
+    assert failures(bench.tracker.on_round(T0 + 30), exc.Expired)
 
 
 # Delayed start ------------------------------------------------------------------------------------
@@ -244,20 +244,20 @@ def test_request_with_eta_is_published_when_due(eta: Any) -> None:
     bench = bench_of(timeout=10.0)
     entry, effects = timed(bench, eta=eta)
     assert (effects, entry.state) == ([], pr.WAITING)
-    assert bench.tracker.on_gained([TIMED, JOB], T0) == []
+    assert bench.tracker.on_workers_gained([TIMED, JOB], T0) == []
     assert bench.tracker.next_timer() == pytest.approx(T0 + 30)
-    assert bench.tracker.tick(T0 + 29) == [] and not bench.recovery.needs_reports(T0 + 29)
-    only(fx.Dispatch, bench.tracker.tick(T0 + 30.001))
+    assert bench.tracker.on_timer(T0 + 29) == [] and not bench.tracker.needs_reports(T0 + 29)
+    only(fx.Dispatch, bench.tracker.on_timer(T0 + 30.001))
     # The requested delay does not count.
-    assert bench.tracker.tick(T0 + 40) == []
-    assert bench.tracker.tick(T0 + 40.001) == [fx.Revoke(entry)]
+    assert bench.tracker.on_timer(T0 + 40) == []
+    assert bench.tracker.on_timer(T0 + 40.001) == [fx.Revoke(entry)]
 
 
 def recovered(bench: Bench, **times: Any) -> Any:
     call = bench.call(kind=Timed, epoch=2048, recovered=True, flow_uuid="flow")
     for name, value in times.items():
         setattr(call.task, name, value)
-    bench.recovery.recover(call, lambda *_: None, T0)
+    bench.tracker.submit(call, lambda *_: None, T0)
     return call.ticket
 
 
@@ -265,28 +265,28 @@ def test_recovered_request_keeps_eta_and_expiry(bench: Bench) -> None:
     later = dt.datetime.fromtimestamp(WALL + 30, UTC)
     entry = recovered(bench, eta=later, expires=40)
     assert (
-        bench.recovery.on_row(entry, RowSnapshot(None), T0 + 1) == []
+        bench.tracker.on_row(entry, RowSnapshot(None), T0 + 1) == []
     )  # no request was published yet
-    assert entry.state == pr.WAITING and bench.tracker.tick(T0 + 29) == []
-    (dispatch,) = bench.tracker.tick(T0 + 30.001)
+    assert entry.state == pr.WAITING and bench.tracker.on_timer(T0 + 29) == []
+    (dispatch,) = bench.tracker.on_timer(T0 + 30.001)
     assert isinstance(dispatch, fx.Dispatch) and dispatch.tracked is entry
-    assert bench.tracker.tick(T0 + 40.001) == [fx.Revoke(entry)]
+    assert bench.tracker.on_timer(T0 + 40.001) == [fx.Revoke(entry)]
 
 
 def test_recovered_request_that_was_claimed_does_not_expire(bench: Bench) -> None:
     entry = recovered(bench, eta=30, expires=40)
-    bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1), T0 + 1)
+    bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1), T0 + 1)
     assert entry.state == pr.RUNNING
-    assert not any(isinstance(e, fx.Settle | fx.Revoke) for e in bench.tracker.tick(T0 + 41))
+    assert not any(isinstance(e, fx.Settle | fx.Revoke) for e in bench.tracker.on_timer(T0 + 41))
     assert settled(bench.succeed(entry, epoch=1))
 
 
 def test_recovered_request_without_claim_expires(bench: Bench) -> None:
     entry = recovered(bench, expires=20)
-    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0 + 21) == [
+    assert bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0 + 21) == [
         fx.Revoke(entry)
     ]
-    assert failures(bench.recovery.on_revoked(entry, True, T0 + 21), exc.Expired)
+    assert failures(bench.tracker.on_revoked(entry, True, T0 + 21), exc.Expired)
 
 
 def test_request_with_eta_can_be_cancelled_and_withdrawn(bench: Bench) -> None:
@@ -295,13 +295,13 @@ def test_request_with_eta_can_be_cancelled_and_withdrawn(bench: Bench) -> None:
     assert failures(bench.tracker.cancel([first.invocation], T0), exc.Cancelled)
     assert bench.tracker.unstarted() == [second]
     bench.tracker.forget(second)
-    assert bench.tracker.tick(T0 + 60) == []
+    assert bench.tracker.on_timer(T0 + 60) == []
 
 
 def test_revert_request_ignores_eta_and_expiry(bench: Bench) -> None:
     _, effects = timed(bench, action="revert", eta=30, expires=5)
     assert [type(effect) for effect in effects] == [fx.Dispatch]
-    assert bench.tracker.tick(T0 + 5) == []
+    assert bench.tracker.on_timer(T0 + 5) == []
 
 
 @pytest.mark.parametrize("name", ["eta", "expires"])
@@ -338,7 +338,7 @@ def test_outage_does_not_count_toward_request_timeout() -> None:
     bench = Bench(workers=False)
     entry, _ = bench.submit()
     bench.fleet.outage = 45.0
-    assert settled(bench.tracker.tick(T0 + 60)) == []
+    assert settled(bench.tracker.on_timer(T0 + 60)) == []
     bench.fleet.outage = 0.0
-    assert settled(bench.tracker.tick(T0 + 104.9)) == [] and entry.live
-    assert failures(bench.tracker.tick(T0 + 105), exc.RequestTimeout)
+    assert settled(bench.tracker.on_timer(T0 + 104.9)) == [] and entry.live
+    assert failures(bench.tracker.on_timer(T0 + 105), exc.RequestTimeout)

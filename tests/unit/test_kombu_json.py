@@ -139,7 +139,7 @@ def test_running_request_fails_if_its_topic_has_no_worker() -> None:
     entry, waiting = bench.pending(), bench.pending()
     bench.answer(entry, pr.RUNNING, {}, worker=None)
     bench.fleet.end("q")
-    effects = bench.recovery.on_lost([types.TopicWorker("q", ())], T0 + 60)
+    effects = bench.tracker.on_workers_lost([types.TopicWorker("q", ())], T0 + 60)
     (text,) = failures(effects, exc.WorkerLost)
     assert "was lost while it ran task" in text
     assert waiting.live and not [e for e in effects if isinstance(e, fx.Dispatch)]
@@ -150,9 +150,9 @@ def test_pending_request_of_lost_topic_is_not_sent_to_another_topic() -> None:
     bench = plain_bench()
     entry = bench.pending()
     bench.fleet.end("q")
-    bench.recovery.on_lost([types.TopicWorker("q", ())], T0 + 60)
+    bench.tracker.on_workers_lost([types.TopicWorker("q", ())], T0 + 60)
     bench.fleet.set("other", 1, 1, entry.task_cls)
-    assert bench.tracker.on_gained({entry.task_cls}, T0 + 61) == []
+    assert bench.tracker.on_workers_gained({entry.task_cls}, T0 + 61) == []
     bench.answer(entry, pr.RUNNING, {}, worker=None)
     effects = bench.answer(entry, pr.SUCCESS, {"result": 7}, worker=None)
     assert [effect.outcome.value for effect in effects if isinstance(effect, fx.Settle)] == [7]
@@ -162,7 +162,7 @@ def test_pending_request_of_lost_topic_is_not_sent_to_another_topic() -> None:
 def test_request_recovered_without_ledger_fails_or_is_resent(option: str) -> None:
     """Workers cannot be queried, and the queue of their replies was deleted."""
     bench = plain_bench(on_worker_lost=option)
-    effects = bench.recovery.recover(bench.call(recovered=True), lambda *_: None, T0)
+    effects = bench.tracker.submit(bench.call(recovered=True), lambda *_: None, T0)
     if option == "fail":
         assert "was lost" in failures(effects, exc.WorkerLost)[0]
     else:

@@ -23,7 +23,7 @@ class Heirs(Bench):
 
     def left(self, now: float = T0, **options: Any) -> tuple[TrackedRequest, list[fx.Effect]]:
         call = self.call(epoch=FENCE, recovered=True, flow_uuid="flow", **options)
-        effects = self.recovery.recover(call, lambda *_: None, now)
+        effects = self.tracker.submit(call, lambda *_: None, now)
         return call.ticket, effects
 
     def row(self, *found: Any, epoch: int = 1, **seen: Any) -> list[fx.Effect]:
@@ -82,7 +82,7 @@ def test_done_request_is_settled_from_its_row_and_dropped_when_saved(bench: Heir
     answer.correlation_id = entry.id
     (outcome,) = settled(bench.row(entry, ledgers.ROW_DONE, result=answer))
     assert (outcome.value, outcome.worker) == (3, "w1")
-    assert bench.tracker.retired([entry.invocation]) == [fx.Drop(entry.id)]
+    assert bench.tracker.on_saved([entry.invocation]) == [fx.Drop(entry.id)]
 
 
 def test_done_request_with_unreadable_result_fails_with_worker_lost(bench: Heirs) -> None:
@@ -94,7 +94,7 @@ def test_open_request_is_revoked_before_resend(bench: Heirs) -> None:
     """Otherwise workers could claim the request from both messages."""
     entry, _ = bench.left()
     assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
-    (dispatch,) = bench.recovery.on_revoked(entry, True, T0)
+    (dispatch,) = bench.tracker.on_revoked(entry, True, T0)
     assert isinstance(dispatch, fx.Dispatch)
     assert (dispatch.epoch, dispatch.envelope.headers[env.WBE_EPOCH]) == (FENCE, FENCE)
     assert (entry.state, entry.epoch) == (pr.PENDING, FENCE)
@@ -106,7 +106,7 @@ def test_open_request_is_revoked_before_resend(bench: Heirs) -> None:
 def test_row_is_read_again_if_revoke_fails(bench: Heirs) -> None:
     entry, _ = bench.left()
     bench.row(entry, ledgers.ROW_OPEN)
-    assert bench.recovery.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
+    assert bench.tracker.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
 
 
 def test_request_without_row_is_published(bench: Heirs) -> None:
@@ -121,13 +121,13 @@ def test_request_without_row_is_published(bench: Heirs) -> None:
     ids=["other-ledger", "no-ledger", "both-ledgers"],
 )
 def test_request_without_row_is_lost_if_flow_used_another_ledger(bench: Heirs, used: Any) -> None:
-    bench.recovery.expect("flow", used)
+    bench.tracker.expect("flow", used)
     entry, _ = bench.left()
     assert failures(bench.row(entry, None), exc.WorkerLost)
 
 
 def test_request_is_published_if_flow_never_used_workers(bench: Heirs) -> None:
-    bench.recovery.expect("flow", ())
+    bench.tracker.expect("flow", ())
     _, (dispatch,) = bench.left()
     assert isinstance(dispatch, fx.Dispatch)
 
@@ -152,11 +152,11 @@ def test_owner_without_promise_is_queried_again_with_growing_pauses(bench: Heirs
         due = bench.tracker.next_timer()
         assert due is not None
         times.append(due - T0)
-        assert bench.tracker.tick(due) == [fx.Inspect(entry)]
+        assert bench.tracker.on_timer(due) == [fx.Inspect(entry)]
         assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", now=due))
     assert times == [3, 9, 21, 45, 93, 153, 213]
     bench.reply_to_query(entry, pr.RUNNING)
-    assert bench.tracker.tick(T0 + 10_000) == []
+    assert bench.tracker.on_timer(T0 + 10_000) == []
 
 
 def test_event_sent_before_the_query_is_not_a_promise(bench: Heirs) -> None:
@@ -164,7 +164,7 @@ def test_event_sent_before_the_query_is_not_a_promise(bench: Heirs) -> None:
     entry = bench.held()
     bench.answer(entry, pr.EVENT, {"event_type": "told", "details": {}}, epoch=1)
     assert entry.state == pr.RUNNING and entry.lookups
-    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
+    assert bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
 
 
 def test_row_is_read_again_if_queried_owner_does_not_run_request(bench: Heirs) -> None:
@@ -200,19 +200,19 @@ def test_idempotent_request_of_dead_worker_is_reopened_and_resent(bench: Heirs) 
     entry, _ = bench.left(kind=Again)
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", silent=True)
     assert effects == [fx.Reopen(entry, FENCE)]
-    (dispatch,) = bench.recovery.on_reopened(entry, None, T0)
+    (dispatch,) = bench.tracker.on_reopened(entry, None, T0)
     assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
     other, _ = bench.left(kind=Again)
     bench.row(other, ledgers.ROW_CLAIMED, holder="w1", silent=True)
     answer = bench.answer_in_row(epoch=1)
     answer.correlation_id = other.id
-    assert settled(bench.recovery.on_reopened(other, answer, T0))
+    assert settled(bench.tracker.on_reopened(other, answer, T0))
 
 
 def test_unreachable_ledger_is_read_again_later(bench: Heirs) -> None:
     entry, _ = bench.left()
     assert bench.row(entry, recovery.UNKNOWN) == []
-    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
+    assert bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
 
 
 def test_new_request_with_claimed_row_queries_its_owner(bench: Heirs) -> None:
@@ -233,10 +233,9 @@ def test_new_request_with_claimed_row_queries_its_owner(bench: Heirs) -> None:
 def test_without_ledger_all_workers_are_queried_in_one_message() -> None:
     bench = Heirs(ledger=None)
     left = [bench.left()[0] for _ in range(3)]
-    assert bench.recovery.pending_inquiries
-    key, asked = asked_of(bench.recovery.ask())
+    key, asked = asked_of(bench.tracker.ask())
     assert (key, asked) == (env.ALL_WORKERS, [(entry.id, FENCE) for entry in left])
-    assert bench.recovery.ask() == []
+    assert bench.tracker.ask() == []
 
 
 @pytest.mark.parametrize("epoch", [1, 2, FENCE])
@@ -252,20 +251,20 @@ def test_reply_read_before_recovery_settles_recovered_request() -> None:
     """Replies that arrive before their requests are recovered are kept and not acknowledged."""
     bench = Heirs(ledger=None)
     twin = Heirs(ledger=None)
-    bench.recovery.inherit("engine")
+    bench.tracker.inherit("engine")
     entry, _ = twin.left()
     assert bench.succeed(entry, epoch=1, receipt="r") == []
     entry, effects = bench.left()
     assert settled(effects)
-    assert fx.Acknowledge("r") in bench.tracker.retired([entry.invocation])
-    assert bench.recovery.ask() == []
+    assert fx.Acknowledge("r") in bench.tracker.on_saved([entry.invocation])
+    assert bench.tracker.ask() == []
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_early_reply_settles_request_that_is_submitted_as_new(epoch: int) -> None:
     """The earlier engine died before it stored that it had sent the request, perhaps twice."""
     bench = Heirs(ledger=None)
-    bench.recovery.inherit("engine")
+    bench.tracker.inherit("engine")
     call = bench.call()
     twin = Heirs(ledger=None)
     entry = twin.pending()
@@ -276,7 +275,7 @@ def test_early_reply_settles_request_that_is_submitted_as_new(epoch: int) -> Non
 
 def test_early_reply_with_other_epoch_does_not_stop_publication(bench: Heirs) -> None:
     """With a ledger, the row determines which reply counts."""
-    bench.recovery.inherit("engine")
+    bench.tracker.inherit("engine")
     entry = Heirs().pending()
     assert bench.succeed(entry, epoch=2, receipt="r") == []
     effects = bench.tracker.submit(bench.call(), lambda *_: None, T0)
@@ -286,28 +285,28 @@ def test_early_reply_with_other_epoch_does_not_stop_publication(bench: Heirs) ->
 def test_request_unknown_to_workers_is_lost_after_its_timeout() -> None:
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
-    assert asked_of(bench.tracker.tick(T0 + 3))[0] == env.ALL_WORKERS
+    assert asked_of(bench.tracker.on_timer(T0 + 3))[0] == env.ALL_WORKERS
     assert entry.state == pr.PENDING
-    assert not settled(bench.tracker.tick(T0 + 62))
-    assert failures(bench.tracker.tick(T0 + 63), exc.WorkerLost)
+    assert not settled(bench.tracker.on_timer(T0 + 62))
+    assert failures(bench.tracker.on_timer(T0 + 63), exc.WorkerLost)
 
 
 def test_recovered_request_found_nowhere_fails_as_worker_lost() -> None:
     """The engine first waits as long as for a lost worker, and cancels late copies."""
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
-    bench.recovery.ask()
-    assert bench.recovery.review(T0) == []  # no worker has replied yet
+    bench.tracker.ask()
+    assert bench.tracker.on_round(T0) == []  # no worker has replied yet
     bench.fleet.spoke["q"] = 1
-    lines = [ask.inquiry for ask in asks(bench.recovery.review(T0 + 1))]
+    lines = [ask.inquiry for ask in asks(bench.tracker.on_round(T0 + 1))]
     assert [line.routing_key for line in lines] == [env.ALL_WORKERS, "q"]
     assert all(line.body["asked"] == [[entry.id, FENCE]] for line in lines)
     assert lines[1].persistent
     assert asks(bench.reply_to_query(entry, pr.PENDING))[0].inquiry.routing_key == "q"
     assert asks(bench.reply_to_query(entry, pr.PENDING))[0].inquiry.routing_key == env.ALL_WORKERS
     bench.fleet.spoke["q"] = 2
-    assert bench.recovery.review(T0 + bench.fleet.patience) == []
-    effects = bench.recovery.review(T0 + bench.fleet.patience + 1)
+    assert bench.tracker.on_round(T0 + bench.fleet.patience) == []
+    effects = bench.tracker.on_round(T0 + bench.fleet.patience + 1)
     assert failures(effects, exc.WorkerLost)
     (refused,) = [each.message for each in effects if isinstance(each, fx.Cancel)]
     assert refused.routing_key == env.ALL_WORKERS
@@ -318,11 +317,11 @@ def test_broker_outage_extends_wait_for_unknown_workers() -> None:
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
     bench.fleet.spoke["q"] = bench.fleet.idle["q"] = 2
-    bench.recovery.review(T0 + 1)
+    bench.tracker.on_round(T0 + 1)
     bench.fleet.gone = T0 + 2, T0 + 12
-    bench.recovery.review(T0 + 12)  # the question is repeated
-    assert bench.recovery.review(T0 + bench.fleet.patience + 9) == [] and entry.live
-    assert failures(bench.recovery.review(T0 + bench.fleet.patience + 11), exc.WorkerLost)
+    bench.tracker.on_round(T0 + 12)  # the question is repeated
+    assert bench.tracker.on_round(T0 + bench.fleet.patience + 9) == [] and entry.live
+    assert failures(bench.tracker.on_round(T0 + bench.fleet.patience + 11), exc.WorkerLost)
 
 
 @pytest.mark.parametrize("queues", [0, 2], ids=["no-queue", "two-queues"])
@@ -332,8 +331,8 @@ def test_queue_is_not_queried_unless_exactly_one_is_possible(queues: int) -> Non
         bench.fleet.set(f"q{number}", 1, 1, JOB)
         bench.fleet.spoke[f"q{number}"] = bench.fleet.idle[f"q{number}"] = 2
     entry, _ = bench.left()
-    bench.recovery.ask()
-    assert bench.recovery.review(T0 + 1) == bench.recovery.review(T0 + 30) == []
+    bench.tracker.ask()
+    assert bench.tracker.on_round(T0 + 1) == bench.tracker.on_round(T0 + 30) == []
     assert entry.live
 
 
@@ -346,35 +345,35 @@ def test_redelivered_request_is_lost_despite_broker_outage() -> None:
     answer = env.Envelope(
         pr.RESPONSE, {"state": pr.FAILURE, "data": {}}, correlation_id=entry.id, headers=headers
     )
-    assert asks(bench.tracker.on_response(answer, "receipt", T0 + 3))
-    bench.tracker.tick(T0 + 3)
-    assert asks(bench.recovery.review(T0 + 4)) and entry.live
-    assert failures(bench.recovery.review(T0 + bench.fleet.patience + 3), exc.WorkerLost)
+    assert asks(bench.tracker.on_reply(answer, "receipt", T0 + 3))
+    bench.tracker.on_timer(T0 + 3)
+    assert asks(bench.tracker.on_round(T0 + 4)) and entry.live
+    assert failures(bench.tracker.on_round(T0 + bench.fleet.patience + 3), exc.WorkerLost)
 
 
 def test_request_timeout_restarts_while_all_workers_are_busy() -> None:
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
     bench.fleet.set("q", 1, 0)
-    bench.tracker.tick(T0 + 3)
-    bench.tracker.tick(T0 + 63)
+    bench.tracker.on_timer(T0 + 3)
+    bench.tracker.on_timer(T0 + 63)
     assert entry.live
     bench.fleet.set("q", 1, 1)
-    assert failures(bench.tracker.tick(T0 + 123), exc.WorkerLost)
+    assert failures(bench.tracker.on_timer(T0 + 123), exc.WorkerLost)
 
 
 def test_recovered_request_without_timeout_expires_after_default() -> None:
     bench = Heirs(ledger=None, timeout=None)
     bench.left()
-    bench.tracker.tick(T0 + 3)
-    assert failures(bench.tracker.tick(T0 + 3 + pr.REQUEST_TIMEOUT), exc.WorkerLost)
+    bench.tracker.on_timer(T0 + 3)
+    assert failures(bench.tracker.on_timer(T0 + 3 + pr.REQUEST_TIMEOUT), exc.WorkerLost)
 
 
 def test_idempotent_recovered_request_is_resent_after_pause() -> None:
     bench = Heirs(ledger=None)
     bench.fleet.set("q", 1, 1, AGAIN)
     entry, _ = bench.left(kind=Again)
-    (dispatch,) = bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS)
+    (dispatch,) = bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS)
     assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
     assert settled(bench.succeed(entry, epoch=1))  # the reply of the first execution
 
@@ -388,9 +387,9 @@ def test_disown_forgets_all_requests_of_the_flow(bench: Heirs) -> None:
     done = bench.pending(flow_uuid="flow")
     bench.succeed(done, receipt="r")
     other = bench.pending(flow_uuid="other")
-    bench.recovery.disown("flow")
+    bench.tracker.disown("flow")
     assert bench.tracker.unfinished() == [other] and not running.live
-    assert bench.tracker.retired([done.invocation]) == []
+    assert bench.tracker.on_saved([done.invocation]) == []
     assert bench.tracker.close("over") and not bench.tracker.unfinished()
 
 
@@ -404,7 +403,7 @@ def test_cancel_of_recovered_request_waits_for_its_row(bench: Heirs) -> None:
     entry, _ = bench.left()
     assert bench.tracker.cancel([entry.invocation], T0) == []
     assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
-    assert failures(bench.recovery.on_revoked(entry, True, T0), exc.Cancelled)
+    assert failures(bench.tracker.on_revoked(entry, True, T0), exc.Cancelled)
     other, _ = bench.left()
     bench.tracker.cancel([other.invocation], T0)
     (cancel, ask) = bench.row(other, ledgers.ROW_CLAIMED, holder="w1")
@@ -416,7 +415,7 @@ def test_cancelled_recovered_request_without_ledger_is_not_resent() -> None:
     bench = Heirs(ledger=None)
     bench.fleet.set("q", 1, 1, AGAIN)
     entry, _ = bench.left(kind=Again)
-    bench.recovery.ask()
+    bench.tracker.ask()
     (cancel,) = bench.tracker.cancel([entry.invocation], T0)
     assert isinstance(cancel, fx.Cancel) and cancel.message.routing_key == env.ALL_WORKERS
-    assert failures(bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS), exc.Cancelled)
+    assert failures(bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS), exc.Cancelled)

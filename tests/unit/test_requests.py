@@ -58,8 +58,8 @@ def test_request_is_dispatched_acknowledged_settled_and_retired(bench: Bench) ->
     end = only(fx.Settle, bench.succeed(entry, receipt="r2"))
     assert (end.outcome.value, end.outcome.worker) == (3, "w1")
     # The reply is acknowledged, and the row dropped, only after the outcome was saved.
-    assert bench.tracker.retired([call]) == [fx.Drop(entry.id), fx.Acknowledge("r2")]
-    assert bench.tracker.retired([call]) == []
+    assert bench.tracker.on_saved([call]) == [fx.Drop(entry.id), fx.Acknowledge("r2")]
+    assert bench.tracker.on_saved([call]) == []
     assert len(bench.tracker) == 0
     assert call.ticket is None
 
@@ -159,7 +159,7 @@ def test_outcome_has_start_and_end_times_of_the_worker(bench: Bench) -> None:
         correlation_id=entry.id,
         headers={env.WBE_STARTED: 5.0, env.WBE_ENDED: 6.5},
     )
-    (outcome,) = settled(bench.tracker.on_response(answer, None, T0))
+    (outcome,) = settled(bench.tracker.on_reply(answer, None, T0))
     assert (outcome.started, outcome.ended) == (5.0, 6.5)
 
 
@@ -214,16 +214,16 @@ def test_request_waits_until_a_worker_offers_its_task() -> None:
     bench = Bench(workers=False)
     entry, effects = bench.submit()
     assert (effects, entry.state) == ([], pr.WAITING)
-    assert bench.tracker.on_gained(["other"], T0) == []
+    assert bench.tracker.on_workers_gained(["other"], T0) == []
     bench.fleet.set("q", 1, 1, JOB)
-    only(fx.Dispatch, bench.tracker.on_gained([JOB], T0 + 1))
+    only(fx.Dispatch, bench.tracker.on_workers_gained([JOB], T0 + 1))
     assert entry.state == pr.PENDING
 
 
 def test_request_keeps_waiting_if_the_new_worker_left_already() -> None:
     bench = Bench(workers=False)
     entry, _ = bench.submit()
-    assert bench.tracker.on_gained([JOB], T0) == []
+    assert bench.tracker.on_workers_gained([JOB], T0) == []
     assert entry.state == pr.WAITING
     assert bench.tracker.unstarted() == [entry]
 
@@ -245,7 +245,7 @@ def test_arguments_that_cannot_be_encoded_fail_only_their_request(bench: Bench) 
     (text,) = failures(effects, exc.NotEncodable)
     assert text.startswith("arguments['x'][0]")
     assert entry.state == pr.FAILURE
-    assert bench.tracker.retired([entry.invocation]) == []
+    assert bench.tracker.on_saved([entry.invocation]) == []
     assert len(bench.tracker) == 0
 
 
@@ -274,8 +274,8 @@ def test_timeout_error_lists_known_workers_and_similar_tasks() -> None:
     bench = Bench(workers=False)
     bench.fleet.set("other", 1, 1, JOB.replace("Job", "Jobs"))
     bench.submit()
-    assert bench.tracker.tick(T0 + 59.9) == []
-    (text,) = failures(bench.tracker.tick(T0 + 60), exc.RequestTimeout)
+    assert bench.tracker.on_timer(T0 + 59.9) == []
+    (text,) = failures(bench.tracker.on_timer(T0 + 60), exc.RequestTimeout)
     assert "task-1" in text
     assert "60.0 s" in text
     assert JOB in text
@@ -286,11 +286,11 @@ def test_timeout_error_lists_known_workers_and_similar_tasks() -> None:
 def test_timeout_error_without_workers_names_the_topics() -> None:
     bench = Bench(workers=False)
     bench.submit()
-    (text,) = failures(bench.tracker.tick(T0 + 60), exc.RequestTimeout)
+    (text,) = failures(bench.tracker.on_timer(T0 + 60), exc.RequestTimeout)
     assert "no worker is known on any topic" in text
     bench.fleet.wanted = ("video", "audio.*")
     bench.submit()
-    (text,) = failures(bench.tracker.tick(T0 + 120), exc.RequestTimeout)
+    (text,) = failures(bench.tracker.on_timer(T0 + 120), exc.RequestTimeout)
     assert "no worker is known on 'video', 'audio.*' (other topics are ignored)" in text
 
 
@@ -301,16 +301,16 @@ def test_waiting_request_is_logged_once_after_five_seconds(
     bench.submit()
     assert bench.tracker.next_timer() == T0 + tracker.WARN_AFTER_SECONDS
     with caplog.at_level(logging.WARNING):
-        assert bench.tracker.tick(T0 + 5) == []
-        assert bench.tracker.tick(T0 + 500) == []
+        assert bench.tracker.on_timer(T0 + 5) == []
+        assert bench.tracker.on_timer(T0 + 500) == []
     assert len(caplog.records) == 1
     assert "task-1" in caplog.text
 
 
 def test_pending_request_is_revoked_before_it_times_out(bench: Bench) -> None:
     entry = bench.pending()
-    assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
-    (text,) = failures(bench.recovery.on_revoked(entry, True, T0 + 60), exc.RequestTimeout)
+    assert bench.tracker.on_timer(T0 + 60) == [fx.Revoke(entry)]
+    (text,) = failures(bench.tracker.on_revoked(entry, True, T0 + 60), exc.RequestTimeout)
     assert "'q'" in text
 
 
@@ -319,73 +319,75 @@ def test_waiting_request_with_open_row_is_revoked_at_timeout(bench: Bench) -> No
     bench.fleet.end("q")
     (inspect,) = bench.lose("w1")
     assert inspect == fx.Inspect(entry, "w1")
-    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0 + 1, "w1") == []
+    assert bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0 + 1, "w1") == []
     assert entry.state == pr.WAITING
-    assert fx.Revoke(entry) not in bench.tracker.tick(T0 + 60)
-    assert fx.Revoke(entry) in bench.tracker.tick(T0 + 61)
+    assert fx.Revoke(entry) not in bench.tracker.on_timer(T0 + 60)
+    assert fx.Revoke(entry) in bench.tracker.on_timer(T0 + 61)
 
 
 def test_timed_out_request_claimed_meanwhile_continues_as_running(bench: Bench) -> None:
     entry = bench.pending()
-    bench.tracker.tick(T0 + 60)
-    assert bench.recovery.on_revoked(entry, False, T0 + 60) == [fx.Inspect(entry)]
-    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w7"), T0 + 60) == []
+    bench.tracker.on_timer(T0 + 60)
+    assert bench.tracker.on_revoked(entry, False, T0 + 60) == [fx.Inspect(entry)]
+    assert bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w7"), T0 + 60) == []
     assert (entry.state, entry.worker, bench.fleet.watched) == (pr.RUNNING, "w7", [("w7", 0.0)])
 
 
 def test_unpublished_request_restarts_its_timeout(bench: Bench) -> None:
     entry = bench.pending()
     entry.opened = False  # The message is not published yet.
-    bench.tracker.tick(T0 + 60)
-    assert bench.recovery.on_row(entry, RowSnapshot(None), T0 + 60) == []
+    bench.tracker.on_timer(T0 + 60)
+    assert bench.tracker.on_row(entry, RowSnapshot(None), T0 + 60) == []
     assert entry.state == pr.PENDING
-    assert bench.tracker.tick(T0 + 119) == []
-    assert bench.tracker.tick(T0 + 120) == [fx.Revoke(entry)]
+    assert bench.tracker.on_timer(T0 + 119) == []
+    assert bench.tracker.on_timer(T0 + 120) == [fx.Revoke(entry)]
 
 
 def test_missing_row_of_pending_request_fails_with_worker_lost(bench: Bench) -> None:
     entry = bench.pending()
-    assert failures(bench.recovery.on_row(entry, RowSnapshot(None), T0), exc.WorkerLost)
+    assert failures(bench.tracker.on_row(entry, RowSnapshot(None), T0), exc.WorkerLost)
 
 
 def test_timeout_restarts_while_all_slots_are_busy(bench: Bench) -> None:
     bench.fleet.set("q", 4, 0)
     entry = bench.pending()
-    assert bench.tracker.tick(T0 + 60) == []
+    assert bench.tracker.on_timer(T0 + 60) == []
     bench.fleet.set("q", 4, 1)
-    assert bench.tracker.tick(T0 + 119) == []
-    assert bench.tracker.tick(T0 + 120) == [fx.Revoke(entry)]
+    assert bench.tracker.on_timer(T0 + 119) == []
+    assert bench.tracker.on_timer(T0 + 120) == [fx.Revoke(entry)]
 
 
 def test_free_slot_reported_before_sending_does_not_time_out_a_request() -> None:
     """A short timeout waits for the next heartbeat, for at most two periods."""
     bench = Bench(timeout=1)
     entry = bench.pending()
-    assert bench.tracker.tick(T0 + 1) == []
+    assert bench.tracker.on_timer(T0 + 1) == []
     bench.fleet.spoke["q"] = 1
-    assert bench.tracker.tick(T0 + 2) == [fx.Revoke(entry)]
+    assert bench.tracker.on_timer(T0 + 2) == [fx.Revoke(entry)]
 
     bench = Bench(timeout=1)
     entry = bench.pending()
-    ends = next(now for now in range(1, 99) if bench.tracker.tick(T0 + now) == [fx.Revoke(entry)])
+    ends = next(
+        now for now in range(1, 99) if bench.tracker.on_timer(T0 + now) == [fx.Revoke(entry)]
+    )
     assert ends == 2 * bench.fleet.period
 
 
 def test_timeout_applies_if_the_queue_has_no_workers(bench: Bench) -> None:
     entry = bench.pending()
     bench.fleet.end("q")
-    assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
+    assert bench.tracker.on_timer(T0 + 60) == [fx.Revoke(entry)]
 
 
 def test_progress_of_a_queue_restarts_timeouts_of_requests_behind(bench: Bench) -> None:
     """A slot is free for a moment between two tasks, which must not time out queued requests."""
     line = [bench.pending() for _ in range(4)]
     bench.answer(line[0], pr.RUNNING, {}, now=T0 + 50)
-    assert bench.tracker.tick(T0 + 60) == []
+    assert bench.tracker.on_timer(T0 + 60) == []
     # The third request starts before the second: the second is revoked, the fourth still waits.
     bench.answer(line[2], pr.RUNNING, {}, now=T0 + 100)
-    assert bench.tracker.tick(T0 + 120) == [fx.Revoke(line[1])]
-    assert bench.tracker.tick(T0 + 180) == [fx.Revoke(line[3])]
+    assert bench.tracker.on_timer(T0 + 120) == [fx.Revoke(line[1])]
+    assert bench.tracker.on_timer(T0 + 180) == [fx.Revoke(line[3])]
 
 
 def test_request_in_the_backlog_does_not_time_out() -> None:
@@ -393,22 +395,22 @@ def test_request_in_the_backlog_does_not_time_out() -> None:
     bench.tracker._capacity = lambda queue: 0  # type: ignore[method-assign]
     entry, _ = bench.submit()
     bench.fleet.set("q", 1, 1, JOB)
-    bench.tracker.on_gained([JOB], T0 + 10)
+    bench.tracker.on_workers_gained([JOB], T0 + 10)
     for minute in range(1, 10):
-        assert bench.tracker.tick(T0 + 60 * minute) == []
+        assert bench.tracker.on_timer(T0 + 60 * minute) == []
     assert entry.state == pr.PENDING
 
 
 def test_request_without_timeout_has_no_timer() -> None:
     bench = Bench(timeout=None)
     bench.pending()
-    assert bench.tracker.tick(T0 + 1e9) == []
+    assert bench.tracker.on_timer(T0 + 1e9) == []
     assert bench.tracker.next_timer() is None
 
 
 def test_running_request_does_not_time_out(bench: Bench) -> None:
     bench.running()
-    assert bench.tracker.tick(T0 + 1e9) == []
+    assert bench.tracker.on_timer(T0 + 1e9) == []
 
 
 def test_timers_of_ended_requests_are_removed(bench: Bench) -> None:
@@ -416,10 +418,10 @@ def test_timers_of_ended_requests_are_removed(bench: Bench) -> None:
     for _ in range(3000):
         ended = bench.pending()
         bench.succeed(ended)
-        bench.tracker.retired([ended.invocation])
+        bench.tracker.on_saved([ended.invocation])
     assert len(bench.tracker.timers) < 1200
     bench.succeed(entry)
-    bench.tracker.retired([entry.invocation])
+    bench.tracker.on_saved([entry.invocation])
     assert bench.tracker.next_timer() is None
 
 
@@ -503,7 +505,7 @@ def test_rerouted_unsent_request_is_sent_when_workers_return() -> None:
     assert entry.state == pr.WAITING
     bench.fleet.set("other", 1, 1, JOB)
     bench.tracker._capacity = lambda queue: 2  # type: ignore[method-assign]
-    effects = bench.tracker.on_gained([JOB], T0 + 10)
+    effects = bench.tracker.on_workers_gained([JOB], T0 + 10)
     dispatched = [effect for effect in effects if isinstance(effect, fx.Dispatch)]
     assert [(e.tracked, e.epoch) for e in dispatched] == [(entry, 2)]
     assert entry.resends == 1
@@ -527,7 +529,7 @@ def test_request_rerouted_from_a_backlog_keeps_its_epoch() -> None:
 def test_request_claimed_by_lost_worker_is_concluded_in_the_ledger(bench: Bench) -> None:
     entry = bench.running("w1")
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
-    effects = bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
+    effects = bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
     assert [type(effect) for effect in effects] == [fx.Conclude] and entry.live
     assert failures(bench.concluded(effects), exc.WorkerLost)
 
@@ -537,12 +539,14 @@ def test_failed_conclusion_of_a_lost_request_is_repeated(bench: Bench) -> None:
     entry = bench.running("w1")
     bench.lose("w1")
     seen = RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1)
-    bench.recovery.on_row(entry, seen, T0, "w1")
-    assert entry.live and bench.tracker.tick(T0 + LOOKUP_PAUSE_SECONDS + 1) == [fx.Inspect(entry)]
-    assert [type(e) for e in bench.recovery.on_row(entry, seen, T0)] == [fx.Conclude]
+    bench.tracker.on_row(entry, seen, T0, "w1")
+    assert entry.live and bench.tracker.on_timer(T0 + LOOKUP_PAUSE_SECONDS + 1) == [
+        fx.Inspect(entry)
+    ]
+    assert [type(e) for e in bench.tracker.on_row(entry, seen, T0)] == [fx.Conclude]
     assert settled(bench.succeed(entry, 7))[0].value == 7
     failure = entry.loss()
-    assert bench.recovery.on_concluded(entry, failure, T0) == []
+    assert bench.tracker.on_concluded(entry, failure, T0) == []
 
 
 @pytest.mark.parametrize("state", [ledgers.ROW_OPEN, None])
@@ -550,23 +554,23 @@ def test_open_or_missing_row_of_running_request_fails_worker_lost(
     bench: Bench, state: str | None
 ) -> None:
     entry = bench.running("w1")
-    effects = bench.recovery.on_row(entry, RowSnapshot(state), T0, "w1")
+    effects = bench.tracker.on_row(entry, RowSnapshot(state), T0, "w1")
     assert failures(effects, exc.WorkerLost)
 
 
 def test_unreported_claim_of_lost_worker_is_found_in_the_ledger(bench: Bench) -> None:
     claimed, other = bench.pending(), bench.pending()
     assert bench.lose("w1") == [fx.Inspect(claimed, "w1"), fx.Inspect(other, "w1")]
-    effects = bench.recovery.on_row(claimed, RowSnapshot(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
+    effects = bench.tracker.on_row(claimed, RowSnapshot(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
     (text,) = failures(bench.concluded(effects), exc.WorkerLost)
     assert "w1" in text
-    assert bench.recovery.on_row(other, RowSnapshot(ledgers.ROW_OPEN), T0, "w1") == []
+    assert bench.tracker.on_row(other, RowSnapshot(ledgers.ROW_OPEN), T0, "w1") == []
     assert other.state == pr.PENDING
 
 
 def test_request_claimed_by_other_worker_runs_on_that_worker(bench: Bench) -> None:
     entry = bench.pending()
-    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w2"), T0, "w1") == []
+    assert bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w2"), T0, "w1") == []
     assert (entry.state, entry.worker) == (pr.RUNNING, "w2")
     assert bench.lose("w2") == [fx.Inspect(entry, "w2")]
 
@@ -577,11 +581,11 @@ def test_open_request_is_rerouted_with_the_same_epoch(bench: Bench) -> None:
     bench.fleet.set("q2", 1, 1, JOB)
     bench.lose("w1")
     dispatch = only(
-        fx.Dispatch, bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0, "w1")
+        fx.Dispatch, bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0, "w1")
     )
     assert (dispatch.epoch, dispatch.envelope.routing_key) == (1, "q2")
     # A second inspection of the row publishes nothing.
-    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0, "w1") == []
+    assert bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0, "w1") == []
 
 
 def test_without_ledger_rerouted_request_has_a_new_epoch() -> None:
@@ -614,7 +618,7 @@ def test_requests_of_lost_taskflow_worker_wait_for_another() -> None:
     bench.fleet.end("q")
     worker = types.TopicWorker("t", ())
     worker.queue = "q"
-    assert bench.recovery.on_lost([worker], T0) == []
+    assert bench.tracker.on_workers_lost([worker], T0) == []
     assert entry.state == pr.WAITING
 
 
@@ -629,9 +633,9 @@ def test_forgotten_request_ignores_replies_rows_and_timers(bench: Bench) -> None
     assert (len(bench.tracker), entry.invocation.ticket) == (0, None)
     assert bench.succeed(entry) == [fx.Acknowledge("receipt")]
     assert bench.tracker.on_unsent(entry, ValueError("x"), T0) == []
-    assert bench.recovery.on_revoked(entry, True, T0) == []
-    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0) == []
-    assert bench.tracker.tick(T0 + 1000) == []
+    assert bench.tracker.on_revoked(entry, True, T0) == []
+    assert bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0) == []
+    assert bench.tracker.on_timer(T0 + 1000) == []
     bench.tracker.submit(entry.invocation, lambda *_: None, T0)
 
 
@@ -673,7 +677,7 @@ def test_abandon_fails_only_requests_of_one_flow(bench: Bench) -> None:
 
 def test_request_without_outcome_is_not_retired(bench: Bench) -> None:
     entry = bench.pending()
-    assert bench.tracker.retired([entry.invocation]) == []
+    assert bench.tracker.on_saved([entry.invocation]) == []
     assert len(bench.tracker) == 1
 
 

@@ -58,7 +58,7 @@ class Fleeting(Bench):
         assert fx.Inspect(entry, name) in self.lose(name, now=now)
         effects = self.row(entry, ledgers.ROW_CLAIMED, now, name, holder=name)
         if kinds(effects) == [fx.Reopen]:
-            effects = self.recovery.on_reopened(entry, None, now)
+            effects = self.tracker.on_reopened(entry, None, now)
         return effects
 
     def given_twice(self, entry: TrackedRequest, worker: str = "w2") -> list[fx.Effect]:
@@ -73,7 +73,7 @@ class Fleeting(Bench):
             pr.RESPONSE, {"state": pr.FAILURE, "data": data}, correlation_id=entry.id,
             headers=headers,
         )  # fmt: skip
-        return self.tracker.on_response(answer, "receipt", T0)
+        return self.tracker.on_reply(answer, "receipt", T0)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_idempotent_request_of_lost_worker_is_reopened_and_resent(bench: Fleetin
     entry = bench.again()
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
     assert bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1") == [fx.Reopen(entry, 2)]
-    dispatch = sent(bench.recovery.on_reopened(entry, None, T0))
+    dispatch = sent(bench.tracker.on_reopened(entry, None, T0))
     assert (dispatch.epoch, dispatch.envelope.headers[env.WBE_EPOCH]) == (2, 2)
     assert (entry.state, entry.worker) == (pr.PENDING, None)
     bench.succeed(entry, epoch=1)  # The first worker was only frozen.
@@ -186,7 +186,7 @@ def test_reopen_that_finds_a_result_settles_the_request(bench: Fleeting) -> None
     bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")
     body = {"state": pr.SUCCESS, "data": {"result": 3}}
     answer = env.Envelope(pr.RESPONSE, body, correlation_id=entry.id, headers={env.WBE_EPOCH: 1})
-    (outcome,) = settled(bench.recovery.on_reopened(entry, answer, T0))
+    (outcome,) = settled(bench.tracker.on_reopened(entry, answer, T0))
     assert outcome.value == 3
 
 
@@ -238,7 +238,7 @@ def test_row_of_lost_worker_is_read_again_after_a_ledger_outage(bench: Fleeting)
     entry = bench.again()
     bench.lose("w1")
     assert bench.row(entry, UNKNOWN, lost="w1") == []
-    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
+    assert bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
     # The lost worker is remembered from the first inspection.
     assert bench.row(entry, ledgers.ROW_CLAIMED, holder="w1") == [fx.Reopen(entry, 2)]
 
@@ -247,7 +247,7 @@ def test_row_is_inspected_again_after_a_failed_reopen(bench: Fleeting) -> None:
     entry = bench.again()
     bench.lose("w1")
     bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")
-    assert bench.tracker.tick(LATER) == [fx.Inspect(entry)]
+    assert bench.tracker.on_timer(LATER) == [fx.Inspect(entry)]
     effects = bench.row(entry, ledgers.ROW_CLAIMED, LATER, holder="w1")
     assert fx.Reopen(entry, 2) in effects and entry.resends == 0
 
@@ -260,7 +260,7 @@ def test_worker_with_recent_ledger_heartbeat_keeps_its_request(bench: Fleeting) 
     assert effects == [] and (entry.state, entry.worker) == (pr.RUNNING, "w1")
     worker = types.TopicWorker("t", (), "w1")
     worker.queue, worker.announced_end = "q", True
-    assert bench.recovery.on_lost([worker], T0) == [fx.Inspect(entry, "w1")]
+    assert bench.tracker.on_workers_lost([worker], T0) == [fx.Inspect(entry, "w1")]
     effects = bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1", silence=0.4)
     assert effects == [fx.Reopen(entry, 2)]
 
@@ -297,7 +297,7 @@ def test_repeated_lookups_leave_one_timer() -> None:
     for _ in range(20):
         assert fx.Reopen(entry, 2) in effects
         now += recovery.MAX_LOOKUP_PAUSE_SECONDS
-        assert bench.tracker.tick(now) == [fx.Inspect(entry)]
+        assert bench.tracker.on_timer(now) == [fx.Inspect(entry)]
         effects = bench.row(entry, ledgers.ROW_CLAIMED, now, holder="w1")
     assert len(bench.tracker.timers) == 1
 
@@ -308,16 +308,16 @@ def test_repeated_lookups_leave_one_timer() -> None:
 def test_open_row_is_republished_after_two_idle_reports(bench: Fleeting) -> None:
     entry = bench.pending()
     bench.fleet.idle["q"] = 1
-    assert bench.recovery.review(T0 + 5) == []
+    assert bench.tracker.on_round(T0 + 5) == []
     bench.fleet.idle["q"] = 2
-    assert bench.recovery.review(T0 + 10) == [fx.Inspect(entry)]
+    assert bench.tracker.on_round(T0 + 10) == [fx.Inspect(entry)]
     dispatch = sent(bench.row(entry, ledgers.ROW_OPEN, T0 + 10))
     assert (dispatch.epoch, entry.request.since) == (1, T0)
     # No further copy is published before this one is out.
-    assert entry.sent_at is None and bench.recovery.review(T0 + 15) == []
+    assert entry.sent_at is None and bench.tracker.on_round(T0 + 15) == []
     # The timeout of the request does not restart.
     entry.sent_at = T0 + 16
-    assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
+    assert bench.tracker.on_timer(T0 + 60) == [fx.Revoke(entry)]
 
 
 def test_pauses_between_copies_of_a_request_grow() -> None:
@@ -328,7 +328,7 @@ def test_pauses_between_copies_of_a_request_grow() -> None:
     bench.fleet.idle["q"] = 2
     copies = []
     for now in range(10, 310, 10):
-        for effect in bench.recovery.review(T0 + now):
+        for effect in bench.tracker.on_round(T0 + now):
             assert effect == fx.Inspect(entry)
             for _ in bench.row(entry, ledgers.ROW_OPEN, T0 + now):
                 entry.publish_count, entry.sent_at = entry.publish_count + 1, T0 + now
@@ -351,7 +351,7 @@ def test_first_publication_after_opening_the_row_counts_as_one() -> None:
 def test_unknown_owner_of_a_row_is_watched_after_two_idle_reports(bench: Fleeting) -> None:
     entry = bench.pending()
     bench.fleet.idle["q"] = 2
-    bench.recovery.review(T0 + 10)
+    bench.tracker.on_round(T0 + 10)
     assert bench.row(entry, ledgers.ROW_CLAIMED, holder="w9", silence=9.5) == []
     assert (entry.worker, bench.fleet.watched[-1]) == ("w9", ("w9", 9.5))
 
@@ -360,11 +360,11 @@ def test_without_ledger_idle_workers_are_queried_before_a_resend() -> None:
     bench = Fleeting(ledger=None)
     first, second = bench.pending(kind=Never), bench.pending(kind=Never)
     bench.fleet.idle["q"] = 2
-    to, asked = asked_of(bench.recovery.review(T0 + 10))
+    to, asked = asked_of(bench.tracker.on_round(T0 + 10))
     assert (to, asked) == (env.ALL_WORKERS, [(first.id, 1), (second.id, 1)])
     bench.reply_to_query(first, pr.RUNNING, **{env.WBE_EPOCH: 1})
     assert first.state == pr.RUNNING
-    effects = bench.recovery.review(T0 + 20)
+    effects = bench.tracker.on_round(T0 + 20)
     dispatch = sent(effects)
     assert (dispatch.tracked, dispatch.epoch) == (second, 2)
     # No worker may start the first copy if it arrives later.
@@ -379,8 +379,8 @@ def test_resend_of_an_idempotent_request_cancels_no_copy() -> None:
     bench = Fleeting(ledger=None)
     bench.pending(kind=Again)
     bench.fleet.idle["q"] = 2
-    bench.recovery.review(T0 + 10)
-    effects = bench.recovery.review(T0 + 20)
+    bench.tracker.on_round(T0 + 10)
+    effects = bench.tracker.on_round(T0 + 20)
     assert sent(effects).epoch == 2
     assert not [effect for effect in effects if isinstance(effect, fx.Cancel)]
 
@@ -388,8 +388,8 @@ def test_resend_of_an_idempotent_request_cancels_no_copy() -> None:
 def test_request_overtaken_by_another_is_inspected(bench: Fleeting) -> None:
     left, taken = bench.pending(), bench.pending()
     bench.answer(taken, pr.RUNNING, {}, now=T0 + 5)
-    assert bench.recovery.review(T0 + recovery.PASSED_SECONDS) == []
-    assert bench.recovery.review(T0 + recovery.PASSED_SECONDS + 1) == [fx.Inspect(left)]
+    assert bench.tracker.on_round(T0 + recovery.PASSED_SECONDS) == []
+    assert bench.tracker.on_round(T0 + recovery.PASSED_SECONDS + 1) == [fx.Inspect(left)]
     effects = bench.row(left, ledgers.ROW_OPEN, T0 + recovery.PASSED_SECONDS + 1)
     assert sent(effects).epoch == 1
 
@@ -402,7 +402,7 @@ def test_only_front_and_overtaken_requests_of_a_queue_are_inspected(bench: Fleet
     assert bench.lose("w1") == [fx.Inspect(entry, "w1") for entry in front]
     bench.answer(line[-1], pr.RUNNING, {}, now=T0 + 5)
     passed = [fx.Inspect(entry) for entry in line[:-1]]
-    assert bench.recovery.review(T0 + recovery.PASSED_SECONDS + 1) == passed
+    assert bench.tracker.on_round(T0 + recovery.PASSED_SECONDS + 1) == passed
     bench.fleet.end("q")  # Without workers, all requests of the queue are inspected.
     assert bench.lose("w2") == [fx.Inspect(entry, "w2") for entry in line[:-1]]
 
@@ -411,14 +411,14 @@ def test_front_of_a_stalled_queue_with_free_slots_is_inspected(bench: Fleeting) 
     """The worker of the free slot may have died right after its claim."""
     bench.fleet.set("q", 4, 2)
     front, second, _ = bench.pending(), bench.pending(), bench.pending()
-    assert bench.recovery.review(T0 + recovery.STANDSTILL_SECONDS) == []
+    assert bench.tracker.on_round(T0 + recovery.STANDSTILL_SECONDS) == []
     now = T0 + recovery.STANDSTILL_SECONDS + 1
-    assert bench.recovery.review(now) == [fx.Inspect(front), fx.Inspect(second)]
+    assert bench.tracker.on_round(now) == [fx.Inspect(front), fx.Inspect(second)]
     assert bench.row(front, ledgers.ROW_OPEN, now) == []
     bench.row(second, ledgers.ROW_CLAIMED, now, holder="w9", silence=6.0)
     assert (second.state, second.worker) == (pr.RUNNING, "w9")
     bench.fleet.set("q", 4, 0)
-    assert bench.recovery.review(now + 60) == []
+    assert bench.tracker.on_round(now + 60) == []
 
 
 def test_request_taken_before_a_resend_does_not_count_as_overtaking(bench: Fleeting) -> None:
@@ -426,9 +426,9 @@ def test_request_taken_before_a_resend_does_not_count_as_overtaking(bench: Fleet
     left, before, behind = bench.pending(), bench.pending(), bench.pending()
     bench.answer(behind, pr.RUNNING, {}, now=T0 + 5)
     left.sent_at = before.sent_at = T0 + 6  # Both were resent.
-    assert bench.recovery.review(T0 + 17) == []
+    assert bench.tracker.on_round(T0 + 17) == []
     bench.answer(before, pr.RUNNING, {}, now=T0 + 18)
-    assert bench.recovery.review(T0 + 19) == [fx.Inspect(left)]
+    assert bench.tracker.on_round(T0 + 19) == [fx.Inspect(left)]
 
 
 @pytest.mark.parametrize("kind", [Again, Never])
@@ -440,7 +440,7 @@ def test_without_ledger_unowned_request_of_lost_worker_is_lost(kind: Any) -> Non
     bench.fleet.idle["q"] = bench.fleet.spoke["q"] = 2
     effects: list[fx.Effect] = []
     for step in range(20):
-        effects += bench.recovery.review(T0 + 10 + step) + bench.tracker.tick(T0 + 10 + step)
+        effects += bench.tracker.on_round(T0 + 10 + step) + bench.tracker.on_timer(T0 + 10 + step)
     if kind is Again:
         assert [e.epoch for e in effects if isinstance(e, fx.Dispatch)] == [2]
         assert entry.resends == 1
@@ -453,8 +453,8 @@ def test_request_reopened_twice_is_resent_once(bench: Fleeting) -> None:
     entry = bench.again()
     bench.lose("w1")
     assert kinds(bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")) == [fx.Reopen]
-    assert sent(bench.recovery.on_reopened(entry, None, T0)).epoch == 2
-    assert bench.recovery.on_reopened(entry, None, T0) == []
+    assert sent(bench.tracker.on_reopened(entry, None, T0)).epoch == 2
+    assert bench.tracker.on_reopened(entry, None, T0) == []
     assert (entry.epoch, entry.resends) == (2, 1)
 
 
@@ -462,8 +462,8 @@ def test_short_heartbeat_period_shortens_the_overtaken_check(bench: Fleeting) ->
     bench.fleet.period = 0.5
     left, taken = bench.pending(), bench.pending()
     bench.answer(taken, pr.RUNNING, {}, now=T0 + 0.5)
-    assert bench.recovery.review(T0 + 1.0) == []
-    assert bench.recovery.review(T0 + 1.1) == [fx.Inspect(left)]
+    assert bench.tracker.on_round(T0 + 1.0) == []
+    assert bench.tracker.on_round(T0 + 1.1) == [fx.Inspect(left)]
 
 
 # Results of publishing.
@@ -472,77 +472,77 @@ def test_short_heartbeat_period_shortens_the_overtaken_check(bench: Fleeting) ->
 def test_unrouted_request_is_republished_while_workers_exist() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending()
-    assert bench.recovery.on_unrouted(entry, 1, T0) == []
-    assert sent(bench.tracker.tick(T0 + recovery.REPUBLISH_PAUSE_SECONDS)).epoch == 1
-    bench.recovery.on_unrouted(entry, 1, T0 + 2)
+    assert bench.tracker.on_unrouted(entry, 1, T0) == []
+    assert sent(bench.tracker.on_timer(T0 + recovery.REPUBLISH_PAUSE_SECONDS)).epoch == 1
+    bench.tracker.on_unrouted(entry, 1, T0 + 2)
     bench.fleet.end("q")
-    assert bench.tracker.tick(T0 + 10) == []
+    assert bench.tracker.on_timer(T0 + 10) == []
     bench.fleet.set("q", 1, 1, JOB)
-    assert sent(bench.tracker.tick(T0 + 11)).tracked is entry
-    assert bench.recovery.on_unrouted(entry, 0, T0 + 12) == []  # An earlier epoch.
-    assert bench.tracker.tick(T0 + 20) == []
+    assert sent(bench.tracker.on_timer(T0 + 11)).tracked is entry
+    assert bench.tracker.on_unrouted(entry, 0, T0 + 12) == []  # An earlier epoch.
+    assert bench.tracker.on_timer(T0 + 20) == []
 
 
 def test_unconfirmed_request_is_republished_at_once_with_a_ledger(bench: Fleeting) -> None:
     entry = bench.pending()
-    assert sent(bench.recovery.on_unconfirmed(entry, 1, T0)).epoch == 1
+    assert sent(bench.tracker.on_unconfirmed(entry, 1, T0)).epoch == 1
 
 
 def test_without_ledger_workers_are_queried_for_unconfirmed_request() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
-    effects = bench.recovery.on_unconfirmed(entry, 1, T0)
+    effects = bench.tracker.on_unconfirmed(entry, 1, T0)
     assert asked_of(effects[:1]) == (env.ALL_WORKERS, [(entry.id, 1)])
     bench.fleet.spoke["q"] = 2  # All workers are busy: the request may still be queued.
-    assert bench.recovery.review(T0 + 10) == []
-    assert asked_of(bench.tracker.tick(T0 + 10))  # The question may be lost.
+    assert bench.tracker.on_round(T0 + 10) == []
+    assert asked_of(bench.tracker.on_timer(T0 + 10))  # The question may be lost.
     bench.fleet.idle["q"] = 2
-    assert sent(bench.recovery.review(T0 + 20)).epoch == 2
-    assert bench.recovery.review(T0 + 30) == []
+    assert sent(bench.tracker.on_round(T0 + 20)).epoch == 2
+    assert bench.tracker.on_round(T0 + 30) == []
 
 
 def test_question_is_queued_behind_an_unconfirmed_request() -> None:
     """Its reply shows that all earlier messages of the queue were consumed."""
     bench = Fleeting(ledger=None)
     urgent = bench.pending(kind=Never, priority=7)
-    _, line = bench.recovery.on_unconfirmed(urgent, 1, T0)
+    _, line = bench.tracker.on_unconfirmed(urgent, 1, T0)
     bench.fleet.spoke["q"] = 2
     for moment in (10, 20):
         assert isinstance(line, fx.Inquire)
         assert asked_of([line]) == ("q", [(urgent.id, 1)])
         assert (line.inquiry.priority, line.inquiry.persistent) == (7, True)
-        assert bench.recovery.review(T0 + moment) == []
+        assert bench.tracker.on_round(T0 + moment) == []
         # The request may be behind that question, or was requeued: ask once more.
         (line,) = bench.reply_to_query(urgent, pr.PENDING, "w5")[:1]
     assert asked_of([line]) == (env.ALL_WORKERS, [(urgent.id, 1)])
     bench.reply_to_query(urgent, pr.PENDING, "w6")
     bench.fleet.spoke["q"] = 1
-    assert bench.recovery.review(T0 + 30) == []
+    assert bench.tracker.on_round(T0 + 30) == []
     bench.fleet.spoke["q"] = 2
-    assert bench.recovery.suspects
-    assert sent(bench.recovery.review(T0 + 40)).epoch == 2
-    assert not bench.recovery.suspects
+    assert bench.tracker.is_searching
+    assert sent(bench.tracker.on_round(T0 + 40)).epoch == 2
+    assert not bench.tracker.is_searching
 
 
 def test_running_reply_to_a_queued_question_ends_the_search() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
-    bench.recovery.on_unconfirmed(entry, 1, T0)
+    bench.tracker.on_unconfirmed(entry, 1, T0)
     bench.reply_to_query(entry, pr.RUNNING, "w5", **{env.WBE_EPOCH: 1})
     bench.reply_to_query(entry, pr.PENDING, "w6")  # The reply to the second question.
     assert (entry.state, entry.lookups, entry.worker) == (pr.RUNNING, 0, "w5")
     bench.fleet.spoke["q"] = 2
-    assert bench.recovery.review(T0 + 20) == []
+    assert bench.tracker.on_round(T0 + 20) == []
 
 
 def test_queued_question_without_reply_is_published_again() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
-    bench.recovery.on_unconfirmed(entry, 1, T0)
+    bench.tracker.on_unconfirmed(entry, 1, T0)
     lines = [
         effect.inquiry.routing_key
         for moment in (4, 11, 24, 50)
-        for effect in bench.tracker.tick(T0 + moment)
+        for effect in bench.tracker.on_timer(T0 + moment)
         if isinstance(effect, fx.Inquire)
     ]
     assert lines == [env.ALL_WORKERS] * 3 + ["q", env.ALL_WORKERS, "q"]
@@ -552,26 +552,26 @@ def test_taskflow_workers_receive_no_queued_question() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
     bench.fleet.plain.add("q")
-    assert len(bench.recovery.on_unconfirmed(entry, 1, T0)) == 1
+    assert len(bench.tracker.on_unconfirmed(entry, 1, T0)) == 1
 
 
 def test_search_ends_when_the_request_reports_running() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending()
-    bench.recovery.on_unconfirmed(entry, 1, T0)
+    bench.tracker.on_unconfirmed(entry, 1, T0)
     bench.answer(entry, pr.RUNNING, {})
     bench.fleet.idle["q"] = bench.fleet.spoke["q"] = 2
-    assert bench.recovery.review(T0 + 20) == [] and entry.live
-    assert not bench.recovery.suspects
+    assert bench.tracker.on_round(T0 + 20) == [] and entry.live
+    assert not bench.tracker.is_searching
 
 
 def test_search_during_a_broker_outage_is_repeated() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending()
-    bench.recovery.on_unconfirmed(entry, 1, T0)
+    bench.tracker.on_unconfirmed(entry, 1, T0)
     bench.fleet.idle["q"] = 2
     bench.fleet.outage = 7.0
-    assert asked_of(bench.recovery.review(T0 + 20))
+    assert asked_of(bench.tracker.on_round(T0 + 20))
     assert (entry.epoch, entry.search_started_at) == (1, T0 + 20)
 
 
@@ -585,7 +585,7 @@ def test_redelivered_request_is_confirmed_with_its_first_worker() -> None:
     assert asked_of(bench.given_twice(entry))[0] == "w1"
     bench.reply_to_query(entry, pr.RUNNING, "w1", **{env.WBE_EPOCH: 1})
     bench.fleet.spoke["q"] = 2
-    assert bench.recovery.review(T0 + 20) == []
+    assert bench.tracker.on_round(T0 + 20) == []
     assert settled(bench.succeed(entry))
 
 
@@ -608,9 +608,9 @@ def test_redelivered_request_no_worker_reports_is_lost(kind: Any) -> None:
     assert asked_of(bench.given_twice(entry))[0] == env.ALL_WORKERS
     assert entry.state == pr.PENDING
     bench.fleet.spoke["q"] = 1
-    assert bench.recovery.review(T0 + 5) == []
+    assert bench.tracker.on_round(T0 + 5) == []
     bench.fleet.spoke["q"] = 2
-    effects = bench.recovery.review(T0 + 10)
+    effects = bench.tracker.on_round(T0 + 10)
     if kind is Again:
         assert sent(effects).epoch == 2
     else:
@@ -625,8 +625,8 @@ def test_redelivered_request_is_lost_after_outage_and_worker_loss() -> None:
     bench.lose("w1", now=T0 + 2)  # This worker may have had the request.
     bench.fleet.spoke["q"] = 2
     bench.fleet.gone = (T0 - 2, T0 + 1)
-    bench.recovery.review(T0 + 5)
-    assert failures(bench.recovery.review(T0 + 10), exc.WorkerLost)
+    bench.tracker.on_round(T0 + 5)
+    assert failures(bench.tracker.on_round(T0 + 10), exc.WorkerLost)
 
 
 def test_redelivered_request_without_workers_is_lost() -> None:
@@ -635,9 +635,9 @@ def test_redelivered_request_without_workers_is_lost() -> None:
     bench.given_twice(entry)
     bench.fleet.end("q")
     bench.lose("w2")
-    assert bench.recovery.review(T0 + 1) == [] and entry.state == pr.WAITING
-    bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS)
-    assert failures(bench.recovery.review(LATER), exc.WorkerLost)
+    assert bench.tracker.on_round(T0 + 1) == [] and entry.state == pr.WAITING
+    bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS)
+    assert failures(bench.tracker.on_round(LATER), exc.WorkerLost)
 
 
 def test_running_reply_of_an_old_epoch_does_not_end_the_search() -> None:
@@ -664,7 +664,7 @@ def test_returning_worker_finds_its_queued_request_without_a_resend() -> None:
     bench.fleet.end("q")
     assert bench.lose("w1") == [] and entry.state == pr.WAITING
     bench.fleet.set("q", 1, 1, NEVER)
-    assert bench.tracker.on_gained([NEVER], T0 + 30) == []
+    assert bench.tracker.on_workers_gained([NEVER], T0 + 30) == []
     assert (entry.state, entry.epoch, entry.sent_at) == (pr.PENDING, 1, T0 + 30)
     assert settled(bench.succeed(entry, epoch=1))
 
@@ -674,12 +674,14 @@ def test_returning_worker_finds_its_queued_request_without_a_resend() -> None:
 
 def test_request_missing_in_two_heartbeats_is_inspected(bench: Fleeting) -> None:
     entry, other = bench.running("w1"), bench.running("w1")
-    assert bench.recovery.on_ids("w1", {other.id}, T0) == []
+    assert bench.tracker.on_heartbeat("w1", {other.id}, T0) == []
     # The heartbeat of another topic.
-    assert bench.recovery.on_ids("w1", {other.id}, T0 + 0.01) == []
-    assert bench.recovery.on_ids("w2", set(), T0 + 5) == []
-    assert bench.recovery.on_ids("w1", {other.id}, T0 + 5) == [fx.Inspect(entry)]
-    assert bench.recovery.on_ids("w1", {other.id}, T0 + 10) == []  # A lookup is already scheduled.
+    assert bench.tracker.on_heartbeat("w1", {other.id}, T0 + 0.01) == []
+    assert bench.tracker.on_heartbeat("w2", set(), T0 + 5) == []
+    assert bench.tracker.on_heartbeat("w1", {other.id}, T0 + 5) == [fx.Inspect(entry)]
+    assert (
+        bench.tracker.on_heartbeat("w1", {other.id}, T0 + 10) == []
+    )  # A lookup is already scheduled.
     to, _ = asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"))
     assert to == "w1"
 
@@ -687,15 +689,15 @@ def test_request_missing_in_two_heartbeats_is_inspected(bench: Fleeting) -> None
 def test_request_missing_in_alternate_heartbeats_is_not_inspected(bench: Fleeting) -> None:
     entry = bench.running("w1")
     for second in range(0, 40, 10):
-        assert bench.recovery.on_ids("w1", set(), T0 + second) == []
-        assert bench.recovery.on_ids("w1", {entry.id}, T0 + second + 5) == []
+        assert bench.tracker.on_heartbeat("w1", set(), T0 + second) == []
+        assert bench.tracker.on_heartbeat("w1", {entry.id}, T0 + second + 5) == []
 
 
 def test_without_ledger_owner_is_queried_for_a_lost_reply() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.running("w1")
-    bench.recovery.on_ids("w1", set(), T0)
-    assert asked_of(bench.recovery.on_ids("w1", set(), T0 + 5)) == ("w1", [(entry.id, 1)])
+    bench.tracker.on_heartbeat("w1", set(), T0)
+    assert asked_of(bench.tracker.on_heartbeat("w1", set(), T0 + 5)) == ("w1", [(entry.id, 1)])
     assert settled(bench.succeed(entry, seq=3))
 
 
@@ -703,14 +705,14 @@ def test_without_ledger_owner_is_queried_for_a_lost_reply() -> None:
 
 
 def test_worker_reports_are_needed_only_while_a_queue_is_stalled(bench: Fleeting) -> None:
-    assert not bench.recovery.needs_reports(T0)
+    assert not bench.tracker.needs_reports(T0)
     first, second = bench.pending(), bench.pending()
-    assert not bench.recovery.needs_reports(T0 + 1)
-    assert bench.recovery.needs_reports(T0 + recovery.STANDSTILL_SECONDS + 1)
+    assert not bench.tracker.needs_reports(T0 + 1)
+    assert bench.tracker.needs_reports(T0 + recovery.STANDSTILL_SECONDS + 1)
     bench.answer(first, pr.RUNNING, {}, now=T0 + 6)
-    assert not bench.recovery.needs_reports(T0 + 7)
+    assert not bench.tracker.needs_reports(T0 + 7)
     bench.succeed(second)
-    assert not bench.recovery.needs_reports(T0 + 100)
+    assert not bench.tracker.needs_reports(T0 + 100)
 
 
 # Counts.
@@ -726,7 +728,7 @@ def test_ignored_replies_are_counted_by_reason(bench: Fleeting) -> None:
     bench.answer(entry, pr.RUNNING, {}, seq=1, epoch=7)
     bench.succeed(entry)
     bench.succeed(entry)
-    bench.tracker.retired([entry.invocation])
+    bench.tracker.on_saved([entry.invocation])
     bench.succeed(entry)
     assert bench.tracker.ignored == {
         "duplicate": 2, "reordered": 1, "old_epoch": 1, "late": 1, "unknown": 1,

@@ -37,7 +37,7 @@ def fail(bench: Bench, entry: TrackedRequest) -> list[fx.Effect]:
 def test_separate_ledger_row_overrides_the_reply(bench: Bench) -> None:
     entry = bench.pending()
     assert bench.succeed(entry, 3) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
-    (outcome,) = settled(bench.recovery.on_row(entry, done(entry), T0))
+    (outcome,) = settled(bench.tracker.on_row(entry, done(entry), T0))
     assert (outcome.value, outcome.worker) == (7, "w1")
 
 
@@ -46,14 +46,14 @@ def test_terminal_reply_of_a_claimed_row_does_not_settle_the_request(bench: Benc
     for tell in (bench.succeed, lambda entry: fail(bench, entry)):
         assert tell(entry) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
         seen = RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1)
-        assert not settled(bench.recovery.on_row(entry, seen, T0))
-    assert settled(bench.recovery.on_row(entry, done(entry), T0))[0].value == 7
+        assert not settled(bench.tracker.on_row(entry, seen, T0))
+    assert settled(bench.tracker.on_row(entry, done(entry), T0))[0].value == 7
 
 
 def test_success_reply_of_an_open_row_does_not_settle_the_request(bench: Bench) -> None:
     entry = bench.pending()
     bench.succeed(entry)
-    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0) == []
+    assert bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0) == []
     assert entry.state == pr.PENDING
 
 
@@ -61,17 +61,17 @@ def test_failure_reply_of_an_open_row_settles_after_a_revoke(bench: Bench) -> No
     """An example is a reply of a worker that uses another ledger."""
     entry = bench.pending()
     fail(bench, entry)
-    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0) == [
+    assert bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0) == [
         fx.Revoke(entry)
     ]
-    assert failures(bench.recovery.on_revoked(entry, True, T0), exc.NotFound) == ["another ledger"]
+    assert failures(bench.tracker.on_revoked(entry, True, T0), exc.NotFound) == ["another ledger"]
 
 
 def test_failure_reply_is_dropped_if_the_row_was_claimed_since(bench: Bench) -> None:
     entry = bench.pending()
     fail(bench, entry)
-    bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0)
-    assert bench.recovery.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
-    bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1), T0)
+    bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0)
+    assert bench.tracker.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
+    bench.tracker.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1), T0)
     assert (entry.pending_outcome, entry.worker) == (None, "w1")
-    assert settled(bench.recovery.on_row(entry, done(entry), T0))
+    assert settled(bench.tracker.on_row(entry, done(entry), T0))

@@ -123,7 +123,6 @@ class Bench:
             options=RequestOptions(max_message_size=10_000, **options),
             wall=lambda: WALL,
         )
-        self.recovery = self.tracker.recovery
         self.number = 0
 
     def call(self, kind: Any = Job, **options: Any) -> invocation.Invocation:
@@ -169,7 +168,7 @@ class Bench:
         envelope = env.Envelope(
             pr.RESPONSE, {"state": state, "data": data}, correlation_id=entry.id, headers=headers
         )
-        return self.tracker.on_response(envelope, receipt, now)
+        return self.tracker.on_reply(envelope, receipt, now)
 
     def succeed(self, entry: TrackedRequest, result: Any = 3, **options: Any) -> list[fx.Effect]:
         return self.answer(entry, pr.SUCCESS, {"result": result}, **options)
@@ -185,7 +184,7 @@ class Bench:
         answer = env.Envelope(
             pr.RESPONSE, {"state": state, "data": {}}, correlation_id=entry.id, headers=headers
         )
-        return self.tracker.on_response(answer, "receipt", T0)
+        return self.tracker.on_reply(answer, "receipt", T0)
 
     def row(
         self, entry: TrackedRequest, state: str | None, now: float = T0, lost: str | None = None,
@@ -193,12 +192,12 @@ class Bench:
     ) -> list[fx.Effect]:  # fmt: skip
         """Process the ledger row of a request."""
         row_seen = RowSnapshot(state, **{"epoch": entry.epoch, **seen})
-        return self.concluded(self.recovery.on_row(entry, row_seen, now, lost), now)
+        return self.concluded(self.tracker.on_row(entry, row_seen, now, lost), now)
 
     def lose(self, name: str, queue: str = "q", now: float = T0) -> list[fx.Effect]:
         worker = types.TopicWorker("t", (), name)
         worker.queue = queue
-        return self.recovery.on_lost([worker], now)
+        return self.tracker.on_workers_lost([worker], now)
 
     def concluded(self, effects: list[fx.Effect], now: float = T0) -> list[fx.Effect]:
         """Simulate the ledger, which concludes requests of lost workers."""
@@ -206,7 +205,7 @@ class Bench:
         for effect in effects:
             if isinstance(effect, fx.Conclude):
                 assert effect.tracked.live and effect.holder
-                all_effects += self.recovery.on_concluded(effect.tracked, effect.failure, now)
+                all_effects += self.tracker.on_concluded(effect.tracked, effect.failure, now)
             else:
                 all_effects.append(effect)
         return all_effects

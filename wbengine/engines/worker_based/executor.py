@@ -33,7 +33,6 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import pinging, signing, worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.options import RequestOptions
-from wbengine.engines.worker_based.requests.recovery import Recovery
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.engines.worker_based.requests.tracker import Observer, RequestTracker
 from wbengine.transports.broker import Broker, LaidOut
@@ -108,11 +107,11 @@ class Publishing(DeliveryHooks):
 
     def unrouted(self, message: OutgoingMessage) -> None:
         effect = message.correlation
-        self._report(self._tracker.recovery.on_unrouted, effect.tracked, effect.epoch)
+        self._report(self._tracker.on_unrouted, effect.tracked, effect.epoch)
 
     def uncertain(self, message: OutgoingMessage) -> None:
         effect = message.correlation
-        self._report(self._tracker.recovery.on_unconfirmed, effect.tracked, effect.epoch)
+        self._report(self._tracker.on_unconfirmed, effect.tracked, effect.epoch)
 
 
 class OpeningPublishing(Publishing):
@@ -227,7 +226,6 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             uuid, self._finder, transition_timeout=transition_timeout, options=self._options
         )
         self._tracker.plain = interop is not None
-        self._recovery: Recovery = self._tracker.recovery
         self._guards = FlowGuards()
         expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         self._writer = LedgerWriter(expiry, self._tracker, self._lock, self._guards, self._apply)
@@ -404,17 +402,17 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             if self._thread is not None or not self.inheritable:
                 return False
             self._uuid = self._finder.uuid = uuid
-            self._recovery.inherit(uuid)
+            self._tracker.inherit(uuid)
             self._proxy = self._make_proxy()
         return True
 
     def expect(self, flow: str, used: Collection[str | None]) -> None:
-        """Set the ledgers that earlier runs of a flow used (see `Recovery.expect`)."""
+        """Set the ledgers that earlier runs of a flow used (see `RequestTracker.expect`)."""
         here = self.ledger
         with self._lock:
             # A ledger that has lost rows has another identity, so it counts as another ledger.
             same = [self._tracker.ledger if each == here else None for each in used]
-            self._recovery.expect(flow, same)
+            self._tracker.expect(flow, same)
 
     def guard(self, flow: str, check: Callable[[], object] | None, *, sole: bool = False) -> None:
         """Call `check` before requests of a flow are published or withdrawn.
@@ -429,7 +427,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         """Remove the check and the ledgers of a flow whose run has ended."""
         self._guards.remove(flow)
         with self._lock:
-            self._recovery.expect(flow, None)
+            self._tracker.expect(flow, None)
 
     def sweep(self, ended: Iterable[str]) -> None:
         """Remove the rows of completed requests of earlier runs."""
@@ -451,8 +449,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                     done(call, invocation.Outcome(None))
                     continue
                 with self._lock:
-                    take = self._recovery.recover if call.recovered else self._tracker.submit
-                    effects = take(call, done, now)
+                    effects = self._tracker.submit(call, done, now)
                 for effect in effects:
                     if isinstance(effect, fx.Dispatch):
                         last, effect = effect, last
@@ -463,15 +460,14 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         finally:  # Also if a later request is rejected.
             if last is not None:  # This also publishes the deferred requests.
                 self._proxy.send(self._message(last))
-        if self._recovery.pending_inquiries:
-            with self._lock:
-                effects = self._recovery.ask()
-            self._apply(effects)
+        with self._lock:
+            effects = self._tracker.ask()
+        self._apply(effects)
         self._wake_for_timer()
 
     def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
         with self._lock:
-            effects = self._tracker.retired(invocations)
+            effects = self._tracker.on_saved(invocations)
         # One call for all of a batch.
         rows = [effect.request_id for effect in effects if isinstance(effect, fx.Drop)]
         receipts = [effect.receipt for effect in effects if isinstance(effect, fx.Acknowledge)]
@@ -536,7 +532,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         """Forget all requests (of one flow), without reports and without changes elsewhere."""
         with self._lock:
             forgotten = self._tracker.unfinished(flow)
-            self._recovery.disown(flow)
+            self._tracker.disown(flow)
             self._guards.disowned = flow is None
             _release_waiters(forgotten)
 
@@ -553,38 +549,39 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             return
         # The message object remains in memory until its outcome is saved.
         message.body = b""
-        self._report(self._tracker.on_response, env.received(data, message), message)
+        self._report(self._tracker.on_reply, env.received(data, message), message)
 
     def _on_workers(self, gained: set[str], lost: list[roster.TopicWorker]) -> None:
         now = SYSTEM.monotonic()
         with self._lock:
-            effects = self._recovery.on_lost(lost, now) + self._tracker.on_gained(gained, now)
+            effects = self._tracker.on_workers_lost(lost, now)
+            effects += self._tracker.on_workers_gained(gained, now)
         self._apply(effects)
         for worker in lost:
             if isinstance(worker.identity, str):
                 self._proxy.consumer.delete_private_queue(worker.identity)
 
     def _on_ids(self, worker: str, ids: Collection[str]) -> None:
-        self._report(self._recovery.on_ids, worker, ids)
+        self._report(self._tracker.on_heartbeat, worker, ids)
 
     def _on_wait(self) -> None:
         now = SYSTEM.monotonic()
         self._finder.record_iteration(now, self._proxy.consumer.channel)
-        searching = bool(self._recovery.suspects)
+        searching = self._tracker.is_searching
         if searching and not self._finder.urgent:
             self._round_due = now
         self._finder.urgent = searching
         if now >= self._round_due:
             with self._lock:
-                effects = self._recovery.review(now)
-                self._finder.hurry = self._recovery.needs_reports(now)
+                effects = self._tracker.on_round(now)
+                self._finder.hurry = self._tracker.needs_reports(now)
             self._apply(effects)
             self._writer.retry_drops()
             self._finder.maybe_publish()
             self._finder.clean()
             self._round_due = self._finder.next_due() or now
         with self._lock:
-            effects = self._tracker.tick(now)
+            effects = self._tracker.on_timer(now)
         if effects:
             self._apply(effects)
 

@@ -346,7 +346,7 @@ class LedgerWriter:
         if self._rows is not None:
             self._enqueue(effect)
         elif isinstance(effect, fx.Revoke):  # Without a ledger, this counts as revoked.
-            self._report(self._tracker.recovery.on_revoked, effect.tracked, True)
+            self._report(self._tracker.on_revoked, effect.tracked, True)
 
     def withdraw(
         self, requests: Sequence[TrackedRequest], tell: Callable[[Collection[str]], None]
@@ -458,7 +458,7 @@ class LedgerWriter:
                     if revoked and tracked.epoch != stage[0]:
                         resent.append(tracked)  # It was resent after its epoch was read.
                     else:
-                        followups += self._tracker.recovery.on_revoked(tracked, revoked, now)
+                        followups += self._tracker.on_revoked(tracked, revoked, now)
             self._apply(followups)
             requests = resent
 
@@ -497,9 +497,7 @@ class LedgerWriter:
                     if effect.tracked.id in self._withdrawing | self._opening:
                         self._postponed.append(effect)
                     elif stage == _stage(effect.tracked):
-                        followups += self._tracker.recovery.on_row(
-                            effect.tracked, row, now, effect.lost
-                        )
+                        followups += self._tracker.on_row(effect.tracked, row, now, effect.lost)
                     else:
                         # The request changed during the read: the row may be outdated.
                         outdated.append(effect)
@@ -512,7 +510,7 @@ class LedgerWriter:
         results = self._rows.reopen([(each.tracked, each.epoch) for each in effects])
         for effect, (done, answer) in zip(effects, results, strict=True):
             if done:  # Otherwise the row is inspected again.
-                self._report(self._tracker.recovery.on_reopened, effect.tracked, answer)
+                self._report(self._tracker.on_reopened, effect.tracked, answer)
 
     def _conclude(self, effects: Sequence[fx.Conclude]) -> None:
         assert self._rows is not None
@@ -520,7 +518,7 @@ class LedgerWriter:
         results = self._rows.conclude([(e.tracked, e.holder, e.failure) for e in effects])
         for effect, done in zip(effects, results, strict=True):
             if done:
-                self._report(self._tracker.recovery.on_concluded, effect.tracked, effect.failure)
+                self._report(self._tracker.on_concluded, effect.tracked, effect.failure)
 
     def _report(
         self, on_done: Callable[..., list[fx.Effect]], tracked: TrackedRequest, result: Any

@@ -160,7 +160,7 @@ class Recovery:
     def recover(
         self, call: invocation.Invocation, done: invocation.Done, now: float
     ) -> list[Effect]:
-        """Submit a request that an earlier run may have sent; call `ask` after the last one.
+        """Submit a request that an earlier run may have sent.
 
         :raises Duplicate: see `submit`.
         """
@@ -212,7 +212,7 @@ class Recovery:
         answer, receipt = self.early_replies.pop(tracked.id)
         if self._tracker.ledger is None:  # Any result of this attempt is valid.
             tracked.adopt(answer.number(env.WBE_EPOCH, tracked.epoch))
-        return self._tracker.on_response(answer, receipt, now)
+        return self._tracker.on_reply(answer, receipt, now)
 
     def keep_early_reply(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
         if answer.correlation_id in self.early_replies:
@@ -550,7 +550,7 @@ class Recovery:
             if tracked.lookups:
                 tracked.adopt(seen.result.number(env.WBE_EPOCH, tracked.epoch))
             _, receipt = self.early_replies.pop(tracked.id, (None, None))
-            return self._tracker.on_response(seen.result, receipt, now, stored=True)
+            return self._tracker.on_reply(seen.result, receipt, now, stored=True)
         if state == ledgers.ROW_CLAIMED and tracked.refused is not None:
             tracked.refused = None  # The worker that refused the request does not own the row.
             if tracked.pending_outcome == REFUSED:

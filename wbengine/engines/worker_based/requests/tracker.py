@@ -23,14 +23,18 @@ from wbengine import _names, invocation, start_times
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
-from wbengine.engines.worker_based.discovery.roster import anonymous_key
+from wbengine.engines.worker_based.discovery.roster import TopicWorker, anonymous_key
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracked as tracking
 from wbengine.engines.worker_based.requests.effects import Effect
 from wbengine.engines.worker_based.requests.options import RequestOptions
-from wbengine.engines.worker_based.requests.recovery import STANDSTILL_SECONDS, Recovery
+from wbengine.engines.worker_based.requests.recovery import (
+    STANDSTILL_SECONDS,
+    Recovery,
+    RowSnapshot,
+)
 from wbengine.engines.worker_based.requests.tracked import (
     CANCELLED,
     DUE,
@@ -126,7 +130,7 @@ class RequestTracker:
         # Requests of earlier runs, until it is known whether a worker has them.
         self.inherited = tracking.RequestIndex()
         self.timers = tracking.TimerHeap()
-        self.recovery = Recovery(self)
+        self._recovery = Recovery(self)
         self.observers: tuple[Observer, ...] = ()
         #: Number of dropped replies by reason: unknown, late, duplicate, reordered, old_epoch,
         #: unexpected, unreadable, misaddressed.
@@ -144,14 +148,18 @@ class RequestTracker:
     ) -> list[Effect]:
         """Accept a request. If it cannot be encoded, it is settled as a failure at once.
 
+        Call `ask` after the last request of a batch: an earlier run may have sent some of them.
+
         :raises Duplicate: if this action of this attempt of the atom is already tracked.
         """
+        if call.recovered:
+            return self._recovery.recover(call, done, now)
         tracked = self.admit(call, done, now)
         if self.closed is not None:
             return self.settle_abandoned(tracked, self.closed)
-        if self.recovery.early_replies and tracked.id in self.recovery.early_replies:
+        if self._recovery.early_replies and tracked.id in self._recovery.early_replies:
             # An earlier run sent this request, and its record was lost. The reply is already here.
-            effects = self.recovery.process_early_reply(tracked, now)
+            effects = self._recovery.process_early_reply(tracked, now)
             return effects + self.route(tracked, now) if tracked.live else effects
         task = call.task
         if task.eta is not None or task.expires is not None:
@@ -193,7 +201,7 @@ class RequestTracker:
             and tracked.queue is not None
             and tracked.unused_epoch > tracked.epoch
         ):
-            return self.recovery.route_again(tracked, queue, now)
+            return self._recovery.route_again(tracked, queue, now)
         tracked.request.transition(pr.PENDING)
         tracked.queue = queue
         tracked.position = (-tracked.invocation.priority, next(self._order))
@@ -254,7 +262,7 @@ class RequestTracker:
             effects += self.dispatch(tracked, now)
         return effects
 
-    def on_gained(self, names: Iterable[str], now: float) -> list[Effect]:
+    def on_workers_gained(self, names: Iterable[str], now: float) -> list[Effect]:
         effects: list[Effect] = []
         for name in names:
             for tracked in self.waiting.get(name):
@@ -285,12 +293,12 @@ class RequestTracker:
 
     # Replies.
 
-    def on_response(
+    def on_reply(
         self, answer: env.Envelope, receipt: Any, now: float, *, stored: bool = False
     ) -> list[Effect]:
         """Process a validated RESPONSE. Duplicate, late and misaddressed replies change nothing.
 
-        The receipt of a terminal reply is acknowledged only after its outcome was `retired`.
+        The receipt of a terminal reply is acknowledged only after its outcome was saved.
         Replies to other names are rejected, because any process may publish to all engines.
 
         :param stored: whether the reply comes from a row.
@@ -304,7 +312,7 @@ class RequestTracker:
         if tracked is None or reason is not None:
             return self._on_dropped_reply(tracked, reason or "unknown", answer, receipt, now)
         if env.WBE_LOST in answer.headers and answer.body["state"] == pr.FAILURE:
-            effects = self.recovery.on_redelivered(tracked, answer, now)
+            effects = self._recovery.on_redelivered(tracked, answer, now)
             return [*effects, fx.Acknowledge(receipt)]
         ends = answer.body["state"] in pr.STOP_STATES
         if ends and self.separate_ledger and not stored:
@@ -344,9 +352,9 @@ class RequestTracker:
         now: float,
     ) -> list[Effect]:
         if tracked is not None and tracked.live and env.WBE_ASK in answer.headers:
-            return [*self.recovery.on_report(tracked, answer, now), fx.Acknowledge(receipt)]
-        if tracked is None and self.recovery.inherits and answer.body["state"] in pr.STOP_STATES:
-            return self.recovery.keep_early_reply(answer, receipt)
+            return [*self._recovery.on_report(tracked, answer, now), fx.Acknowledge(receipt)]
+        if tracked is None and self._recovery.inherits and answer.body["state"] in pr.STOP_STATES:
+            return self._recovery.keep_early_reply(answer, receipt)
         self.ignored[reason] += 1
         LOG.debug(
             "ignored %s for request %s (epoch %s, worker %s): %s",
@@ -437,7 +445,7 @@ class RequestTracker:
         effects: list[Effect] = [fx.Settle(tracked, outcome)]
         return effects + self.refill(queue, now) if queue is not None else effects
 
-    def retired(self, calls: Iterable[invocation.Invocation]) -> list[Effect]:
+    def on_saved(self, calls: Iterable[invocation.Invocation]) -> list[Effect]:
         """Forget requests with saved outcomes, drop their rows and acknowledge their replies."""
         effects: list[Effect] = []
         for call in calls:
@@ -469,7 +477,7 @@ class RequestTracker:
     def next_timer(self) -> float | None:
         return self.timers.next()
 
-    def tick(self, now: float) -> list[Effect]:
+    def on_timer(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         warned: set[str] = set()
         for kind, tracked in self.timers.due(now):
@@ -478,18 +486,18 @@ class RequestTracker:
                     warned.add(tracked.task_cls)  # Thousands of requests may wait for one reason.
                     LOG.warning("%s", self._why_waiting(tracked, now))
             elif kind != TIMEOUT:
-                effects += self._on_timer(kind, tracked, now)
+                effects += self._on_due(kind, tracked, now)
             elif tracked.request.expired_at(now):
                 effects += self._check_timeout(tracked, now)
-        return effects + self.recovery.ask() if self.recovery.pending_inquiries else effects
+        return effects + self._recovery.ask() if self._recovery.pending_inquiries else effects
 
-    def _on_timer(self, kind: str, tracked: TrackedRequest, now: float) -> list[Effect]:
+    def _on_due(self, kind: str, tracked: TrackedRequest, now: float) -> list[Effect]:
         if kind == LOOKUP:
-            return self.recovery.on_lookup_due(tracked, now)
+            return self._recovery.on_lookup_due(tracked, now)
         if kind == EXPIRY:
             return self._expire(tracked, now)
         if kind == REPUBLISH:
-            return self.recovery.republish(tracked, now)
+            return self._recovery.republish(tracked, now)
         if kind == DUE:
             if tracked.index is not self.deferred:
                 return []
@@ -510,7 +518,7 @@ class RequestTracker:
                 self.timers.set(request.since + request.timeout, TIMEOUT, tracked)
                 return []
         if tracked.index is self.inherited:
-            return self.recovery.on_inherited_timeout(tracked, now)
+            return self._recovery.on_inherited_timeout(tracked, now)
         if tracked.sent_at is not None and tracked.sent_at - request.since > STANDSTILL_SECONDS:
             remaining = tracked.sent_at + 2 * STANDSTILL_SECONDS - now
             if remaining > 0:  # The request was resent recently.
@@ -566,6 +574,85 @@ class RequestTracker:
             why = f"the workers of {tracked.queue!r} offer it, but none has started it"
         return f"task {name!r} has waited {waited:.1f} s: {why}"
 
+    # Uncertain requests: see `recovery`.
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether reports of workers are urgent, because a request is searched for."""
+        return bool(self._recovery.suspects)
+
+    def expect(self, flow: str, used: Collection[str | None] | None) -> None:
+        """Prepare for requests of earlier runs of a flow, which have rows in the ledgers `used`.
+
+        None in `used` represents requests without a ledger. If `used` is None, the earlier runs
+        used the present ledger.
+        """
+        self._recovery.expect(flow, used)
+
+    def inherit(self, reply_to: str) -> None:
+        """Take over the name of an earlier tracker, and the replies to it."""
+        self._recovery.inherit(reply_to)
+
+    def disown(self, flow: str | None = None) -> None:
+        """Forget all requests (of one flow) without a result: another engine continues the flow."""
+        self._recovery.disown(flow)
+
+    def ask(self) -> list[Effect]:
+        """Send the collected inquiries to workers in few messages."""
+        return self._recovery.ask()
+
+    def needs_reports(self, now: float) -> bool:
+        """Return whether frequent reports of workers could show why requests wait."""
+        return self._recovery.needs_reports(now)
+
+    def on_round(self, now: float) -> list[Effect]:
+        """Check requests that were sent but not started, once per round of heartbeats.
+
+        Cost: at most O(requests in the broker).
+        """
+        return self._recovery.review(now)
+
+    def on_heartbeat(self, worker: str, ids: Collection[str], now: float) -> list[Effect]:
+        """Handle the list of requests that a worker runs for this engine.
+
+        A request that is missing in two heartbeats is checked, because its reply may be lost.
+        """
+        return self._recovery.on_ids(worker, ids, now)
+
+    def on_workers_lost(self, workers: Iterable[TopicWorker], now: float) -> list[Effect]:
+        """Handle workers that stopped or were lost."""
+        return self._recovery.on_lost(workers, now)
+
+    def on_unrouted(self, tracked: TrackedRequest, epoch: int, now: float) -> list[Effect]:
+        """Handle a `Dispatch` for which the broker had no queue: no worker receives the message."""
+        return self._recovery.on_unrouted(tracked, epoch, now)
+
+    def on_unconfirmed(self, tracked: TrackedRequest, epoch: int, now: float) -> list[Effect]:
+        """Handle a `Dispatch` that the broker neither confirmed nor refused."""
+        return self._recovery.on_unconfirmed(tracked, epoch, now)
+
+    def on_row(
+        self, tracked: TrackedRequest, seen: RowSnapshot, now: float, lost: str | None = None
+    ) -> list[Effect]:
+        """Handle the row that an `Inspect` read, with the `lost` of the `Inspect`."""
+        return self._recovery.on_row(tracked, seen, now, lost)
+
+    def on_revoked(self, tracked: TrackedRequest, revoked: bool, now: float) -> list[Effect]:
+        """Handle the result of a `Revoke`: False if the row is claimed or does not exist."""
+        return self._recovery.on_revoked(tracked, revoked, now)
+
+    def on_reopened(
+        self, tracked: TrackedRequest, answer: env.Envelope | None, now: float
+    ) -> list[Effect]:
+        """Handle the result of a `Reopen`, with the reply if the request is done."""
+        return self._recovery.on_reopened(tracked, answer, now)
+
+    def on_concluded(
+        self, tracked: TrackedRequest, failure: ft.Failure, now: float
+    ) -> list[Effect]:
+        """Handle a successful `Conclude`: the lost worker can no longer change the result."""
+        return self._recovery.on_concluded(tracked, failure, now)
+
     # Outcomes without a reply: cancelled, expired, released or abandoned.
 
     def cancel(self, calls: Iterable[invocation.Invocation], now: float) -> list[Effect]:
@@ -585,7 +672,7 @@ class RequestTracker:
                     by_worker.setdefault(env.ALL_WORKERS, []).append(tracked)
         for worker, group in by_worker.items():
             effects += self.cancellations(group, worker)
-        return effects + self.recovery.ask()
+        return effects + self._recovery.ask()
 
     def _expire(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if tracked.pending_outcome is not None or tracked.state not in pr.WAITING_STATES:
@@ -600,7 +687,7 @@ class RequestTracker:
             return []  # A check of the request is in progress.
         if self.ledger is not None:
             return [fx.Revoke(tracked)]
-        self.recovery.search(tracked, UNSENT, now)
+        self._recovery.search(tracked, UNSENT, now)
         return []
 
     def end_unstarted(self, tracked: TrackedRequest, now: float) -> list[Effect]:
@@ -655,7 +742,7 @@ class RequestTracker:
         for tracked in live:
             if tracked.invocation.flow_uuid in kept_flows:
                 self.forget(tracked)
-        return effects + self.retired(tracked.invocation for tracked in live)
+        return effects + self.on_saved(tracked.invocation for tracked in live)
 
     def settle_abandoned(self, tracked: TrackedRequest, reason: str) -> list[Effect]:
         error = exc.ExecutionFailure(
@@ -667,7 +754,7 @@ class RequestTracker:
     def reopen(self) -> None:
         self.closed = None
         # Their connection is closed, so they cannot be acknowledged.
-        self.recovery.early_replies.clear()
+        self._recovery.early_replies.clear()
 
 
 def _why_no_worker(offers: ProxyWorkerFinder, task_cls: str) -> str:
