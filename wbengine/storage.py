@@ -258,11 +258,14 @@ class Storage:
         for atom, uuid in zip(fresh, models.new_uuids(len(fresh)), strict=True):
             if atom.name in records:
                 continue
-            record = kinds[type(atom)](atom.name, uuid)
+            kind = kinds[type(atom)]
+            record = kind(atom.name, uuid)
             record.state = states.PENDING
             record.version = atom.version_string
-            if isinstance(atom, retry_module.Retry) and atom._of_task is not None:
-                record.meta = {models.OF_TASK: atom._of_task}
+            # `isinstance` with an abstract class for each task is slow.
+            controller: Any = atom
+            if kind is models.RetryDetail and controller._of_task is not None:
+                record.meta = {models.OF_TASK: controller._of_task}
             records[atom.name] = record
             new_records.append(record)
         self._flow_detail.add_all(new_records)

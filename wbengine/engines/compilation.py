@@ -6,7 +6,7 @@ The graphs are created on first access, and the engine never reads them.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,9 +72,12 @@ class Compilation:
     @cached_property
     def has_start_times(self) -> bool:
         """Whether a task of the flow has an `eta` or `expires`."""
-        for kind, item in zip(self.plan.kinds, self.plan.items, strict=True):
+        # `isinstance` with these abstract classes is slow, so each class is checked once.
+        maps = {each for each in set(map(type, self.plan.items)) if issubclass(each, task.Map)}
+        items: Iterable[Any] = self.plan.items
+        for kind, item in zip(self.plan.kinds, items, strict=True):
             if kind == plan_module.TASK:
-                each: Any = item.inner if isinstance(item, task.Map) else item
+                each = item.inner if type(item) in maps else item
                 if each.eta is not None or each.expires is not None:
                     return True
         return False
