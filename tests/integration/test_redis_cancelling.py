@@ -122,7 +122,7 @@ def test_request_of_a_flow_without_a_store_is_published_with_its_row(
     redis_url, redis_server, client
 ):
     """One round trip publishes both. Otherwise the flow may have another owner by then."""
-    make, ends = ledger_scripts.OPEN, {}
+    make, ends = ledger_scripts.SCRIPTS["open_rows"], {}
     client.script_load(make.text)
 
     def done(call, outcome):
@@ -141,13 +141,13 @@ def test_request_of_a_flow_without_a_store_is_published_with_its_row(
 
 
 def load_scripts(client, make):
-    for step in (ledger_scripts.STATE, make):
+    for step in (ledger_scripts.SCRIPTS["read_rows"], make):
         client.script_load(step.text)
 
 
 def cancel_during_publication(stack, proxy, executor, make, done):
     """Cancel a request whose row the step `make` creates late, so that no row can be revoked."""
-    call, look = new_call("late"), ledger_scripts.STATE
+    call, look = new_call("late"), ledger_scripts.SCRIPTS["read_rows"]
     blocker = stack.enter_context(PointBlocker("executor.before-open"))
     stack.enter_context(running((executor.submit, call, done)))
     assert blocker.there.wait(60)
@@ -168,7 +168,7 @@ def test_cancelled_request_does_not_start_after_delayed_open(redis_url, redis_se
     def done(call, outcome):
         ends[call.arguments["name"]] = outcome.value
 
-    make = ledger_scripts.OPEN
+    make = ledger_scripts.SCRIPTS["open_rows"]
     load_scripts(client, make)
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 1))
@@ -192,7 +192,7 @@ def test_cancel_of_request_being_published_waits_for_its_row(redis_url, redis_se
     def done(call, outcome):
         ends[call.arguments["name"]] = outcome.value
 
-    make = _redis_scripts.OPEN_AND_PUT
+    make = _redis_scripts.SCRIPTS["open_and_publish"]
     load_scripts(client, make)
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 60))
@@ -212,7 +212,7 @@ def test_row_that_is_being_opened_does_not_count_as_revoked(redis_url, redis_ser
     def done(call, outcome):
         ends[call.arguments["name"]] = outcome.value
 
-    make, revoke = _redis_scripts.OPEN_AND_PUT, ledger_scripts.REVOKE
+    make, revoke = _redis_scripts.SCRIPTS["open_and_publish"], ledger_scripts.SCRIPTS["revoke_rows"]
     for script in (make, revoke):
         client.script_load(script.text)
     with contextlib.ExitStack() as stack:

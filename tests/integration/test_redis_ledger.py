@@ -285,7 +285,7 @@ def test_server_without_memory_refuses_new_rows_but_finishes_claimed_ones(redis_
 def lossy(redis_url, redis_server, dropper, opened):
     """Ledger whose next reply to a step is lost after `lose(step)`."""
     ledger = opened(url_with_port(redis_url, redis_server, dropper.port))
-    for step in (steps.CLAIM, steps.FINISH, steps.RELEASE, steps.REVOKE, steps.REOPEN, steps.OPEN):
+    for step in steps.SCRIPTS.values():
         ledger._pool.call("SCRIPT", "LOAD", step.text)
 
     def lose(step):
@@ -299,24 +299,24 @@ def lossy(redis_url, redis_server, dropper, opened):
 
 def test_claim_with_lost_reply_is_granted(lossy):
     lossy.open(ID, 1)
-    lossy.lose(steps.CLAIM)
+    lossy.lose(steps.SCRIPTS["claim"])
     assert lossy.claim(ID, 1, "w") == base.Claim("GRANTED", 1, None, "w")
     assert lossy.claim(ID, 1, "w") == base.Claim("HELD", 1, None, "w")
 
 
 def test_repeated_calls_after_lost_replies_succeed(lossy):
-    lossy.lose(steps.OPEN)
+    lossy.lose(steps.SCRIPTS["open_rows"])
     lossy.open(ID, 1)
     lossy.claim(ID, 1, "w")
-    lossy.lose(steps.RELEASE)
+    lossy.lose(steps.SCRIPTS["release"])
     assert lossy.release(ID, 1, "w") is True
-    lossy.lose(steps.REOPEN)
+    lossy.lose(steps.SCRIPTS["reopen"])
     assert lossy.reopen(ID, 2) is None
     lossy.claim(ID, 2, "w")
-    lossy.lose(steps.FINISH)
+    lossy.lose(steps.SCRIPTS["finish_rows"])
     assert lossy.finish(ID, 2, "w", b"r") is True
     lossy.open("other", 1)
-    lossy.lose(steps.REVOKE)
+    lossy.lose(steps.SCRIPTS["revoke_rows"])
     assert lossy.revoke("other") is True
     assert lossy.ids() == {ID}
 
@@ -329,7 +329,7 @@ def late(redis_url, redis_server, opened):
     """A ledger and the proxy in front of its server."""
     with tcp_proxy.threaded(redis_server.port) as proxy:
         ledger = opened(url_with_port(redis_url, redis_server, proxy.port))
-        for step in (steps.OPEN, steps.CLAIM, steps.RELEASE):
+        for step in steps.SCRIPTS.values():
             ledger._pool.call("SCRIPT", "LOAD", step.text)
         yield ledger, proxy
 
@@ -349,7 +349,7 @@ def delayed_call(ledger, proxy, step, after=0.1):
 def test_delayed_open_does_not_open_revoked_row(late, opened, redis_url, step):
     ledger, proxy = late
     other = opened(str(redis_url))
-    with delayed_call(ledger, proxy, steps.OPEN):
+    with delayed_call(ledger, proxy, steps.SCRIPTS["open_rows"]):
         with pytest.raises(exceptions.LedgerFailure):
             getattr(ledger, step)(ID, 1)
         assert not ledger.revoke(ID)
@@ -361,7 +361,7 @@ def test_delayed_open_does_not_open_revoked_row(late, opened, redis_url, step):
 
 def test_delayed_open_does_not_open_row_reopened_and_revoked(late):
     ledger, proxy = late
-    with delayed_call(ledger, proxy, steps.OPEN):
+    with delayed_call(ledger, proxy, steps.SCRIPTS["open_rows"]):
         with pytest.raises(exceptions.LedgerFailure):
             ledger.open_many([(ID, 1), ("other", 1)])
         ledger.open_many([(ID, 1), ("other", 1)])
@@ -371,9 +371,10 @@ def test_delayed_open_does_not_open_row_reopened_and_revoked(late):
 
 def test_delayed_first_open_has_no_effect_after_second_attempt(late):
     ledger, proxy = late
-    with delayed_call(ledger, proxy, steps.OPEN, after=60), futures.ThreadPoolExecutor() as threads:
+    step = steps.SCRIPTS["open_rows"]
+    with delayed_call(ledger, proxy, step, after=60), futures.ThreadPoolExecutor() as threads:
         opening = threads.submit(ledger.open, ID, 1)
-        until(lambda: proxy.held(steps.OPEN.digest))
+        until(lambda: proxy.held(steps.SCRIPTS["open_rows"].digest))
         proxy.half_close()
         opening.result(60)
         assert ledger.revoke(ID)
@@ -383,13 +384,13 @@ def test_delayed_first_open_has_no_effect_after_second_attempt(late):
 def test_open_of_ended_session_is_repeated(late):
     ledger, proxy = late
     hurry(ledger._pool._idle[-1], 60)
-    proxy.hold(steps.OPEN.digest)
+    proxy.hold(steps.SCRIPTS["open_rows"].digest)
     with futures.ThreadPoolExecutor() as threads:
         opening = threads.submit(ledger.open, ID, 1)
-        until(lambda: proxy.held(steps.OPEN.digest))
+        until(lambda: proxy.held(steps.SCRIPTS["open_rows"].digest))
         ledger._end_session(ledger._session)
         assert ledger.state(ID) is None
-        proxy.let_go(steps.OPEN.digest)
+        proxy.let_go(steps.SCRIPTS["open_rows"].digest)
         opening.result(60)
     assert ledger.state(ID) == base.Row(ID, 1, base.ROW_OPEN)
 
@@ -398,7 +399,7 @@ def test_delayed_claim_is_not_granted_after_session_ended(late, opened, redis_ur
     ledger, proxy = late
     other = opened(str(redis_url))
     other.open(ID, 1)
-    with delayed_call(ledger, proxy, steps.CLAIM):
+    with delayed_call(ledger, proxy, steps.SCRIPTS["claim"]):
         with pytest.raises(exceptions.LedgerFailure):
             ledger.claim(ID, 1, "w")
         ledger.renew("w")  # starts a new session
@@ -427,7 +428,7 @@ def test_delayed_release_has_no_effect_after_failed_attempt(late):
     ledger, proxy = late
     ledger.open(ID, 1)
     assert ledger.claim(ID, 1, "w").granted
-    with delayed_call(ledger, proxy, steps.RELEASE):
+    with delayed_call(ledger, proxy, steps.SCRIPTS["release"]):
         with pytest.raises(exceptions.LedgerFailure):
             ledger.release(ID, 1, "w")
         assert ledger.state(ID) == base.Row(ID, 1, base.ROW_CLAIMED, "w")
@@ -438,9 +439,10 @@ def test_delayed_first_release_does_not_undo_later_claim(late):
     ledger, proxy = late
     ledger.open(ID, 1)
     assert ledger.claim(ID, 1, "w").granted
-    with delayed_call(ledger, proxy, steps.RELEASE, after=60), futures.ThreadPoolExecutor() as pool:
+    step = steps.SCRIPTS["release"]
+    with delayed_call(ledger, proxy, step, after=60), futures.ThreadPoolExecutor() as pool:
         releasing = pool.submit(ledger.release, ID, 1, "w")
-        until(lambda: proxy.held(steps.RELEASE.digest))
+        until(lambda: proxy.held(steps.SCRIPTS["release"].digest))
         proxy.half_close()
         assert releasing.result(60)
         assert ledger.claim(ID, 1, "w").granted
@@ -601,7 +603,7 @@ def test_claim_of_undelivered_request_is_released(redis_url, redis_server, dropp
     taker.send("heard")
     assert lossy.take(1)[0].granted
     taker.send("unheard")
-    dropper.drop_reply_to = _redis_scripts.TAKE.digest.encode()
+    dropper.drop_reply_to = _redis_scripts.SCRIPTS["take"].digest.encode()
     with pytest.raises(LOST):
         while True:
             with contextlib.suppress(TimeoutError):

@@ -17,7 +17,7 @@ from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import LOST
 
-STEP = _redis_scripts.OPEN_AND_PUT
+STEP = _redis_scripts.SCRIPTS["open_and_publish"]
 
 
 class Engine(Both):

@@ -123,11 +123,11 @@ def test_requests_of_order_with_lost_reply_are_requeued_unmarked(
     redis_url, redis_server, dropper, both, client
 ):
     with contextlib.closing(Both(url_with_port(redis_url, redis_server, dropper.port))) as lossy:
-        lossy.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.END.text)
+        lossy.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.SCRIPTS["finish_requests"].text)
         both.post(*IDS)
         fill_slots(both, 2)
         order = both.channel.order(both.messages)
-        dropper.drop_reply_to = _redis_scripts.END.digest.encode()
+        dropper.drop_reply_to = _redis_scripts.SCRIPTS["finish_requests"].digest.encode()
         with pytest.raises(LOST):
             lossy.store.answer_many(both.end_arguments(both.messages), order)
     assert both.ledger.state("r2").state == base.ROW_CLAIMED
@@ -266,9 +266,8 @@ def test_busy_worker_fetches_requests_with_replies(redis_url, client, tmp_path):
             client.config_set("slowlog-max-len", 10000)
         client.config_set("slowlog-log-slower-than", 10000)
     said = [entry["command"].split() for entry in client.slowlog_get(10000)]
-    ends = [
-        words for words in said if words[:2] == [b"EVALSHA", _redis_scripts.END.digest.encode()]
-    ]
+    digest = _redis_scripts.SCRIPTS["finish_requests"].digest.encode()
+    ends = [words for words in said if words[:2] == [b"EVALSHA", digest]]
     assert ends
     assert sum(int(words[6]) > 0 for words in ends) >= len(ends) - 3
 

@@ -16,7 +16,7 @@ from tests.support.workers import until
 from wbengine.transports import _redis_scripts, _redis_wait
 from wbengine.transports._redis_link import LOST
 
-TAKE = _redis_scripts.TAKE.digest
+TAKE = _redis_scripts.SCRIPTS["take"].digest
 
 # A wait may time out at any moment; then no client blocks in the server.
 pytestmark = pytest.mark.usefixtures("patient")

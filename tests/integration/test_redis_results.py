@@ -20,7 +20,7 @@ from wbengine.transports._redis_link import LOST, Link
 def lossy(redis_url, redis_server, dropper):
     """Client whose next reply to a step is lost after `lose(step)`."""
     with contextlib.closing(Both(url_with_port(redis_url, redis_server, dropper.port))) as made:
-        made.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.END.text)
+        made.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.SCRIPTS["finish_requests"].text)
 
         def lose(step):
             dropper.drop_reply_to = step.digest.encode()
@@ -84,7 +84,7 @@ def test_results_are_stored_replied_and_acknowledged(both, client):
 def test_result_resent_after_lost_reply_leaves_no_message(lossy, client):
     lossy.post("a", "b")
     lossy.take(2)
-    lossy.lose(_redis_scripts.END)
+    lossy.lose(_redis_scripts.SCRIPTS["finish_requests"])
     with pytest.raises(LOST):
         lossy.end(*lossy.messages)
     with lossy.target.open() as answering:
@@ -118,7 +118,7 @@ def test_worker_taken_for_dead_finishes_its_request(both, client):
     both.post("a")
     both.take(1)
     client.delete(f"{both.store.place.prefix}c")  # as if it was considered dead
-    both.store._run(_redis_scripts.LEAVE, both.store._consumer_name, "")
+    both.store._run(_redis_scripts.SCRIPTS["leave"], both.store._consumer_name, "")
     assert both.store.size("q") == 1
     assert both.end(*both.messages) == [1]
     claim = both.take(2)[1]
@@ -176,7 +176,7 @@ def test_large_result_is_returned_by_claim_delivery_and_reopen(both, client):
     both.post("a")
     both.take(1)
     client.delete(f"{both.store.place.prefix}c")  # requeues the request
-    both.store._run(_redis_scripts.LEAVE, both.store._consumer_name, "")
+    both.store._run(_redis_scripts.SCRIPTS["leave"], both.store._consumer_name, "")
     both.end(*both.messages, result=LARGE.encode())
     whole = both.ledger.state("a").result
     assert whole.endswith(LARGE.encode())
@@ -217,7 +217,7 @@ def test_body_of_large_message_is_deleted_with_its_message(both, client, end):
         both.messages[0].requeue()
     else:
         client.delete(f"{both.store.place.prefix}c")
-        both.store._run(_redis_scripts.LEAVE, both.store._consumer_name, "")
+        both.store._run(_redis_scripts.SCRIPTS["leave"], both.store._consumer_name, "")
         both.take(2)
         assert transports.body(both.messages[1]) == LARGE
         assert both.messages[1].delivery_info["redelivered"]
@@ -230,7 +230,7 @@ def test_body_of_large_message_is_deleted_with_its_message(both, client, end):
 def test_resent_large_result_leaves_no_body(lossy, both, client):
     lossy.post("a")
     lossy.take(1)
-    lossy.lose(_redis_scripts.END)
+    lossy.lose(_redis_scripts.SCRIPTS["finish_requests"])
     told = lossy.end_arguments(lossy.messages, result=LARGE.encode())
     with pytest.raises(LOST):
         lossy.store.answer_many(told)

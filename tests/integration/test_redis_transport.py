@@ -366,7 +366,7 @@ def test_message_lost_in_transit_is_requeued_without_redelivery_mark(
     taker.consume("q", ack=False, prefetch=3)
     taker.drain(1)
     sender.send("second")
-    dropper.drop_reply_to = _redis_scripts.TAKE.digest.encode()
+    dropper.drop_reply_to = _redis_scripts.SCRIPTS["take"].digest.encode()
     with pytest.raises(LOST):
         while True:
             with contextlib.suppress(TimeoutError):

@@ -42,7 +42,7 @@ def test_requests_are_claimed_without_separate_claim_calls(redis_url, redis_serv
     with workers.worker_in_thread(str(redis_url), sample_tasks.Nothing):
         load(flow, redis_url).run()
         with redis_server.client() as client:
-            claim, take = steps.CLAIM.digest, _redis_scripts.TAKE.digest
+            claim, take = steps.SCRIPTS["claim"].digest, _redis_scripts.SCRIPTS["take"].digest
             assert client.script_exists(claim, take) == [False, True]
 
 

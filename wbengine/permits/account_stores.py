@@ -13,11 +13,12 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _installing, _names, _secrets, _sql, exceptions
+from wbengine import _installing, _lua, _names, _secrets, _sql, exceptions
 from wbengine._sql import dialects
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.permits.accounts import Account, Answer, PermitRequest
@@ -180,13 +181,8 @@ def _check_options(url: str, pool: Any) -> None:
             raise ValueError(f"Unknown option {name!r} of limits{_names.hint(name, known)}")
 
 
-#: Writes an account unless it changed since it was read.
-_SWAP: Final = """
-if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
-if ARGV[2] == '' then redis.call('DEL', KEYS[1])
-else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
-return 1
-"""
+#: Folder with the script `swap`, which writes an account unless it changed since it was read.
+_SCRIPTS: Final = Path(__file__).parent / "redis_scripts"
 
 
 class RedisStore(Store):
@@ -207,7 +203,7 @@ class RedisStore(Store):
             url, decode_responses=True, socket_timeout=5.0, socket_connect_timeout=5.0
         )
         _check_options(url, self._client.connection_pool)
-        self._swap = self._client.register_script(_SWAP)
+        self._swap = self._client.register_script(_lua.load(_SCRIPTS)["swap"].text)
 
     def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
         return {

@@ -7,7 +7,6 @@ connection with a missing reply is not used again.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import os
 import socket
@@ -26,6 +25,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from wbengine import _names, exceptions
+from wbengine._lua import Script
 from wbengine.transports import reasons, tls
 
 pack_command: Callable[[tuple[Any, ...]], bytes] | None
@@ -142,16 +142,6 @@ def _seconds(name: str, value: Any) -> float:
     return number
 
 
-class Script:
-    """Lua script that the server runs atomically, with one key (the prefix) and arguments."""
-
-    __slots__ = ("digest", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
 class Link:
     """One connection, opened at first use. For one thread at a time.
 
@@ -226,7 +216,7 @@ class Link:
         return self.receive()
 
     def run(self, script: Script, *args: Any, after: Sequence[tuple[Any, ...]] = ()) -> Any:
-        """Run a script. Its text is sent only if the server has not loaded it.
+        """Run a script with one key, the prefix. Its text is sent if the server has not loaded it.
 
         :param after: commands to send first; the script runs even if they are refused.
         """

@@ -25,9 +25,11 @@ from typing import Any, Final, NamedTuple, Protocol
 from redis import exceptions as errors
 
 from wbengine import _names, exceptions
+from wbengine._lua import Script
 from wbengine.backoff import Backoff
 from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
-from wbengine.transports._redis_link import LOST, OPTIONS, Client, Link, Place, Script
+from wbengine.transports._redis_link import LOST, OPTIONS, Client, Link, Place
+from wbengine.transports._redis_scripts import SCRIPTS
 from wbengine.transports._redis_wait import BlockingWait, WaitResult
 from wbengine.transports.broker import Broker, LaidOut, TakenMessage
 
@@ -71,7 +73,7 @@ def place(url: str | None, options: dict[str, Any] | None = None) -> Place:
 
 LeaveArguments = tuple[str, str]
 
-#: Arguments of the script `LEAVE` for consumers that left while Redis was unreachable. The next
+#: Arguments of the script `leave` for consumers that left while Redis was unreachable. The next
 #: connection sends them first.
 _unsent_leaves: Final[dict[Place, list[LeaveArguments]]] = {}
 
@@ -116,7 +118,7 @@ class Takes:
         self._undelivered.discard(_name(taken))
 
     def undelivered(self) -> str:
-        """Return the argument of the script `LEAVE`."""
+        """Return the argument of the script `leave`."""
         return " ".join(tuple(self._undelivered))
 
 
@@ -138,7 +140,7 @@ class Routes:
 
     @classmethod
     def read(cls, reply: Any) -> Routes:
-        """Convert the result of the script `ROUTES`."""
+        """Convert the result of the script `read_routes`."""
         bound: dict[str, list[tuple[str, str]]] = {}
         for queue, exchange, key in bindings(reply):
             bound.setdefault(exchange, []).append((key, queue))
@@ -154,7 +156,7 @@ class Routes:
 
 
 def bindings(reply: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield (queue, exchange, routing key) from the result of the script `ROUTES`."""
+    """Yield (queue, exchange, routing key) from the result of the script `read_routes`."""
     for binding in reply[2]:
         exchange, queue, key = binding.decode("utf-8", "surrogateescape").split("\0", 2)
         yield queue, exchange, key
@@ -249,7 +251,7 @@ class RedisBroker(Broker):
         self._dead_after = dead_after
         self._consumer_name = ""
         self._waiting = BlockingWait(
-            place, lambda: self._run(_redis_scripts.POKE, self._consumer_name)
+            place, lambda: self._run(SCRIPTS["end_wait"], self._consumer_name)
         )
         self._takes = Takes()
         # Makes the names of out-of-line bodies unique across processes.
@@ -283,49 +285,49 @@ class RedisBroker(Broker):
         return broker
 
     def _reach(self) -> None:
-        self._routes = Routes.read(self._run(_redis_scripts.ROUTES))
+        self._routes = Routes.read(self._run(SCRIPTS["read_routes"]))
         for departure in tuple(_unsent_leaves.get(self.place, ())):
-            self._run(_redis_scripts.LEAVE, *departure)
+            self._run(SCRIPTS["leave"], *departure)
             with contextlib.suppress(ValueError):  # Another thread sent it, too.
                 _unsent_leaves[self.place].remove(departure)
 
     def declare_exchange(self, name: str) -> None:
         self._exchanges[_names.check_label("exchange", name)] = None
-        self._declare(_redis_scripts.EXCHANGE, name, "topic")
+        self._declare(SCRIPTS["declare_exchange"], name, "topic")
 
     def declare_queue(self, queue: str, *, owned: bool = False) -> None:
         _names.check_label("queue", queue)
         self._queues[queue] = owned or self._queues.get(queue, False)
-        self._declare(_redis_scripts.QUEUE, queue, int(owned))
+        self._declare(SCRIPTS["declare_queue"], queue, int(owned))
 
     def delete_queue(self, queue: str) -> int:
         self._queues.pop(queue, None)
         for binding in [each for each in tuple(self._bindings) if each.split("\0")[1] == queue]:
             self._bindings.pop(binding, None)
-        return int(self._run(_redis_scripts.DROP_QUEUE, queue))
+        return int(self._run(SCRIPTS["delete_queue"], queue))
 
     def _declare(self, script: Script, *args: Any) -> None:
         data_id = self._run(script, uuid.uuid4().hex, *args).decode()
         self._data_id = self._data_id or data_id
 
     def purge(self, queue: str) -> int:
-        return int(self._run(_redis_scripts.PURGE, queue))
+        return int(self._run(SCRIPTS["purge_queue"], queue))
 
     def size(self, queue: str) -> int:
-        return int(self._run(_redis_scripts.SIZE, queue))
+        return int(self._run(SCRIPTS["count_messages"], queue))
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
         binding = f"{exchange}\0{queue}\0{key}"
         self._bindings[binding] = None
-        self._run(_redis_scripts.BIND, binding)
+        self._run(SCRIPTS["bind"], binding)
 
     def unbind(self, exchange: str, key: str, queue: str) -> None:
         binding = f"{exchange}\0{queue}\0{key}"
         self._bindings.pop(binding, None)
-        self._run(_redis_scripts.UNBIND, binding)
+        self._run(SCRIPTS["unbind"], binding)
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
-        return bindings(self._run(_redis_scripts.ROUTES))
+        return bindings(self._run(SCRIPTS["read_routes"]))
 
     def _redeclare(self) -> None:
         for name in tuple(self._exchanges):
@@ -333,18 +335,18 @@ class RedisBroker(Broker):
         for queue, owned in tuple(self._queues.items()):
             self.declare_queue(queue, owned=owned)
         for binding in tuple(self._bindings):
-            self._run(_redis_scripts.BIND, binding)
+            self._run(SCRIPTS["bind"], binding)
 
     def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
         """Publish messages in one step, with one round trip unless the routing has changed."""
-        counts = self._routed(_redis_scripts.PUT, [((), message) for message in messages])
+        counts = self._routed(SCRIPTS["publish"], [((), message) for message in messages])
         return map(bool, counts)
 
     def open_and_put(
         self, first: tuple[Any, ...], messages: Sequence[tuple[tuple[Any, ...], LaidOut]]
     ) -> Sequence[Any]:
         """Publish requests and create their rows in the same step (see the script)."""
-        return self._routed(_redis_scripts.OPEN_AND_PUT, messages, *first)
+        return self._routed(SCRIPTS["open_and_publish"], messages, *first)
 
     def end_many(
         self,
@@ -358,7 +360,12 @@ class RedisBroker(Broker):
         ]
         take = () if take_order is None else take_order.arguments
         *counts, messages_taken = self._routed(
-            _redis_scripts.END, rows, self._claims.holder, self._claims.ttl, len(take), *take
+            SCRIPTS["finish_requests"],
+            rows,
+            self._claims.holder,
+            self._claims.ttl,
+            len(take),
+            *take,
         )
         # None: the consumer is unknown, which its next wait detects.
         if take_order is None or messages_taken is None:
@@ -457,7 +464,7 @@ class RedisBroker(Broker):
             *owned_queues,
             *consumed_queues,
         )
-        dead = self._run(_redis_scripts.TEND, *arguments)
+        dead = self._run(SCRIPTS["tend"], *arguments)
         if dead:
             LOG.info("%s: the messages of %d dead consumers were requeued", self.place.shown, dead)
 
@@ -491,7 +498,7 @@ class RedisBroker(Broker):
             began, number = time.monotonic(), self._takes.begin()
             try:
                 messages = self._run(
-                    _redis_scripts.TAKE, *self._take_arguments(number, began), *limits
+                    SCRIPTS["take"], *self._take_arguments(number, began), *limits
                 )
             except exceptions.TransportFailure:  # Nothing was taken.
                 self._takes.end(number)
@@ -546,7 +553,7 @@ class RedisBroker(Broker):
         # Each name is used once, because the messages of a forgotten name were requeued.
         # `_data_id` detects a loss of data before this registration, the name a later loss.
         consumer = uuid.uuid4().hex
-        while not self._run(_redis_scripts.JOIN, consumer, self._data_id):
+        while not self._run(SCRIPTS["join"], consumer, self._data_id):
             self._redeclare_after_loss()
         self._consumer_name = consumer
         return consumer
@@ -582,12 +589,12 @@ class RedisBroker(Broker):
         count = 0
         for (consumer, queue), numbers in numbers_by_queue.items():
             for part in _redis_link.portions(numbers):
-                count += self._run(_redis_scripts.SETTLE, consumer, queue, *part)
+                count += self._run(SCRIPTS["settle"], consumer, queue, *part)
         return count == len(taken)
 
     def refuse(self, taken: TakenMessage) -> None:
         if not (self._closed or self._client.broken):
-            self._run(_redis_scripts.REFUSE, taken.token[0], taken.queue, taken.token[1])
+            self._run(SCRIPTS["refuse"], taken.token[0], taken.queue, taken.token[1])
 
     def requeue(self, taken: TakenMessage, *, delivered: bool = True) -> None:
         if not delivered:
@@ -596,7 +603,7 @@ class RedisBroker(Broker):
             return  # Closing this connection requeues all its messages.
         consumer, number, _ = taken.token
         try:
-            self._run(_redis_scripts.REQUEUE, consumer, taken.queue, number, int(delivered))
+            self._run(SCRIPTS["requeue"], consumer, taken.queue, number, int(delivered))
             self._takes.mark_requeued(taken)
         except (*LOST, exceptions.TransportFailure):
             if delivered:
@@ -625,7 +632,7 @@ class RedisBroker(Broker):
     def _take_then(self, consumer: str, queues: Sequence[str]) -> tuple[Any, ...]:
         self._awaited_take = number = self._takes.begin()
         arguments = consumer, number, "", "", 1, _MAX_MESSAGES_PER_BATCH, len(queues), *queues
-        return "EVALSHA", _redis_scripts.TAKE.digest, 1, self.place.prefix, *arguments
+        return "EVALSHA", SCRIPTS["take"].digest, 1, self.place.prefix, *arguments
 
     def _process_wait(self, result: WaitResult, queues: Sequence[str]) -> None:
         self._must_poll = self._must_poll or result.must_poll
@@ -639,7 +646,7 @@ class RedisBroker(Broker):
                 self._redeclare_after_loss()
             self._must_poll = self._must_poll or messages != []
         if result.notified_queue and result.notified_queue not in queues:
-            self._run(_redis_scripts.NOTIFY, result.notified_queue)
+            self._run(SCRIPTS["notify"], result.notified_queue)
 
     def _recall(self) -> None:
         if self._waiting.takes:
@@ -664,7 +671,7 @@ class RedisBroker(Broker):
         second_client = Client(self.place.with_timeouts(1.0, 1.0), exceptions.TransportFailure)
         for client in self._client, second_client:
             try:
-                client.run(_redis_scripts.LEAVE, *departure)
+                client.run(SCRIPTS["leave"], *departure)
                 break
             except (*LOST, exceptions.TransportFailure) as error:
                 LOG.debug("%s did not receive the end of a consumer: %s", self.place.shown, error)

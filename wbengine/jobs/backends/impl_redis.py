@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from wbengine import _installing, _options
+from wbengine import _installing, _lua, _options
 from wbengine.concurrency import conditions
 from wbengine.jobs import base, stored
 from wbengine.persistence import base as persistence_base
@@ -46,130 +47,12 @@ _CLIENT_OPTIONS: Final[Mapping[str, _options.Reader]] = {
     "ssl": _options.flag,
 }
 
+#: In the order of the script `shared/board.lua`.
 _KEYS: Final = (
     *("jobs", "all", "free", "owners", "ends", "claims", "updated", "trash", "sequence"),
 )
 
-# A job is in `jobs` (time of posting and document) and in `all`. It is in `free` if unclaimed;
-# otherwise it is in `owners` (token of the claim and owner's name), and in `ends` if the claim
-# expires. A step releases at most a hundred expired claims, so its work is limited.
-_PRELUDE: Final = f"""
-local {", ".join(_KEYS)} = unpack(KEYS)
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local function release(uuid)
-    redis.call('ZREM', ends, uuid)
-    redis.call('HDEL', owners, uuid)
-    local score = redis.call('ZSCORE', all, uuid)
-    if score then redis.call('ZADD', free, score, uuid) end
-end
-for _, uuid in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, 100)) do
-    release(uuid)
-end
-local function owner_of(uuid)
-    local left = redis.call('ZSCORE', ends, uuid)
-    if left and tonumber(left) <= now then
-        release(uuid)
-        return false
-    end
-    return redis.call('HGET', owners, uuid), left and left - now or ''
-end
-"""
-
-_POST: Final = """
-local replies, any_posted = {}, false
-for n = 1, #ARGV, 3 do
-    local uuid, rank, document = ARGV[n], ARGV[n + 1], ARGV[n + 2]
-    if redis.call('HEXISTS', trash, uuid) == 1 then
-        replies[#replies + 1] = 0
-    else
-        local posted = redis.call('HEXISTS', jobs, uuid) == 0
-        if posted then
-            local score = string.format('%.0f', rank * 2 ^ 50 + redis.call('INCR', sequence))
-            redis.call('HSET', jobs, uuid, string.format('%.0f', now) .. ' ' .. document)
-            redis.call('HSET', updated, uuid, now)
-            redis.call('ZADD', all, score, uuid)
-            redis.call('ZADD', free, score, uuid)
-            any_posted = true
-        end
-        replies[#replies + 1] = {posted and 1 or 0, redis.call('ZSCORE', all, uuid),
-            redis.call('HGET', jobs, uuid)}
-    end
-end
--- pcall: a user without the right to publish sends no notification.
-if any_posted then redis.pcall('PUBLISH', jobs, '') end
-return replies
-"""
-
-_PAGE: Final = """
-local which, after, limit = unpack(ARGV)
-local members = redis.call('ZRANGEBYSCORE', which == 'free' and free or all,
-    after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
-local rows = {}
-for n = 1, #members, 2 do
-    local uuid = members[n]
-    rows[#rows + 1] = {uuid, members[n + 1], redis.call('HGET', jobs, uuid) or '',
-        redis.call('HGET', claims, uuid) or 0}
-end
-return rows
-"""
-
-_READ: Final = """
-local uuid = ARGV[1]
-local job = redis.call('HGET', jobs, uuid)
-if not job then return false end
-local owner, left = owner_of(uuid)
-return {job, redis.call('ZSCORE', all, uuid), redis.call('HGET', claims, uuid) or 0,
-    redis.call('HGET', updated, uuid), owner or '', left or ''}
-"""
-
-# If the claim already exists, the answer to an earlier attempt was lost.
-_CLAIM: Final = """
-local uuid, claim, expiry = unpack(ARGV)
-if redis.call('HEXISTS', jobs, uuid) == 0 then return false end
-local owner, left = owner_of(uuid)
-if owner == claim then return {1, redis.call('HGET', claims, uuid)} end
-local at = redis.call('HGET', updated, uuid)
-if owner then return {0, redis.call('HGET', claims, uuid), at, owner, left} end
-redis.call('HSET', owners, uuid, claim)
-redis.call('ZREM', free, uuid)
-if expiry ~= '' then redis.call('ZADD', ends, now + expiry, uuid) end
-redis.call('HSET', updated, uuid, now)
-return {1, redis.call('HINCRBY', claims, uuid, 1)}
-"""
-
-_END: Final = """
-local uuid, token, who, how = unpack(ARGV)
-local job = redis.call('HGET', jobs, uuid)
-if not job then return false end
-local owner, left = owner_of(uuid)
-local ours = owner and string.sub(owner, 33) == who
-if not ours or (token ~= '' and string.sub(owner, 1, 32) ~= token) then
-    return {0, redis.call('HGET', claims, uuid) or 0, redis.call('HGET', updated, uuid),
-        owner or '', left or ''}
-end
-if how == 'abandon' then
-    release(uuid)
-    redis.call('HSET', updated, uuid, now)
-    return {1}
-end
-if how == 'trash' then redis.call('HSET', trash, uuid, job) end
-for _, key in ipairs({jobs, owners, claims, updated}) do redis.call('HDEL', key, uuid) end
-for _, key in ipairs({all, ends}) do redis.call('ZREM', key, uuid) end
-return {1}
-"""
-
-_EXTEND: Final = """
-local uuid, token, expiry = unpack(ARGV)
-local owner = owner_of(uuid)
-if not owner or (token ~= '' and string.sub(owner, 1, 32) ~= token) then return 0 end
-redis.call('ZADD', ends, now + expiry, uuid)
-return 1
-"""
-
-_STEPS: Final = {
-    "post": _POST, "page": _PAGE, "read": _READ, "claim": _CLAIM, "end": _END, "extend": _EXTEND,
-}  # fmt: skip
+_SCRIPTS: Final = _lua.load(Path(__file__).parent / "redis_scripts")
 
 
 def _namespace(name: str, value: Any) -> str:
@@ -240,7 +123,7 @@ class RedisJobBoard(stored.StoredJobBoard):
         if client is None:
             self._client, self.address = _client(self._settings), _address(self._settings)
         self._steps = {
-            name: self._client.register_script(_PRELUDE + text) for name, text in _STEPS.items()
+            name: self._client.register_script(script.text) for name, script in _SCRIPTS.items()
         }
 
     @property

@@ -8,13 +8,13 @@ first attempt.
 
 A restarted server may have *older data than before*: a snapshot, or data without the last second.
 So each connection first sends the run id and the count of claims that this process last received
-(`ARRIVE`). After a loss, the request of an OPEN row may already have run. Such a row is treated as
+(`arrive`). After a loss, the request of an OPEN row may already have run. Such a row is treated as
 claimed by a lost worker, the holder `FORGOTTEN`; the worker that ran the request can still finish
 it.
 
 A command without a reply may be executed after later commands of another connection. Therefore
 commands that create, claim or release rows belong to a numbered *session* of this process. After a
-call without a reply, the next call of any thread begins another session (`RECONCILE`): late
+call without a reply, the next call of any thread begins another session (`reconcile`): late
 commands of earlier sessions have no effect, and claims without a reply are reversed.
 """
 
@@ -30,10 +30,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
+from wbengine._lua import Script
 from wbengine.engines.worker_based.ledger import base
-from wbengine.engines.worker_based.ledger import ledger_scripts as steps
-from wbengine.transports import _redis_scripts
-from wbengine.transports._redis_link import Link, Place, Pool, Script, portions
+from wbengine.engines.worker_based.ledger.ledger_scripts import CONSUMER, SCRIPTS
+from wbengine.transports._redis_link import Link, Place, Pool, portions
 
 if TYPE_CHECKING:
     from wbengine.transports.broker import LaidOut
@@ -85,7 +85,7 @@ class RedisLedger(base.Ledger):
         self._life = self._intact_since = 0
         self._count_lock = threading.Lock()
         #: Identity of this object at the server.
-        self.user = uuid.uuid4().hex + (steps.CONSUMER if consumes else "")
+        self.user = uuid.uuid4().hex + (CONSUMER if consumes else "")
         self._claim_names = map(f"{self.user}:%d".__mod__, itertools.count(1))
         # Numbers of the present session and of the session to begin; claims of earlier sessions
         # without a reply, each with id, epoch, holder and name of the claim.
@@ -113,7 +113,7 @@ class RedisLedger(base.Ledger):
 
     def restore(self) -> None:
         """Restore the ledger's identity in a server that may have lost its data."""
-        self._store_identity(self._run(steps.BEGIN, self._digest, self.user))
+        self._store_identity(self._run(SCRIPTS["register_user"], self._digest, self.user))
 
     def _store_identity(self, reply: tuple[Sequence[Any], bool]) -> None:
         (digest, count), _ = reply
@@ -123,7 +123,7 @@ class RedisLedger(base.Ledger):
     def greet(self, link: Link) -> None:
         """Send the last known run id and count, so that the server can detect a loss of data."""
         run_id, count, life, intact_since = link.run(
-            _redis_scripts.ARRIVE, self._run_id, self._count
+            SCRIPTS["arrive"], self._run_id, self._count
         )
         with self._count_lock:
             previous, self._run_id, received_count = self._run_id, run_id.decode(), int(count or 0)
@@ -153,7 +153,7 @@ class RedisLedger(base.Ledger):
     def _claim(self, id: str, epoch: int, holder: str) -> base.Claim:
         self._holders.add(holder)
         arguments = id, epoch, holder, next(self._claim_names)
-        reply, _ = self._run_in_session(steps.CLAIM, *arguments, claim=arguments)
+        reply, _ = self._run_in_session(SCRIPTS["claim"], *arguments, claim=arguments)
         return self.read(reply)
 
     def claims(self, place: object, holder: str) -> Claims | None:
@@ -164,11 +164,11 @@ class RedisLedger(base.Ledger):
 
     def _renew(self, holder: str) -> None:
         self._holders.add(holder)
-        self._store_identity(self._run(steps.RENEW, self._digest, self.user, holder))
+        self._store_identity(self._run(SCRIPTS["renew"], self._digest, self.user, holder))
 
     def _silence(self, holder: str) -> float | None:
         """Return the silence, limited to the time since the server was last unreachable."""
-        silent, _ = self._run(steps.SILENCE, holder)
+        silent, _ = self._run(SCRIPTS["read_silence"], holder)
         if silent is None:
             return None
         return min(max(0.0, int(silent) / 1000), time.monotonic() - self._pool.lost_at)
@@ -178,7 +178,7 @@ class RedisLedger(base.Ledger):
     ) -> list[bool | exceptions.LedgerFailure]:
         try:
             results, is_retry = self._run(
-                steps.FINISH, holder, self.ttl, *chain.from_iterable(finished_rows)
+                SCRIPTS["finish_rows"], holder, self.ttl, *chain.from_iterable(finished_rows)
             )
         except exceptions.LedgerFailure as error:
             return [error] * len(finished_rows)
@@ -193,7 +193,7 @@ class RedisLedger(base.Ledger):
         return self.state(id) == base.Row(id, epoch, base.ROW_DONE, None, result)
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
-        done, is_retry = self._run_in_session(steps.RELEASE, id, epoch, holder)
+        done, is_retry = self._run_in_session(SCRIPTS["release"], id, epoch, holder)
         if is_retry and not done:
             return self.state(id) == base.Row(id, epoch, base.ROW_OPEN)
         return bool(done)
@@ -208,7 +208,9 @@ class RedisLedger(base.Ledger):
         for batch in portions(rows):
             arguments = chain.from_iterable(batch)
             self._store_identity(
-                self._run_in_session(steps.OPEN, self._digest, replace, self.ttl, *arguments)
+                self._run_in_session(
+                    SCRIPTS["open_rows"], self._digest, replace, self.ttl, *arguments
+                )
             )
 
     def openings(self, place: object) -> RedisLedger | None:
@@ -245,7 +247,7 @@ class RedisLedger(base.Ledger):
                 self._end_session(session)
 
     def _reopen(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
-        reply, _ = self._run(steps.REOPEN, id, epoch)
+        reply, _ = self._run(SCRIPTS["reopen"], id, epoch)
         if reply is None:
             return exceptions.NotFound(f"request {id} has no row in {self._shown}")
         return None if isinstance(reply, int) else bytes(reply[0] or b"")
@@ -257,7 +259,7 @@ class RedisLedger(base.Ledger):
         try:
             for batch in portions(rows):
                 args = (arg for id, epoch in batch for arg in (id, "" if epoch is None else epoch))
-                (removed, count), is_retry = self._run(steps.REVOKE, *args)
+                (removed, count), is_retry = self._run(SCRIPTS["revoke_rows"], *args)
                 self._note_count(count or 0)
                 results += [
                     None if is_retry and not done and self.state(id) is None else bool(done)
@@ -269,27 +271,27 @@ class RedisLedger(base.Ledger):
 
     def _drop(self, ids: Sequence[str]) -> None:
         for batch in portions(ids):
-            self._run(steps.DROP, *batch)
+            self._run(SCRIPTS["drop_rows"], *batch)
 
     def _states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
         states: list[base.Row | exceptions.LedgerFailure | None] = []
         try:
             for batch in portions(ids):
-                replies, _ = self._run(steps.STATE, *batch)
+                replies, _ = self._run(SCRIPTS["read_rows"], *batch)
                 states += [_row(id, *row) for id, row in zip(batch, replies, strict=True)]
         except exceptions.LedgerFailure as error:
             states += [error] * (len(ids) - len(states))
         return states
 
     def ids(self) -> set[str]:
-        reply, _ = self._run(steps.IDS)
+        reply, _ = self._run(SCRIPTS["list_ids"])
         return {id.decode() for id in reply}
 
     def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
         """See `Ledger`. Rows are ordered by the time at which they were opened or completed."""
         since, _, last_id = (after or "").partition(" ")
         arguments = since if since.isdecimal() else "-inf", last_id, base.check_limit(limit) + 1
-        (now, *records), _ = self._run(steps.PAGE, *arguments)
+        (now, *records), _ = self._run(SCRIPTS["list_rows"], *arguments)
         rows = [_listed(int(now), *row) for row in records[:limit]]
         next_after = (
             f"{records[limit - 1][0].decode()} {rows[-1].id}" if len(records) > limit else None
@@ -301,15 +303,17 @@ class RedisLedger(base.Ledger):
         count = kept_count = 0
         has_more = True
         while has_more:
-            (removed, stayed, has_more), _ = self._run(steps.SWEEP, age, kept_count, int(only_done))
+            (removed, stayed, has_more), _ = self._run(
+                SCRIPTS["sweep_rows"], age, kept_count, int(only_done)
+            )
             count += removed
             kept_count += stayed
-        self._run(steps.SWEEP_HOLDERS, age)
+        self._run(SCRIPTS["sweep_holders"], age)
         return count
 
     def close(self) -> None:
         try:
-            self._run(steps.END, self.user, *self._holders)
+            self._run(SCRIPTS["close"], self.user, *self._holders)
         except exceptions.LedgerFailure as error:  # A later sweep removes the heartbeats.
             LOG.debug("%s", error)
         self._pool.close()
@@ -353,7 +357,7 @@ class RedisLedger(base.Ledger):
             return
         with self._session_lock:
             session, unanswered = self._wanted_session, tuple(self._unanswered_claims)
-        self._pool.run(steps.RECONCILE, self.user, session, *chain.from_iterable(unanswered))
+        self._pool.run(SCRIPTS["reconcile"], self.user, session, *chain.from_iterable(unanswered))
         with self._session_lock:
             self._session = max(self._session, session)
             self._unanswered_claims = [
@@ -388,7 +392,7 @@ class RedisLedger(base.Ledger):
         return self.place.shown
 
     def _is_sweep_due(self) -> bool:
-        return bool(self._run(steps.DUE, int(base.SWEEP_PERIOD_SECONDS * 1000))[0])
+        return bool(self._run(SCRIPTS["reserve_sweep"], int(base.SWEEP_PERIOD_SECONDS * 1000))[0])
 
 
 class Claims:

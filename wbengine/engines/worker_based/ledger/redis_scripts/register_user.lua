@@ -1,0 +1,10 @@
+-- Arguments: digest to use if there is none, user
+-- Result: digest, count of claims
+--
+-- Registers a user of the ledger, and creates the ledger if there is none. An existing digest
+-- stays.
+
+-- include row
+-- include register
+
+return here(ARGV[1], ARGV[2], now(), true)

@@ -1,0 +1,10 @@
+-- Argument: binding as `exchange NUL queue NUL key`
+--
+-- Creates the binding unless it exists. A new binding changes the version of the routing, so that
+-- publishers with the old routing read it again.
+
+-- include queues
+-- include first_write
+
+if call('HSET', P .. 'b', ARGV[1], 1) == 1 then call('HINCRBY', M, 'v', 1) end
+call('PEXPIRE', P .. 'b', TTL)

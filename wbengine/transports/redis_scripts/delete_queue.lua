@@ -1,0 +1,9 @@
+-- Argument: queue
+-- Result: number of waiting messages
+--
+-- Deletes the queue with its messages and bindings.
+
+-- include queues
+-- include drop_queue
+
+return drop(ARGV[1])

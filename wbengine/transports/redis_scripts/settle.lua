@@ -1,0 +1,10 @@
+-- Arguments: consumer, queue, number...
+-- Result: number of messages that the consumer had
+--
+-- Acknowledges messages. Messages that were requeued meanwhile stay in their queue.
+
+-- include queues
+-- include settling
+-- include first_write
+
+return settle(ARGV[1], ARGV[2], {unpack(ARGV, 3)})
