@@ -188,15 +188,15 @@ def test_delayed_publish_has_no_effect_after_any_other_call(
 
 def test_session_ended_by_another_thread_does_not_prevent_publish(engine: Engine) -> None:
     engine.ledger._end_session(engine.ledger._session)  # type: ignore[attr-defined]
-    open_and_put = engine.publishing.open_and_put  # type: ignore[attr-defined]
+    publish_with = engine.publishing.publish_with  # type: ignore[attr-defined]
 
     def overtaken(*told: Any) -> Any:
-        engine.publishing.open_and_put = open_and_put  # type: ignore[attr-defined]
+        engine.publishing.publish_with = publish_with  # type: ignore[attr-defined]
         engine.ledger._end_session(engine.ledger._session)  # type: ignore[attr-defined]
         engine.ledger.state("a")
-        return open_and_put(*told)
+        return publish_with(*told)
 
-    engine.publishing.open_and_put = overtaken  # type: ignore[attr-defined]
+    engine.publishing.publish_with = overtaken  # type: ignore[attr-defined]
     assert engine.publish(engine.row()) == [1]
     assert engine.ledger.ids() == {"a"}
 

@@ -118,7 +118,7 @@ def test_worker_taken_for_dead_finishes_its_request(both, client):
     both.post("a")
     both.take(1)
     client.delete(f"{both.store.place.prefix}c")  # as if it was considered dead
-    both.store._run(_redis_scripts.SCRIPTS["leave"], both.store._consumer_name, "")
+    both.store._run(_redis_scripts.leave(both.store._consumer_name, ()))
     assert both.store.size("q") == 1
     assert both.end(*both.messages) == [1]
     claim = both.take(2)[1]
@@ -176,7 +176,7 @@ def test_large_result_is_returned_by_claim_delivery_and_reopen(both, client):
     both.post("a")
     both.take(1)
     client.delete(f"{both.store.place.prefix}c")  # requeues the request
-    both.store._run(_redis_scripts.SCRIPTS["leave"], both.store._consumer_name, "")
+    both.store._run(_redis_scripts.leave(both.store._consumer_name, ()))
     both.end(*both.messages, result=LARGE.encode())
     whole = both.ledger.state("a").result
     assert whole.endswith(LARGE.encode())
@@ -217,7 +217,7 @@ def test_body_of_large_message_is_deleted_with_its_message(both, client, end):
         both.messages[0].requeue()
     else:
         client.delete(f"{both.store.place.prefix}c")
-        both.store._run(_redis_scripts.SCRIPTS["leave"], both.store._consumer_name, "")
+        both.store._run(_redis_scripts.leave(both.store._consumer_name, ()))
         both.take(2)
         assert transports.body(both.messages[1]) == LARGE
         assert both.messages[1].delivery_info["redelivered"]
@@ -296,11 +296,11 @@ def test_body_that_expired_before_its_script_is_sent_inline(both, client, monkey
     monkeypatch.setattr(redis, "_UNUSED_BODY_MILLISECONDS", 1)
     link_run = Link.run
 
-    def late(link, *args, after=()):
+    def late(link, step, after=()):
         for command in after:
             link.call(*command)
         until(lambda: not bodies(client))
-        return link_run(link, *args)
+        return link_run(link, step)
 
     monkeypatch.setattr(Link, "run", late)
     both.channel.publish(LARGE)

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis.connection
@@ -35,6 +35,7 @@ except ImportError:
     pack_command = None
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 SCHEMES: Final = ("redis", "rediss")
 #: Prefix of keys if no exchange is given.
@@ -142,6 +143,22 @@ def _seconds(name: str, value: Any) -> float:
     return number
 
 
+@dataclass(frozen=True)
+class Step(Generic[T_co]):
+    """A script with its arguments, and the function that converts its reply.
+
+    A script has one key: the prefix of all keys.
+    """
+
+    script: Script
+    arguments: tuple[Any, ...]
+    read: Callable[[Any], T_co]
+
+    def command(self, prefix: str) -> tuple[Any, ...]:
+        """Return the command for a server that has loaded the script."""
+        return "EVALSHA", self.script.digest, 1, prefix, *self.arguments
+
+
 class Link:
     """One connection, opened at first use. For one thread at a time.
 
@@ -215,22 +232,23 @@ class Link:
         self.send(*args)
         return self.receive()
 
-    def run(self, script: Script, *args: Any, after: Sequence[tuple[Any, ...]] = ()) -> Any:
-        """Run a script with one key, the prefix. Its text is sent if the server has not loaded it.
+    def run(self, step: Step[T], after: Sequence[tuple[Any, ...]] = ()) -> T:
+        """Run a script. Its text is sent only if the server has not loaded it.
 
         :param after: commands to send first; the script runs even if they are refused.
         """
         # These commands may be large; sending them together would copy them again.
         for command in after:
             self.send(*command)
-        self.send("EVALSHA", script.digest, 1, self.place.prefix, *args)
+        self.send(*step.command(self.place.prefix))
         for _ in after:
             with contextlib.suppress(errors.ResponseError):
                 self.receive()
         try:
-            return self.receive()
+            reply = self.receive()
         except errors.NoScriptError:
-            return self.call("EVAL", script.text, 1, self.place.prefix, *args)
+            reply = self.call("EVAL", step.script.text, 1, self.place.prefix, *step.arguments)
+        return step.read(reply)
 
     def fileno(self) -> int:
         """Return the descriptor of the socket, to wait for a reply."""
@@ -302,23 +320,23 @@ class Client:
         """Whether the connection was lost. It is not opened again."""
         return self._link.broken
 
-    def run(self, script: Script, *args: Any, after: Sequence[tuple[Any, ...]] = ()) -> Any:
+    def run(self, step: Step[T], after: Sequence[tuple[Any, ...]] = ()) -> T:
         """Run a script after other commands.
 
         :raises LOST: if the server is unreachable or did not reply. The script may have run.
         :raises kind: if the server refused, for example without memory or permission. Then nothing
             was changed.
         """
-        return self._do(self._link.run, script, *args, after=after)
+        return self._do(lambda: self._link.run(step, after))
 
     def call(self, *args: Any) -> Any:
         """Send a command. See `run` for exceptions."""
-        return self._do(self._link.call, *args)
+        return self._do(lambda: self._link.call(*args))
 
-    def _do(self, work: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    def _do(self, work: Callable[[], T]) -> T:
         try:
             with self._lock:
-                return work(*args, **more)
+                return work()
         except errors.ConnectionError:
             raise
         except errors.ResponseError as error:
@@ -354,19 +372,19 @@ class Pool:
         #: Monotonic time of the last failure to reach the server.
         self.lost_at = -math.inf
 
-    def run(self, script: Script, *args: Any) -> tuple[Any, bool]:
+    def run(self, step: Step[T]) -> tuple[T, bool]:
         """Run a script, and retry once if the connection was lost.
 
-        :returns: the reply, and whether it is that of a retry: the script may then have run twice.
+        :returns: the result, and whether it is that of a retry: the script may then have run twice.
         :raises kind: if the server is unreachable, did not reply in time, or refused.
         """
-        return self._with_link(lambda link: link.run(script, *args))
+        return self._with_link(lambda link: link.run(step))
 
     def call(self, *args: Any) -> Any:
         """Send a command like `run`, and return only the reply."""
         return self._with_link(lambda link: link.call(*args))[0]
 
-    def _with_link(self, work: Callable[[Link], Any]) -> tuple[Any, bool]:
+    def _with_link(self, work: Callable[[Link], T]) -> tuple[T, bool]:
         is_retry = False
         while True:
             try:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from redis import exceptions as errors
 
 from wbengine.transports._nudge import Nudge
-from wbengine.transports._redis_link import Link, Place
+from wbengine.transports._redis_link import Link, Place, Step
 
 #: Maximum time until a waiting consumer polls: a wake-up is lost if its receiver dies.
 POLL_SECONDS: Final = 1
@@ -20,7 +20,7 @@ class WaitResult(NamedTuple):
     """The end of a wait.
 
     `must_poll`: whether the caller must poll its queues. `notified_queue`: the queue that woke the
-    consumer, or ''. `answers`: the result of the command after the wait, if there was one.
+    consumer, or ''. `answers`: the result of the script after the wait, if there was one.
     """
 
     must_poll: bool
@@ -41,7 +41,7 @@ class BlockingWait:
         self._poke = poke
         self._link = Link(place)
         self._blocked_keys: tuple[str, ...] | None = None
-        self._has_command = False
+        self._step: Step[Any] | None = None
         self._deadline = 0.0
         self._answer_seconds: float = place.settings["socket_timeout"]
         self._nudge = Nudge()
@@ -52,14 +52,14 @@ class BlockingWait:
         timeout: float | None,
         consumer: str,
         queues: Sequence[str],
-        then: Callable[[], tuple[Any, ...]] | None = None,
+        then: Callable[[], Step[Any]] | None = None,
     ) -> WaitResult:
         """Wait for one of the queues, a nudge, or the time at which the caller must poll.
 
         The reported queue may be that of an earlier call. A caller that cannot consume from it must
         repeat the wake-up.
 
-        :param then: returns a command that the server runs when the wait ends, for any reason.
+        :param then: returns a script that the server runs when the wait ends, for any reason.
         :raises LOST: if the connection is lost or the server does not reply.
         """
         keys = (
@@ -98,18 +98,20 @@ class BlockingWait:
 
     @property
     def takes(self) -> bool:
-        """Whether the server runs a command at the end of the wait."""
-        return self._blocked_keys is not None and self._has_command
+        """Whether the server runs a script at the end of the wait."""
+        return self._blocked_keys is not None and self._step is not None
 
     def recall(self) -> WaitResult:
         """End the wait that continues in the server."""
         self._poke()
         return self._receive_result()
 
-    def _block(self, keys: tuple[str, ...], then: Callable[[], tuple[Any, ...]] | None) -> None:
-        self._has_command = then is not None
-        wait = ("BLPOP", *keys, POLL_SECONDS)
-        self._link.send_all([wait] if then is None else [wait, then()])
+    def _block(self, keys: tuple[str, ...], then: Callable[[], Step[Any]] | None) -> None:
+        self._step = None if then is None else then()
+        commands: list[tuple[Any, ...]] = [("BLPOP", *keys, POLL_SECONDS)]
+        if self._step is not None:
+            commands.append(self._step.command(self._place.prefix))
+        self._link.send_all(commands)
         self._blocked_keys = keys
         self._deadline = time.monotonic() + POLL_SECONDS + self._answer_seconds
 
@@ -125,16 +127,16 @@ class BlockingWait:
         try:
             answer = self._link.receive()
         except errors.ResponseError:
-            # The reply to the second command would be read as that of a later command.
-            if self._has_command:
+            # The reply of the script would be read as that of a later command.
+            if self._step is not None:
                 self.close_link()
             raise
         name = answer[0].decode() if answer else ""
         notified_queue = name.partition("}:")[2].removeprefix("bell:") if "}:bell:" in name else ""
-        if not self._has_command:
+        if self._step is None:
             return WaitResult(True, notified_queue)
         try:
-            return WaitResult(False, notified_queue, (self._link.receive(),))
+            return WaitResult(False, notified_queue, (self._step.read(self._link.receive()),))
         except errors.ResponseError:  # The caller polls and gets the error itself.
             return WaitResult(True, notified_queue)
 

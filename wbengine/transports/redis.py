@@ -19,23 +19,24 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from redis import exceptions as errors
 
 from wbengine import _names, exceptions
-from wbengine._lua import Script
 from wbengine.backoff import Backoff
 from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
-from wbengine.transports._redis_link import LOST, OPTIONS, Client, Link, Place
-from wbengine.transports._redis_scripts import SCRIPTS
+from wbengine.transports._redis_link import LOST, OPTIONS, Client, Link, Place, Step
+from wbengine.transports._redis_scripts import Routing, Take, TakenEntry
 from wbengine.transports._redis_wait import BlockingWait, WaitResult
 from wbengine.transports.broker import Broker, LaidOut, TakenMessage
 
 __all__ = ["OPTIONS", "RedisBroker", "place"]
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 #: Interval at which a connection refreshes its keys and requeues messages of dead consumers.
@@ -71,20 +72,15 @@ def place(url: str | None, options: dict[str, Any] | None = None) -> Place:
     return Place.parse(url or "redis://", options)
 
 
-LeaveArguments = tuple[str, str]
-
-#: Arguments of the script `leave` for consumers that left while Redis was unreachable. The next
-#: connection sends them first.
-_unsent_leaves: Final[dict[Place, list[LeaveArguments]]] = {}
+#: Departures of consumers while Redis was unreachable. The next connection sends them first.
+_unsent_leaves: Final[dict[Place, list[Step[bool]]]] = {}
 
 
 class TakeOrder(NamedTuple):
-    """A take in the same step as replies: consumer, number, monotonic start time, arguments."""
+    """A take in the same step as replies, and its start time on the monotonic clock."""
 
-    who: str
-    number: str
+    take: Take
     at: float
-    arguments: tuple[Any, ...]
 
 
 class Takes:
@@ -117,9 +113,9 @@ class Takes:
     def mark_requeued(self, taken: TakenMessage) -> None:
         self._undelivered.discard(_name(taken))
 
-    def undelivered(self) -> str:
+    def undelivered(self) -> tuple[str, ...]:
         """Return the argument of the script `leave`."""
-        return " ".join(tuple(self._undelivered))
+        return tuple(self._undelivered)
 
 
 def _name(taken: TakenMessage) -> str:
@@ -139,13 +135,12 @@ class Routes:
         self._tables = tables or {}
 
     @classmethod
-    def read(cls, reply: Any) -> Routes:
-        """Convert the result of the script `read_routes`."""
+    def read(cls, routing: Routing) -> Routes:
         bound: dict[str, list[tuple[str, str]]] = {}
-        for queue, exchange, key in bindings(reply):
+        for queue, exchange, key in routing.bindings:
             bound.setdefault(exchange, []).append((key, queue))
         tables = {exchange: _routing.Table(pairs) for exchange, pairs in bound.items()}
-        return cls(reply[0].decode(), tables)
+        return cls(routing.version, tables)
 
     def of(self, exchange: str, key: str) -> Sequence[str]:
         """Return the queues for a key. If there is no exchange, the key is a queue."""
@@ -153,13 +148,6 @@ class Routes:
             return (key,)
         table = self._tables.get(exchange)
         return () if table is None else table.route(key)
-
-
-def bindings(reply: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield (queue, exchange, routing key) from the result of the script `read_routes`."""
-    for binding in reply[2]:
-        exchange, queue, key = binding.decode("utf-8", "surrogateescape").split("\0", 2)
-        yield queue, exchange, key
 
 
 class Prefetched:
@@ -214,8 +202,8 @@ class RedisClaims(Protocol):
     def greet(self, link: Link) -> None:
         """Prepare a new connection for claims."""
 
-    def read(self, claim_reply: Sequence[Any]) -> Any:
-        """Convert [verdict, epoch, holder, result, count] for `TakenMessage.claim`."""
+    def read(self, claim: _redis_scripts.ClaimReply) -> Any:
+        """Convert the result of a claim for `TakenMessage.claim`."""
 
     def restore(self) -> None:
         """Check the identity of the ledger after a possible loss of data. Never raises."""
@@ -246,21 +234,21 @@ class RedisBroker(Broker):
         self._data_id = ""
         self._exchanges: dict[str, None] = {}
         self._queues: dict[str, bool] = {}
-        self._bindings: dict[str, None] = {}
+        self._bindings: dict[tuple[str, str, str], None] = {}
         self._claims = claims
         self._dead_after = dead_after
         self._consumer_name = ""
         self._waiting = BlockingWait(
-            place, lambda: self._run(SCRIPTS["end_wait"], self._consumer_name)
+            place, lambda: self._run(_redis_scripts.end_wait(self._consumer_name))
         )
         self._takes = Takes()
         # Makes the names of out-of-line bodies unique across processes.
         self._id, self._bodies = uuid.uuid4().hex, itertools.count()
         self._missed = False
         self._must_poll = True
-        # Messages that arrive at the end of a wait, and the number of their take.
+        # Messages that arrive at the end of a wait, and their take.
         self._prefetched = Prefetched()
-        self._awaited_take = ""
+        self._awaited_take: Take | None = None
         self._next_tend_at = 0.0
         self._next_report_at = 0.0
         self._watched_queues: Counter[str] = Counter()
@@ -285,49 +273,47 @@ class RedisBroker(Broker):
         return broker
 
     def _reach(self) -> None:
-        self._routes = Routes.read(self._run(SCRIPTS["read_routes"]))
+        self._routes = Routes.read(self._run(_redis_scripts.read_routes()))
         for departure in tuple(_unsent_leaves.get(self.place, ())):
-            self._run(SCRIPTS["leave"], *departure)
+            self._run(departure)
             with contextlib.suppress(ValueError):  # Another thread sent it, too.
                 _unsent_leaves[self.place].remove(departure)
 
     def declare_exchange(self, name: str) -> None:
         self._exchanges[_names.check_label("exchange", name)] = None
-        self._declare(SCRIPTS["declare_exchange"], name, "topic")
+        self._note_data(_redis_scripts.declare_exchange(uuid.uuid4().hex, name))
 
     def declare_queue(self, queue: str, *, owned: bool = False) -> None:
         _names.check_label("queue", queue)
         self._queues[queue] = owned or self._queues.get(queue, False)
-        self._declare(SCRIPTS["declare_queue"], queue, int(owned))
+        self._note_data(_redis_scripts.declare_queue(uuid.uuid4().hex, queue, owned))
 
     def delete_queue(self, queue: str) -> int:
         self._queues.pop(queue, None)
-        for binding in [each for each in tuple(self._bindings) if each.split("\0")[1] == queue]:
+        for binding in [each for each in tuple(self._bindings) if each[1] == queue]:
             self._bindings.pop(binding, None)
-        return int(self._run(SCRIPTS["delete_queue"], queue))
+        return self._run(_redis_scripts.delete_queue(queue))
 
-    def _declare(self, script: Script, *args: Any) -> None:
-        data_id = self._run(script, uuid.uuid4().hex, *args).decode()
+    def _note_data(self, declaration: Step[str]) -> None:
+        data_id = self._run(declaration)
         self._data_id = self._data_id or data_id
 
     def purge(self, queue: str) -> int:
-        return int(self._run(SCRIPTS["purge_queue"], queue))
+        return self._run(_redis_scripts.purge_queue(queue))
 
     def size(self, queue: str) -> int:
-        return int(self._run(SCRIPTS["count_messages"], queue))
+        return self._run(_redis_scripts.count_messages(queue))
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
-        binding = f"{exchange}\0{queue}\0{key}"
-        self._bindings[binding] = None
-        self._run(SCRIPTS["bind"], binding)
+        self._bindings[exchange, queue, key] = None
+        self._run(_redis_scripts.bind(exchange, queue, key))
 
     def unbind(self, exchange: str, key: str, queue: str) -> None:
-        binding = f"{exchange}\0{queue}\0{key}"
-        self._bindings.pop(binding, None)
-        self._run(SCRIPTS["unbind"], binding)
+        self._bindings.pop((exchange, queue, key), None)
+        self._run(_redis_scripts.unbind(exchange, queue, key))
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
-        return bindings(self._run(SCRIPTS["read_routes"]))
+        return self._run(_redis_scripts.read_routes()).bindings
 
     def _redeclare(self) -> None:
         for name in tuple(self._exchanges):
@@ -335,18 +321,11 @@ class RedisBroker(Broker):
         for queue, owned in tuple(self._queues.items()):
             self.declare_queue(queue, owned=owned)
         for binding in tuple(self._bindings):
-            self._run(SCRIPTS["bind"], binding)
+            self._run(_redis_scripts.bind(*binding))
 
     def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
         """Publish messages in one step, with one round trip unless the routing has changed."""
-        counts = self._routed(SCRIPTS["publish"], [((), message) for message in messages])
-        return map(bool, counts)
-
-    def open_and_put(
-        self, first: tuple[Any, ...], messages: Sequence[tuple[tuple[Any, ...], LaidOut]]
-    ) -> Sequence[Any]:
-        """Publish requests and create their rows in the same step (see the script)."""
-        return self._routed(SCRIPTS["open_and_publish"], messages, *first)
+        return map(bool, self.publish_with(_redis_scripts.publish, messages))
 
     def end_many(
         self,
@@ -354,81 +333,65 @@ class RedisBroker(Broker):
         take_order: TakeOrder | None = None,
     ) -> tuple[Sequence[int], Sequence[TakenMessage]]:
         assert self._claims is not None
-        rows = [
-            ((*row, taken.token[0], taken.queue, taken.token[1]), message)
-            for row, taken, message in ended
-        ]
-        take = () if take_order is None else take_order.arguments
-        *counts, messages_taken = self._routed(
-            SCRIPTS["finish_requests"],
-            rows,
-            self._claims.holder,
-            self._claims.ttl,
-            len(take),
-            *take,
+        script = functools.partial(
+            _redis_scripts.finish_requests,
+            requests=[
+                _redis_scripts.FinishedRequest(*row, taken.token[0], taken.queue, taken.token[1])
+                for row, taken, _ in ended
+            ],
+            holder=self._claims.holder,
+            ttl=self._claims.ttl,
+            order=take_order and take_order.take,
         )
+        counts, entries = self.publish_with(script, [message for *_, message in ended])
         # None: the consumer is unknown, which its next wait detects.
-        if take_order is None or messages_taken is None:
+        if take_order is None or entries is None:
             return counts, ()
-        return counts, [
-            self._taken(take_order.who, take_order.number, take_order.at, *rest)
-            for _, *rest in messages_taken
-        ]
+        return counts, [self._taken(take_order.take, take_order.at, entry) for entry in entries]
 
     def prepare_take(self, max_messages: int, queues: Sequence[str]) -> TakeOrder | None:
         if not self._consumer_name:
             return None
-        at, number = time.monotonic(), self._takes.begin()
-        arguments = *self._take_arguments(number, at), max_messages, len(queues), *queues
-        return TakeOrder(self._consumer_name, number, at, arguments)
+        now = time.monotonic()
+        return TakeOrder(self._begin_take(((max_messages, queues),), now), now)
 
     def confirm_taken(self, take_order: TakeOrder, undelivered: Sequence[TakenMessage]) -> None:
-        self._takes.end(take_order.number, undelivered)
+        self._takes.end(take_order.take.number, undelivered)
 
     def fail_taken(self, take_order: TakeOrder) -> None:
         self._missed = True
         self.nudge()
 
-    def _routed(
+    def publish_with(
         self,
-        script: Script,
-        messages: Sequence[tuple[tuple[Any, ...], LaidOut]],
-        *first: Any,
-    ) -> Sequence[Any]:
+        script: Callable[[_redis_scripts.RoutedBatch], Step[_redis_scripts.Publication[T]]],
+        messages: Sequence[LaidOut],
+    ) -> T:
+        """Run a script that publishes messages."""
         inline_bodies = False
         while True:
             routes = self._routes
-            arguments: list[Any] = []
-            bodies: list[tuple[Any, ...]] = []
-            names = ""
-            for number, (row_arguments, (exchange, key, priority, head, body)) in enumerate(
-                messages
-            ):
+            routed: list[_redis_scripts.RoutedMessage] = []
+            stores: list[tuple[Any, ...]] = []
+            bodies: dict[int, str] = {}
+            for index, (exchange, key, priority, head, body) in enumerate(messages):
                 queues = routes.of(exchange, key)
                 if len(body) < _LARGE_BODY_BYTES or len(queues) != 1 or inline_bodies:
                     head += body
                 else:
                     name = f"{self._id}{next(self._bodies):x}"
-                    bodies.append(
-                        (
-                            "SET",
-                            f"{self.place.prefix}b:{name}",
-                            body,
-                            "PX",
-                            _UNUSED_BODY_MILLISECONDS,
-                        )
-                    )
-                    names += f"{number}:{name} "
-                arguments += *row_arguments, priority, head, len(queues), *queues
-            answer: list[Any] | None = self._run(
-                script, routes.version, names, *first, *arguments, after=bodies
-            )
-            if answer is None:  # A body could not be stored, or it expired before the script ran.
+                    body_key = f"{self.place.prefix}b:{name}"
+                    stores.append(("SET", body_key, body, "PX", _UNUSED_BODY_MILLISECONDS))
+                    bodies[index] = name
+                routed.append(_redis_scripts.RoutedMessage(priority, head, queues))
+            batch = _redis_scripts.RoutedBatch(routes.version, routed, bodies)
+            publication = self._run(script(batch), stores)
+            if publication.result is not None:
+                return publication.result
+            if publication.routing is not None:
+                self._routes = Routes.read(publication.routing)
+            else:  # A body could not be stored, or it expired before the script ran.
                 inline_bodies = True
-            elif isinstance(answer[0], int):
-                return answer
-            else:
-                self._routes = Routes.read(answer)
 
     def watch(self, queue: str) -> None:
         self._watched_queues[queue] += 1
@@ -457,14 +420,11 @@ class RedisBroker(Broker):
     def _tend(self) -> None:
         owned_queues = [queue for queue, owned in tuple(self._queues.items()) if owned]
         consumed_queues = [queue for queue in self._watched_queues if queue not in owned_queues]
-        arguments = (
-            self._dead_after,
-            self._consumer_name,
-            len(owned_queues),
-            *owned_queues,
-            *consumed_queues,
+        dead = self._run(
+            _redis_scripts.tend(
+                self._dead_after, self._consumer_name, owned_queues, consumed_queues
+            )
         )
-        dead = self._run(SCRIPTS["tend"], *arguments)
         if dead:
             LOG.info("%s: the messages of %d dead consumers were requeued", self.place.shown, dead)
 
@@ -489,53 +449,38 @@ class RedisBroker(Broker):
         return messages
 
     def _take(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, TakenMessage]]:
-        limits: list[Any] = []
-        for limit, queues in groups:
-            limits += limit, len(queues), *queues
         while True:
-            consumer = self._consumer_name or self._join()
+            if not self._consumer_name:
+                self._join()
             # Read the time before the call: its reply may arrive after its claims have expired.
-            began, number = time.monotonic(), self._takes.begin()
+            began = time.monotonic()
+            take = self._begin_take(groups, began)
             try:
-                messages = self._run(
-                    SCRIPTS["take"], *self._take_arguments(number, began), *limits
-                )
+                entries = self._run(_redis_scripts.take(take))
             except exceptions.TransportFailure:  # Nothing was taken.
-                self._takes.end(number)
+                self._takes.end(take.number)
                 raise
-            self._takes.end(number)
-            if messages is not None:
-                return [
-                    (group, self._taken(consumer, number, began, *rest))
-                    for group, *rest in messages
-                ]
+            self._takes.end(take.number)
+            if entries is not None:
+                return [(entry.group, self._taken(take, began, entry)) for entry in entries]
             self._redeclare_after_loss()
 
-    def _take_arguments(self, number: str, now: float) -> tuple[Any, ...]:
+    def _begin_take(self, groups: Sequence[tuple[int, Sequence[str]]], now: float) -> Take:
         due = now >= self._next_report_at
         if due:
             self._next_report_at = now + _REPORT_SECONDS
         claims = self._claims
         holder, digest = (claims.holder, claims.digest) if claims is not None else ("", "")
-        return self._consumer_name, number, holder, digest, int(due)
+        return Take(self._consumer_name, self._takes.begin(), holder, digest, due, groups)
 
-    def _taken(
-        self,
-        consumer: str,
-        take: str,
-        began: float,
-        queue: bytes,
-        number: bytes,
-        data: bytes,
-        claim_reply: Any = None,
-    ) -> TakenMessage:
-        token = consumer, number.decode(), take
-        label, data = _encoding.split(data)
-        taken = TakenMessage(queue.decode(), token, data, number.endswith(b"r"))
-        if len(number) > 32:
-            taken.body_location = re.split(b"[@&r]", number)[1]
-        if claim_reply is not None and self._claims is not None:
-            taken.claim, taken.at = self._claims.read(claim_reply), began
+    def _taken(self, take: Take, began: float, entry: TakenEntry) -> TakenMessage:
+        label, data = _encoding.split(entry.data)
+        token = take.consumer, entry.number, take.number
+        taken = TakenMessage(entry.queue, token, data, entry.number.endswith("r"))
+        if len(entry.number) > 32:
+            taken.body_location = re.split("[@&r]", entry.number)[1].encode()
+        if entry.claim is not None and self._claims is not None:
+            taken.claim, taken.at = self._claims.read(entry.claim), began
             taken.label = label
         return taken
 
@@ -553,7 +498,7 @@ class RedisBroker(Broker):
         # Each name is used once, because the messages of a forgotten name were requeued.
         # `_data_id` detects a loss of data before this registration, the name a later loss.
         consumer = uuid.uuid4().hex
-        while not self._run(SCRIPTS["join"], consumer, self._data_id):
+        while not self._run(_redis_scripts.join(consumer, self._data_id)):
             self._redeclare_after_loss()
         self._consumer_name = consumer
         return consumer
@@ -589,12 +534,13 @@ class RedisBroker(Broker):
         count = 0
         for (consumer, queue), numbers in numbers_by_queue.items():
             for part in _redis_link.portions(numbers):
-                count += self._run(SCRIPTS["settle"], consumer, queue, *part)
+                count += self._run(_redis_scripts.settle(consumer, queue, part))
         return count == len(taken)
 
     def refuse(self, taken: TakenMessage) -> None:
         if not (self._closed or self._client.broken):
-            self._run(SCRIPTS["refuse"], taken.token[0], taken.queue, taken.token[1])
+            consumer, number, _ = taken.token
+            self._run(_redis_scripts.refuse(consumer, taken.queue, number))
 
     def requeue(self, taken: TakenMessage, *, delivered: bool = True) -> None:
         if not delivered:
@@ -603,7 +549,7 @@ class RedisBroker(Broker):
             return  # Closing this connection requeues all its messages.
         consumer, number, _ = taken.token
         try:
-            self._run(SCRIPTS["requeue"], consumer, taken.queue, number, int(delivered))
+            self._run(_redis_scripts.requeue(consumer, taken.queue, number, delivered))
             self._takes.mark_requeued(taken)
         except (*LOST, exceptions.TransportFailure):
             if delivered:
@@ -629,24 +575,23 @@ class RedisBroker(Broker):
         then = functools.partial(self._take_then, consumer, queues) if alone else None
         self._process_wait(self._waiting.wait(timeout, consumer, queues, then), queues)
 
-    def _take_then(self, consumer: str, queues: Sequence[str]) -> tuple[Any, ...]:
-        self._awaited_take = number = self._takes.begin()
-        arguments = consumer, number, "", "", 1, _MAX_MESSAGES_PER_BATCH, len(queues), *queues
-        return "EVALSHA", SCRIPTS["take"].digest, 1, self.place.prefix, *arguments
+    def _take_then(self, consumer: str, queues: Sequence[str]) -> Step[list[TakenEntry] | None]:
+        groups = ((_MAX_MESSAGES_PER_BATCH, queues),)
+        self._awaited_take = Take(consumer, self._takes.begin(), "", "", True, groups)
+        return _redis_scripts.take(self._awaited_take)
 
     def _process_wait(self, result: WaitResult, queues: Sequence[str]) -> None:
         self._must_poll = self._must_poll or result.must_poll
-        for messages in result.answers:
-            self._takes.end(self._awaited_take)
-            for _, *rest in messages or ():
-                self._prefetched.add(
-                    self._taken(self._consumer_name, self._awaited_take, 0.0, *rest)
-                )
-            if messages is None:
+        for entries in result.answers:
+            assert self._awaited_take is not None
+            self._takes.end(self._awaited_take.number)
+            for entry in entries or ():
+                self._prefetched.add(self._taken(self._awaited_take, 0.0, entry))
+            if entries is None:
                 self._redeclare_after_loss()
-            self._must_poll = self._must_poll or messages != []
+            self._must_poll = self._must_poll or entries != []
         if result.notified_queue and result.notified_queue not in queues:
-            self._run(SCRIPTS["notify"], result.notified_queue)
+            self._run(_redis_scripts.notify(result.notified_queue))
 
     def _recall(self) -> None:
         if self._waiting.takes:
@@ -667,11 +612,11 @@ class RedisBroker(Broker):
 
     def _leave(self) -> None:
         """Requeue unacknowledged messages and remove unused keys. Never raises."""
-        departure = (self._consumer_name, self._takes.undelivered())
+        departure = _redis_scripts.leave(self._consumer_name, self._takes.undelivered())
         second_client = Client(self.place.with_timeouts(1.0, 1.0), exceptions.TransportFailure)
         for client in self._client, second_client:
             try:
-                client.run(SCRIPTS["leave"], *departure)
+                client.run(departure)
                 break
             except (*LOST, exceptions.TransportFailure) as error:
                 LOG.debug("%s did not receive the end of a consumer: %s", self.place.shown, error)

@@ -20,26 +20,29 @@ commands of earlier sessions have no effect, and claims without a reply are reve
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from wbengine import exceptions
-from wbengine._lua import Script
-from wbengine.engines.worker_based.ledger import base
-from wbengine.engines.worker_based.ledger.ledger_scripts import CONSUMER, SCRIPTS
-from wbengine.transports._redis_link import Link, Place, Pool, portions
+from wbengine.engines.worker_based.ledger import base, ledger_scripts
+from wbengine.engines.worker_based.ledger.ledger_scripts import ClaimAttempt
+from wbengine.transports import _redis_scripts
+from wbengine.transports._redis_link import Link, Place, Pool, Step, portions
+from wbengine.transports._redis_scripts import Opened
 
 if TYPE_CHECKING:
     from wbengine.transports.broker import LaidOut
     from wbengine.transports.redis import RedisBroker
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Timeouts in seconds for a reply and for a connection. They are short, because the calling thread
 #: may also send heartbeats.
@@ -85,12 +88,12 @@ class RedisLedger(base.Ledger):
         self._life = self._intact_since = 0
         self._count_lock = threading.Lock()
         #: Identity of this object at the server.
-        self.user = uuid.uuid4().hex + (CONSUMER if consumes else "")
+        self.user = uuid.uuid4().hex + (ledger_scripts.CONSUMER if consumes else "")
         self._claim_names = map(f"{self.user}:%d".__mod__, itertools.count(1))
         # Numbers of the present session and of the session to begin; claims of earlier sessions
-        # without a reply, each with id, epoch, holder and name of the claim.
+        # without a reply.
         self._session, self._wanted_session = -1, 0
-        self._unanswered_claims: list[tuple[Any, ...]] = []
+        self._unanswered_claims: list[ClaimAttempt] = []
         self._session_lock = threading.Lock()
         self._rows = itertools.count(1)
         self._holders: set[str] = set()
@@ -113,48 +116,47 @@ class RedisLedger(base.Ledger):
 
     def restore(self) -> None:
         """Restore the ledger's identity in a server that may have lost its data."""
-        self._store_identity(self._run(SCRIPTS["register_user"], self._digest, self.user))
+        self._note(self._run(ledger_scripts.register_user(self._digest, self.user))[0])
 
-    def _store_identity(self, reply: tuple[Sequence[Any], bool]) -> None:
-        (digest, count), _ = reply
-        self._digest = digest.decode()
-        self._note_count(count)
+    def _note(self, registration: _redis_scripts.Registration) -> None:
+        self._digest = registration.digest
+        self._note_count(registration.claim_count)
 
     def greet(self, link: Link) -> None:
         """Send the last known run id and count, so that the server can detect a loss of data."""
-        run_id, count, life, intact_since = link.run(
-            SCRIPTS["arrive"], self._run_id, self._count
-        )
+        arrival = link.run(ledger_scripts.arrive(self._run_id, self._count))
         with self._count_lock:
-            previous, self._run_id, received_count = self._run_id, run_id.decode(), int(count or 0)
+            previous, self._run_id = self._run_id, arrival.run_id
             # Other threads may have received a higher count.
             self._count = (
-                max(self._count, received_count) if previous == self._run_id else received_count
+                max(self._count, arrival.claim_count)
+                if previous == self._run_id
+                else arrival.claim_count
             )
-            self._life, self._intact_since = int(life), int(intact_since)
-        if life == intact_since and previous not in ("", self._run_id):
+            self._life, self._intact_since = arrival.life, arrival.intact_since
+        if arrival.life == arrival.intact_since and previous not in ("", self._run_id):
             LOG.warning(
                 "%s restarted with older data, or may have: its open requests may have"
                 " run, and are treated as lost together with their worker",
                 self._shown,
             )
 
-    def _note_count(self, count: Any) -> None:
+    def _note_count(self, count: int) -> None:
         with self._count_lock:
-            self._count = max(self._count, int(count))
+            self._count = max(self._count, count)
 
-    def read(self, reply: Sequence[Any]) -> base.Claim:
-        if len(reply) > 4:
-            self._note_count(reply[4])
-        verdict: base.Verdict = reply[0].decode()
-        result = reply[3] if verdict == base.DONE else None
-        return base.Claim(verdict, int(reply[1]), result, reply[2].decode() or None)
+    def read(self, reply: _redis_scripts.ClaimReply) -> base.Claim:
+        if reply.claim_count is not None:
+            self._note_count(reply.claim_count)
+        verdict: base.Verdict = reply.verdict  # type: ignore[assignment]
+        result = reply.result if verdict == base.DONE else None
+        return base.Claim(verdict, reply.epoch, result, reply.holder)
 
     def _claim(self, id: str, epoch: int, holder: str) -> base.Claim:
         self._holders.add(holder)
-        arguments = id, epoch, holder, next(self._claim_names)
-        reply, _ = self._run_in_session(SCRIPTS["claim"], *arguments, claim=arguments)
-        return self.read(reply)
+        attempt = ClaimAttempt(id, epoch, holder, next(self._claim_names))
+        script = functools.partial(ledger_scripts.claim, attempt=attempt)
+        return self.read(self._run_in_session(script, attempt)[0])
 
     def claims(self, place: object, holder: str) -> Claims | None:
         if place != self.place:
@@ -164,28 +166,28 @@ class RedisLedger(base.Ledger):
 
     def _renew(self, holder: str) -> None:
         self._holders.add(holder)
-        self._store_identity(self._run(SCRIPTS["renew"], self._digest, self.user, holder))
+        self._note(self._run(ledger_scripts.renew(self._digest, self.user, holder))[0])
 
     def _silence(self, holder: str) -> float | None:
         """Return the silence, limited to the time since the server was last unreachable."""
-        silent, _ = self._run(SCRIPTS["read_silence"], holder)
+        silent, _ = self._run(ledger_scripts.read_silence(holder))
         if silent is None:
             return None
-        return min(max(0.0, int(silent) / 1000), time.monotonic() - self._pool.lost_at)
+        return min(max(0.0, silent / 1000), time.monotonic() - self._pool.lost_at)
 
     def _finish(
         self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
         try:
             results, is_retry = self._run(
-                SCRIPTS["finish_rows"], holder, self.ttl, *chain.from_iterable(finished_rows)
+                ledger_scripts.finish_rows(holder, self.ttl, finished_rows)
             )
         except exceptions.LedgerFailure as error:
             return [error] * len(finished_rows)
         if not is_retry:
-            return [bool(done) for done in results]
+            return list(results)
         return [
-            bool(done) or self._is_done(*finished)
+            done or self._is_done(*finished)
             for finished, done in zip(finished_rows, results, strict=True)
         ]
 
@@ -193,25 +195,28 @@ class RedisLedger(base.Ledger):
         return self.state(id) == base.Row(id, epoch, base.ROW_DONE, None, result)
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
-        done, is_retry = self._run_in_session(SCRIPTS["release"], id, epoch, holder)
+        script = functools.partial(ledger_scripts.release, id=id, epoch=epoch, holder=holder)
+        done, is_retry = self._run_in_session(script)
         if is_retry and not done:
             return self.state(id) == base.Row(id, epoch, base.ROW_OPEN)
-        return bool(done)
+        return done
 
     def _open(self, rows: Sequence[tuple[str, int]]) -> None:
-        self._open_rows(0, rows)
+        self._open_rows(rows, replace=False)
 
     def _offer(self, rows: Sequence[tuple[str, int]]) -> None:
-        self._open_rows(1, rows)
+        self._open_rows(rows, replace=True)
 
-    def _open_rows(self, replace: int, rows: Sequence[tuple[str, int]]) -> None:
+    def _open_rows(self, rows: Sequence[tuple[str, int]], *, replace: bool) -> None:
         for batch in portions(rows):
-            arguments = chain.from_iterable(batch)
-            self._store_identity(
-                self._run_in_session(
-                    SCRIPTS["open_rows"], self._digest, replace, self.ttl, *arguments
-                )
+            script = functools.partial(
+                ledger_scripts.open_rows,
+                digest=self._digest,
+                rows=batch,
+                replace=replace,
+                ttl=self.ttl,
             )
+            self._note(self._run_in_session(script)[0])
 
     def openings(self, place: object) -> RedisLedger | None:
         return self if place == self.place else None
@@ -224,13 +229,20 @@ class RedisLedger(base.Ledger):
         while True:
             self._reconcile()
             session, life = self._session, self._life
-            pairs = [
-                ((row.id, row.epoch, *number), message)
-                for row, number, message in zip(rows, numbers, messages, strict=True)
-            ]
-            arguments = self.user, session, self._digest, self.ttl, life
+            script = functools.partial(
+                _redis_scripts.open_and_publish,
+                rows=[
+                    _redis_scripts.OpenedRow(row.id, row.epoch, *number)
+                    for row, number in zip(rows, numbers, strict=True)
+                ],
+                user=self.user,
+                session=session,
+                digest=self._digest,
+                ttl=self.ttl,
+                life=life,
+            )
             try:
-                *counts, last_reply = broker.open_and_put(arguments, pairs)
+                result = broker.publish_with(script, messages)
             except exceptions.TransportFailure:  # Nothing was executed.
                 raise
             except BaseException:
@@ -238,19 +250,19 @@ class RedisLedger(base.Ledger):
                 for row, (number, tried_life) in zip(rows, numbers, strict=True):
                     row.tried = number, tried_life or str(life)
                 raise
-            if isinstance(last_reply, list):
-                self._store_identity((last_reply, False))
-                return counts
-            self._life = int(counts[1])
+            if isinstance(result, Opened):
+                self._note(result.registration)
+                return result.counts
+            self._life = result.life
             # Another thread began a session, or the server lost it.
-            if last_reply != b"%d" % session:
+            if result.session != session:
                 self._end_session(session)
 
     def _reopen(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
-        reply, _ = self._run(SCRIPTS["reopen"], id, epoch)
-        if reply is None:
+        reopening, _ = self._run(ledger_scripts.reopen(id, epoch))
+        if reopening is None:
             return exceptions.NotFound(f"request {id} has no row in {self._shown}")
-        return None if isinstance(reply, int) else bytes(reply[0] or b"")
+        return reopening.result
 
     def _revoke(
         self, rows: Sequence[tuple[str, int | None]]
@@ -258,11 +270,10 @@ class RedisLedger(base.Ledger):
         results: list[bool | exceptions.LedgerFailure | None] = []
         try:
             for batch in portions(rows):
-                args = (arg for id, epoch in batch for arg in (id, "" if epoch is None else epoch))
-                (removed, count), is_retry = self._run(SCRIPTS["revoke_rows"], *args)
-                self._note_count(count or 0)
+                (removed, count), is_retry = self._run(ledger_scripts.revoke_rows(batch))
+                self._note_count(count)
                 results += [
-                    None if is_retry and not done and self.state(id) is None else bool(done)
+                    None if is_retry and not done and self.state(id) is None else done
                     for (id, _), done in zip(batch, removed, strict=True)
                 ]
         except exceptions.LedgerFailure as error:
@@ -271,31 +282,29 @@ class RedisLedger(base.Ledger):
 
     def _drop(self, ids: Sequence[str]) -> None:
         for batch in portions(ids):
-            self._run(SCRIPTS["drop_rows"], *batch)
+            self._run(ledger_scripts.drop_rows(batch))
 
     def _states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
         states: list[base.Row | exceptions.LedgerFailure | None] = []
         try:
             for batch in portions(ids):
-                replies, _ = self._run(SCRIPTS["read_rows"], *batch)
-                states += [_row(id, *row) for id, row in zip(batch, replies, strict=True)]
+                states += self._run(ledger_scripts.read_rows(batch))[0]
         except exceptions.LedgerFailure as error:
             states += [error] * (len(ids) - len(states))
         return states
 
     def ids(self) -> set[str]:
-        reply, _ = self._run(SCRIPTS["list_ids"])
-        return {id.decode() for id in reply}
+        return self._run(ledger_scripts.list_ids())[0]
 
     def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
         """See `Ledger`. Rows are ordered by the time at which they were opened or completed."""
         since, _, last_id = (after or "").partition(" ")
-        arguments = since if since.isdecimal() else "-inf", last_id, base.check_limit(limit) + 1
-        (now, *records), _ = self._run(SCRIPTS["list_rows"], *arguments)
-        rows = [_listed(int(now), *row) for row in records[:limit]]
-        next_after = (
-            f"{records[limit - 1][0].decode()} {rows[-1].id}" if len(records) > limit else None
+        since = since if since.isdecimal() else "-inf"
+        listed, _ = self._run(
+            ledger_scripts.list_rows(since, last_id, base.check_limit(limit) + 1)
         )
+        rows = [row for _, row in listed[:limit]]
+        next_after = f"{listed[limit - 1][0]} {rows[-1].id}" if len(listed) > limit else None
         return base.Page(rows, next_after)
 
     def sweep(self, older_than: float, only_done: bool = False) -> int:
@@ -303,38 +312,38 @@ class RedisLedger(base.Ledger):
         count = kept_count = 0
         has_more = True
         while has_more:
-            (removed, stayed, has_more), _ = self._run(
-                SCRIPTS["sweep_rows"], age, kept_count, int(only_done)
+            (removed, kept, has_more), _ = self._run(
+                ledger_scripts.sweep_rows(age, kept_count, only_done)
             )
             count += removed
-            kept_count += stayed
-        self._run(SCRIPTS["sweep_holders"], age)
+            kept_count += kept
+        self._run(ledger_scripts.sweep_holders(age))
         return count
 
     def close(self) -> None:
         try:
-            self._run(SCRIPTS["close"], self.user, *self._holders)
+            self._run(ledger_scripts.close(self.user, self._holders))
         except exceptions.LedgerFailure as error:  # A later sweep removes the heartbeats.
             LOG.debug("%s", error)
         self._pool.close()
 
-    def _run(self, script: Script, *args: Any) -> tuple[Any, bool]:
+    def _run(self, step: Step[T]) -> tuple[T, bool]:
         self._reconcile()
-        return self._pool.run(script, *args)
+        return self._pool.run(step)
 
     def _run_in_session(
-        self, script: Script, *args: Any, claim: tuple[Any, ...] | None = None
-    ) -> tuple[Any, bool]:
-        """Run a command of the present session; if no reply arrives, end the session.
+        self, script: Callable[[str, int], Step[T | None]], claim: ClaimAttempt | None = None
+    ) -> tuple[T, bool]:
+        """Run a script in the present session; if no reply arrives, end the session.
 
-        The command then has no late effect after the next call, and `claim` is reversed.
+        The script then has no late effect after the next call, and `claim` is reversed.
         """
         was_retried = False
         while True:
             self._reconcile()
             session = self._session
             try:
-                done, is_retry = self._pool.run(script, self.user, session, *args)
+                done, is_retry = self._pool.run(script(self.user, session))
             except BaseException:
                 self._end_session(session, claim)
                 raise
@@ -345,7 +354,7 @@ class RedisLedger(base.Ledger):
                 return done, is_retry or was_retried
             was_retried = was_retried or is_retry
 
-    def _end_session(self, session: int, claim: tuple[Any, ...] | None = None) -> None:
+    def _end_session(self, session: int, claim: ClaimAttempt | None = None) -> None:
         """Request a new session. After the next call, late commands of this one have no effect."""
         with self._session_lock:
             self._wanted_session = max(self._wanted_session, session + 1)
@@ -357,7 +366,7 @@ class RedisLedger(base.Ledger):
             return
         with self._session_lock:
             session, unanswered = self._wanted_session, tuple(self._unanswered_claims)
-        self._pool.run(SCRIPTS["reconcile"], self.user, session, *chain.from_iterable(unanswered))
+        self._pool.run(ledger_scripts.reconcile(self.user, session, unanswered))
         with self._session_lock:
             self._session = max(self._session, session)
             self._unanswered_claims = [
@@ -392,7 +401,8 @@ class RedisLedger(base.Ledger):
         return self.place.shown
 
     def _is_sweep_due(self) -> bool:
-        return bool(self._run(SCRIPTS["reserve_sweep"], int(base.SWEEP_PERIOD_SECONDS * 1000))[0])
+        period = int(base.SWEEP_PERIOD_SECONDS * 1000)
+        return self._run(ledger_scripts.reserve_sweep(period))[0]
 
 
 class Claims:
@@ -415,18 +425,3 @@ class Claims:
             self._ledger.restore()
         except exceptions.LedgerFailure as error:
             LOG.debug("%s", error)
-
-
-def _row(
-    id: str, epoch: bytes | None, state: bytes, holder: bytes | None, result: bytes | None
-) -> base.Row | None:
-    if epoch is None:
-        return None
-    row_state: base.State = state.decode()  # type: ignore[assignment]
-    return base.Row(id, int(epoch), row_state, None if holder is None else holder.decode(), result)
-
-
-def _listed(now: int, at: bytes, id: bytes, epoch: bytes, state: bytes, holder: Any) -> base.Listed:
-    row_state: base.State = state.decode()  # type: ignore[assignment]
-    owner = holder.decode() if holder else None
-    return base.Listed(id.decode(), int(epoch), row_state, owner, max(0.0, (now - int(at)) / 1000))
