@@ -210,6 +210,13 @@ def delayed() -> linear_flow.Flow:
     return linear_flow.Flow("order").add(Step("pack"), ship)
 
 
+def starts_later() -> linear_flow.Flow:
+    """Return a flow with a task that starts after 15 minutes."""
+    later = Step("ship")
+    later.eta = 900
+    return linear_flow.Flow("order").add(later)
+
+
 def crowded() -> unordered_flow.Flow:
     """More tasks than an engine has slots."""
     return unordered_flow.Flow("order").add(*(Slow(f"pack-{number}") for number in range(6)))

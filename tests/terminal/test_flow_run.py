@@ -349,6 +349,14 @@ def test_task_that_waits_for_its_next_attempt_is_retrying(shop: Shop) -> None:
     assert run.screen.rows[-1] == f"suspended; {RESUME}"
 
 
+def test_task_with_eta_is_shown_with_its_start_time(shop: Shop) -> None:
+    with shop.terminal(f"flow run :starts_later --flow-id {UUID}", columns=120) as run:
+        run.wait_for(r"└── ▶ ship  starts at [\d: -]+, in 1[45] min")
+        run.press(CTRL_C)
+        assert run.end() == 130
+    assert run.screen.rows[-1] == f"suspended; {RESUME}"
+
+
 def test_failed_task_of_large_flow_is_shown_and_the_others_are_counted(shop: Shop) -> None:
     run = shop.run(f"flow run :large --flow-id {UUID} --engine serial://?never_resolve=true")
     drawn, _, _ = run.scrollback.partition("order: FAILURE")

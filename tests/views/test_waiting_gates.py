@@ -61,6 +61,18 @@ def test_retry_delay_is_a_gate_until_the_next_attempt(flow: models.FlowDetail) -
     assert gate(view(flow), "reserve") == Waiting("retry", "reserve", T + 3, NOW + 5)
 
 
+def test_eta_is_a_gate_until_the_task_starts(flow: models.FlowDetail) -> None:
+    record = records.change(
+        flow, "reserve", state=states.RUNNING, submitted=T, started=None, ended=None
+    )
+    record.meta[models.STARTS_AT] = NOW + 5
+    atom = view(flow).atom("reserve")
+    assert atom is not None
+    assert (atom.gate, atom.shown_state) == (Waiting("start", "reserve", T, NOW + 5), "WAITING")
+    record.started = T + 5
+    assert gate(view(flow), "reserve") is None
+
+
 def test_limit_is_a_gate_of_a_pending_task(flow: models.FlowDetail) -> None:
     assert gate(view(flow, limit=LIMIT), "archive") == Waiting("permit", LIMIT)
 

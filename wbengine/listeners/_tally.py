@@ -280,6 +280,8 @@ class Tally(terminal_tree.Source):
             wait = waiting.signal_of(record)
             if wait is not None:
                 yield waiting.describe_signal_wait(wait, time.time())
+        elif wait := waiting.start_of(self._record(node), time.time()):
+            yield waiting.describe_start(wait, time.time())
         elif began is not None and self.state_of(node) != QUEUED:
             yield formatting.seconds(max(0.0, self.clock() - began - self._queue_seconds(node)))
         line = self.failures.get(node)

@@ -77,6 +77,8 @@ META_INJECTED_MAC: Final = "injected_mac"
 OF_TASK: Final = "of_task"
 #: Key in the `meta` of a waiting retry controller: the end of the wait in Unix seconds.
 RETRY_AT: Final = "retry_at"
+#: Key in the `meta` of a task with an `eta`: its earliest start in Unix seconds.
+STARTS_AT: Final = "starts_at"
 #: Keys in the `meta` of a flow: factory, kind of its first engine, tags.
 FACTORY: Final = "factory"
 ENGINE: Final = "engine"

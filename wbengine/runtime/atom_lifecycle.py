@@ -21,7 +21,7 @@ from wbengine.persistence import listing, models
 from wbengine.running import LOCAL
 from wbengine.runtime import control
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime.gates import awaited_signals
+from wbengine.runtime.gates import awaited_signals, delayed_starts
 from wbengine.runtime.incidents import IncidentEvent, Incidents
 from wbengine.runtime.interrupted import InterruptedAttempts
 from wbengine.runtime.maps import MapCall, Maps
@@ -200,6 +200,8 @@ class AtomLifecycle:
                 record.reversions += 1
             record.epoch = 1
             record.submitted = self.now
+        if is_task and atom.eta is not None and action == calls.EXECUTE:
+            delayed_starts.store_start(record, atom, self.now or time.time())
         self._enter(record, atom, action)
         call: Any
         if not is_task:

@@ -23,6 +23,7 @@ __all__ = [
     "PERMIT",
     "RETRY",
     "SIGNAL",
+    "START",
     "Undone",
     "WaitView",
     "Waiting",
@@ -39,6 +40,7 @@ SIGNAL: Final = "signal"
 RETRY: Final = "retry"
 PERMIT: Final = "permit"
 PAUSE: Final = "pause"
+START: Final = "start"
 
 _REVERT_STATES: Final = frozenset({states.REVERTING, states.REVERTED, states.REVERT_FAILURE})
 
@@ -103,12 +105,12 @@ class Waiting(NamedTuple):
 
     Times are Unix time.
 
-    :ivar kind: 'signal', 'retry', 'permit' or 'pause'.
+    :ivar kind: 'signal', 'retry', 'permit', 'pause' or 'start'.
     :ivar subject: the name of the signal, the name of the retried atom, the text of the limit,
-        or the pattern of the pause.
+        the pattern of the pause, or the name of the delayed task.
     :ivar since: start of the wait or of the pause; None if it is not stored.
-    :ivar until: time limit of a signal, time of the next attempt, or end of the pause; None if
-        there is none.
+    :ivar until: time limit of a signal, time of the next attempt, end of the pause, or the earliest
+        start (`Task.eta`); None if there is none.
     """
 
     kind: str
@@ -192,10 +194,10 @@ class AtomView(NamedTuple):
 
     @property
     def shown_state(self) -> str:
-        """The displayed state. QUEUED, and WAITING for a signal, are distinguished from RUNNING."""
-        if self.queued:
-            return QUEUED
-        return self.state if self.waits_for is None else states.WAITING
+        """The displayed state. QUEUED and WAITING are distinguished from RUNNING."""
+        if self.waits_for is not None or (self.gate is not None and self.gate.kind == START):
+            return states.WAITING
+        return QUEUED if self.queued else self.state
 
     @property
     def runtime(self) -> float | None:

@@ -272,6 +272,8 @@ class FlowViewBuilder:
             return False
         if record.meta_value(waiting.WAITS_FOR) is not None:
             return False
+        if waiting.start_of(record, situation.now) is not None:
+            return False
         return situation.is_run and record.started is None and record.progress is None
 
     def _item_views(self, record: models.AtomDetail, state: str) -> tuple[ItemView, ...]:

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from wbengine import states
-from wbengine.persistence.models import RETRY_AT, WAITS_FOR
+from wbengine.persistence.models import RETRY_AT, STARTS_AT, WAITS_FOR
 from wbengine.persistence.pauses import TaskPause, pause_of
 from wbengine.types import outline as outlines
 from wbengine.views import formatting
-from wbengine.views.atoms import PAUSE, PERMIT, RETRY, SIGNAL, Waiting
+from wbengine.views.atoms import PAUSE, PERMIT, RETRY, SIGNAL, START, Waiting
 from wbengine.views.structure import Structure
 
 __all__ = [
@@ -24,7 +24,9 @@ __all__ = [
     "flow_limit_text",
     "flow_reason",
     "describe_signal_wait",
+    "describe_start",
     "signal_of",
+    "start_of",
 ]
 
 #: States of atoms that no longer delay their successors.
@@ -196,6 +198,23 @@ def signal_of(record: Any) -> Waiting | None:
     return wait and Waiting(SIGNAL, wait["signal"], wait["since"], wait["until"])
 
 
+def start_of(record: Any, now: float) -> Waiting | None:
+    """Return the earliest start of a task according to its record, or None if it has passed."""
+    if record is None or record.started is not None:
+        return None
+    until = record.meta_value(STARTS_AT)
+    if not isinstance(until, int | float) or until <= now:
+        return None
+    return Waiting(START, record.name, record.submitted, until)
+
+
+def describe_start(wait: Waiting, now: float) -> str:
+    """Return a text with the earliest start of a task."""
+    assert wait.until is not None
+    seconds_left = formatting.seconds(wait.until - now)
+    return f"starts at {formatting.clock(wait.until, now)}, in {seconds_left}"
+
+
 def atom_reason(
     node: int, record: Any, state: str, task: str | None, blocking: Blocking, situation: Situation
 ) -> Reason | None:
@@ -273,6 +292,8 @@ def _running_reason(
         )
     if record is None or record.started is not None or record.progress is not None:
         return None
+    if state == states.RUNNING and (wait := start_of(record, situation.now)):
+        return Reason(f"{describe_start(wait, situation.now).capitalize()}.", wait)
     if situation.offered is not None and task is not None and task not in situation.offered:
         return Reason(f"No known worker offers {task}.")
     if record.submitted is None or not (situation.on_workers or situation.in_pool):

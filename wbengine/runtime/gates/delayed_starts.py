@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
 from wbengine import _clock, start_times
 from wbengine import invocation as calls
+from wbengine.persistence import models
 from wbengine.runtime import deadlines
 from wbengine.runtime.gates import base
 from wbengine.types import failure as ft
 
-__all__ = ["StartTimeGate"]
+__all__ = ["StartTimeGate", "store_start"]
+
+
+def store_start(record: models.AtomDetail, task: Any, now: float) -> None:
+    """Store the earliest start of an execution, for displays. Ignore invalid values of `eta`."""
+    with contextlib.suppress(TypeError, ValueError):
+        record.meta[models.STARTS_AT] = start_times.moment(task.eta, "eta", now, now)
 
 
 class StartTimeGate(base.Gate):
