@@ -39,3 +39,17 @@ def test_bench_runs_cases_and_writes_reports(tmp_path: Path) -> None:
     assert "filesystem, wbengine, 1 of 1, wide: " in done.stderr
     assert "<svg" in (tmp_path / "b.html").read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.html", "new"]
+
+
+def test_timeline_attributes_hops_of_a_real_chain(tmp_path: Path) -> None:
+    file = tmp_path / "b.json"
+    files = ("--json", file, "--html", tmp_path / "b.html", "--folder", tmp_path)
+    small = ("--brokers", "filesystem", "--divide", "20", "--repeat", "1")
+    done = tools.run("bench", "--timeline", *files, *small)
+    (hop,) = json.loads(file.read_text(encoding="utf-8"))["timelines"]
+    assert hop["hops"] == 5 * 9 and hop["hop"] > 0 and hop["limit"] > 0
+    assert hop["explained"] > 0.5
+    both = {"broker", "encode", "decode", "decisions", "hand-over between threads"}
+    assert both | {"run loop and records"} <= {*hop["parts"]["engine"]}
+    assert both | {"task"} <= {*hop["parts"]["worker"]}
+    assert "µs of a hop, Folder" in done.stdout

@@ -70,6 +70,8 @@ RUN = {
 #: Groups that are measured in other ways.
 OTHERS = ("scale", "start", "idle", "profile")
 NAMES = (*RUN, *OTHERS)
+#: Group of `--timeline`, which is not a benchmark: its calls are recorded.
+TIMELINE = "timeline"
 
 
 def matching_cases(names: list[str], medium: str, divide: int = 1) -> list[Case]:

@@ -11,6 +11,7 @@ from tools.benching.growing import Grown
 from tools.benching.idling import Idle
 from tools.benching.profiling import Profile
 from tools.benching.systems import LOCALS, SYSTEMS
+from tools.benching.timeline import Timeline
 
 OURS, KEPT = "wbengine", "wbengine-shared"
 #: The variant that is judged if tasks use a broker: `engines.run` with an executor per flow.
@@ -76,6 +77,7 @@ class Measured:
     ready: dict[tuple[str, str], float] = field(default_factory=dict)
     idle: Sequence[Idle] = ()
     profiles: Sequence[Profile] = ()
+    timelines: Sequence[Timeline] = ()
 
 
 def judge(measured: Measured) -> list[Check]:

@@ -50,5 +50,6 @@ def document(
         ],
         "idle": [entry.to_dict() for entry in measured.idle],
         "profiles": [entry.to_dict() for entry in measured.profiles],
+        "timelines": [entry.to_dict() for entry in measured.timelines],
         "checks": [entry.to_dict() for entry in checks],
     }  # fmt: skip

@@ -17,6 +17,7 @@ from tools import _bootstrap
 from tools.benching import (
     cases,
     checks,
+    driving,
     growing,
     idling,
     measuring,
@@ -24,6 +25,7 @@ from tools.benching import (
     profiling,
     starting,
     systems,
+    timeline,
 )
 from tools.benching.systems import LOCALS, NAMES, WIRES, System
 
@@ -74,7 +76,7 @@ class Run:
         if "start" in groups:
             self._say("start-up: imports, first engines")
             self.found.started = starting.measure()
-        if not groups & {*cases.RUN, "start", "idle", "profile"}:
+        if not groups & {*cases.RUN, "start", "idle", "profile", cases.TIMELINE}:
             return
         # Media that cannot be selected as brokers are measured too.
         media = [*self._wanted.media, *(LOCALS if "local" in groups else ())]
@@ -89,6 +91,8 @@ class Run:
                 self.found.idle = [*self._idle(available, pythons, where)]
             if "profile" in groups and profiling.MEDIUM in available:
                 self.found.profiles = [*self._profiles(pythons, where)]
+            if cases.TIMELINE in groups:
+                self.found.timelines = [*self._timelines(available, pythons, where)]
         self.facts["load at the end"] = round(os.getloadavg()[0], 2)
 
     def _grow(self) -> Iterator[growing.Grown]:
@@ -148,6 +152,23 @@ class Run:
                 continue
             self._say(f"profile: {entry.case}, {entry.side}: {entry.samples:,} samples")
             yield entry
+
+    def _timelines(
+        self, media: list[str], pythons: dict[str, str], where: private_brokers.PrivateBrokers
+    ) -> Iterator[timeline.Timeline]:
+        request = self._wanted
+        (ours,) = systems.matching_systems([checks.OURS])
+        for medium in media:
+            try:
+                found = timeline.measure(
+                    ours, pythons[checks.OURS], medium, where, request.divide, request.repeat,
+                    request.patience,
+                )  # fmt: skip
+            except driving.Failed as error:
+                self._say(f"timeline: {medium}: {error}")
+                continue
+            self._say(f"timeline: {medium}: {found.hop:,.0f} µs a hop")
+            yield found
 
 
 def facts(request: Request) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tools.benching import profiling, result_file, rst
+from tools.benching import bare, profiling, result_file, rst, timeline
 from tools.benching.result_file import COMPARED, MARKS, STARTED
 from tools.benching.systems import LOCALS, SYSTEMS
 
@@ -249,6 +249,32 @@ def costs(document: Document) -> Iterator[Grid]:
         yield Grid("Processor time", head, rows)
 
 
+def timelines(document: Document) -> Iterator[Grid]:
+    """Yield the parts of a hop on each medium, with the hop without recording and the limit."""
+    for found in document.get("timelines", ()):
+        engine, worker = (found["parts"][side] for side in timeline.SIDES)
+        sums = {
+            part: engine.get(part, 0.0) + worker.get(part, 0.0) for part in {**engine, **worker}
+        }
+        total = sum(sums.values())
+        rows = [
+            [part, *(f"{side[part]:,.0f}" if part in side else "" for side in (engine, worker)),
+             f"{spent:,.0f}", f"{100 * spent / total:.0f} %"]
+            for part, spent in sorted(
+                sums.items(), key=lambda entry: (entry[0] == timeline.OTHER, -entry[1])
+            )
+        ]  # fmt: skip
+        values = *(sum(side.values()) for side in (engine, worker)), total
+        explained = f"{100 * found['explained']:.0f} % explained"
+        rows.append(["hop", *(f"{value:,.0f}" for value in values), explained])
+        slower = f"recording: {100 * found['overhead']:+.0f} %"
+        rows.append(["hop without recording", "", "", f"{found['hop']:,.0f}", slower])
+        rows.append([bare.TITLES[found["medium"]], "", "", f"{found['limit']:,.0f}", ""])
+        medium = MEDIA[found["medium"]]
+        head = (f"µs of a hop, {medium}", *timeline.SIDES, "both", "share")
+        yield Grid(f"Timeline of a hop, {medium}", head, rows)
+
+
 # -- scale.json, or scale.json with bench.json -------------------------------------------------
 
 
@@ -380,9 +406,14 @@ def _count(value: float | None) -> str:
 # -- All tables --------------------------------------------------------------------------------
 
 #: Tables that are printed but are not on the page.
-PRINTED_ONLY = frozenset({"profile", "promises", "stages", "counts", "messages", "growth", "beats"})
+PRINTED_ONLY = frozenset(
+    {"profile", "timelines", "promises", "stages", "counts", "messages", "growth", "beats"}
+)
 #: Place on the page -> function that generates its tables.
-GRIDS = {of.__name__: of for of in (local, large, beginning, promises, defaults, costs, profile)}
+GRIDS = {
+    of.__name__: of
+    for of in (local, large, beginning, promises, defaults, costs, profile, timelines)
+}
 
 
 def texts(

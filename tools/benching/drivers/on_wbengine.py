@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import place
+import recording
 from flows import Flows
 
 from wbengine import engines, operations, states, task
@@ -58,6 +59,8 @@ class Driver:
     def __init__(self) -> None:
         import on_wbengine
 
+        if place.RECORD:
+            recording.install(place.RECORD, place.FOLDER / "engine.calls")
         self._flows = Flows("wbengine", on_wbengine)
         self._workers = self._executor = None
         if place.LOCAL:
@@ -71,8 +74,9 @@ class Driver:
         if place.VARIANT in ("keys", "roles"):
             key_files = _keys(Path(place.FOLDER), per_role=place.VARIANT == "roles")
             self._options["keys"], ledger = key_files["engine"], ["--keys", key_files["worker"]]
+        starter = "recording.py" if place.RECORD else "-m"
         self._workers = place.Workers(
-            ["-m", "wbengine.worker", "--topic", "bench", "--tasks", "on_wbengine",
+            [starter, "wbengine.worker", "--topic", "bench", "--tasks", "on_wbengine",
              "--url", url, "--threads", str(place.SLOTS), "--quiet", *ledger]
         )  # fmt: skip
         if place.VARIANT == "ledger":

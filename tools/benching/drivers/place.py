@@ -25,6 +25,8 @@ FOLDER = Path(_arguments.get("folder", "."))
 VARIANT: str = _arguments.get("variant", "")
 #: Number of tasks that run at a time.
 SLOTS: int = _arguments.get("slots", 4)
+#: Functions to record in the caller and the worker; only for wbengine.
+RECORD: list[str] = _arguments.get("record", [])
 
 LOCAL = MEDIUM in ("serial", "parallel")
 #: Start time of the first worker.
