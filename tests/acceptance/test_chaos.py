@@ -47,6 +47,7 @@ def test_no_task_runs_twice_when_workers_on_redis_are_killed(tmp_path: Path) -> 
     report = _chaos(tmp_path, "--transport", "redis", "--kills", "8", "--tasks", "160", *BRIEFLY)
     assert report["faults"] == {"kill worker": 8}
     assert report["tasks"] >= 140
+    assert report["WorkerLost never begun"] <= report["WorkerLost"]
     assert report["most runs of one epoch"] == 1
 
 

@@ -1,5 +1,7 @@
 """The audit file: one line for each start and end of a task or flow, which survives all processes.
 
+Engines also write a line for each request that ended as WorkerLost.
+
 A process appends each line with a single write. Times are those of the monotonic clock, which all
 processes of a host share and which no fault changes.
 """
@@ -12,14 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-STARTED, ENDED, BEGUN, FLOW = "S", "E", "B", "F"
+STARTED, ENDED, BEGUN, FLOW, LOST = "S", "E", "B", "F", "L"
 
 _file = -1
 
 
 @dataclass(frozen=True)
 class Line:
-    """A start or end of a task, or of a flow (`BEGUN`, `FLOW`).
+    """A start or end of a task, or of a flow (`BEGUN`, `FLOW`), or a `LOST` request.
 
     Lines of flows have only `name`, `state`, `pid` and `at`.
     """

@@ -85,6 +85,7 @@ def judge(history: History) -> Verdict:
     verdict.counts["runs"] = len(runs)
     _flows(history, verdict, {run.name for run in runs})
     _once(runs, verdict)
+    _count_lost_requests(runs, history.lines, verdict)
     if history.ledger:
         _again(runs, history, verdict)
     verdict.detected = sorted(_detected(runs, history.faults, history.expiry))
@@ -143,6 +144,16 @@ def _once(runs: Sequence[Run], verdict: Verdict) -> None:
             verdict.problems.append(
                 f"{name} ran {count} times under epoch {epoch} of {request}, in {pids}"
             )
+
+
+def _count_lost_requests(runs: Sequence[Run], lines: Sequence[Line], verdict: Verdict) -> None:
+    """Count the requests that ended as WorkerLost, and those of them whose tasks never began.
+
+    A task began if its function started under the id of the request, in any epoch.
+    """
+    lost = {line.request for line in lines if line.what == audit.LOST}
+    verdict.counts["WorkerLost"] = len(lost)
+    verdict.counts["WorkerLost never begun"] = len(lost - {run.request for run in runs})
 
 
 def _again(runs: Sequence[Run], history: History, verdict: Verdict) -> None:

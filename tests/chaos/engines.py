@@ -24,7 +24,7 @@ from tests.chaos import audit, clocks, flows, workers
 from tests.crashing import children
 from tests.seams import tracker
 from wbengine import engines as loading
-from wbengine import exceptions, states
+from wbengine import exceptions, invocation, states
 from wbengine.engines.worker_based import engine as engines
 from wbengine.engines.worker_based import executor as executors
 from wbengine.persistence import backends, base, models
@@ -95,6 +95,20 @@ def start(work: Work, life: int) -> int:
     return children.fork(run, work.folder / f"engine-{work.number}.log", patience=36_000)
 
 
+class Losses:
+    """Observer of an executor that writes the requests that end as WorkerLost to the audit file."""
+
+    def publishing(self, tracked: Any, envelope: Any) -> None:
+        """Do nothing."""
+
+    def published(self, tracked: Any, error: BaseException | None) -> None:
+        """Do nothing."""
+
+    def settled(self, tracked: Any, outcome: invocation.Outcome, waited: float) -> None:
+        if outcome.failed and outcome.value.check(exceptions.WorkerLost):
+            audit.note(audit.LOST, tracked.invocation.task.name, tracked.id, tracked.epoch)
+
+
 class _Life:
     def __init__(self, work: Work, life: int) -> None:
         self._work = work
@@ -103,6 +117,7 @@ class _Life:
         self._left: list[str] = []
         self._next = 0
         self._ignored: Counter[str] = Counter()
+        self._losses = Losses()
         self._shared: executors.WorkerTaskExecutor | None = None
 
     def run(self) -> None:
@@ -188,6 +203,7 @@ class _Life:
                     engine="worker-based",
                     **self._options,
                 )
+                engine.executor.add_observer(self._losses)
                 audit.note(audit.BEGUN, name)
                 engine.run()
         except PASSING as error:

@@ -77,7 +77,9 @@ def chosen(options: Any) -> tuple[stage.Plan, stage.Act]:
 
 
 def _many_short(plan: stage.Plan, tasks: int) -> None:
-    plan.kinds, plan.seconds, plan.long, plan.expiry = ("plain",), 0.004, 0.02, 2.0
+    # Half of the flows are not idempotent: only their requests can end as WorkerLost.
+    plan.kinds = ("plain", "once")
+    plan.seconds, plan.long, plan.expiry = 0.004, 0.02, 2.0
     plan.width = max(4, min(99, tasks // 12))
     plan.threads = 4
 
@@ -99,6 +101,8 @@ def figures(verdict: Verdict, played: stage.Stage, seconds: float) -> dict[str, 
         "stuck": counts["stuck"],
         "wrong": counts["wrong ends"] + counts["wrong results"],
         "most runs of one epoch": counts["most runs of one epoch"],
+        "WorkerLost": counts["WorkerLost"],
+        "WorkerLost never begun": counts["WorkerLost never begun"],
         "runs again": counts["again"],
         "runs again without a loss": counts["again without a loss"],
         "detection s": {
@@ -128,6 +132,7 @@ def summary(verdict: Verdict, summed: Mapping[str, Any]) -> list[str]:
     detection = f"p50 {took['p50']} s, p99 {took['p99']} s, max {took['max']} s"
     runs = f"{summed['runs']} runs ({summed['runs again']} again under a later epoch)"
     wrong = f"lost {summed['lost']}, stuck {summed['stuck']}, wrong {summed['wrong']}"
+    lost_requests = f"{summed['WorkerLost']}, {summed['WorkerLost never begun']} never begun"
     epochs = f"at most {summed['most runs of one epoch']} runs of one epoch"
     ended = f"{summed['seconds']:.0f} s, {summed['problems']} problems"
     return [
@@ -135,6 +140,7 @@ def summary(verdict: Verdict, summed: Mapping[str, Any]) -> list[str]:
         f"{summed['engine']} over {summed['transport']}, ledger: {ledger}, seed {summed['seed']}",
         f"faults: {faults or 'none'}",
         f"detection of lost tasks: {took['count']}, {detection}",
+        f"requests that ended as WorkerLost: {lost_requests}",
         f"answers that were ignored: {summed['ignored answers'] or 'none'}",
         *(f"{name}: {value}" for name, value in summed["notes"].items()),
         f"{summed['flows']} flows, {summed['tasks']} tasks, {runs}; {wrong}, {epochs}; {ended}",
