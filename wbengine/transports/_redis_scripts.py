@@ -79,14 +79,14 @@ ROW_SECONDS: Final = 7 * 24 * 3600
 
 #: Constants of the scripts of the transport and of the ledger. Times are in milliseconds.
 CONSTANTS: Final[Mapping[str, int | str]] = {
-    "TTL": UNUSED_KEY_SECONDS * 1000,
-    "OWNED": OWNED_QUEUE_SECONDS * 1000,
-    "GONE": GONE_AFTER_SECONDS * 1000,
-    "BODY_TTL": BODY_SECONDS * 1000,
+    "UNUSED_KEY_MS": UNUSED_KEY_SECONDS * 1000,
+    "OWNED_QUEUE_MS": OWNED_QUEUE_SECONDS * 1000,
+    "GONE_MS": GONE_AFTER_SECONDS * 1000,
+    "BODY_MS": BODY_SECONDS * 1000,
     "FORGOTTEN": FORGOTTEN,
-    "HOLD": CLAIM_REFUSAL_SECONDS * 1000,
-    "LEDGER_TTL": UNUSED_LEDGER_SECONDS * 1000,
-    "ROW_TTL": ROW_SECONDS * 1000,
+    "CLAIM_REFUSAL_MS": CLAIM_REFUSAL_SECONDS * 1000,
+    "LEDGER_MS": UNUSED_LEDGER_SECONDS * 1000,
+    "ROW_MS": ROW_SECONDS * 1000,
     "MAX_BATCH_BYTES": MAX_BATCH_BYTES,
 }
 _FOLDER: Final = Path(__file__).parent / "redis_scripts"

@@ -4,7 +4,7 @@
 -- publishers with the old routing read it again.
 
 -- include queues
--- include first_write
 
-if call('HSET', P .. 'b', ARGV[1], 1) == 1 then call('HINCRBY', M, 'v', 1) end
-call('PEXPIRE', P .. 'b', TTL)
+first_write()
+if call('HSET', prefix .. 'b', ARGV[1], 1) == 1 then call('HINCRBY', meta_key, 'v', 1) end
+call('PEXPIRE', prefix .. 'b', UNUSED_KEY_MS)

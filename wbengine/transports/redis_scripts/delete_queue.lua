@@ -6,4 +6,4 @@
 -- include queues
 -- include drop_queue
 
-return drop(ARGV[1])
+return drop_queue(ARGV[1])

@@ -1,10 +1,9 @@
 -- Argument: consumer
 --
--- Ends the blocking wait of a consumer. A consumer that does not wait now does not block the next
--- time.
+-- Ends the blocking wait of a consumer. If it does not wait now, its next wait ends at once.
 
 -- include queues
--- include first_write
 
-call('RPUSH', P .. 'n:' .. ARGV[1], 1)
-call('PEXPIRE', P .. 'n:' .. ARGV[1], 60000)
+first_write()
+call('RPUSH', prefix .. 'n:' .. ARGV[1], 1)
+call('PEXPIRE', prefix .. 'n:' .. ARGV[1], 60000)

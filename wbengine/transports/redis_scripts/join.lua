@@ -4,9 +4,9 @@
 -- A consumer joins only data that contains the declarations of its process.
 
 -- include queues
--- include first_write
 
-if ARGV[2] ~= '' and call('HGET', M, 'id') ~= ARGV[2] then return 0 end
-call('ZADD', C, now(), ARGV[1])
-call('PEXPIRE', C, TTL)
+first_write()
+if ARGV[2] ~= '' and call('HGET', meta_key, 'id') ~= ARGV[2] then return 0 end
+call('ZADD', consumers_key, now(), ARGV[1])
+call('PEXPIRE', consumers_key, UNUSED_KEY_MS)
 return 1

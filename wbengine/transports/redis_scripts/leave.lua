@@ -7,18 +7,20 @@
 
 -- include put_back
 -- include drop_queue
--- include first_write
 
-local t, unheard = now(), {}
-for what in string.gmatch(ARGV[2], '%S+') do unheard[what] = true end
-if ARGV[1] ~= '' then bury(ARGV[1], unheard) end
-if call('ZCOUNT', C, '(' .. t - GONE, '+inf') > 0 then return 0 end
-for _, who in ipairs(call('ZRANGE', C, 0, -1)) do bury(who, {}) end
-for _, queue in ipairs(call('ZRANGEBYSCORE', P .. 'own', '-inf', t - GONE)) do drop(queue) end
-local queues = call('SMEMBERS', P .. 'qs')
-for _, queue in ipairs(queues) do
-  if call('EXISTS', P .. 'd:' .. queue) == 1 then return 0 end
+first_write()
+local time, undelivered = now(), {}
+for name in string.gmatch(ARGV[2], '%S+') do undelivered[name] = true end
+if ARGV[1] ~= '' then remove_consumer(ARGV[1], undelivered) end
+if call('ZCOUNT', consumers_key, '(' .. time - GONE_MS, '+inf') > 0 then return 0 end
+for _, consumer in ipairs(call('ZRANGE', consumers_key, 0, -1)) do remove_consumer(consumer, {}) end
+for _, queue in ipairs(call('ZRANGEBYSCORE', prefix .. 'own', '-inf', time - GONE_MS)) do
+  drop_queue(queue)
 end
-for _, queue in ipairs(queues) do call('DEL', P .. 'bell:' .. queue) end
-call('DEL', P .. 'm', P .. 'x', P .. 'b', P .. 'qs', P .. 'own', P .. 'c')
+local queues = call('SMEMBERS', prefix .. 'qs')
+for _, queue in ipairs(queues) do
+  if call('EXISTS', prefix .. 'd:' .. queue) == 1 then return 0 end
+end
+for _, queue in ipairs(queues) do call('DEL', prefix .. 'bell:' .. queue) end
+for _, key in ipairs({'m', 'x', 'b', 'qs', 'own', 'c'}) do call('DEL', prefix .. key) end
 return 1

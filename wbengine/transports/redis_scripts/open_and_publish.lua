@@ -1,8 +1,9 @@
 -- Arguments: version of the routing, bodies, user, number of its session, digest if there is none,
 --   milliseconds to keep results or '', incarnation of the server, (id, epoch, number of the row,
 --   incarnation of an earlier attempt or '', priority, request, number of its queues, queue...)...
--- Result: number of queues for each request, and the result of here(); or -1, incarnation and
---   session, if one of these differs, and nothing is done; or the results of `publish` without a
+-- Result: number of queues for each request, and the result of register_user(); or -1, incarnation
+--   and session, if one of these differs, and nothing is done; or the results of `publish` without
+--   a
 --   change
 --
 -- Creates rows that cannot conflict, and publishes their requests. An attempt without a reply is
@@ -13,29 +14,32 @@
 -- include session
 -- include register
 
-local user, life, t = ARGV[3], tostring(ledger()[2] or 0), now()
-local number, last = session(user)
-if number ~= ARGV[4] or life ~= ARGV[7] then return {-1, life, number or ''} end
-local counts, rows, newest, i = {}, {}, tonumber(last) or 0, 8
+local refusal = check_batch()
+if refusal ~= nil then return refusal end
+local user, incarnation, time = ARGV[3], tostring(ledger_info()[2] or 0), now()
+local number, last_row = read_session(user)
+if number ~= ARGV[4] or incarnation ~= ARGV[7] then return {-1, incarnation, number or ''} end
+local counts, row_times, newest_row, i = {}, {}, tonumber(last_row) or 0, 8
 while i <= #ARGV do
-  local id, row, before = ARGV[i], tonumber(ARGV[i + 2]), ARGV[i + 3]
-  local final, count, body = i + 6 + ARGV[i + 6], 0, apart(#counts + 1)
-  if before == '' or (last ~= '*' and row > tonumber(last)) then
-    if call('EXISTS', P .. 'r:' .. id) == 0 then
-      make(id, ARGV[i + 1], before == '' and life or before, ARGV[6])
-      rows[#rows + 1] = t
-      rows[#rows + 1] = id
+  local id, row_number, tried_incarnation = ARGV[i], tonumber(ARGV[i + 2]), ARGV[i + 3]
+  local stop, count, body = i + 6 + ARGV[i + 6], 0, body_mark(#counts + 1)
+  if tried_incarnation == '' or (last_row ~= '*' and row_number > tonumber(last_row)) then
+    if call('EXISTS', prefix .. 'r:' .. id) == 0 then
+      local opened_in = tried_incarnation == '' and incarnation or tried_incarnation
+      create_row(id, ARGV[i + 1], opened_in, ARGV[6])
+      row_times[#row_times + 1] = time
+      row_times[#row_times + 1] = id
     end
-    for k = i + 7, final do count = count + place(ARGV[k], ARGV[i + 4], ARGV[i + 5], body) end
-    newest = math.max(newest, row)
+    for k = i + 7, stop do count = count + add_message(ARGV[k], ARGV[i + 4], ARGV[i + 5], body) end
+    newest_row = math.max(newest_row, row_number)
   else
     count = 1
   end
   counts[#counts + 1] = count
-  i = final + 1
+  i = stop + 1
 end
-if #rows > 0 then call('ZADD', P .. 'rows', unpack(rows)) end
-put()
-begin_session(user, number, string.format('%.0f', newest))
-counts[#counts + 1] = here(ARGV[5], user, t)
+if #row_times > 0 then call('ZADD', prefix .. 'rows', unpack(row_times)) end
+write_messages()
+begin_session(user, number, string.format('%.0f', newest_row))
+counts[#counts + 1] = register_user(ARGV[5], user, time)
 return counts

@@ -8,12 +8,14 @@
 
 -- include publishing
 
+local refusal = check_batch()
+if refusal ~= nil then return refusal end
 local counts, i = {}, 3
 while i <= #ARGV do
-  local last, count, body = i + 2 + ARGV[i + 2], 0, apart(#counts + 1)
-  for k = i + 3, last do count = count + place(ARGV[k], ARGV[i], ARGV[i + 1], body) end
+  local stop, count, body = i + 2 + ARGV[i + 2], 0, body_mark(#counts + 1)
+  for k = i + 3, stop do count = count + add_message(ARGV[k], ARGV[i], ARGV[i + 1], body) end
   counts[#counts + 1] = count
-  i = last + 1
+  i = stop + 1
 end
-put()
+write_messages()
 return counts

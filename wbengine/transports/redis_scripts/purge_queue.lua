@@ -6,4 +6,4 @@
 -- include queues
 -- include delete_messages
 
-return clear(ARGV[1])
+return purge(ARGV[1])

@@ -4,4 +4,4 @@
 
 -- include routing
 
-return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
+return read_routing()

@@ -4,6 +4,6 @@
 -- meanwhile stays in its queue.
 
 -- include put_back
--- include first_write
 
-put_back(ARGV[1], ARGV[2] .. ' ' .. ARGV[3], false, {}, true)
+first_write()
+return_message(ARGV[1], ARGV[2] .. ' ' .. ARGV[3], false, {}, true)

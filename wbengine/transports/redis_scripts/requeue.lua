@@ -5,6 +5,6 @@
 -- redelivered, and its claim is undone.
 
 -- include put_back
--- include first_write
 
-return put_back(ARGV[1], ARGV[2] .. ' ' .. ARGV[3], ARGV[4] == '1', {})
+first_write()
+return return_message(ARGV[1], ARGV[2] .. ' ' .. ARGV[3], ARGV[4] == '1', {})

@@ -5,6 +5,6 @@
 
 -- include queues
 -- include settling
--- include first_write
 
-return settle(ARGV[1], ARGV[2], {unpack(ARGV, 3)})
+first_write()
+return settle_messages(ARGV[1], ARGV[2], {unpack(ARGV, 3)})

@@ -8,32 +8,35 @@
 
 -- include put_back
 -- include drop_queue
--- include first_write
 
-local t, dead = now(), ARGV[1] * 1000
-for _, key in ipairs({'m', 'x', 'b', 'qs', 'own', 'c'}) do call('PEXPIRE', P .. key, TTL) end
--- Who has no room for a long time takes nothing.
-if ARGV[2] ~= '' then call('ZADD', C, 'XX', t, ARGV[2]) end
+first_write()
+local time, dead_ms = now(), ARGV[1] * 1000
+for _, key in ipairs({'m', 'x', 'b', 'qs', 'own', 'c'}) do
+  call('PEXPIRE', prefix .. key, UNUSED_KEY_MS)
+end
+-- A consumer without capacity takes nothing, so it reports only here.
+if ARGV[2] ~= '' then call('ZADD', consumers_key, 'XX', time, ARGV[2]) end
 for i = 4, #ARGV do
   local queue = ARGV[i]
-  if i <= ARGV[3] + 3 and call('ZSCORE', P .. 'own', queue) then
-    call('ZADD', P .. 'own', t, queue)
+  if i <= ARGV[3] + 3 and call('ZSCORE', prefix .. 'own', queue) then
+    call('ZADD', prefix .. 'own', time, queue)
   end
-  call('PEXPIRE', P .. 'q:' .. queue, TTL)
-  call('PEXPIRE', P .. 'd:' .. queue, TTL)
+  call('PEXPIRE', prefix .. 'q:' .. queue, UNUSED_KEY_MS)
+  call('PEXPIRE', prefix .. 'd:' .. queue, UNUSED_KEY_MS)
 end
--- After a gap longer than `dead` the server may have been down: consumers get time to report.
-local last = tonumber(call('HGET', M, 't') or 0)
-if t - last > dead then call('HSET', M, 'since', t) end
-call('HSET', M, 't', t)
-local seen = t - call('HGET', M, 'since')
-local found = {}
-if seen >= dead then
-  found = call('ZRANGEBYSCORE', C, '-inf', t - dead, 'LIMIT', 0, 50)
-  for _, who in ipairs(found) do bury(who, {}) end
+-- After a gap longer than `dead_ms` the server may have been down: consumers get time to report.
+local last_time = tonumber(call('HGET', meta_key, 't') or 0)
+if time - last_time > dead_ms then call('HSET', meta_key, 'since', time) end
+call('HSET', meta_key, 't', time)
+local observed_ms = time - call('HGET', meta_key, 'since')
+local dead_consumers = {}
+if observed_ms >= dead_ms then
+  dead_consumers = call('ZRANGEBYSCORE', consumers_key, '-inf', time - dead_ms, 'LIMIT', 0, 50)
+  for _, consumer in ipairs(dead_consumers) do remove_consumer(consumer, {}) end
 end
-if seen >= OWNED then
-  local left = call('ZRANGEBYSCORE', P .. 'own', '-inf', t - OWNED, 'LIMIT', 0, 50)
-  for _, queue in ipairs(left) do drop(queue) end
+if observed_ms >= OWNED_QUEUE_MS then
+  local oldest = time - OWNED_QUEUE_MS
+  local silent_queues = call('ZRANGEBYSCORE', prefix .. 'own', '-inf', oldest, 'LIMIT', 0, 50)
+  for _, queue in ipairs(silent_queues) do drop_queue(queue) end
 end
-return #found
+return #dead_consumers

@@ -1,12 +1,12 @@
--- make(id, epoch, incarnation, milliseconds to keep the result or ''): create an OPEN row
+-- create_row(id, epoch, incarnation, milliseconds to keep the result or ''): create an OPEN row
 
 -- include ledger
 
-local function make(id, epoch, life, kept)
-  local r, ttl = P .. 'r:' .. id, tonumber(kept) or math.huge
-  call('HSET', r, 'e', epoch, 's', 'open', 'l', life)
-  if ttl < ROW_TTL then call('HSET', r, 't', kept) end
-  if ttl < math.huge then
-    call('PEXPIRE', r, string.format('%.0f', math.max(ttl, ROW_TTL)))
+local function create_row(id, epoch, incarnation, result_ms)
+  local row_key, lifetime = prefix .. 'r:' .. id, tonumber(result_ms) or math.huge
+  call('HSET', row_key, 'e', epoch, 's', 'open', 'l', incarnation)
+  if lifetime < ROW_MS then call('HSET', row_key, 't', result_ms) end
+  if lifetime < math.huge then
+    call('PEXPIRE', row_key, string.format('%.0f', math.max(lifetime, ROW_MS)))
   end
 end

@@ -1,11 +1,11 @@
--- made(id for new data) -> id of the data, which is created if there is none
+-- ensure_data_id(id for new data) -> id of the data, which is created if there is none
 
 -- include queues
 
-local function made(fresh)
-  if call('HSETNX', M, 'id', fresh) == 1 then
-    call('HSET', M, 'v', 0)
-    call('PEXPIRE', M, TTL)
+local function ensure_data_id(new_id)
+  if call('HSETNX', meta_key, 'id', new_id) == 1 then
+    call('HSET', meta_key, 'v', 0)
+    call('PEXPIRE', meta_key, UNUSED_KEY_MS)
   end
-  return call('HGET', M, 'id')
+  return call('HGET', meta_key, 'id')
 end

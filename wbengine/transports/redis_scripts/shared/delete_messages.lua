@@ -1,21 +1,21 @@
--- forget(queue, numbers): delete messages and their bodies
--- clear(queue) -> number of waiting messages, which are deleted
+-- delete_messages(queue, numbers with marks): delete messages and their bodies
+-- purge(queue): delete the waiting messages -> their number
 
 -- include server
 
-local function forget(queue, given)
+local function delete_messages(queue, marked_numbers)
   local numbers, bodies = {}, {}
-  for i, number in ipairs(given) do
-    local id
-    numbers[i], id = string.match(number, '^(%d+)@?(%x*)')
-    if id ~= '' then bodies[#bodies + 1] = P .. 'b:' .. id end
+  for i, number in ipairs(marked_numbers) do
+    local body
+    numbers[i], body = string.match(number, '^(%d+)@?(%x*)')
+    if body ~= '' then bodies[#bodies + 1] = prefix .. 'b:' .. body end
   end
-  call('HDEL', P .. 'd:' .. queue, unpack(numbers))
+  call('HDEL', prefix .. 'd:' .. queue, unpack(numbers))
   if #bodies > 0 then call('DEL', unpack(bodies)) end
 end
-local function clear(queue)
-  local numbers = call('ZRANGE', P .. 'q:' .. queue, 0, -1)
-  for _, number in ipairs(numbers) do forget(queue, {number}) end
-  call('DEL', P .. 'q:' .. queue)
+local function purge(queue)
+  local numbers = call('ZRANGE', prefix .. 'q:' .. queue, 0, -1)
+  for _, number in ipairs(numbers) do delete_messages(queue, {number}) end
+  call('DEL', prefix .. 'q:' .. queue)
   return #numbers
 end

@@ -1,18 +1,18 @@
--- drop(queue) -> number of waiting messages of a queue, which is deleted with its bindings
+-- drop_queue(queue): delete a queue with its bindings -> number of waiting messages
 
 -- include queues
 -- include delete_messages
 
-local function drop(queue)
-  local waited = clear(queue)
-  call('DEL', P .. 'd:' .. queue, P .. 'bell:' .. queue)
-  call('SREM', P .. 'qs', queue)
-  call('ZREM', P .. 'own', queue)
-  for _, binding in ipairs(call('HKEYS', P .. 'b')) do
+local function drop_queue(queue)
+  local waiting = purge(queue)
+  call('DEL', prefix .. 'd:' .. queue, prefix .. 'bell:' .. queue)
+  call('SREM', prefix .. 'qs', queue)
+  call('ZREM', prefix .. 'own', queue)
+  for _, binding in ipairs(call('HKEYS', prefix .. 'b')) do
     if string.match(binding, '^[^%z]*%z([^%z]*)%z') == queue then
-      call('HDEL', P .. 'b', binding)
-      call('HINCRBY', M, 'v', 1)
+      call('HDEL', prefix .. 'b', binding)
+      call('HINCRBY', meta_key, 'v', 1)
     end
   end
-  return waited
+  return waiting
 end

@@ -1,8 +1,8 @@
--- label(data) -> id, epoch and ledger digest of the row of a message, or nothing if it has no row
+-- read_label(data) -> id, epoch and ledger digest of the row of a message; nothing if it has no row
 
-local function label(data)
+local function read_label(data)
   if string.byte(data) ~= 33 then return end
-  -- Who knows the digest may have written anything.
+  -- A client that knows the digest can write any label.
   local id, epoch, digest = string.match(data, '^!([%w_.-]+) (%d+) (%S+)\n')
   if id and #id <= 120 and #epoch <= 16 then return id, epoch, digest end
 end

@@ -1,8 +1,9 @@
--- put_back(consumer, field of its messages, delivered, undelivered messages, refused) -> 1 if the
---   consumer had the message
--- bury(consumer, undelivered messages): remove a consumer and requeue its messages
+-- return_message(consumer, field of its messages, delivered, undelivered messages, refused)
+--   -> 1 if the consumer had the message, else 0
+-- remove_consumer(consumer, undelivered messages): remove a consumer and requeue its messages
 --
--- A requeued message that was not delivered is not marked as redelivered, and its claim is undone.
+-- A message returns to its queue; a refused one is deleted. A message that was not delivered is not
+-- marked as redelivered, and its claim is undone.
 
 -- include queues
 -- include ledger
@@ -10,34 +11,35 @@
 -- include release_row
 -- include delete_messages
 
-local function put_back(who, field, seen, unheard, refused)
-  local h = P .. 'h:' .. who
-  local held = call('HGET', h, field)
-  if not held then return 0 end
-  call('HDEL', h, field)
-  local place, take = string.match(held, '^(%S+) (%S+)$')
-  local queue, number, again = string.match(field, '^(%S+) (%d[^r]*)(r?)$')
-  seen = seen and not (unheard[take] or unheard[take .. ':' .. number .. again])
-  local data = call('HGET', P .. 'd:' .. queue, string.match(number, '^%d+'))
-  if refused or not data then forget(queue, {number}) end
+local function return_message(consumer, field, delivered, undelivered, refused)
+  local messages_key = prefix .. 'h:' .. consumer
+  local entry = call('HGET', messages_key, field)
+  if not entry then return 0 end
+  call('HDEL', messages_key, field)
+  local place, take_number = string.match(entry, '^(%S+) (%S+)$')
+  local queue, number, mark = string.match(field, '^(%S+) (%d[^r]*)(r?)$')
+  delivered = delivered
+    and not (undelivered[take_number] or undelivered[take_number .. ':' .. number .. mark])
+  local data = call('HGET', prefix .. 'd:' .. queue, string.match(number, '^%d+'))
+  if refused or not data then delete_messages(queue, {number}) end
   if data then
     if not refused then
-      call('ZADD', P .. 'q:' .. queue, place, number .. (seen and 'r' or again))
-      ring(queue)
+      call('ZADD', prefix .. 'q:' .. queue, place, number .. (delivered and 'r' or mark))
+      wake(queue)
     end
-    local id = not seen and label(data)
+    local id = not delivered and read_label(data)
     if id then
-      local name = who .. ':' .. take .. ':' .. number .. again
-      local row = call('HMGET', P .. 'r:' .. id, 'k', 'h')
-      if row[1] == name then unclaim(id, row[2], now()) end
+      local claim_name = consumer .. ':' .. take_number .. ':' .. number .. mark
+      local row = call('HMGET', prefix .. 'r:' .. id, 'k', 'h')
+      if row[1] == claim_name then release_row(id, row[2], now()) end
     end
   end
   return 1
 end
-local function bury(who, unheard)
-  for _, field in ipairs(call('HKEYS', P .. 'h:' .. who)) do
-    put_back(who, field, true, unheard)
+local function remove_consumer(consumer, undelivered)
+  for _, field in ipairs(call('HKEYS', prefix .. 'h:' .. consumer)) do
+    return_message(consumer, field, true, undelivered)
   end
-  call('ZREM', C, who)
-  call('DEL', P .. 'n:' .. who)
+  call('ZREM', consumers_key, consumer)
+  call('DEL', prefix .. 'n:' .. consumer)
 end

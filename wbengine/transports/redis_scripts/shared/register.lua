@@ -1,20 +1,20 @@
--- here(digest, user, time, whether calls are rare) -> digest of the ledger, count of claims
+-- register_user(digest, user, time, calls are rare) -> digest of the ledger, count of claims
 --
 -- If the server has no digest, this stores the argument `digest`.
 
 -- include ledger
 
-local function here(digest, user, t, seldom)
-  local id, count = ledger()[1], ledger()[5]
+local function register_user(digest, user, time, is_rare)
+  local id, count = ledger_info()[1], ledger_info()[5]
   if not id then
-    call('SET', P .. 'ledger', digest)
+    call('SET', prefix .. 'ledger', digest)
     id = digest
   end
-  -- What is said for each request is noted now and then.
-  if seldom or t % 50 == 0 or not call('ZSCORE', P .. 'users', user) then
-    call('ZADD', P .. 'users', t, user)
+  -- If each request calls this, few calls record the user.
+  if is_rare or time % 50 == 0 or not call('ZSCORE', prefix .. 'users', user) then
+    call('ZADD', prefix .. 'users', time, user)
     for _, key in ipairs({'ledger', 'server', 'users', 'beats', 'rows', 'session:' .. user}) do
-      call('PEXPIRE', P .. key, LEDGER_TTL)
+      call('PEXPIRE', prefix .. key, LEDGER_MS)
     end
   end
   return {id, count or 0}

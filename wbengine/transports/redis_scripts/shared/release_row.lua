@@ -1,10 +1,10 @@
--- unclaim(id, holder, time): change a CLAIMED row back to OPEN
+-- release_row(id, holder, time): change a CLAIMED row back to OPEN
 
 -- include ledger
 
-local function unclaim(id, holder, t)
-  call('HSET', P .. 'r:' .. id, 's', 'open', 'h', '', 'k', '', 'l', ledger()[2] or 0)
-  call('SREM', P .. 'held:' .. holder, id)
-  prolong(id)
-  call('ZADD', P .. 'rows', t, id)
+local function release_row(id, holder, time)
+  call('HSET', prefix .. 'r:' .. id, 's', 'open', 'h', '', 'k', '', 'l', ledger_info()[2] or 0)
+  call('SREM', prefix .. 'held:' .. holder, id)
+  prolong_row(id)
+  call('ZADD', prefix .. 'rows', time, id)
 end

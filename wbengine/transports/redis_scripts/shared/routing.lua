@@ -1,6 +1,12 @@
--- version: version of the routing
+-- read_version() -> version of the routing
+-- read_routing() -> the version, exchanges with their kinds, bindings
 
 -- include queues
 
-local m = call('HMGET', M, 'id', 'v')
-local version = (m[1] or '') .. ':' .. (m[2] or '')
+local function read_version()
+  local meta = call('HMGET', meta_key, 'id', 'v')
+  return (meta[1] or '') .. ':' .. (meta[2] or '')
+end
+local function read_routing()
+  return {read_version(), call('HGETALL', prefix .. 'x'), call('HKEYS', prefix .. 'b')}
+end

@@ -1,19 +1,19 @@
--- settle(consumer, queue, numbers): acknowledge messages -> number of those that the consumer had
+-- settle_messages(consumer, queue, numbers): acknowledge messages -> number that the consumer had
 
 -- include delete_messages
 
-local function settle(who, queue, given)
-  local h, fields, held, numbers = P .. 'h:' .. who, {}, {}, {}
-  for i, number in ipairs(given) do fields[i] = queue .. ' ' .. number end
-  for i, there in ipairs(call('HMGET', h, unpack(fields))) do
-    if there then
-      held[#held + 1] = fields[i]
-      numbers[#numbers + 1] = given[i]
+local function settle_messages(consumer, queue, numbers)
+  local messages_key, fields, held_fields, held_numbers = prefix .. 'h:' .. consumer, {}, {}, {}
+  for i, number in ipairs(numbers) do fields[i] = queue .. ' ' .. number end
+  for i, entry in ipairs(call('HMGET', messages_key, unpack(fields))) do
+    if entry then
+      held_fields[#held_fields + 1] = fields[i]
+      held_numbers[#held_numbers + 1] = numbers[i]
     end
   end
-  if #held > 0 then
-    call('HDEL', h, unpack(held))
-    forget(queue, numbers)
+  if #held_fields > 0 then
+    call('HDEL', messages_key, unpack(held_fields))
+    delete_messages(queue, held_numbers)
   end
-  return #held
+  return #held_fields
 end

@@ -7,27 +7,27 @@
 
 -- include ledger
 
-local function told(section, pattern)
+local function read_info(section, pattern)
   local info = redis.pcall('INFO', section)
   return type(info) == 'string' and string.match(info, pattern) or ''
 end
-local L, run, t = P .. 'server', told('server', 'run_id:(%w+)'), now()
-local l = call('HMGET', L, 'run', 'life', 'boot', 'count', 'from')
-local life, boot, count = tonumber(l[2] or 0), tonumber(l[3] or 0), tonumber(l[4] or 0)
-local from = tonumber(l[5] or 0)
-if run ~= '' and l[1] ~= run then
-  life, boot = life + 1, count
-  call('PEXPIRE', L, LEDGER_TTL)
-  call('HSET', L, 'run', run, 'life', life, 'boot', boot)
-  if l[1] then
-    if told('persistence', 'aof_enabled:(%d)') == '1' then
-      call('HSET', L, 'hold', t + HOLD)
+local server_key, run, time = prefix .. 'server', read_info('server', 'run_id:(%w+)'), now()
+local stored = call('HMGET', server_key, 'run', 'life', 'boot', 'count', 'from')
+local incarnation, boot = tonumber(stored[2] or 0), tonumber(stored[3] or 0)
+local count, from = tonumber(stored[4] or 0), tonumber(stored[5] or 0)
+if run ~= '' and stored[1] ~= run then
+  incarnation, boot = incarnation + 1, count
+  call('PEXPIRE', server_key, LEDGER_MS)
+  call('HSET', server_key, 'run', run, 'life', incarnation, 'boot', boot)
+  if stored[1] then
+    if read_info('persistence', 'aof_enabled:(%d)') == '1' then
+      call('HSET', server_key, 'hold', time + CLAIM_REFUSAL_MS)
     else
-      from = life
+      from = incarnation
     end
   end
-  call('PEXPIRE', L, LEDGER_TTL)
+  call('PEXPIRE', server_key, LEDGER_MS)
 end
-if ARGV[1] ~= '' and ARGV[1] ~= run and tonumber(ARGV[2]) > boot then from = life end
-if from ~= tonumber(l[5] or 0) then call('HSET', L, 'from', from) end
-return {run, count, life, from}
+if ARGV[1] ~= '' and ARGV[1] ~= run and tonumber(ARGV[2]) > boot then from = incarnation end
+if from ~= tonumber(stored[5] or 0) then call('HSET', server_key, 'from', from) end
+return {run, count, incarnation, from}

@@ -6,16 +6,17 @@
 
 -- include row
 -- include claim_row
--- include in_session
+-- include session
 
-local t = now()
-if is_held(t) then
+if not is_session(ARGV[1], ARGV[2]) then return false end
+local time = now()
+if refuses_claims(time) then
   return redis.error_reply('WAIT it has just started, and finds out whether it was set back')
 end
-call('PEXPIRE', P .. 'rows', LEDGER_TTL)
-local said = claim(ARGV[3], ARGV[4], ARGV[5], ARGV[6])
-if said[1] == 'GRANTED' then
-  call('ZADD', P .. 'beats', t, ARGV[5])
-  said[5] = call('HINCRBY', P .. 'server', 'count', 1)
+first_write()
+local reply = claim_row(ARGV[3], ARGV[4], ARGV[5], ARGV[6])
+if reply[1] == 'GRANTED' then
+  call('ZADD', prefix .. 'beats', time, ARGV[5])
+  reply[5] = call('HINCRBY', prefix .. 'server', 'count', 1)
 end
-return said
+return reply

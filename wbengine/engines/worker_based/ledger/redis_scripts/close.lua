@@ -4,20 +4,22 @@
 
 -- include row
 
-local gone = now() - 15000
-if call('ZCOUNT', P .. 'c', gone, '+inf') == 0 then
-  for _, user in ipairs(call('ZRANGEBYSCORE', P .. 'users', '-inf', gone)) do
+local silent_since = now() - 15000
+if call('ZCOUNT', prefix .. 'c', silent_since, '+inf') == 0 then
+  for _, user in ipairs(call('ZRANGEBYSCORE', prefix .. 'users', '-inf', silent_since)) do
     if string.sub(user, -2) == '.c' then
-      call('ZREM', P .. 'users', user)
-      call('DEL', P .. 'session:' .. user)
+      call('ZREM', prefix .. 'users', user)
+      call('DEL', prefix .. 'session:' .. user)
     end
   end
 end
 for i = 2, #ARGV do
-  if call('EXISTS', P .. 'held:' .. ARGV[i]) == 0 then call('ZREM', P .. 'beats', ARGV[i]) end
+  if call('EXISTS', prefix .. 'held:' .. ARGV[i]) == 0 then
+    call('ZREM', prefix .. 'beats', ARGV[i])
+  end
 end
-call('ZREM', P .. 'users', ARGV[1])
-call('DEL', P .. 'session:' .. ARGV[1])
-if call('EXISTS', P .. 'users', P .. 'rows') == 0 then
-  call('DEL', P .. 'ledger', P .. 'server', P .. 'beats', P .. 'swept')
+call('ZREM', prefix .. 'users', ARGV[1])
+call('DEL', prefix .. 'session:' .. ARGV[1])
+if call('EXISTS', prefix .. 'users', prefix .. 'rows') == 0 then
+  call('DEL', prefix .. 'ledger', prefix .. 'server', prefix .. 'beats', prefix .. 'swept')
 end

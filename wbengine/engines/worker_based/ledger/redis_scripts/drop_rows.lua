@@ -4,13 +4,13 @@
 
 -- include row
 
-local rows, bodies = {}, {}
+local row_keys, body_keys = {}, {}
 for i, id in ipairs(ARGV) do
-  rows[i] = P .. 'r:' .. id
-  local there = call('HMGET', rows[i], 'h', 'b')
-  if there[1] and there[1] ~= '' then call('SREM', P .. 'held:' .. there[1], id) end
-  if there[2] then bodies[#bodies + 1] = P .. 'b:' .. there[2] end
+  row_keys[i] = prefix .. 'r:' .. id
+  local row = call('HMGET', row_keys[i], 'h', 'b')
+  if row[1] and row[1] ~= '' then call('SREM', prefix .. 'held:' .. row[1], id) end
+  if row[2] then body_keys[#body_keys + 1] = prefix .. 'b:' .. row[2] end
 end
-if #bodies > 0 then call('DEL', unpack(bodies)) end
-call('DEL', unpack(rows))
-call('ZREM', P .. 'rows', unpack(ARGV))
+if #body_keys > 0 then call('DEL', unpack(body_keys)) end
+call('DEL', unpack(row_keys))
+call('ZREM', prefix .. 'rows', unpack(ARGV))

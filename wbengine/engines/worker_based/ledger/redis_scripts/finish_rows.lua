@@ -5,28 +5,28 @@
 
 -- include row
 
-local t, holder, done, his, ended, seen = now(), ARGV[1], {}, {}, {}, {}
+local time, holder, flags, held_ids, row_times, rows = now(), ARGV[1], {}, {}, {}, {}
 for i = 3, #ARGV, 3 do
-  local id, there = ARGV[i], row(ARGV[i])
-  local held = is_held_by(holder, there, ARGV[i + 1]) and not seen[id]
-  done[#done + 1] = held and 1 or 0
+  local id, row = ARGV[i], read_row(ARGV[i])
+  local held = is_held_by(holder, row, ARGV[i + 1]) and not rows[id]
+  flags[#flags + 1] = held and 1 or 0
   if held then
-    seen[id] = there
-    his[#his + 1] = id
-    ended[#ended + 1] = t
-    ended[#ended + 1] = id
+    rows[id] = row
+    held_ids[#held_ids + 1] = id
+    row_times[#row_times + 1] = time
+    row_times[#row_times + 1] = id
   end
 end
-if #his == 0 then return done end
-call('SREM', P .. 'held:' .. holder, unpack(his))
-local gone = {}
+if #held_ids == 0 then return flags end
+call('SREM', prefix .. 'held:' .. holder, unpack(held_ids))
+local deleted_ids = {}
 for i = 3, #ARGV, 3 do
-  if done[i / 3] == 1 then
+  if flags[i / 3] == 1 then
     local id = ARGV[i]
-    call('HSET', P .. 'r:' .. id, 's', 'done', 'd', ARGV[i + 2], 'h', '', 'k', '')
-    if is_gone_when_done(id, seen[id][6], ARGV[2]) then gone[#gone + 1] = id end
+    call('HSET', prefix .. 'r:' .. id, 's', 'done', 'd', ARGV[i + 2], 'h', '', 'k', '')
+    if expire_done_row(id, rows[id][6], ARGV[2]) then deleted_ids[#deleted_ids + 1] = id end
   end
 end
-call('ZADD', P .. 'rows', unpack(ended))
-if #gone > 0 then call('ZREM', P .. 'rows', unpack(gone)) end
-return done
+call('ZADD', prefix .. 'rows', unpack(row_times))
+if #deleted_ids > 0 then call('ZREM', prefix .. 'rows', unpack(deleted_ids)) end
+return flags

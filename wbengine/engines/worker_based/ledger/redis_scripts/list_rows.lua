@@ -5,25 +5,28 @@
 
 -- include row
 
-local since, last, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local found, skip = {now()}, 0
-local function later(id)  -- as a sorted set sees it, whatever the locale
+local since, last_id, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local listed, offset = {now()}, 0
+-- Compare as a sorted set does, independent of the locale.
+local function is_later(id)
   for k = 1, #id do
-    local mine, other = string.byte(id, k), string.byte(last, k)
-    if mine ~= other then return not other or mine > other end
+    local byte, last_byte = string.byte(id, k), string.byte(last_id, k)
+    if byte ~= last_byte then return not last_byte or byte > last_byte end
   end
   return false
 end
-while #found <= most do
-  local some = call('ZRANGEBYSCORE', P .. 'rows', since, '+inf', 'WITHSCORES', 'LIMIT', skip, 500)
-  for i = 1, #some, 2 do
-    local id, at = some[i], some[i + 1]
-    if #found <= most and (at ~= since or later(id)) then
-      local there = row(id)
-      if there[1] then found[#found + 1] = {at, id, there[1], there[2], there[3]} end
+while #listed <= limit do
+  local page = call(
+    'ZRANGEBYSCORE', prefix .. 'rows', since, '+inf', 'WITHSCORES', 'LIMIT', offset, 500
+  )
+  for i = 1, #page, 2 do
+    local id, time = page[i], page[i + 1]
+    if #listed <= limit and (time ~= since or is_later(id)) then
+      local row = read_row(id)
+      if row[1] then listed[#listed + 1] = {time, id, row[1], row[2], row[3]} end
     end
   end
-  if #some < 1000 then break end
-  skip = skip + 500
+  if #page < 1000 then break end
+  offset = offset + 500
 end
-return found
+return listed

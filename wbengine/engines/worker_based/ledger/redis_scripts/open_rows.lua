@@ -7,19 +7,20 @@
 -- include row
 -- include create_row
 -- include register
--- include in_session
+-- include session
 
-local t, new = now(), {}
+if not is_session(ARGV[1], ARGV[2]) then return false end
+local time, row_times = now(), {}
 for i = 6, #ARGV, 2 do
   local id, epoch = ARGV[i], ARGV[i + 1]
-  local there = row(id)
-  if not there[1]
-    or (ARGV[4] == '1' and there[2] == 'open' and tonumber(there[1]) < tonumber(epoch))
+  local row = read_row(id)
+  if not row[1]
+    or (ARGV[4] == '1' and row[2] == 'open' and tonumber(row[1]) < tonumber(epoch))
   then
-    make(id, epoch, ledger()[2] or 0, ARGV[5])
-    new[#new + 1] = t
-    new[#new + 1] = id
+    create_row(id, epoch, ledger_info()[2] or 0, ARGV[5])
+    row_times[#row_times + 1] = time
+    row_times[#row_times + 1] = id
   end
 end
-if #new > 0 then call('ZADD', P .. 'rows', unpack(new)) end
-return here(ARGV[3], ARGV[1], t)
+if #row_times > 0 then call('ZADD', prefix .. 'rows', unpack(row_times)) end
+return register_user(ARGV[3], ARGV[1], time)

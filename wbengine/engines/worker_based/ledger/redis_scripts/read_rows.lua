@@ -7,7 +7,7 @@
 
 local rows = {}
 for i, id in ipairs(ARGV) do
-  local there = row(id)
-  rows[i] = {there[1], there[2], there[3], there[5] and whole(there[4], there[5]) or there[4]}
+  local row = read_row(id)
+  rows[i] = {row[1], row[2], row[3], row[5] and full_result(row[4], row[5]) or row[4]}
 end
 return rows

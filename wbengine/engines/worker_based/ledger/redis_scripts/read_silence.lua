@@ -5,5 +5,5 @@
 
 -- include row
 
-local beat = call('ZSCORE', P .. 'beats', ARGV[1])
-return beat and now() - beat
+local heartbeat = call('ZSCORE', prefix .. 'beats', ARGV[1])
+return heartbeat and now() - heartbeat

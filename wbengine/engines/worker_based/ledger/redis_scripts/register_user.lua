@@ -7,4 +7,4 @@
 -- include row
 -- include register
 
-return here(ARGV[1], ARGV[2], now(), true)
+return register_user(ARGV[1], ARGV[2], now(), true)

@@ -5,10 +5,11 @@
 
 -- include row
 -- include release_row
--- include in_session
+-- include session
 
-local id, there = ARGV[3], row(ARGV[3])
-if not is_held_by(ARGV[5], there, ARGV[4]) then return 0 end
-call('PEXPIRE', P .. 'rows', LEDGER_TTL)
-unclaim(id, ARGV[5], now())
+if not is_session(ARGV[1], ARGV[2]) then return false end
+local id, row = ARGV[3], read_row(ARGV[3])
+if not is_held_by(ARGV[5], row, ARGV[4]) then return 0 end
+first_write()
+release_row(id, ARGV[5], now())
 return 1

@@ -6,13 +6,13 @@
 -- include row
 -- include register
 
-call('PEXPIRE', P .. 'rows', LEDGER_TTL)
-local t, held = now(), P .. 'held:' .. ARGV[3]
-call('ZADD', P .. 'beats', t, ARGV[3])
--- What runs for days is still there when it ends.
-local one = call('SRANDMEMBER', held)
-local left = one and call('PTTL', P .. 'r:' .. one) or -1
-if left >= 0 and left < ROW_TTL / 2 then
-  for _, id in ipairs(call('SMEMBERS', held)) do prolong(id) end
+first_write()
+local time, held_key = now(), prefix .. 'held:' .. ARGV[3]
+call('ZADD', prefix .. 'beats', time, ARGV[3])
+-- The row of a task that runs for days must not expire before the task ends.
+local sample = call('SRANDMEMBER', held_key)
+local remaining = sample and call('PTTL', prefix .. 'r:' .. sample) or -1
+if remaining >= 0 and remaining < ROW_MS / 2 then
+  for _, id in ipairs(call('SMEMBERS', held_key)) do prolong_row(id) end
 end
-return here(ARGV[1], ARGV[2], t, true)
+return register_user(ARGV[1], ARGV[2], time, true)

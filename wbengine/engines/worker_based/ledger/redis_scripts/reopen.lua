@@ -6,14 +6,17 @@
 
 -- include row
 
-local id, there = ARGV[1], row(ARGV[1])
-if not there[1] then return false end
-if there[2] == 'done' then return {whole(there[4], there[5])} end
-if tonumber(there[1]) < tonumber(ARGV[2]) then
-  call('PEXPIRE', P .. 'rows', LEDGER_TTL)
-  call('HSET', P .. 'r:' .. id, 'e', ARGV[2], 's', 'open', 'h', '', 'k', '', 'l', ledger()[2] or 0)
-  prolong(id)
-  if there[3] then call('SREM', P .. 'held:' .. there[3], id) end
-  call('ZADD', P .. 'rows', now(), id)
+local id, row = ARGV[1], read_row(ARGV[1])
+if not row[1] then return false end
+if row[2] == 'done' then return {full_result(row[4], row[5])} end
+if tonumber(row[1]) < tonumber(ARGV[2]) then
+  first_write()
+  local incarnation = ledger_info()[2] or 0
+  call(
+    'HSET', prefix .. 'r:' .. id, 'e', ARGV[2], 's', 'open', 'h', '', 'k', '', 'l', incarnation
+  )
+  prolong_row(id)
+  if row[3] then call('SREM', prefix .. 'held:' .. row[3], id) end
+  call('ZADD', prefix .. 'rows', now(), id)
 end
 return 1

@@ -6,15 +6,15 @@
 
 -- include row
 
-local done, revoked = {}, 0
+local flags, revoked = {}, 0
 for i = 1, #ARGV, 2 do
-  local there, epoch = row(ARGV[i]), ARGV[i + 1]
-  local theirs = epoch ~= '' and there[1] and tonumber(there[1]) > tonumber(epoch)
-  local mine = there[2] == 'open' and not theirs
-  if mine then
-    remove(ARGV[i], false)
+  local row, epoch = read_row(ARGV[i]), ARGV[i + 1]
+  local is_later = epoch ~= '' and row[1] and tonumber(row[1]) > tonumber(epoch)
+  local is_revoked = row[2] == 'open' and not is_later
+  if is_revoked then
+    remove_row(ARGV[i], false)
     revoked = revoked + 1
   end
-  done[#done + 1] = mine and 1 or 0
+  flags[#flags + 1] = is_revoked and 1 or 0
 end
-return {done, revoked > 0 and call('HINCRBY', P .. 'server', 'count', revoked)}
+return {flags, revoked > 0 and call('HINCRBY', prefix .. 'server', 'count', revoked)}

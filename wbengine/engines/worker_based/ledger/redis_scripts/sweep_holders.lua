@@ -4,6 +4,8 @@
 
 -- include row
 
-for _, holder in ipairs(call('ZRANGEBYSCORE', P .. 'beats', '-inf', now() - ARGV[1])) do
-  if call('EXISTS', P .. 'held:' .. holder) == 0 then call('ZREM', P .. 'beats', holder) end
+for _, holder in ipairs(call('ZRANGEBYSCORE', prefix .. 'beats', '-inf', now() - ARGV[1])) do
+  if call('EXISTS', prefix .. 'held:' .. holder) == 0 then
+    call('ZREM', prefix .. 'beats', holder)
+  end
 end

@@ -5,17 +5,17 @@
 
 -- include row
 
-local t = now()
-local before = t - ARGV[1]
-local ids = call('ZRANGEBYSCORE', P .. 'rows', '-inf', before, 'LIMIT', ARGV[2], 500)
+local time = now()
+local before = time - ARGV[1]
+local ids = call('ZRANGEBYSCORE', prefix .. 'rows', '-inf', before, 'LIMIT', ARGV[2], 500)
 local removed, kept = 0, 0
 for _, id in ipairs(ids) do
-  local there = row(id)
-  local beat = there[3] and call('ZSCORE', P .. 'beats', there[3])
-  if (beat and tonumber(beat) > before) or (ARGV[3] == '1' and there[2] ~= 'done') then
+  local row = read_row(id)
+  local heartbeat = row[3] and call('ZSCORE', prefix .. 'beats', row[3])
+  if (heartbeat and tonumber(heartbeat) > before) or (ARGV[3] == '1' and row[2] ~= 'done') then
     kept = kept + 1
   else
-    remove(id, there[3], there[5])
+    remove_row(id, row[3], row[5])
     removed = removed + 1
   end
 end
