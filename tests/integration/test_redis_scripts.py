@@ -1,0 +1,709 @@
+"""Each Lua script, run directly in a Redis: its result, its refusal and its guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from redis import exceptions as errors
+
+from tests.support import brokers
+from wbengine.engines.worker_based.ledger import base
+from wbengine.engines.worker_based.ledger import ledger_scripts as ledger
+from wbengine.engines.worker_based.ledger.ledger_scripts import ClaimAttempt
+from wbengine.transports import _redis_scripts as transport
+from wbengine.transports._redis_link import Link, Place, Step
+
+T = TypeVar("T")
+
+ATTEMPT = ClaimAttempt("a", 1, "w", "claim 1")
+OPEN = base.Row("a", 1, base.ROW_OPEN)
+CLAIMED = base.Row("a", 1, base.ROW_CLAIMED, "w")
+
+
+class Server:
+    """A Redis with an exchange, the queues `q` and `replies`, and a ledger with the user `u`."""
+
+    def __init__(self, url: str, client: Any) -> None:
+        self.place = Place.parse(url)
+        self.link = Link(self.place)
+        self.client = client
+        self(transport.declare_exchange("data", "ex"))
+        for queue in "q", "replies":
+            self(transport.declare_queue("data", queue, False))
+            self(transport.bind("ex", queue, queue))
+        self(ledger.arrive("", 0))
+        self(ledger.register_user("digest", "u"))
+        self(ledger.reconcile("u", 0, ()))
+
+    def __call__(self, step: Step[T]) -> T:
+        return self.link.run(step)
+
+    def key(self, name: str) -> str:
+        return self.place.prefix + name
+
+    def contents(self) -> dict[bytes, bytes]:
+        """Return the values of all keys."""
+        return {key: self.client.dump(key) for key in self.client.keys("*")}
+
+    def batch(
+        self, *messages: bytes, queue: str = "q", priority: int = 5, **bodies: str
+    ) -> transport.RoutedBatch:
+        routed = [transport.RoutedMessage(priority, data, [queue]) for data in messages]
+        version = self(transport.read_routes()).version
+        return transport.RoutedBatch(version, routed, {int(n[1:]): id for n, id in bodies.items()})
+
+    def publish(self, *messages: bytes, **options: Any) -> list[int] | None:
+        return self(transport.publish(self.batch(*messages, **options))).result
+
+    def take(
+        self, limit: int = 10, number: str = "1", queue: str = "q"
+    ) -> Sequence[transport.TakenEntry]:
+        """Join, take messages and claim their rows for the holder `w`."""
+        assert self(transport.join("c", "data"))
+        order = transport.Take("c", number, "w", "digest", True, [(limit, [queue])])
+        entries = self(transport.take(order))
+        assert entries is not None
+        return entries
+
+    def open(self, *rows: tuple[str, int], replace: bool = False, session: int = 0) -> Any:
+        rows = rows or (("a", 1),)
+        return self(ledger.open_rows("u", session, "digest", rows, replace=replace, ttl=""))
+
+    def open_and_publish(
+        self, row: transport.OpenedRow, session: int = 0, life: int = 1, **batch: Any
+    ) -> transport.Publication[transport.Opened | transport.OtherSession]:
+        routed = batch.pop("routed", None) or self.batch(request(row.id, row.epoch), **batch)
+        return self(
+            transport.open_and_publish(routed, [row], "u", session, "digest", "", life)
+        )
+
+    def claim(self, attempt: ClaimAttempt = ATTEMPT, session: int = 0) -> Any:
+        return self(ledger.claim("u", session, attempt))
+
+    def row(self, id: str = "a") -> base.Row | None:
+        return self(ledger.read_rows([id]))[0]
+
+    def finish(
+        self, epoch: int = 1, number: str = "1", order: transport.Take | None = None, **batch: Any
+    ) -> transport.Publication[transport.Finished]:
+        """Finish the request `a`, which the consumer `c` took."""
+        finished = transport.FinishedRequest("a", epoch, "c", "q", number)
+        routed = batch.pop("routed", None) or self.batch(b"reply", queue="replies", **batch)
+        return self(transport.finish_requests(routed, [finished], "w", "", order))
+
+
+def request(id: str = "a", epoch: int = 1) -> bytes:
+    """Return a message with the label of a row."""
+    return b"!%b %d digest\nrequest" % (id.encode(), epoch)
+
+
+@pytest.fixture
+def server(redis_url: Any, client: Any) -> Iterator[Server]:
+    started = Server(str(redis_url), client)
+    yield started
+    started.link.close()
+    client.flushdb()
+
+
+# -- declarations
+
+
+def test_declare_exchange_returns_id_of_existing_data(server: Server) -> None:
+    before = server.contents()
+    assert server(transport.declare_exchange("other", "ex")) == "data"
+    assert server.contents() == before
+    server.client.flushdb()
+    assert server(transport.declare_exchange("new", "ex")) == "new"
+
+
+def test_declare_queue_keeps_messages_of_existing_queue(server: Server) -> None:
+    server.publish(b"m")
+    before = server.contents()
+    assert server(transport.declare_queue("other", "q", False)) == "data"
+    assert server.contents() == before
+    server(transport.declare_queue("other", "owned", True))
+    assert server.client.zrange(server.key("own"), 0, -1) == [b"owned"]
+
+
+def test_bind_and_unbind_change_the_version_only_with_the_bindings(server: Server) -> None:
+    old = server(transport.read_routes())
+    assert old.bindings == [("q", "ex", "q"), ("replies", "ex", "replies")]
+    server(transport.bind("ex", "q", "q"))
+    server(transport.unbind("ex", "q", "other"))
+    assert server(transport.read_routes()) == old
+    server(transport.bind("ex", "q", "other"))
+    bound = server(transport.read_routes())
+    assert ("q", "ex", "other") in bound.bindings
+    server(transport.unbind("ex", "q", "other"))
+    unbound = server(transport.read_routes())
+    assert unbound.bindings == old.bindings
+    assert len({old.version, bound.version, unbound.version}) == 3
+
+
+def test_delete_queue_removes_messages_and_bindings(server: Server) -> None:
+    batch = server.batch(b"m")
+    server.publish(b"1", b"2")
+    assert server(transport.delete_queue("q")) == 2
+    assert server(transport.count_messages("q")) == 0
+    refused = server(transport.publish(batch))
+    assert refused.result is None
+    assert refused.routing == server(transport.read_routes())
+    assert refused.routing.bindings == [("replies", "ex", "replies")]
+    assert server.publish(b"m") == [0]
+
+
+def test_purge_queue_keeps_taken_messages(server: Server) -> None:
+    server.publish(b"1", b"2", b"3")
+    server.take(1)
+    assert server(transport.purge_queue("q")) == 2
+    assert server(transport.requeue("c", "q", "1", True))
+    assert server(transport.count_messages("q")) == 1
+
+
+# -- publishing
+
+
+def test_publish_is_refused_without_a_change_if_the_routing_is_old(server: Server) -> None:
+    batch = server.batch(b"m")
+    server(transport.bind("ex", "q", "new"))
+    before = server.contents()
+    refused = server(transport.publish(batch))
+    assert refused == transport.Publication(None, server(transport.read_routes()))
+    assert server.contents() == before
+
+
+def test_publish_is_refused_without_a_change_if_a_body_is_missing(server: Server) -> None:
+    server.client.set(server.key("b:aa"), b"body")
+    before = server.contents()
+    assert server.publish(b"1", b"2", n0="aa", n1="bb") is None
+    assert server.contents() == before
+    assert server.publish(b"1", b"2", n0="aa") == [1, 1]
+
+
+def test_publish_adds_messages_in_order_of_priority_and_time(server: Server) -> None:
+    assert server.publish(b"1", b"2") == [1, 1]
+    assert server.publish(b"3", priority=9) == [1]
+    assert server.publish(b"lost", queue="no queue") == [0]
+    assert server(transport.count_messages("q")) == 3
+    assert [entry.data for entry in server.take()] == [b"3", b"1", b"2"]
+
+
+@pytest.mark.parametrize(("session", "life"), [(1, 1), (0, 2)], ids=["session", "incarnation"])
+def test_open_and_publish_does_nothing_in_another_session(
+    server: Server, session: int, life: int
+) -> None:
+    before = server.contents()
+    row = transport.OpenedRow("a", 1, 1, "")
+    refused = server.open_and_publish(row, session, life)
+    assert refused == transport.Publication(transport.OtherSession(1, 0))
+    assert server.contents() == before
+
+
+def test_open_and_publish_repeats_only_what_was_not_executed(server: Server) -> None:
+    opened = transport.Publication(transport.Opened([1], transport.Registration("digest", 0)))
+    assert server.open_and_publish(transport.OpenedRow("a", 1, 5, "")) == opened
+    assert server.row() == OPEN
+    server(ledger.drop_rows(["a"]))
+    before = server.contents()
+    assert server.open_and_publish(transport.OpenedRow("a", 1, 5, "1")) == opened
+    assert {**server.contents(), **before} == before
+    assert server.open_and_publish(transport.OpenedRow("a", 1, 6, "1")) == opened
+    assert (server.row(), server(transport.count_messages("q"))) == (OPEN, 2)
+
+
+def test_open_and_publish_does_not_change_an_existing_row(server: Server) -> None:
+    server.open(("a", 7))
+    server.open_and_publish(transport.OpenedRow("a", 1, 1, ""))
+    assert server.row() == base.Row("a", 7, base.ROW_OPEN)
+
+
+def test_open_and_publish_is_refused_like_publish(server: Server) -> None:
+    batch = server.batch(request())
+    server(transport.bind("ex", "q", "new"))
+    before = server.contents()
+    row = transport.OpenedRow("a", 1, 1, "")
+    assert server.open_and_publish(row, routed=batch).routing is not None
+    assert server.open_and_publish(row, n0="aa") == transport.Publication(None)
+    assert server.contents() == before
+
+
+# -- consuming
+
+
+def test_join_is_refused_without_a_change_if_the_data_is_new(server: Server) -> None:
+    before = server.contents()
+    assert not server(transport.join("c", "earlier data"))
+    assert server.contents() == before
+    assert server(transport.join("c", ""))
+
+
+def test_take_of_unknown_consumer_changes_nothing(server: Server) -> None:
+    server.open()
+    server.publish(request())
+    before = server.contents()
+    order = transport.Take("c", "1", "w", "digest", True, [(10, ["q"])])
+    assert server(transport.take(order)) is None
+    assert server.contents() == before
+
+
+def test_take_claims_rows_and_obeys_limits_of_groups(server: Server) -> None:
+    server.open(("a", 1), ("b", 1))
+    server.publish(request("a"), request("missing"), b"no label", request("b"))
+    first, second, third = server.take(3)
+    assert first == transport.TakenEntry(
+        0, "q", "1", request("a"), transport.ClaimReply("GRANTED", 1, "w", b"", 1)
+    )
+    assert second.claim == transport.ClaimReply("MISSING", 1, None, b"", None)
+    assert third == transport.TakenEntry(0, "q", "3", b"no label", None)
+    assert server.row("a") == CLAIMED
+    assert server.row("b") == base.Row("b", 1, base.ROW_OPEN)
+    assert server(transport.count_messages("q")) == 1
+
+
+def test_settle_keeps_messages_that_the_consumer_does_not_have(server: Server) -> None:
+    server.publish(b"1", b"2")
+    server.take(1)
+    before = server.contents()
+    assert server(transport.settle("other", "q", ["1"])) == 0
+    assert server(transport.settle("c", "q", ["2"])) == 0
+    assert server.contents() == before
+    assert server(transport.settle("c", "q", ["1", "2"])) == 1
+    assert server.client.hkeys(server.key("d:q")) == [b"2"]
+
+
+def test_refuse_removes_the_message_and_its_claim(server: Server) -> None:
+    server.open()
+    server.publish(request(), b"2")
+    server.take(1)
+    before = server.contents()
+    server(transport.refuse("c", "q", "2"))
+    assert server.contents() == before
+    server(transport.refuse("c", "q", "1"))
+    assert server.row() == OPEN
+    assert server.client.hkeys(server.key("d:q")) == [b"2"]
+
+
+@pytest.mark.parametrize("delivered", [False, True])
+def test_requeue_returns_the_message_to_its_place(server: Server, delivered: bool) -> None:
+    server.open()
+    server.publish(request(), b"2")
+    server.take(1)
+    assert server(transport.requeue("c", "q", "1", delivered))
+    assert not server(transport.requeue("c", "q", "1", delivered))
+    assert server.row() == (CLAIMED if delivered else OPEN)
+    numbers = [entry.number for entry in server.take(number="2")]
+    assert numbers == ["1r" if delivered else "1", "2"]
+
+
+def test_notify_wakes_up_only_for_a_queue_with_messages(server: Server) -> None:
+    server(transport.notify("q"))
+    assert not server.client.exists(server.key("bell:q"))
+    server.publish(b"m")
+    server.client.delete(server.key("bell:q"))
+    for _ in range(2):
+        server(transport.notify("q"))
+    assert server.client.llen(server.key("bell:q")) == 1
+
+
+def test_end_wait_ends_the_next_wait_of_the_consumer(server: Server) -> None:
+    server(transport.end_wait("c"))
+    assert server.client.blpop(server.key("n:c"), 60) is not None
+    assert not server.client.exists(server.key("n:other"))
+
+
+def test_tend_requeues_messages_of_dead_consumers_after_an_interval(server: Server) -> None:
+    server.publish(b"m")
+    server.take()
+    server.client.zadd(server.key("c"), {"c": 0})
+    assert server(transport.tend(10, "", (), ())) == 0  # nobody has called it for 10 s
+    server.client.hset(server.key("m"), "since", 0)
+    assert server(transport.tend(10, "c", (), ())) == 0  # the consumer itself reports
+    server.client.zadd(server.key("c"), {"c": 0})
+    assert server(transport.tend(10, "", (), ())) == 1
+    assert server(transport.join("c", ""))
+    assert [entry.number for entry in server.take(number="2")] == ["1r"]
+
+
+def test_tend_deletes_owned_queues_of_silent_owners(server: Server) -> None:
+    server(transport.declare_queue("data", "mine", True))
+    server(transport.declare_queue("data", "theirs", True))
+    server(transport.tend(10, "", (), ()))
+    server.client.hset(server.key("m"), "since", 0)
+    server.client.zadd(server.key("own"), {"mine": 0, "theirs": 0})
+    server(transport.tend(10, "", ["mine"], ["theirs"]))
+    assert server.client.zrange(server.key("own"), 0, -1) == [b"mine"]
+    assert server.client.smembers(server.key("qs")) == {b"q", b"replies", b"mine"}
+
+
+def test_leave_requeues_messages_and_keeps_data_with_messages(server: Server) -> None:
+    server.open(("a", 1), ("b", 1), ("c", 1))
+    server.publish(*map(request, "abc"))
+    server.take(1, number="1")
+    server.take(1, number="2")
+    server.take(1, number="3")
+    assert not server(transport.leave("c", ["2", "3:3"]))
+    assert [server.row(id).state for id in "abc"] == [  # type: ignore[union-attr]
+        base.ROW_CLAIMED, base.ROW_OPEN, base.ROW_OPEN,
+    ]  # fmt: skip
+    assert [entry.number for entry in server.take(number="4")] == ["1r", "2", "3"]
+
+
+def test_leave_of_the_last_consumer_deletes_all_keys_of_queues(server: Server) -> None:
+    server.publish(b"m")
+    server.take()
+    server(transport.settle("c", "q", ["1"]))
+    assert server(transport.leave("c", ()))
+    names = {key.partition(b"}:")[2] for key in server.client.keys("*")}
+    assert names == {b"ledger", b"server", b"users", b"session:u"} | ({b"beats"} & names)
+
+
+# -- finishing
+
+
+def test_finish_requests_stores_publishes_acknowledges_and_takes(server: Server) -> None:
+    server.open(("a", 1), ("b", 1))
+    server.publish(request("a"), request("b"))
+    server.take(1)
+    order = transport.Take("c", "2", "w", "digest", False, [(1, ["q"])])
+    result = server.finish(order=order).result
+    assert result is not None and result.taken is not None
+    assert result.counts == [1]
+    assert [(entry.number, entry.claim.verdict) for entry in result.taken if entry.claim] == [
+        ("2", "GRANTED")
+    ]
+    assert server.row() == base.Row("a", 1, base.ROW_DONE, None, b"reply")
+    assert server(transport.count_messages("replies")) == 1
+    assert server.client.hkeys(server.key("d:q")) == [b"2"]
+    assert server.finish().result == transport.Finished([1], None)  # sent again
+    assert server(transport.count_messages("replies")) == 2
+
+
+@pytest.mark.parametrize("lost", ["epoch", "holder"])
+def test_finish_requests_of_a_lost_row_publishes_nothing(server: Server, lost: str) -> None:
+    server.open()
+    server.publish(request())
+    server.take()
+    server(ledger.reopen("a", 2))
+    epoch, holder = (1, "w") if lost == "epoch" else (2, "other")
+    server.claim(ClaimAttempt("a", 2, holder, "claim 2"))
+    row = server.row()
+    assert server.finish(epoch).result == transport.Finished([-1], None)
+    assert server.row() == row
+    assert server(transport.count_messages("replies")) == 0
+    assert not server.client.exists(server.key("d:q"))
+
+
+def test_finish_requests_without_a_row_publishes_the_reply(server: Server) -> None:
+    server.open()
+    server.publish(request())
+    server.take()
+    server(ledger.drop_rows(["a"]))
+    assert server.finish().result == transport.Finished([1], None)
+    assert server.row() is None
+    assert server(transport.count_messages("replies")) == 1
+
+
+def test_finish_requests_is_refused_like_publish(server: Server) -> None:
+    server.open()
+    server.publish(request())
+    server.take()
+    batch = server.batch(b"reply", queue="replies")
+    server(transport.bind("ex", "q", "new"))
+    before = server.contents()
+    assert server.finish(routed=batch).routing is not None
+    assert server.finish(n0="aa") == transport.Publication(None)
+    assert server.contents() == before
+
+
+# -- users of the ledger
+
+
+def test_arrive_detects_an_incarnation_with_less_data(server: Server) -> None:
+    arrival = server(ledger.arrive("", 0))
+    assert arrival == ledger.Arrival(arrival.run_id, 0, 1, 0)
+    assert server(ledger.arrive(arrival.run_id, 0)) == arrival
+    assert server(ledger.arrive("earlier", 0)).intact_since == 0
+    assert server(ledger.arrive("earlier", 1)).intact_since == 1
+
+
+def test_register_user_keeps_the_digest_of_an_existing_ledger(server: Server) -> None:
+    assert server(ledger.register_user("new", "v")) == transport.Registration("digest", 0)
+    assert server.client.zrange(server.key("users"), 0, -1) == [b"u", b"v"]
+    server.client.delete(server.key("ledger"))
+    assert server(ledger.register_user("new", "v")).digest == "new"
+
+
+def test_steps_of_a_closed_session_change_nothing(server: Server) -> None:
+    server.open()
+    server.claim()
+    server(ledger.reconcile("u", 1, ()))
+    before = server.contents()
+    assert server.open(("b", 1)) is None
+    assert server.claim(ClaimAttempt("a", 1, "w", "claim 2")) is None
+    assert server(ledger.release("u", 0, "a", 1, "w")) is None
+    assert server.open_and_publish(transport.OpenedRow("b", 1, 1, "")) == transport.Publication(
+        transport.OtherSession(1, 1)
+    )
+    server(ledger.reconcile("u", 0, ()))  # a late command
+    assert server.contents() == before
+    assert server.open(("b", 1), session=1) is not None
+
+
+def test_reconcile_reverses_only_the_given_claims(server: Server) -> None:
+    server.open(("a", 1), ("b", 1))
+    server.claim()
+    server.claim(ClaimAttempt("b", 1, "w", "another claim"))
+    server(ledger.reconcile("u", 1, [ATTEMPT, ClaimAttempt("b", 1, "w", "unknown")]))
+    assert server.row("a") == OPEN
+    assert server.row("b") == base.Row("b", 1, base.ROW_CLAIMED, "w")
+
+
+def test_close_deletes_the_ledger_with_its_last_user_unless_rows_exist(server: Server) -> None:
+    server(ledger.register_user("digest", "v"))
+    server(ledger.renew("digest", "u", "w"))
+    server(ledger.close("v", []))
+    assert server.client.exists(server.key("ledger"))
+    assert server(ledger.read_silence("w")) is not None
+    server.open()
+    server(ledger.close("u", ["w"]))
+    assert server.client.exists(server.key("ledger"))
+    assert server(ledger.read_silence("w")) is None
+    server(ledger.drop_rows(["a"]))
+    server(ledger.close("u", []))
+    assert not server.client.exists(*map(server.key, ("ledger", "server", "users", "session:u")))
+
+
+# -- rows
+
+
+def test_open_rows_keeps_existing_rows_and_replaces_only_open_ones(server: Server) -> None:
+    assert server.open(("a", 2), ("b", 2)) == transport.Registration("digest", 0)
+    server.claim(ClaimAttempt("b", 2, "w", "claim 1"))
+    before = server(ledger.read_rows(["a", "b"]))
+    server.open(("a", 3), ("b", 3))
+    assert server(ledger.read_rows(["a", "b"])) == before
+    server.open(("a", 1), ("b", 3), replace=True)
+    assert server(ledger.read_rows(["a", "b"])) == before
+    server.open(("a", 3), replace=True)
+    assert server.row() == base.Row("a", 3, base.ROW_OPEN)
+
+
+def test_claim_is_granted_to_one_holder_and_can_be_repeated(server: Server) -> None:
+    server.open(("a", 2))
+    before = server.contents()
+    assert server.claim(ClaimAttempt("a", 1, "w", "1")).verdict == base.STALE
+    assert server.claim(ClaimAttempt("a", 3, "w", "1")).verdict == base.MISSING
+    assert server.claim(ClaimAttempt("b", 1, "w", "1")).verdict == base.MISSING
+    assert server.contents() == before
+    granted = ClaimAttempt("a", 2, "w", "1")
+    assert server.claim(granted) == transport.ClaimReply("GRANTED", 2, "w", b"", 1)
+    held = transport.ClaimReply("HELD", 2, "w", b"", None)
+    assert server.claim(ClaimAttempt("a", 2, "other", "2")) == held
+    assert server.claim(ClaimAttempt("a", 2, "w", "2")) == held
+    assert server.claim(granted).verdict == "GRANTED"
+    server(ledger.finish_rows("w", "", [("a", 2, b"result")]))
+    done = transport.ClaimReply("DONE", 2, None, b"result", None)
+    assert server.claim(granted) == done
+
+
+def test_claim_is_refused_while_a_server_has_just_restarted(server: Server) -> None:
+    server.open()
+    server.client.hset(server.key("server"), "hold", server.client.time()[0] * 1000 + 2000)
+    before = server.contents()
+    with pytest.raises(errors.ResponseError, match="WAIT"):
+        server.claim()
+    assert server.contents() == before
+
+
+def test_renew_records_a_heartbeat_and_prolongs_rows(server: Server) -> None:
+    assert server(ledger.read_silence("w")) is None
+    server.open()
+    server.claim()
+    server.client.pexpire(server.key("r:a"), 60_000)
+    server.client.zadd(server.key("beats"), {"w": 0})
+    assert server(ledger.renew("digest", "u", "w")) == transport.Registration("digest", 1)
+    silence = server(ledger.read_silence("w"))
+    assert silence is not None and silence < 10**9
+    assert server.client.pttl(server.key("r:a")) > 60_000
+
+
+def test_finish_rows_changes_only_rows_of_the_holder(server: Server) -> None:
+    server.open(("a", 1), ("b", 1), ("c", 1))
+    server.claim()
+    server.claim(ClaimAttempt("b", 1, "other", "2"))
+    others = server(ledger.read_rows(["b", "c"]))
+    results = [("a", 1, b"1"), ("b", 1, b"2"), ("c", 1, b"3"), ("d", 1, b"4"), ("a", 1, b"5")]
+    assert server(ledger.finish_rows("w", "", results)) == [True, False, False, False, False]
+    assert server.row() == base.Row("a", 1, base.ROW_DONE, None, b"1")
+    assert server(ledger.read_rows(["b", "c"])) == others
+
+
+def test_release_changes_only_a_row_of_the_holder(server: Server) -> None:
+    server.open()
+    server.claim()
+    before = server.contents()
+    assert server(ledger.release("u", 0, "a", 1, "other")) is False
+    assert server(ledger.release("u", 0, "a", 2, "w")) is False
+    assert server.contents() == before
+    assert server(ledger.release("u", 0, "a", 1, "w")) is True
+    assert server.row() == OPEN
+
+
+def test_reopen_takes_a_row_from_its_holder(server: Server) -> None:
+    assert server(ledger.reopen("a", 2)) is None
+    server.open()
+    server.claim()
+    assert server(ledger.reopen("a", 2)) == ledger.Reopening(None)
+    row = server.row()
+    assert row == base.Row("a", 2, base.ROW_OPEN)
+    assert server(ledger.finish_rows("w", "", [("a", 1, b"late")])) == [False]
+    assert server(ledger.reopen("a", 2)) == ledger.Reopening(None)
+    assert server.row() == row
+    server.claim(ClaimAttempt("a", 2, "w", "2"))
+    server(ledger.finish_rows("w", "", [("a", 2, b"result")]))
+    assert server(ledger.reopen("a", 3)) == ledger.Reopening(b"result")
+
+
+def test_revoke_rows_removes_only_open_rows_up_to_an_epoch(server: Server) -> None:
+    server.open(("a", 1), ("b", 2), ("c", 2), ("d", 2))
+    server.claim()
+    revocation = server(
+        ledger.revoke_rows([("a", None), ("b", 1), ("c", 2), ("d", None), ("e", None)])
+    )
+    assert revocation == ledger.Revocation([False, False, True, True, False], 3)
+    assert server(ledger.list_ids()) == {"a", "b"}
+    assert server(ledger.revoke_rows([("a", None)])) == ledger.Revocation([False], 0)
+
+
+def test_drop_rows_removes_rows_in_any_state(server: Server) -> None:
+    server.open(("a", 1), ("b", 1))
+    server.claim()
+    server(ledger.drop_rows(["a", "b", "c"]))
+    assert server(ledger.list_ids()) == set()
+    assert server(ledger.read_rows(["a", "b"])) == [None, None]
+    assert not server.client.exists(server.key("held:w"))
+
+
+def test_list_rows_returns_pages_in_order_of_time_and_id(server: Server) -> None:
+    server.open(("b", 1), ("a", 1))
+    server.claim()
+    server.client.zadd(server.key("rows"), {"a": 5, "b": 5})
+    pages = [server(ledger.list_rows("-inf", "", 1)), server(ledger.list_rows("5", "a", 10))]
+    assert [[(at, row.id, row.state) for at, row in page] for page in pages] == [
+        [(5, "a", base.ROW_CLAIMED)],
+        [(5, "b", base.ROW_OPEN)],
+    ]
+
+
+def test_reserve_sweep_returns_true_to_one_caller(server: Server) -> None:
+    assert server(ledger.reserve_sweep(60_000))
+    assert not server(ledger.reserve_sweep(60_000))
+    assert 0 < server.client.pttl(server.key("swept")) <= 60_000
+
+
+def test_sweep_rows_keeps_rows_of_holders_with_heartbeats(server: Server) -> None:
+    server.open(("a", 1), ("b", 1), ("c", 1))
+    server.claim()
+    server.client.zadd(server.key("rows"), {"a": 5, "b": 5})
+    assert server(ledger.sweep_rows(60_000, 0, True)) == ledger.Swept(0, 2, False)
+    assert server(ledger.sweep_rows(60_000, 0, False)) == ledger.Swept(1, 1, False)
+    assert server(ledger.list_ids()) == {"a", "c"}
+    server.client.zadd(server.key("beats"), {"w": 5})
+    assert server(ledger.sweep_rows(60_000, 0, False)) == ledger.Swept(1, 0, False)
+
+
+def test_sweep_holders_keeps_holders_with_rows_or_heartbeats(server: Server) -> None:
+    server.open()
+    server.claim()
+    server(ledger.renew("digest", "u", "new"))
+    server.client.zadd(server.key("beats"), {"w": 5, "old": 5})
+    server(ledger.sweep_holders(60_000))
+    assert server.client.zrange(server.key("beats"), 0, -1) == [b"w", b"new"]
+
+
+# -- a server without free memory
+
+
+@pytest.fixture
+def full() -> Iterator[Server]:
+    """A server without free memory, and a request that was taken before."""
+    with brokers.redis() as broker, broker.client() as client:
+        server = Server(broker.url(), client)
+        server.open(("a", 1), ("b", 1))
+        server.publish(request(), request("b"))
+        server.take(1)
+        client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
+        yield server
+        server.link.close()
+
+
+REFUSED: dict[str, Callable[[Server], object]] = {
+    "publish": lambda server: server.publish(b"m"),
+    "open_and_publish": lambda server: server.open_and_publish(
+        transport.OpenedRow("c", 1, 1, "")
+    ),
+    "open_rows": lambda server: server.open(("c", 1)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_full_server_refuses_new_work_before_any_change(full: Server, name: str) -> None:
+    before = full.contents()
+    with pytest.raises(errors.ResponseError, match="maxmemory"):
+        REFUSED[name](full)
+    assert full.contents() == before
+
+
+def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> None:
+    order = transport.Take("c", "2", "w", "digest", True, [(1, ["q"])])
+    result = full.finish(order=order).result
+    assert result is not None and result.taken is not None
+    assert (result.counts, len(result.taken)) == ([1], 1)
+    assert full.row() == base.Row("a", 1, base.ROW_DONE, None, b"reply")
+    assert full(transport.count_messages("replies")) == 1
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        transport.settle("c", "q", ["1"]),
+        transport.requeue("c", "q", "1", True),
+        transport.refuse("c", "q", "1"),
+        transport.tend(10, "c", (), ()),
+        transport.leave("c", ()),
+        transport.end_wait("c"),
+        ledger.reconcile("u", 1, [ATTEMPT]),
+        ledger.claim("u", 0, ClaimAttempt("b", 1, "w", "2")),
+        ledger.renew("digest", "u", "w"),
+        ledger.finish_rows("w", "", [("a", 1, b"result")]),
+        ledger.release("u", 0, "a", 1, "w"),
+        ledger.reopen("a", 2),
+        ledger.revoke_rows([("b", 1)]),
+        ledger.drop_rows(["a"]),
+    ],
+    ids=lambda step: next(
+        name
+        for scripts in (transport.SCRIPTS, ledger.SCRIPTS)
+        for name, script in scripts.items()
+        if script == step.script
+    ),
+)
+def test_full_server_executes_steps_that_release_or_finish(full: Server, step: Step[Any]) -> None:
+    before = full.contents()
+    full(step)
+    assert full.contents() != before
+
+
+# -- this file
+
+
+@pytest.mark.parametrize("module", [transport, ledger], ids=["transport", "ledger"])
+def test_each_script_has_a_function_and_a_test(module: Any) -> None:
+    name = "transport" if module is transport else "ledger"
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert len(module.SCRIPTS) > 15
+    untested = [each for each in module.SCRIPTS if f"{name}.{each}(" not in text]
+    assert untested == []
