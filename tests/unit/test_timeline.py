@@ -15,7 +15,7 @@ from tools.benching.timeline import BROKER, ENGINE, HAND_OVER, OTHER, WORKER, Ca
 
 LOOP, RECEIVER, SLOT, HEARTBEAT = 1, 2, 3, 4
 SEND = "wbengine.transports._redis_link:Link.send_all"
-PUBLISH = "wbengine.transports.redis:RedisBroker._routed"
+PUBLISH = "wbengine.transports.redis:RedisBroker.publish_with"
 RECEIVE = "wbengine.transports._redis_wait:BlockingWait._ready"
 
 
@@ -37,7 +37,7 @@ CALLS = {
         Call(SEND, LOOP, 60, 130),
         _call("Run._wait", LOOP, 160, 950),
         Call(RECEIVE, RECEIVER, 20, 850),
-        _call("RequestTracker.on_response", RECEIVER, 860, 890),
+        _call("RequestTracker.on_reply", RECEIVER, 860, 890),
         _call("Run._done", RECEIVER, 900, 940),
         _call("LedgerWriter.drop", RECEIVER, 945, 990),  # beside the path
         _call("Run._schedule", LOOP, 960, 1000),

@@ -44,7 +44,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.messages.envelope:ReplyFactory.succeeded",
         f"{_WIRE}.connections.publisher_confirms:PublisherConfirms.prepare",
         "wbengine.transports.broker:Broker.lay_out",
-        "wbengine.transports.redis:RedisBroker._routed",
+        "wbengine.transports.redis:RedisBroker.publish_with",
     ),
     "decode": (
         f"{_WIRE}.protocol:Request.decode",
@@ -60,8 +60,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "decisions": (
         f"{_WIRE}.requests.tracker:RequestTracker.submit",
-        f"{_WIRE}.requests.tracker:RequestTracker.on_response",
-        f"{_WIRE}.requests.tracker:RequestTracker.retired",
+        f"{_WIRE}.requests.tracker:RequestTracker.on_reply",
+        f"{_WIRE}.requests.tracker:RequestTracker.on_saved",
         f"{_WIRE}.server:Server.on_request",
         f"{_WIRE}.server:Server.on_claim",
         f"{_WIRE}.server:Server.on_finished",
@@ -137,7 +137,7 @@ RECEIVES = frozenset({
 })  # fmt: skip
 #: Function that publishes -> the call in it that sends the message.
 SENDS = {
-    "wbengine.transports.redis:RedisBroker._routed": (
+    "wbengine.transports.redis:RedisBroker.publish_with": (
         "wbengine.transports._redis_link:Link.send_all"
     ),
     f"{_WIRE}.connections.amqp_sender:AmqpSender._publish": (
