@@ -23,6 +23,7 @@ from wbengine import engines, transports
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.connections import dead_letters
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.fleet import ledgers
 from wbengine.patterns import unordered_flow
 from wbengine.persistence import backends, models
@@ -213,8 +214,8 @@ def put_aside(url: str, home: Path, number: int, queue: str = "t.gone", cls: str
     target = transports.resolve(url)
     with ledgers.open_ledger(None, target) as ledger:
         assert ledger is not None
-        headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 3, env.WBE_LEDGER: ledger.digest}
-    headers |= {env.WBE_DEAD: "lost with 2 workers", env.WBE_QUEUE: queue}
+        headers = {hd.WBE_VERSION: "1", hd.WBE_EPOCH: 3, hd.WBE_LEDGER: ledger.digest}
+    headers |= {hd.WBE_DEAD: "lost with 2 workers", hd.WBE_QUEUE: queue}
     body = {
         "action": "execute",
         "arguments": {"path": str(home / f"ran-{number}")},

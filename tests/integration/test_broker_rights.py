@@ -20,6 +20,7 @@ from tests.support.workers import REPOSITORY, worker_in_thread
 from wbengine import engines, transports
 from wbengine.engines.worker_based.connections import dead_letters
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.patterns import linear_flow
 
 HOWTO = REPOSITORY / "doc" / "source" / "howto"
@@ -152,7 +153,7 @@ def test_topic_permissions_deny_some_attempts_that_queue_rights_allow(
 def test_engine_dead_letters_requests_with_documented_permissions(users: Users) -> None:
     users.set_topic_permissions()
     target = transports.resolve(users.urls["engines"])
-    headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 3, env.WBE_DEAD: "why", env.WBE_QUEUE: "t.q"}
+    headers = {hd.WBE_VERSION: "1", hd.WBE_EPOCH: 3, hd.WBE_DEAD: "why", hd.WBE_QUEUE: "t.q"}
     body = {"action": "execute", "arguments": {}, "task_cls": "a.B", "task_name": "t"}
     letter = env.Envelope("REQUEST", body, correlation_id="id-0", headers=headers)
     with dead_letters.DeadLetters(target, "default", 5.0) as letters:

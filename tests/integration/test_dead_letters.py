@@ -20,6 +20,7 @@ from wbengine import engines, transports
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.connections import dead_letters
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.fleet import client as fleets
 from wbengine.fleet import ledgers, queues
 from wbengine.patterns import linear_flow
@@ -98,7 +99,7 @@ def test_request_that_kills_workers_while_decoded_is_dead_lettered(
 
 def letter_of(number: int) -> env.Envelope:
     body = {"action": "execute", "arguments": {}, "task_cls": "a.B", "task_name": f"t{number}"}
-    headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 3, env.WBE_DEAD: "why", env.WBE_QUEUE: "t.q"}
+    headers = {hd.WBE_VERSION: "1", hd.WBE_EPOCH: 3, hd.WBE_DEAD: "why", hd.WBE_QUEUE: "t.q"}
     return env.Envelope("REQUEST", body, correlation_id=f"id-{number}", headers=headers)
 
 
@@ -214,7 +215,7 @@ def test_dead_letter_of_another_ledger_is_not_resent(url: str) -> None:
         view.workers(least=1, wait=60)
         letter = letter_of(0)
         letter.body["task_cls"] = "tests.support.fragile_tasks.Reader"
-        letter.headers[env.WBE_LEDGER] = "sqlite:abc"
+        letter.headers[hd.WBE_LEDGER] = "sqlite:abc"
         with dead_letters.DeadLetters(transports.resolve(url), "default", 5.0) as letters:
             letters.put(letter)
         (error,) = queues.retry(view, None, ["id-0"]).values()

@@ -17,6 +17,7 @@ from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger.sql import SQLLedger
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.requests import tracker
 from wbengine.patterns import linear_flow
 from wbengine.types.failure import Failure
@@ -46,7 +47,7 @@ def forged_reply(
         with engine_threads.Running(engine):
             until(lambda: executor.requests("started"))
             (running,) = executor.requests("started")
-            headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 1, env.WBE_WORKER: worker.identity}
+            headers = {hd.WBE_VERSION: "1", hd.WBE_EPOCH: 1, hd.WBE_WORKER: worker.identity}
             forger.start()
             forger.publish(response, to, correlation_id=running.id, headers=headers)
             yield executor
@@ -110,15 +111,15 @@ def test_worker_announcing_a_foreign_queue_is_rejected(
     executor.start()
     forger.start()
     worker_headers = {
-        env.WBE_VERSION: "1",
-        env.WBE_STATE: env.READY,
-        env.WBE_SLOTS: 4,
-        env.WBE_RUNNING: 0,
+        hd.WBE_VERSION: "1",
+        hd.WBE_STATE: env.READY,
+        hd.WBE_SLOTS: 4,
+        hd.WBE_RUNNING: 0,
     }
     task = f"{sample_tasks.__name__}.Echo"
     for topic, headers in (
-        ("t", {**worker_headers, env.WBE_WORKER: "evil", env.WBE_QUEUE: "forger"}),
-        ("forger", {**worker_headers, env.WBE_WORKER: "evil"}),
+        ("t", {**worker_headers, hd.WBE_WORKER: "evil", hd.WBE_QUEUE: "forger"}),
+        ("forger", {**worker_headers, hd.WBE_WORKER: "evil"}),
         ("forger", {}),
     ):
         notify = pr.Notify(topic=topic, tasks=[task])

@@ -19,7 +19,7 @@ from wbengine import _crash, engines, invocation, states, task
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.patterns import linear_flow
 from wbengine.persistence.backends import memory
 from wbengine.runtime import control
@@ -142,7 +142,7 @@ def deliver_reply(executor: Any, call: invocation.Invocation | None, epoch: int)
     request_id = call.ticket.id if call is not None else "of-somebody-else"
     message.properties["correlation_id"] = request_id
     message.delivery_info = {}
-    message.headers = {env.WBE_VERSION: env.VERSION, env.WBE_WORKER: "w", env.WBE_EPOCH: epoch}
+    message.headers = {hd.WBE_VERSION: hd.VERSION, hd.WBE_WORKER: "w", hd.WBE_EPOCH: epoch}
     executor._on_response({"state": pr.SUCCESS, "data": {"result": 1}}, message)
     assert executor._proxy.flush(60)
     return message

@@ -30,6 +30,7 @@ from wbengine.engines.worker_based.connections import (
 )
 from wbengine.engines.worker_based.connections import receiver as receivers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.proxy import Proxy
 
 
@@ -403,7 +404,7 @@ def test_consuming_requests_can_be_paused_and_resumed(rabbitmq_url: str) -> None
         until(lambda: sorted(w.received) == [0, 1, 2, 3, 4, 9])
 
 
-@pytest.mark.parametrize("header", [{}, {env.WBE_LEDGER: "x"}], ids=["no ledger", "ledger"])
+@pytest.mark.parametrize("header", [{}, {hd.WBE_LEDGER: "x"}], ids=["no ledger", "ledger"])
 def test_unstarted_request_is_requeued_with_its_properties(
     rabbitmq_url: str, header: dict[str, str]
 ) -> None:

@@ -22,6 +22,7 @@ from wbengine.engines.worker_based.connections import connecting, queue_counts
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker import Worker
 from wbengine.fleet import client as fleets
@@ -174,7 +175,7 @@ def test_unsigned_reply_is_refused(url: str, files: Files, tmp_path: Path, state
     with fleet(url, files) as (executor, worker):
         with running(executor, tmp_path) as engine, sending(url) as say:
             (request,) = executor.requests("started")
-            headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 1, env.WBE_WORKER: worker.identity}
+            headers = {hd.WBE_VERSION: "1", hd.WBE_EPOCH: 1, hd.WBE_WORKER: worker.identity}
             say(env.Envelope(pr.RESPONSE, body, "victim", request.id, headers=headers))
             until(lambda: refused_count(executor) == 1)
             assert [each.state for each in executor.requests()] == ["started"]
@@ -183,9 +184,9 @@ def test_unsigned_reply_is_refused(url: str, files: Files, tmp_path: Path, state
 
 def test_unsigned_heartbeat_is_refused(url: str, files: Files) -> None:
     """A forged heartbeat could remove a live worker or announce a missing one."""
-    told = {env.WBE_VERSION: "1", env.WBE_STATE: env.STOPPED}
+    told = {hd.WBE_VERSION: "1", hd.WBE_STATE: env.STOPPED}
     with fleet(url, files) as (executor, worker), sending(url) as say:
-        headers = {**told, env.WBE_WORKER: worker.identity}
+        headers = {**told, hd.WBE_WORKER: worker.identity}
         say(env.Envelope(pr.NOTIFY, {"topic": "t", "tasks": []}, "victim", headers=headers))
         until(lambda: refused_count(executor) == 1)
         assert [each.identity for each in executor.workers()] == [worker.identity]
@@ -271,7 +272,7 @@ def test_unsigned_result_in_ledger_is_refused(tmp_path: Path, files: Files) -> N
         with running(executor, tmp_path) as engine:
             (request,) = executor.requests("started")
             forged = signed.envelope("response")
-            forged.headers[env.WBE_WORKER] = worker.identity
+            forged.headers[hd.WBE_WORKER] = worker.identity
             assert worker._runner.ledger is not None
             assert worker._runner.ledger.finish(request.id, 1, worker.identity, env.freeze(forged))
         executor.stop()

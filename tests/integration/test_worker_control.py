@@ -19,7 +19,7 @@ from wbengine import engines, exceptions
 from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.patterns import linear_flow, unordered_flow
 
@@ -303,7 +303,7 @@ def test_running_reply_is_omitted_if_unsent_when_task_ends(
         "task_name": "w",
         "task_version": [1, 0],
     }
-    headers = {env.WBE_VERSION: env.VERSION} if ours else {}
+    headers = {hd.WBE_VERSION: hd.VERSION} if ours else {}
     properties = {"type": "REQUEST", "correlation_id": "id-1", "reply_to": "e"}
     message = types.SimpleNamespace(properties=properties, headers=headers, delivery_info={})
     made._runner.take(body, message)

@@ -18,6 +18,7 @@ from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import server as servers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker_side import server_effects as fx
 
@@ -177,7 +178,7 @@ def _effect(effect: fx.Effect) -> Effect:
         case fx.Reply(job, message, True):
             return Answer(Job(job), message)
         case fx.Reply(job, message):
-            runs = message.body["state"] == pr.RUNNING and env.WBE_ASK not in message.headers
+            runs = message.body["state"] == pr.RUNNING and hd.WBE_ASK not in message.headers
             return PublishEvent(Job(job), message, runs and job is not None and job.extended)
         case fx.Acknowledge() | fx.Drain():
             return effect

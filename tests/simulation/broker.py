@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 
 #: Seconds from a publisher to a queue without delays.
 LATENCY: Final = 0.001
@@ -85,7 +86,7 @@ class Message:
     def __repr__(self) -> str:
         body = self.envelope.body
         what = body.get("state", "") if self.kind == pr.RESPONSE else ""
-        epoch = self.headers.get(env.WBE_EPOCH, "")
+        epoch = self.headers.get(hd.WBE_EPOCH, "")
         return f"<{self.kind} {what} {self.envelope.correlation_id} {epoch} to {self.queue}>"
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 
 if TYPE_CHECKING:
     from tests.seams.tracker import Publish, Request
@@ -46,10 +47,10 @@ class Evidence:
 
     def hears(self, message: Message) -> None:
         headers = message.headers
-        identity = headers.get(env.WBE_WORKER)
-        if identity is None or env.WBE_SLOTS not in headers:
+        identity = headers.get(hd.WBE_WORKER)
+        if identity is None or hd.WBE_SLOTS not in headers:
             return
-        if headers[env.WBE_RUNNING] < headers[env.WBE_SLOTS]:
+        if headers[hd.WBE_RUNNING] < headers[hd.WBE_SLOTS]:
             self.free[identity] = [*self.free[identity][-4:], self.engine.world.now]
 
     def answers(self, answer: env.Envelope) -> None:
@@ -58,15 +59,15 @@ class Evidence:
         if request is not None:
             self.serves(request)
         if sent is not None:
-            if env.WBE_LOST in answer.headers and not self.is_outdated(sent, request, answer):
+            if hd.WBE_LOST in answer.headers and not self.is_outdated(sent, request, answer):
                 sent.reasons.add("lost")
-            if env.WBE_ASK in answer.headers:
+            if hd.WBE_ASK in answer.headers:
                 sent.reasons.add("told")
 
     def is_outdated(self, sent: Sent, request: Request | None, answer: env.Envelope) -> bool:
         """Return True if the reply concerns an earlier message than the one that now waits."""
         waits = request is not None and not request.began
-        return waits and any(answer.number(env.WBE_EPOCH) < epoch for epoch in sent.epochs)
+        return waits and any(answer.number(hd.WBE_EPOCH) < epoch for epoch in sent.epochs)
 
     def serves(self, request: Request) -> None:
         """Record that a worker received a request from its queue."""

@@ -16,6 +16,7 @@ from wbengine import exceptions as exc
 from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.types.failure import Failure
 
@@ -99,7 +100,7 @@ class Worker(Process):
         if message.kind == pr.REQUEST:
             self.world.judge.on_take(self, message)
             if self.world.setting.claiming and self.world.ledger is not None:
-                id, epoch = message.envelope.correlation_id or "", message.headers[env.WBE_EPOCH]
+                id, epoch = message.envelope.correlation_id or "", message.headers[hd.WBE_EPOCH]
                 message.claim = self.world.ledger.claim(id, epoch, self.name)
                 message.taken = self.now
                 if message.claim.verdict == ledgers.GRANTED:
@@ -124,7 +125,7 @@ class Worker(Process):
             self.obey(envelope.body["do"])
         else:
             # A query to all workers is not addressed to this one.
-            in_person = message.kind == worker_commands.ASK and env.WBE_ASK in envelope.headers
+            in_person = message.kind == worker_commands.ASK and hd.WBE_ASK in envelope.headers
             self.do(self.core.hear(envelope, PERIOD, in_person=in_person))
 
     # Effects.

@@ -24,6 +24,7 @@ from wbengine import invocation
 from wbengine._clock import ManualClock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 
 #: Simulated seconds of a step; messages arrive in the step after they were sent.
 STEP: Final = 0.1
@@ -279,7 +280,7 @@ class Fleet:
             self.meter.sent(state if state == pr.RUNNING else "answer", made)
             self._answers.append(made)
         else:
-            state = made.headers[env.WBE_STATE]
+            state = made.headers[hd.WBE_STATE]
             self.meter.sent("beat" if state == env.BEAT else "announcement", made)
             self._notices.append(made)
 
@@ -325,7 +326,7 @@ class Fleet:
         self.tracker.hear_worker(body, Notice(notice.headers))
 
     def _is_news(self, notice: env.Envelope) -> bool:
-        return not self.tracker.knows(notice.headers[env.WBE_WORKER])
+        return not self.tracker.knows(notice.headers[hd.WBE_WORKER])
 
     def _say(self, message: env.Envelope) -> None:
         """Send a message of the engine to workers or to itself."""

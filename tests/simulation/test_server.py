@@ -7,6 +7,7 @@ from tests.simulation.kinds import One
 from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 
 KIND = f"{One.__module__}.{One.__name__}"
 
@@ -39,9 +40,9 @@ def sent(worker: server.Server, id: str, *, ledger: bool) -> list[server.Effect]
         "task_cls": KIND, "task_name": "one", "task_version": [1, 0], "action": "execute",
         "arguments": {"seconds": 1.0},
     }  # fmt: skip
-    headers = {env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: 1}
+    headers = {hd.WBE_VERSION: hd.VERSION, hd.WBE_EPOCH: 1}
     if ledger:
-        headers[env.WBE_LEDGER] = "rows"
+        headers[hd.WBE_LEDGER] = "rows"
     message = env.Envelope(pr.REQUEST, body, correlation_id=id, reply_to="e", headers=headers)
     return worker.on_request(message, id, 0.0)
 
@@ -72,5 +73,5 @@ def test_draining_worker_announces_it_and_returns_new_requests() -> None:
     worker.announce(["e"], env.READY, 5.0)
     (notice,) = worker.drain(0.0, 5.0)
     assert isinstance(notice, server.PublishNotice)
-    assert notice.message.headers[env.WBE_LIFE]["state"] == "draining"
+    assert notice.message.headers[hd.WBE_LIFE]["state"] == "draining"
     assert [type(each) for each in sent(worker, "id", ledger=True)] == [server.Return]

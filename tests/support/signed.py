@@ -8,6 +8,7 @@ from typing import Any
 from wbengine import _clock, keys
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import signing, worker_commands
 from wbengine.transports import _amqp_frames, _encoding
 
@@ -28,7 +29,7 @@ KINDS: dict[str, tuple[str, str]] = {
 
 def envelope(kind: str) -> env.Envelope:
     """Return an unsigned message of a kind."""
-    ours: dict[str, Any] = {env.WBE_VERSION: "1"}
+    ours: dict[str, Any] = {hd.WBE_VERSION: "1"}
     to = KINDS[kind][1]
     match kind:
         case "request":
@@ -38,12 +39,12 @@ def envelope(kind: str) -> env.Envelope:
                 "task_version": [1, 0],
             }  # fmt: skip
             headers = {
-                **ours, "lang": "py", "id": "r1", "retries": 0, env.WBE_EPOCH: 1,
-                env.WBE_LEDGER: "abc", "timelimit": [1.5, None], env.EXPIRES: 1e9, "deep": 2**40,
+                **ours, "lang": "py", "id": "r1", "retries": 0, hd.WBE_EPOCH: 1,
+                hd.WBE_LEDGER: "abc", "timelimit": [1.5, None], hd.EXPIRES: 1e9, "deep": 2**40,
             }  # fmt: skip
             return env.Envelope(pr.REQUEST, body, to, "r1", "engine", headers, 5)
         case "question":
-            return env.Envelope(pr.NOTIFY, {}, to, None, "engine", {**ours, env.WBE_PERIOD: 10.0})
+            return env.Envelope(pr.NOTIFY, {}, to, None, "engine", {**ours, hd.WBE_PERIOD: 10.0})
         case "ask":
             return env.Envelope(
                 worker_commands.ASK, {"asked": [["r1", 1]]}, to, None, "engine", ours
@@ -53,12 +54,12 @@ def envelope(kind: str) -> env.Envelope:
         case "control":
             return env.Envelope(worker_commands.CONTROL, {"do": "drain"}, to, headers=ours)
         case "response":
-            headers = {**ours, env.WBE_WORKER: "w", env.WBE_EPOCH: 1, env.WBE_STARTED: 1e9 + 0.1}
+            headers = {**ours, hd.WBE_WORKER: "w", hd.WBE_EPOCH: 1, hd.WBE_STARTED: 1e9 + 0.1}
             body = {"state": "SUCCESS", "data": {"result": "böse"}}
             return env.Envelope(pr.RESPONSE, body, to, "r1", None, headers)
     life = {"state": "idle", "birth": 1e9, "current": [["r1", "t"]], "since": [1.5]}
-    headers = {**ours, env.WBE_WORKER: "w", env.WBE_STATE: env.BEAT, env.WBE_IDS: ["r1"],
-               env.WBE_LIFE: life}  # fmt: skip
+    headers = {**ours, hd.WBE_WORKER: "w", hd.WBE_STATE: env.BEAT, hd.WBE_IDS: ["r1"],
+               hd.WBE_LIFE: life}  # fmt: skip
     return env.Envelope(pr.NOTIFY, {"topic": "t", "tasks": []}, to, headers=headers)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from wbengine._clock import ManualClock
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 
 
 @dataclass
@@ -64,19 +65,19 @@ class World:
         headers: dict[str, Any] = dict(more)
         if worker is not None:
             headers |= {
-                env.WBE_VERSION: env.VERSION,
-                env.WBE_WORKER: worker,
-                env.WBE_STATE: state,
-                env.WBE_SLOTS: slots,
-                env.WBE_RUNNING: running,
+                hd.WBE_VERSION: hd.VERSION,
+                hd.WBE_WORKER: worker,
+                hd.WBE_STATE: state,
+                hd.WBE_SLOTS: slots,
+                hd.WBE_RUNNING: running,
             }
             if period is not None:
-                headers[env.WBE_PERIOD] = period
-            headers.setdefault(env.WBE_QUEUE, f"{topic}.{'-'.join(tasks) or 'a'}")
+                headers[hd.WBE_PERIOD] = period
+            headers.setdefault(hd.WBE_QUEUE, f"{topic}.{'-'.join(tasks) or 'a'}")
         self.finder.process_response({"topic": topic, "tasks": list(tasks)}, Message(headers))
 
     def echo(self) -> None:
-        self.finder.process_response({}, Message({env.WBE_ECHO: "me"}))
+        self.finder.process_response({}, Message({hd.WBE_ECHO: "me"}))
 
     def live(self, seconds: float, *alive: str) -> None:
         """Advance the clock; in each period send an echo and the heartbeats of `alive`."""

@@ -14,6 +14,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import schemas
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.recovery import (
@@ -184,7 +185,7 @@ def test_waiting_request_expires_in_the_engine() -> None:
 
 def test_published_request_is_revoked_when_it_expires(bench: Bench) -> None:
     entry, (dispatch,) = timed(bench, expires=20)
-    assert env.EXPIRES not in dispatch.envelope.headers  # only the clock of the engine counts
+    assert hd.EXPIRES not in dispatch.envelope.headers  # only the clock of the engine counts
     assert bench.tracker.on_timer(T0 + 20) == [fx.Revoke(entry)]
     assert failures(bench.tracker.on_revoked(entry, True, T0 + 20), exc.Expired)
 
@@ -203,7 +204,7 @@ def test_request_started_in_time_does_not_expire(bench: Bench) -> None:
 def test_request_without_ledger_contains_expiry_time() -> None:
     bench = bench_of(ledger=None)
     entry, (dispatch,) = timed(bench, expires=20)
-    assert dispatch.envelope.headers[env.EXPIRES] == WALL + 20
+    assert dispatch.envelope.headers[hd.EXPIRES] == WALL + 20
     only(fx.Inquire, bench.tracker.on_timer(T0 + 20))
     bench.fleet.idle["q"] = 2
     assert failures(bench.tracker.on_round(T0 + 30), exc.Expired)

@@ -11,6 +11,7 @@ import pytest
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.types import codec
 
 
@@ -33,13 +34,13 @@ def made(**headers: Any) -> env.Envelope:
     ids=["bool", "negative", "float", "str", "none", "list", "huge"],
 )
 def test_invalid_number_header_reads_as_default(value: Any) -> None:
-    assert made(wbe_epoch=value).number(env.WBE_EPOCH, 7) == 7
+    assert made(wbe_epoch=value).number(hd.WBE_EPOCH, 7) == 7
 
 
 def test_number_header_is_read() -> None:
-    assert made(wbe_epoch=3).number(env.WBE_EPOCH, 7) == 3
-    assert made(wbe_epoch=0).number(env.WBE_EPOCH, 7) == 0
-    assert made().number(env.WBE_EPOCH) == 0
+    assert made(wbe_epoch=3).number(hd.WBE_EPOCH, 7) == 3
+    assert made(wbe_epoch=0).number(hd.WBE_EPOCH, 7) == 0
+    assert made().number(hd.WBE_EPOCH) == 0
 
 
 @pytest.mark.parametrize(
@@ -48,18 +49,18 @@ def test_number_header_is_read() -> None:
     ids=["bool", "negative", "str", "nan", "infinite", "huge", "none"],
 )
 def test_invalid_seconds_header_reads_as_none(value: Any) -> None:
-    assert made(wbe_period=value).seconds(env.WBE_PERIOD) is None
+    assert made(wbe_period=value).seconds(hd.WBE_PERIOD) is None
 
 
 def test_seconds_header_is_read() -> None:
-    assert made(wbe_period=2).seconds(env.WBE_PERIOD) == 2.0
-    assert made(wbe_period=0.5).seconds(env.WBE_PERIOD) == 0.5
+    assert made(wbe_period=2).seconds(hd.WBE_PERIOD) == 2.0
+    assert made(wbe_period=0.5).seconds(hd.WBE_PERIOD) == 0.5
 
 
 def test_text_header_of_wrong_type_or_length_reads_as_none() -> None:
-    assert made(wbe_worker="w").text(env.WBE_WORKER) == "w"
-    assert made(wbe_worker="w" * 513).text(env.WBE_WORKER) is None
-    assert made(wbe_worker=3).text(env.WBE_WORKER) is None
+    assert made(wbe_worker="w").text(hd.WBE_WORKER) == "w"
+    assert made(wbe_worker="w" * 513).text(hd.WBE_WORKER) is None
+    assert made(wbe_worker=3).text(hd.WBE_WORKER) is None
 
 
 def test_peer_without_version_uses_plain_json() -> None:
@@ -88,7 +89,7 @@ def test_frozen_reply_thaws_unchanged(result: Any) -> None:
         {"state": pr.SUCCESS, "data": {"result": result}},
         routing_key="engine",
         correlation_id="id-1",
-        headers={env.WBE_VERSION: "1", env.WBE_SEQ: 2, env.WBE_STARTED: 1.5},
+        headers={hd.WBE_VERSION: "1", hd.WBE_SEQ: 2, hd.WBE_STARTED: 1.5},
     )
     again = env.thaw(env.freeze(answer), "id-1", "engine")
     assert (again.type, again.body, again.headers) == (answer.type, answer.body, answer.headers)
@@ -136,7 +137,7 @@ def test_received_message_becomes_envelope() -> None:
     )
     assert (came.type, came.correlation_id, came.reply_to) == ("REQUEST", "id", "engine")
     assert (came.routing_key, came.redelivered) == ("q", True)
-    assert came.number(env.WBE_EPOCH) == 2
+    assert came.number(hd.WBE_EPOCH) == 2
 
 
 @pytest.mark.parametrize(

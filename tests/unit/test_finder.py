@@ -13,6 +13,7 @@ from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.discovery import finder
 from wbengine.engines.worker_based.discovery import finder as finders
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 
 
 class Resize(task.Task):
@@ -57,7 +58,7 @@ def test_total_length_of_task_names_is_limited(
     """Each list takes a quarter of the limit; names that another worker announced are free."""
     name = "n" * 1_000_000
     many = [tuple(f"{number}{name}{n}" for n in range(16)) for number in range(5)]
-    queues = [{env.WBE_QUEUE: f"q{number}"} for number in range(5)]
+    queues = [{hd.WBE_QUEUE: f"q{number}"} for number in range(5)]
     for number in range(4):
         world.hear(f"w{number}", tasks=many[number], **queues[number])
         world.hear(f"v{number}", tasks=many[number], **queues[number])
@@ -133,7 +134,7 @@ def test_free_slots_follow_the_last_report(world: World) -> None:
     world.hear("w1", slots=4, running=1)
     world.hear("w2", slots=2, running=9)
     assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (6, 3)
-    world.hear("w1", state=env.BEAT, slots=4, running=4, tasks=(), **{env.WBE_QUEUE: "t.a"})
+    world.hear("w1", state=env.BEAT, slots=4, running=4, tasks=(), **{hd.WBE_QUEUE: "t.a"})
     assert world.finder.free("t.a") == 0
     world.hear("w1", state=env.STOPPED)
     assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (2, 0)
@@ -158,9 +159,9 @@ def test_invalid_number_of_slots_counts_as_one(world: World, nonsense: Any) -> N
         pytest.param("a b", {}, id="space"),
         pytest.param("x" * 200, {}, id="too-long"),
         pytest.param("*", {}, id="wildcard"),
-        pytest.param("t", {env.WBE_QUEUE: "../../etc"}, id="queue-path"),
-        pytest.param("t", {env.WBE_QUEUE: "q.*"}, id="queue-wildcard"),
-        pytest.param("t", {env.WBE_QUEUE: 7}, id="queue-int"),
+        pytest.param("t", {hd.WBE_QUEUE: "../../etc"}, id="queue-path"),
+        pytest.param("t", {hd.WBE_QUEUE: "q.*"}, id="queue-wildcard"),
+        pytest.param("t", {hd.WBE_QUEUE: 7}, id="queue-int"),
     ],
 )
 def test_workers_with_invalid_names_are_ignored(
@@ -246,7 +247,7 @@ def test_no_worker_is_lost_before_the_first_echo() -> None:
     world = World(holders={"w1"})
     world.hear("w1")
     world.clock.advance(100.0)
-    world.finder.process_response({}, Message({env.WBE_ECHO: "other"}))
+    world.finder.process_response({}, Message({hd.WBE_ECHO: "other"}))
     assert world.finder.clean() == 0
     world.echo()
     assert world.finder.clean() == 1
@@ -368,12 +369,12 @@ def test_workers_are_queried_once_per_period(world: World) -> None:
     assert world.finder.maybe_publish() is True
     keys = [key for key, _ in world.asked]
     assert keys == [env.ALL_WORKERS, "me"] * 2
-    assert world.asked[0][1][env.WBE_PERIOD] == 5.0
-    assert world.asked[1][1][env.WBE_ECHO] == "me"
+    assert world.asked[0][1][hd.WBE_PERIOD] == 5.0
+    assert world.asked[1][1][hd.WBE_ECHO] == "me"
 
 
 def test_queries_of_other_engines_are_ignored(world: World) -> None:
-    world.finder.process_response({}, Message({env.WBE_VERSION: "1"}))
+    world.finder.process_response({}, Message({hd.WBE_VERSION: "1"}))
     assert world.finder.messages_processed == 0
 
 
@@ -462,14 +463,14 @@ def test_silent_worker_has_no_free_slot(world: World) -> None:
 
 @pytest.mark.parametrize("state", ["suspended", "draining", "started"])
 def test_worker_that_accepts_no_requests_has_no_free_slot(world: World, state: str) -> None:
-    life: dict[str, Any] = {env.WBE_LIFE: {"state": state}}
+    life: dict[str, Any] = {hd.WBE_LIFE: {"state": state}}
     since = world.clock.monotonic()
     for _ in range(3):
         world.clock.advance(5)
         world.hear("w1", **life)
     assert (world.finder.free("t.a"), world.finder.idle_rounds("t.a", since)) == (0, 0)
     assert world.finder.rounds("t.a", since) == 2
-    world.hear("w1", **{env.WBE_LIFE: {"state": "idle"}})
+    world.hear("w1", **{hd.WBE_LIFE: {"state": "idle"}})
     assert world.finder.free("t.a") == 4
 
 
@@ -574,7 +575,7 @@ def test_new_worker_is_sent_the_heartbeat_period() -> None:
     world = World(expiry=2)
     world.hear("w1", period=5.0)
     (key, headers) = world.asked[-1]
-    assert (key, headers[env.WBE_PERIOD]) == ("w1", 0.5)
+    assert (key, headers[hd.WBE_PERIOD]) == ("w1", 0.5)
     world.hear("w2", period=0.5)
     assert world.asked[-1][0] == "w1"
 
@@ -675,17 +676,17 @@ def test_missed_time_is_counted_once(world: World) -> None:
 
 
 def test_ids_of_running_requests_are_passed_on(world: World) -> None:
-    world.hear("w1", state=env.BEAT, **{env.WBE_IDS: ["x", "y", 3]})
+    world.hear("w1", state=env.BEAT, **{hd.WBE_IDS: ["x", "y", 3]})
     assert world.named == [("w1", {"x", "y"})]
     for ids in (None, "x", {"x": 1}, 7):
-        world.hear("w1", state=env.BEAT, **{env.WBE_IDS: ids})
+        world.hear("w1", state=env.BEAT, **{hd.WBE_IDS: ids})
     world.hear("w1", state=env.BEAT)
-    world.hear(None, **{env.WBE_IDS: ["x"]})
+    world.hear(None, **{hd.WBE_IDS: ["x"]})
     assert len(world.named) == 1
 
 
 def test_life_state_of_worker_is_recorded(world: World) -> None:
-    world.hear("w1", **{env.WBE_LIFE: {"state": "busy", "birth": 5.0}})
+    world.hear("w1", **{hd.WBE_LIFE: {"state": "busy", "birth": 5.0}})
     world.hear("w1")
     (worker,) = world.finder.workers()
     assert worker.life is not None and worker.life.state == "busy"
@@ -693,15 +694,15 @@ def test_life_state_of_worker_is_recorded(world: World) -> None:
 
 def test_clock_difference_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     now = world.clock.time()
-    world.hear("w1", **{env.WBE_TIME: now + 1000})
+    world.hear("w1", **{hd.WBE_TIME: now + 1000})
     assert not caplog.records  # with a ledger, clocks are not compared
     world.finder.clocks = finder.Clocks(world.finder.missed)
     world.echo()
-    world.hear("w1", **{env.WBE_TIME: now + finder.MAX_CLOCK_DIFFERENCE_SECONDS})
-    world.hear("w2", **{env.WBE_TIME: "noon"})
+    world.hear("w1", **{hd.WBE_TIME: now + finder.MAX_CLOCK_DIFFERENCE_SECONDS})
+    world.hear("w2", **{hd.WBE_TIME: "noon"})
     assert not caplog.records
     for _ in range(2):
-        world.hear("w1", **{env.WBE_TIME: now + 100})
+        world.hear("w1", **{hd.WBE_TIME: now + 100})
     (record,) = caplog.records
     assert "w1" in record.getMessage() and "100 s ahead" in record.getMessage()
 
@@ -715,7 +716,7 @@ def test_delayed_message_is_not_taken_for_a_clock_difference(
     written = world.clock.time()
     world.clock.advance(60)
     world.echo()
-    world.hear("w1", **{env.WBE_TIME: written})
+    world.hear("w1", **{hd.WBE_TIME: written})
     assert not caplog.records
 
 

@@ -21,6 +21,7 @@ from tests.support.values import same
 from wbengine import _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import kombu_json as plain
 from wbengine.types import codec
 
@@ -153,7 +154,7 @@ def test_body_for_taskflow_decodes_in_kombu_like_its_own(value: Any) -> None:
 
 @given(TRAVELLING)
 def test_body_for_wbengine_unpacks_to_the_packed_value(value: Any) -> None:
-    headers = {env.WBE_VERSION: env.VERSION}
+    headers = {hd.WBE_VERSION: hd.VERSION}
     packed = {"result": codec.pack(value)}
     encoded = env.Envelope("RESPONSE", packed, headers=headers).encoded
     assert same(json.loads(encoded), json.loads(kombu_json.dumps(packed)))

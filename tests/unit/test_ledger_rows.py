@@ -13,6 +13,7 @@ from wbengine.engines.worker_based.engine_side import ledger_writer
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.ledger import memory
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 
 
 def open_rows() -> tuple[memory.MemoryLedger, ledger_writer.Rows, Any]:
@@ -35,7 +36,7 @@ def test_request_of_lost_owner_is_concluded() -> None:
     [seen] = rows.read([entry])
     assert seen.state == ledgers.ROW_DONE and seen.result is not None
     assert env.value_of(seen.result).check(exc.WorkerLost)
-    assert seen.result.number(env.WBE_EPOCH) == 1
+    assert seen.result.number(hd.WBE_EPOCH) == 1
 
 
 def test_request_is_not_concluded_unless_claimed_by_lost_owner() -> None:

@@ -11,6 +11,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import recovery
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
@@ -37,7 +38,7 @@ class Heirs(Bench):
         return entry
 
     def answer_in_row(self, epoch: int, result: Any = 3) -> env.Envelope:
-        headers = {env.WBE_VERSION: "1", env.WBE_WORKER: "w1", env.WBE_EPOCH: epoch}
+        headers = {hd.WBE_VERSION: "1", hd.WBE_WORKER: "w1", hd.WBE_EPOCH: epoch}
         body = {"state": pr.SUCCESS, "data": {"result": result}}
         return env.Envelope(pr.RESPONSE, body, correlation_id="", headers=headers)
 
@@ -96,7 +97,7 @@ def test_open_request_is_revoked_before_resend(bench: Heirs) -> None:
     assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
     (dispatch,) = bench.tracker.on_revoked(entry, True, T0)
     assert isinstance(dispatch, fx.Dispatch)
-    assert (dispatch.epoch, dispatch.envelope.headers[env.WBE_EPOCH]) == (FENCE, FENCE)
+    assert (dispatch.epoch, dispatch.envelope.headers[hd.WBE_EPOCH]) == (FENCE, FENCE)
     assert (entry.state, entry.epoch) == (pr.PENDING, FENCE)
     bench.succeed(entry, epoch=1)
     assert bench.tracker.ignored["old_epoch"] == 1
@@ -144,7 +145,7 @@ def test_owner_without_promise_is_queried_again_with_growing_pauses(bench: Heirs
     """The question or its reply may be lost."""
     entry = bench.held()
     bench.reply_to_query(
-        entry, pr.RUNNING, **{env.WBE_ASK: 1024}
+        entry, pr.RUNNING, **{hd.WBE_ASK: 1024}
     )  # a promise to another engine does not count
     bench.answer(entry, pr.RUNNING, {}, epoch=1)
     times = []
@@ -218,11 +219,11 @@ def test_unreachable_ledger_is_read_again_later(bench: Heirs) -> None:
 def test_new_request_with_claimed_row_queries_its_owner(bench: Heirs) -> None:
     """The store can be older than the ledger: the request was already sent and claimed."""
     entry = bench.pending()
-    assert bench.reply_to_query(entry, pr.PENDING, **{env.WBE_ASK: 0})[0] == fx.Inspect(entry)
+    assert bench.reply_to_query(entry, pr.PENDING, **{hd.WBE_ASK: 0})[0] == fx.Inspect(entry)
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w7")
     assert asked_of(effects) == ("w7", [(entry.id, 1)])
     assert entry.state == pr.RUNNING
-    assert bench.reply_to_query(entry, pr.PENDING, **{env.WBE_ASK: 0}) == [
+    assert bench.reply_to_query(entry, pr.PENDING, **{hd.WBE_ASK: 0}) == [
         fx.Acknowledge("receipt")
     ]
 
@@ -341,7 +342,7 @@ def test_redelivered_request_is_lost_despite_broker_outage() -> None:
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
     bench.fleet.gone = T0 - 5, T0 + 2
-    headers = {env.WBE_VERSION: "1", env.WBE_WORKER: "w2", env.WBE_EPOCH: 1, env.WBE_LOST: 1}
+    headers = {hd.WBE_VERSION: "1", hd.WBE_WORKER: "w2", hd.WBE_EPOCH: 1, hd.WBE_LOST: 1}
     answer = env.Envelope(
         pr.RESPONSE, {"state": pr.FAILURE, "data": {}}, correlation_id=entry.id, headers=headers
     )

@@ -10,7 +10,7 @@ from tests.unit.trackers import Bench
 from wbengine import engines, limits
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based.messages import display_headers
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.patterns import linear_flow
 
@@ -75,14 +75,14 @@ def headers(*, limit: Any = None, call: Any = None, **terms: Any) -> dict[str, A
 
 
 def test_timelimit_header_has_hard_limit_first_as_in_celery() -> None:
-    assert env.TIMELIMIT not in headers()
-    assert headers(timelimit=(3, 5))[env.TIMELIMIT] == [5.0, 3.0]
-    assert headers(timelimit=(3, 5), limit=(None, 9))[env.TIMELIMIT] == [9.0, None]
+    assert hd.TIMELIMIT not in headers()
+    assert headers(timelimit=(3, 5))[hd.TIMELIMIT] == [5.0, 3.0]
+    assert headers(timelimit=(3, 5), limit=(None, 9))[hd.TIMELIMIT] == [9.0, None]
 
 
 def test_retries_header_is_number_of_previous_attempts() -> None:
-    assert headers(call={"attempt": 1})[env.RETRIES] == 0
-    assert headers(call={"attempt": 4})[env.RETRIES] == 3
+    assert headers(call={"attempt": 1})[hd.RETRIES] == 0
+    assert headers(call={"attempt": 4})[hd.RETRIES] == 3
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_request_is_persistent_without_ledger_or_on_request(
 
 def test_arguments_are_shown_in_headers_only_on_request() -> None:
     call = {"arguments": {"x": 1, "password": "hunter2"}}
-    assert env.KWARGSREPR not in headers(call=call)
+    assert hd.KWARGSREPR not in headers(call=call)
     shown = headers(call=call, trace_arguments=True)
-    assert shown[env.KWARGSREPR] == "{'x': 1, 'password': ***}"
-    assert shown[env.ARGSREPR] == "()"
+    assert shown[hd.KWARGSREPR] == "{'x': 1, 'password': ***}"
+    assert shown[hd.ARGSREPR] == "()"
 
 
 class Teller:
@@ -125,7 +125,7 @@ class Teller:
     ids=["password", "api-key", "nested-token", "nested-secret", "repr", "bytes", "dict-in-secret"],
 )
 def test_secret_arguments_are_masked_in_headers(arguments: Any) -> None:
-    assert "hunter2" not in display_headers.headers(arguments)[env.KWARGSREPR]
+    assert "hunter2" not in display_headers.headers(arguments)[hd.KWARGSREPR]
 
 
 def test_shown_arguments_have_limited_length() -> None:
@@ -133,7 +133,7 @@ def test_shown_arguments_have_limited_length() -> None:
     looped.append(looped)
     for value in ("x" * 10**6, list(range(10**6)), looped, {n: n for n in range(10**5)}, 10**5000):
         assert (
-            len(display_headers.headers({"x": value})[env.KWARGSREPR]) <= display_headers.MAX_LENGTH
+            len(display_headers.headers({"x": value})[hd.KWARGSREPR]) <= display_headers.MAX_LENGTH
         )
 
 

@@ -14,6 +14,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracker
 from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS, RowSnapshot
@@ -48,10 +49,10 @@ def test_request_is_dispatched_acknowledged_settled_and_retired(bench: Bench) ->
     entry, sent = dispatch.tracked, dispatch.envelope
     assert (entry.state, entry.queue, sent.routing_key) == (pr.PENDING, "q", "q")
     assert (sent.correlation_id, sent.reply_to, sent.priority) == (entry.id, "engine", 5)
-    assert sent.headers[env.WBE_ATTEMPT] == 4
-    assert sent.headers[env.WBE_EPOCH] == dispatch.epoch == 1
-    assert sent.headers[env.WBE_LEDGER] == "ledger-1"
-    assert sent.headers[env.ROOT_ID] == "flow-1"
+    assert sent.headers[hd.WBE_ATTEMPT] == 4
+    assert sent.headers[hd.WBE_EPOCH] == dispatch.epoch == 1
+    assert sent.headers[hd.WBE_LEDGER] == "ledger-1"
+    assert sent.headers[hd.ROOT_ID] == "flow-1"
     pr.Request.validate(sent.body)
     assert bench.answer(entry, pr.RUNNING, {}, receipt="r1") == [fx.Acknowledge("r1")]
     assert entry.state == pr.RUNNING
@@ -157,7 +158,7 @@ def test_outcome_has_start_and_end_times_of_the_worker(bench: Bench) -> None:
         pr.RESPONSE,
         {"state": pr.SUCCESS, "data": {"result": None}},
         correlation_id=entry.id,
-        headers={env.WBE_STARTED: 5.0, env.WBE_ENDED: 6.5},
+        headers={hd.WBE_STARTED: 5.0, hd.WBE_ENDED: 6.5},
     )
     (outcome,) = settled(bench.tracker.on_reply(answer, None, T0))
     assert (outcome.started, outcome.ended) == (5.0, 6.5)
@@ -594,7 +595,7 @@ def test_without_ledger_rerouted_request_has_a_new_epoch() -> None:
     bench.fleet.end("q")
     bench.fleet.set("q2", 1, 1, JOB)
     dispatch = only(fx.Dispatch, bench.lose("w1"))
-    assert dispatch.epoch == dispatch.envelope.headers[env.WBE_EPOCH] == 2
+    assert dispatch.epoch == dispatch.envelope.headers[hd.WBE_EPOCH] == 2
     bench.succeed(entry, epoch=1)
     assert entry.state == pr.PENDING
     assert settled(bench.succeed(entry, epoch=2))

@@ -26,6 +26,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import recovery
@@ -66,8 +67,8 @@ class Fleeting(Bench):
         failure = Failure.from_exception(exc.WorkerLost("given twice"))
         data = {"result": failure.to_dict()}
         headers = {
-            env.WBE_VERSION: "1", env.WBE_WORKER: worker, env.WBE_SEQ: 1,
-            env.WBE_EPOCH: entry.epoch, env.WBE_LOST: 1,
+            hd.WBE_VERSION: "1", hd.WBE_WORKER: worker, hd.WBE_SEQ: 1,
+            hd.WBE_EPOCH: entry.epoch, hd.WBE_LOST: 1,
         }  # fmt: skip
         answer = env.Envelope(
             pr.RESPONSE, {"state": pr.FAILURE, "data": data}, correlation_id=entry.id,
@@ -94,7 +95,7 @@ def test_idempotent_request_of_lost_worker_is_reopened_and_resent(bench: Fleetin
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
     assert bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1") == [fx.Reopen(entry, 2)]
     dispatch = sent(bench.tracker.on_reopened(entry, None, T0))
-    assert (dispatch.epoch, dispatch.envelope.headers[env.WBE_EPOCH]) == (2, 2)
+    assert (dispatch.epoch, dispatch.envelope.headers[hd.WBE_EPOCH]) == (2, 2)
     assert (entry.state, entry.worker) == (pr.PENDING, None)
     bench.succeed(entry, epoch=1)  # The first worker was only frozen.
     assert bench.tracker.ignored["old_epoch"] == 1 and entry.live
@@ -163,7 +164,7 @@ def test_reply_to_a_question_has_a_start_time_if_the_task_runs(bench: Fleeting) 
     bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
     assert bench.reply_to_query(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
     assert shown(bench, entry) == (snapshots.QUEUED, "w1")
-    effects = bench.reply_to_query(entry, pr.RUNNING, **{env.WBE_STARTED: 5.0})
+    effects = bench.reply_to_query(entry, pr.RUNNING, **{hd.WBE_STARTED: 5.0})
     assert effects == [fx.RecordStart(entry, "w1"), fx.Acknowledge("receipt")]
     assert shown(bench, entry) == (snapshots.STARTED, "w1")
 
@@ -185,7 +186,7 @@ def test_reopen_that_finds_a_result_settles_the_request(bench: Fleeting) -> None
     bench.lose("w1")
     bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")
     body = {"state": pr.SUCCESS, "data": {"result": 3}}
-    answer = env.Envelope(pr.RESPONSE, body, correlation_id=entry.id, headers={env.WBE_EPOCH: 1})
+    answer = env.Envelope(pr.RESPONSE, body, correlation_id=entry.id, headers={hd.WBE_EPOCH: 1})
     (outcome,) = settled(bench.tracker.on_reopened(entry, answer, T0))
     assert outcome.value == 3
 
@@ -269,7 +270,7 @@ def test_worker_with_recent_ledger_heartbeat_keeps_its_request(bench: Fleeting) 
 def test_released_request_is_republished_with_the_same_epoch(bench: Fleeting, kind: Any) -> None:
     """An example is a worker that claimed the row because of a forged copy."""
     entry = bench.pending(kind=kind)
-    bench.reply_to_query(entry, pr.PENDING, "w2", **{env.WBE_ASK: 0})
+    bench.reply_to_query(entry, pr.PENDING, "w2", **{hd.WBE_ASK: 0})
     assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"))[0] == "w1"
     assert bench.reply_to_query(entry, pr.PENDING, "w1")[0] == fx.Inspect(entry)
     dispatch = sent(bench.row(entry, ledgers.ROW_OPEN))
@@ -362,7 +363,7 @@ def test_without_ledger_idle_workers_are_queried_before_a_resend() -> None:
     bench.fleet.idle["q"] = 2
     to, asked = asked_of(bench.tracker.on_round(T0 + 10))
     assert (to, asked) == (env.ALL_WORKERS, [(first.id, 1), (second.id, 1)])
-    bench.reply_to_query(first, pr.RUNNING, **{env.WBE_EPOCH: 1})
+    bench.reply_to_query(first, pr.RUNNING, **{hd.WBE_EPOCH: 1})
     assert first.state == pr.RUNNING
     effects = bench.tracker.on_round(T0 + 20)
     dispatch = sent(effects)
@@ -528,7 +529,7 @@ def test_running_reply_to_a_queued_question_ends_the_search() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
     bench.tracker.on_unconfirmed(entry, 1, T0)
-    bench.reply_to_query(entry, pr.RUNNING, "w5", **{env.WBE_EPOCH: 1})
+    bench.reply_to_query(entry, pr.RUNNING, "w5", **{hd.WBE_EPOCH: 1})
     bench.reply_to_query(entry, pr.PENDING, "w6")  # The reply to the second question.
     assert (entry.state, entry.lookups, entry.worker) == (pr.RUNNING, 0, "w5")
     bench.fleet.spoke["q"] = 2
@@ -583,7 +584,7 @@ def test_redelivered_request_is_confirmed_with_its_first_worker() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.running("w1")
     assert asked_of(bench.given_twice(entry))[0] == "w1"
-    bench.reply_to_query(entry, pr.RUNNING, "w1", **{env.WBE_EPOCH: 1})
+    bench.reply_to_query(entry, pr.RUNNING, "w1", **{hd.WBE_EPOCH: 1})
     bench.fleet.spoke["q"] = 2
     assert bench.tracker.on_round(T0 + 20) == []
     assert settled(bench.succeed(entry))
@@ -648,9 +649,9 @@ def test_running_reply_of_an_old_epoch_does_not_end_the_search() -> None:
     entry.sent_at = T0
     bench.answer(entry, pr.RUNNING, {}, worker="w2", epoch=2)
     bench.given_twice(entry, "w3")
-    bench.reply_to_query(entry, pr.RUNNING, "w1", **{env.WBE_EPOCH: 1})
+    bench.reply_to_query(entry, pr.RUNNING, "w1", **{hd.WBE_EPOCH: 1})
     assert entry.lookups
-    bench.reply_to_query(entry, pr.RUNNING, "w2", **{env.WBE_EPOCH: 2})
+    bench.reply_to_query(entry, pr.RUNNING, "w2", **{hd.WBE_EPOCH: 2})
     assert not entry.lookups
 
 

@@ -9,6 +9,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.recovery import RowSnapshot
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
@@ -23,7 +24,7 @@ def bench() -> Bench:
 
 
 def done(entry: TrackedRequest, result: int = 7) -> RowSnapshot:
-    headers = {env.WBE_VERSION: "1", env.WBE_WORKER: "w1", env.WBE_EPOCH: entry.epoch}
+    headers = {hd.WBE_VERSION: "1", hd.WBE_WORKER: "w1", hd.WBE_EPOCH: entry.epoch}
     body = {"state": pr.SUCCESS, "data": {"result": result}}
     answer = env.Envelope(pr.RESPONSE, body, correlation_id=entry.id, headers=headers)
     return RowSnapshot(ledgers.ROW_DONE, None, answer, entry.epoch)

@@ -16,6 +16,7 @@ from wbengine.engines.worker_based import endpoint, server
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.types import codec
 from wbengine.types.failure import Failure
@@ -62,13 +63,13 @@ class Bench:
         **body: Any,
     ) -> list[server.Effect]:
         headers: dict[str, Any] = dict(more or {})
-        without = (ledger is None or not ours) and env.WBE_LEDGER not in headers
+        without = (ledger is None or not ours) and hd.WBE_LEDGER not in headers
         if self.server.ledger != (wanted := None if without else self._ledger):
             self.server.ledger = wanted  # For requests without a ledger.
         if ours:
-            headers |= {env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: epoch}
+            headers |= {hd.WBE_VERSION: hd.VERSION, hd.WBE_EPOCH: epoch}
             if ledger is not None:
-                headers[env.WBE_LEDGER] = ledger
+                headers[hd.WBE_LEDGER] = ledger
         message = env.Envelope(
             pr.REQUEST,
             {
@@ -162,9 +163,9 @@ def test_request_is_claimed_run_and_answered(bench: Bench) -> None:
     answer = reply.envelope
     assert answer.body == {"state": pr.SUCCESS, "data": {"result": 3}}
     assert (answer.routing_key, answer.correlation_id) == ("engine", "id-1")
-    assert answer.headers[env.WBE_WORKER] == "w1"
-    assert answer.headers[env.WBE_EPOCH] == 1
-    assert (answer.headers[env.WBE_STARTED], answer.headers[env.WBE_ENDED]) == (1.0, 2.5)
+    assert answer.headers[hd.WBE_WORKER] == "w1"
+    assert answer.headers[hd.WBE_EPOCH] == 1
+    assert (answer.headers[hd.WBE_STARTED], answer.headers[hd.WBE_ENDED]) == (1.0, 2.5)
     assert env.thaw(env.freeze(stored.answer), "id-1").body == answer.body
     assert (bench.server.running, bench.server.counts) == (0, {pr.SUCCESS: 1})
 
@@ -172,7 +173,7 @@ def test_request_is_claimed_run_and_answered(bench: Bench) -> None:
 def test_replies_of_a_request_are_numbered(bench: Bench) -> None:
     job = bench.granted()
     effects = bench.server.on_event(job, "e", {}) + bench.finish(job)
-    numbers = [e.envelope.headers[env.WBE_SEQ] for e in effects if isinstance(e, server.Reply)]
+    numbers = [e.envelope.headers[hd.WBE_SEQ] for e in effects if isinstance(e, server.Reply)]
     assert numbers == [2, 3]
 
 
@@ -319,9 +320,9 @@ def test_arguments_are_decoded_only_after_the_claim_is_granted() -> None:
 
 
 def test_later_protocol_version_is_rejected(bench: Bench) -> None:
-    assert bench.granted(more={env.WBE_VERSION: "1"})
+    assert bench.granted(more={hd.WBE_VERSION: "1"})
     bench = Bench()
-    later = {env.WBE_VERSION: "999", env.WBE_LEDGER: LEDGER}
+    later = {hd.WBE_VERSION: "999", hd.WBE_LEDGER: LEDGER}
     assert "must be 1, got 999" in refusal(
         refused(bench, ours=False, more=later), exc.IncompatibleVersion
     )
@@ -339,7 +340,7 @@ def test_request_of_another_ledger_is_rejected(named: Any, held: str | None) -> 
 
 @pytest.mark.parametrize(
     "headers",
-    [{}, {env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: 1}],
+    [{}, {hd.WBE_VERSION: hd.VERSION, hd.WBE_EPOCH: 1}],
     ids=["without_headers", "with_epoch"],
 )
 def test_worker_with_a_ledger_rejects_request_that_uses_no_ledger(
@@ -357,7 +358,7 @@ def test_worker_with_a_ledger_rejects_request_that_uses_no_ledger(
 
 def test_null_ledger_header_is_rejected() -> None:
     bench = Bench(ledger=None)
-    refusal(bench.request(ledger=None, more={env.WBE_LEDGER: None}), exc.NotFound)
+    refusal(bench.request(ledger=None, more={hd.WBE_LEDGER: None}), exc.NotFound)
     assert bench.server.running == 0
 
 
@@ -388,7 +389,7 @@ def test_duplicate_of_a_done_request_is_answered_from_the_ledger(bench: Bench) -
     assert ending(effects) == {"state": pr.SUCCESS, "data": {"result": 3}}
     reply = only(server.Reply, effects)
     assert reply.job is claim.job
-    assert reply.envelope.headers[env.WBE_WORKER] == "w1"
+    assert reply.envelope.headers[hd.WBE_WORKER] == "w1"
     assert bench.server.running == 0
 
 
@@ -414,7 +415,7 @@ def told_elsewhere(effects: list[server.Effect]) -> str:
     (reply,) = effects
     assert isinstance(reply, server.Reply) and reply.terminal
     assert reply.envelope.body == {"state": pr.PENDING, "data": {}}
-    assert reply.envelope.headers[env.WBE_ASK] == 0
+    assert reply.envelope.headers[hd.WBE_ASK] == 0
     pr.Response.validate(reply.envelope.body)
     return reply.envelope.routing_key
 
@@ -468,16 +469,16 @@ def test_redelivered_request_of_taskflow_engine_does_not_run_again() -> None:
 def test_engine_that_asks_receives_later_replies(bench: Bench) -> None:
     job = bench.granted()
     (reply_to_question,) = bench.ask(("id-1", 2048))
-    assert (reply_to_question.body["state"], reply_to_question.headers[env.WBE_ASK]) == (
+    assert (reply_to_question.body["state"], reply_to_question.headers[hd.WBE_ASK]) == (
         pr.RUNNING,
         2048,
     )
-    assert reply_to_question.headers[env.WBE_STARTED] == job.began
+    assert reply_to_question.headers[hd.WBE_STARTED] == job.began
     (event,) = bench.server.on_event(job, "update", {"n": 1})
     assert isinstance(event, server.Reply) and event.envelope.routing_key == "heir"
     _, reply = bench.finish(job)
     assert isinstance(reply, server.Reply) and reply.envelope.routing_key == "heir"
-    assert reply.envelope.headers[env.WBE_EPOCH] == 1
+    assert reply.envelope.headers[hd.WBE_EPOCH] == 1
 
 
 def test_question_of_an_earlier_owner_is_ignored(bench: Bench) -> None:
@@ -529,7 +530,7 @@ def test_with_ledger_question_about_unknown_request_is_denied(bench: Bench) -> N
     bench.server.on_answered(job)
     (answer,) = bench.ask(("id-1", 2048))
     assert (answer.body["state"], answer.correlation_id) == (pr.PENDING, "id-1")
-    assert answer.headers[env.WBE_ASK] == 2048 and answer.headers[env.WBE_WORKER] == "w1"
+    assert answer.headers[hd.WBE_ASK] == 2048 and answer.headers[hd.WBE_WORKER] == "w1"
 
 
 def test_without_ledger_questions_are_answered_from_memory() -> None:
@@ -538,7 +539,7 @@ def test_without_ledger_questions_are_answered_from_memory() -> None:
     bench.started(id="id-2")
     done, denied, running = bench.ask(("id-1", 9), ("id-0", 9), ("id-2", 9))
     assert (denied.correlation_id, denied.body["state"]) == ("id-0", pr.PENDING)
-    assert (done.body["data"], done.headers[env.WBE_EPOCH]) == ({"result": 7}, 1)
+    assert (done.body["data"], done.headers[hd.WBE_EPOCH]) == ({"result": 7}, 1)
     assert (running.correlation_id, running.body["state"]) == ("id-2", pr.RUNNING)
 
 
@@ -585,7 +586,7 @@ def test_without_ledger_only_a_higher_epoch_runs_again(bench: Bench) -> None:
     assert bench.request("old", ledger=None) == [server.Acknowledge("old")]
     for job in (first, second):
         reply = only(server.Reply, bench.finish(job, job.epoch))
-        assert reply.envelope.headers[env.WBE_EPOCH] == job.epoch
+        assert reply.envelope.headers[hd.WBE_EPOCH] == job.epoch
     assert bench.request("old", ledger=None) == [server.Acknowledge("old")]
     assert ending(bench.request("again", ledger=None, epoch=2))["data"] == {"result": 2}
 
@@ -638,24 +639,24 @@ def test_notify_question_is_answered_for_each_topic(bench: Bench) -> None:
         pr.Notify.validate(answer.body, response=True)
         assert answer.routing_key == "engine"
     assert answers[0].headers == {
-        env.WBE_VERSION: env.VERSION,
-        env.WBE_WORKER: "w1",
-        env.WBE_STATE: env.READY,
-        env.WBE_QUEUE: "t.abc",
-        env.WBE_SLOTS: 2,
-        env.WBE_RUNNING: 1,
-        env.WBE_PERIOD: 5.0,
-        env.WBE_IDS: ["id-1"],
-        env.WBE_LIFE: {"state": "busy", "current": [["id-1", "job"]]},
-        env.WBE_SOFTWARE: __version__,
-        env.WBE_LEDGER: LEDGER,
+        hd.WBE_VERSION: hd.VERSION,
+        hd.WBE_WORKER: "w1",
+        hd.WBE_STATE: env.READY,
+        hd.WBE_QUEUE: "t.abc",
+        hd.WBE_SLOTS: 2,
+        hd.WBE_RUNNING: 1,
+        hd.WBE_PERIOD: 5.0,
+        hd.WBE_IDS: ["id-1"],
+        hd.WBE_LIFE: {"state": "busy", "current": [["id-1", "job"]]},
+        hd.WBE_SOFTWARE: __version__,
+        hd.WBE_LEDGER: LEDGER,
     }
     bench.server.ledger = "dir-1"
     for effects_of_notice, known in (
         (bench.server.on_notify(question, 5.0), True),
         (bench.server.heartbeat.beat(5.0), False),
     ):
-        assert all((env.WBE_LEDGER in e.envelope.headers) == known for e in effects_of_notice)  # type: ignore[union-attr]
+        assert all((hd.WBE_LEDGER in e.envelope.headers) == known for e in effects_of_notice)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("reply_to", [None, "", "../up", "a b"])
@@ -697,19 +698,19 @@ def test_lost_request_is_reported_but_not_remembered() -> None:
     bench = Bench(ledger=None)
     for _ in range(2):
         answer = terminal(bench.request(ledger=None, redelivered=True))
-        assert answer.headers[env.WBE_LOST] == 1
+        assert answer.headers[hd.WBE_LOST] == 1
     (denied,) = bench.ask(("id-1", 1))
     assert denied.body["state"] == pr.PENDING
     # A copy that was not delivered before may still arrive, and runs.
     answer = terminal(bench.finish(bench.started(), 7))
-    assert env.WBE_LOST not in answer.headers and answer.body["data"] == {"result": 7}
+    assert hd.WBE_LOST not in answer.headers and answer.body["data"] == {"result": 7}
     assert bench.server.counts == {"lost": 2, pr.SUCCESS: 1}
 
 
 def test_row_claimed_by_this_worker_without_a_job_is_lost(bench: Bench) -> None:
     claim = only(server.Claim, bench.request())
     answer = terminal(bench.server.on_claim(claim.job, ledgers.Claim(ledgers.HELD, 1, holder="w1")))
-    assert answer.headers[env.WBE_LOST] == 1
+    assert answer.headers[hd.WBE_LOST] == 1
 
 
 def test_broadcast_question_about_unknown_request_is_ignored() -> None:
@@ -720,7 +721,7 @@ def test_broadcast_question_about_unknown_request_is_ignored() -> None:
 @pytest.mark.parametrize(("expires", "runs"), [(100.0, True), (99.9, False)])
 def test_expired_request_is_rejected(expires: float, runs: bool) -> None:
     bench = Bench(ledger=None)
-    effects = bench.request(ledger=None, more={env.EXPIRES: expires}, now=100.0)
+    effects = bench.request(ledger=None, more={hd.EXPIRES: expires}, now=100.0)
     assert (server.Run in kinds(effects)) == runs
     if not runs:
         refusal(effects, exc.Expired)
@@ -728,7 +729,7 @@ def test_expired_request_is_rejected(expires: float, runs: bool) -> None:
 
 
 def test_with_ledger_expires_header_is_ignored() -> None:
-    job = Bench().granted(more={env.EXPIRES: 5.0}, now=100.0)
+    job = Bench().granted(more={hd.EXPIRES: 5.0}, now=100.0)
     assert job.expires is None
 
 
@@ -739,7 +740,7 @@ def test_with_ledger_expires_header_is_ignored() -> None:
 )
 def test_invalid_expires_header_is_ignored(value: Any) -> None:
     bench = Bench(ledger=None)
-    assert bench.started(more={env.EXPIRES: value}, now=100.0).expires is None
+    assert bench.started(more={hd.EXPIRES: value}, now=100.0).expires is None
 
 
 @pytest.mark.parametrize(
@@ -760,7 +761,7 @@ def test_invalid_expires_header_is_ignored(value: Any) -> None:
     ],
 )
 def test_time_limit_header_has_hard_limit_first(value: Any, limit: tuple[Any, Any]) -> None:
-    assert Bench().granted(more={env.TIMELIMIT: value}).limit == limit
+    assert Bench().granted(more={hd.TIMELIMIT: value}).limit == limit
 
 
 def test_running_request_is_cancelled_once_and_keeps_its_result(bench: Bench) -> None:
@@ -875,7 +876,7 @@ def ids(bench: Bench) -> list[str]:
     question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
     notice = bench.server.on_notify(question, 5.0)[0]
     assert isinstance(notice, server.Reply)
-    running_ids: list[str] = notice.envelope.headers[env.WBE_IDS]
+    running_ids: list[str] = notice.envelope.headers[hd.WBE_IDS]
     return running_ids
 
 
@@ -890,7 +891,7 @@ def test_request_is_listed_until_its_reply_is_published(bench: Bench) -> None:
     bench.server.on_answered(job)
     assert ids(bench) == []
     for notice in bench.server.heartbeat.announce_tasks(env.ALL_ENGINES, None):
-        assert isinstance(notice, server.Reply) and env.WBE_IDS not in notice.envelope.headers
+        assert isinstance(notice, server.Reply) and hd.WBE_IDS not in notice.envelope.headers
 
 
 # State of the worker.
@@ -902,9 +903,9 @@ def notices(effects: list[server.Effect]) -> list[tuple[str, Any, str, int]]:
     return [
         (
             notice.routing_key,
-            notice.headers[env.WBE_STATE],
-            notice.headers[env.WBE_LIFE]["state"],
-            notice.headers[env.WBE_RUNNING],
+            notice.headers[hd.WBE_STATE],
+            notice.headers[hd.WBE_LIFE]["state"],
+            notice.headers[hd.WBE_RUNNING],
         )
         for notice in replies
         if notice.body["topic"] == "t"
@@ -949,7 +950,7 @@ def test_suspended_server_reports_redelivered_request_lost() -> None:
     bench = Bench(ledger=None)
     bench.server.suspend()
     answer = terminal(bench.request(ledger=None, redelivered=True))
-    assert answer.headers[env.WBE_LOST] == 1
+    assert answer.headers[hd.WBE_LOST] == 1
 
 
 def test_drain_cannot_be_ended_by_resume_or_suspend() -> None:

@@ -16,6 +16,7 @@ from tests.support.signed import KINDS, Party
 from wbengine import _clock, _json_text, keys
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import signing
 from wbengine.transports import _encoding
 
@@ -138,25 +139,25 @@ TAMPERED: dict[str, Callable[[Any], None]] = {
     "no reply queue": lambda m: m.properties.pop("reply_to"),
     "id": _property("correlation_id", "r2"),
     "type": _property("type", "wbe-cancel"),
-    "epoch": _header(env.WBE_EPOCH, 2),
-    "epoch as text": _header(env.WBE_EPOCH, "1"),
-    "epoch as true": _header(env.WBE_EPOCH, True),
-    "ledger": lambda m: m.headers.pop(env.WBE_LEDGER),
-    "another header": _header(env.WBE_LOGS, 1),
-    "expiry": _header(env.EXPIRES, 2e9),
+    "epoch": _header(hd.WBE_EPOCH, 2),
+    "epoch as text": _header(hd.WBE_EPOCH, "1"),
+    "epoch as true": _header(hd.WBE_EPOCH, True),
+    "ledger": lambda m: m.headers.pop(hd.WBE_LEDGER),
+    "another header": _header(hd.WBE_LOGS, 1),
+    "expiry": _header(hd.EXPIRES, 2e9),
     "limit that is no number": _header("timelimit", [1.5, math.nan]),
     "limit that is infinite": _header("timelimit", [1.5, math.inf]),
     "signature": lambda m: m.headers.__setitem__(
-        env.WBE_SIGNATURE, m.headers[env.WBE_SIGNATURE][:-1] + "x"
+        hd.WBE_SIGNATURE, m.headers[hd.WBE_SIGNATURE][:-1] + "x"
     ),
-    "no signature": lambda m: m.headers.pop(env.WBE_SIGNATURE),
-    "signature that is no text": _header(env.WBE_SIGNATURE, 5),
-    "empty signature": _header(env.WBE_SIGNATURE, ""),
+    "no signature": lambda m: m.headers.pop(hd.WBE_SIGNATURE),
+    "signature that is no text": _header(hd.WBE_SIGNATURE, 5),
+    "empty signature": _header(hd.WBE_SIGNATURE, ""),
     "addressee": lambda m: m.headers.__setitem__(
-        env.WBE_SIGNATURE, m.headers[env.WBE_SIGNATURE].replace("t.queue", signed.TOPIC)
+        hd.WBE_SIGNATURE, m.headers[hd.WBE_SIGNATURE].replace("t.queue", signed.TOPIC)
     ),
     "time": lambda m: m.headers.__setitem__(
-        env.WBE_SIGNATURE, m.headers[env.WBE_SIGNATURE].replace("1000000", "1000001")
+        hd.WBE_SIGNATURE, m.headers[hd.WBE_SIGNATURE].replace("1000000", "1000001")
     ),
     "compression": lambda m: setattr(m, "compressed", True),
 }  # fmt: skip
@@ -327,10 +328,10 @@ def test_stored_result_is_forwarded_with_its_signature(parties: dict[str, Party]
 
 def test_message_is_signed_once_on_encoding(apart: dict[str, Party]) -> None:
     made = apart[keys.ENGINE].sign("request")
-    assert env.WBE_SIGNATURE not in made.headers
+    assert hd.WBE_SIGNATURE not in made.headers
     first = made.encoded_headers
     assert made.encoded_headers == first and made.signed_headers is made.headers
-    assert json.loads(first)[env.WBE_SIGNATURE] == made.headers[env.WBE_SIGNATURE]
+    assert json.loads(first)[hd.WBE_SIGNATURE] == made.headers[hd.WBE_SIGNATURE]
 
 
 # Encrypted bodies.
@@ -366,7 +367,7 @@ def test_encrypted_body_cannot_be_moved_to_another_request(
     with pytest.raises(exc.NotTrusted, match="unknown encryption key id"):
         other.verify(message)
     moved = env.copy_of(message)
-    moved.headers = {k: v for k, v in moved.headers.items() if k != env.WBE_SIGNATURE}
+    moved.headers = {k: v for k, v in moved.headers.items() if k != hd.WBE_SIGNATURE}
     moved.correlation_id, moved.signer = "r2", hidden.signer
     with pytest.raises(exc.NotTrusted, match="cannot decrypt"):
         hidden.verify(signed.received(moved))

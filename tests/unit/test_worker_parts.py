@@ -17,6 +17,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import worker
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker_side import describing, jobs, reporting
 from wbengine.types.failure import Failure
@@ -49,7 +50,7 @@ def nothing_called() -> None:
 
 
 def a_job() -> jobs.Job:
-    headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 3, env.WBE_ATTEMPT: 2, env.ROOT_ID: "flow-1"}
+    headers = {hd.WBE_VERSION: "1", hd.WBE_EPOCH: 3, hd.WBE_ATTEMPT: 2, hd.ROOT_ID: "flow-1"}
     request = env.Envelope("REQUEST", {}, correlation_id="id-1", reply_to="e", headers=headers)
     return jobs.job_of(request, None)
 

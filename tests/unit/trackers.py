@@ -9,6 +9,7 @@ from wbengine import invocation, task
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracker
 from wbengine.engines.worker_based.requests.options import RequestOptions
@@ -163,8 +164,8 @@ class Bench:
     ) -> list[fx.Effect]:
         headers: dict[str, Any] = {}
         if worker is not None:
-            headers |= {env.WBE_VERSION: "1", env.WBE_WORKER: worker, env.WBE_SEQ: seq}
-            headers[env.WBE_EPOCH] = epoch
+            headers |= {hd.WBE_VERSION: "1", hd.WBE_WORKER: worker, hd.WBE_SEQ: seq}
+            headers[hd.WBE_EPOCH] = epoch
         envelope = env.Envelope(
             pr.RESPONSE, {"state": state, "data": data}, correlation_id=entry.id, headers=headers
         )
@@ -178,8 +179,8 @@ class Bench:
     ) -> list[fx.Effect]:
         """Process the reply of a worker to a query about a request."""
         headers = {
-            env.WBE_VERSION: "1", env.WBE_WORKER: worker, env.WBE_SEQ: 2,
-            env.WBE_ASK: entry.number, **headers,
+            hd.WBE_VERSION: "1", hd.WBE_WORKER: worker, hd.WBE_SEQ: 2,
+            hd.WBE_ASK: entry.number, **headers,
         }  # fmt: skip
         answer = env.Envelope(
             pr.RESPONSE, {"state": state, "data": {}}, correlation_id=entry.id, headers=headers

@@ -16,7 +16,8 @@ from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
 from tests.views import waiting_task
 from wbengine import engines, exceptions
-from wbengine.engines.worker_based.messages import envelope, pinging
+from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages import pinging
 from wbengine.fleet import client as fleets
 from wbengine.patterns import linear_flow
 
@@ -133,7 +134,7 @@ def test_worker_is_known_before_its_ping_reply_is_recorded(near: str) -> None:
 
     class Pings(pinging.Pings):
         def record_reply(self, headers: Any) -> None:
-            sender = headers.get(envelope.WBE_WORKER)
+            sender = headers.get(hd.WBE_WORKER)
             if sender is not None:
                 known.append(sender in {each.identity for each in looking._executor.workers()})
             super().record_reply(headers)

@@ -15,6 +15,7 @@ from wbengine import task as task_module
 from wbengine.concurrency import time_limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class Offer:
         :raises NotFound: if its row is in another ledger, or if it has no row although this worker
             has a ledger.
         """
-        named = request.headers.get(env.WBE_LEDGER)
+        named = request.headers.get(hd.WBE_LEDGER)
         if self.ledger is not None and not job.ledger:
             raise exc.NotFound(
                 f"the request uses no ledger, but worker {self._identity} accepts only"
@@ -201,10 +202,10 @@ class Offer:
         """Find the endpoint by name without decoding user values; else set the job's refusal."""
         job.name, name = request.body["task_name"], request.body["task_cls"]
         job.body, job.endpoint = request.body, self._endpoints.get(name)
-        version = request.headers.get(env.WBE_VERSION, env.VERSION)
-        if version != env.VERSION:
+        version = request.headers.get(hd.WBE_VERSION, hd.VERSION)
+        if version != hd.VERSION:
             job.refusal = exc.IncompatibleVersion(
-                f"the protocol version of the request must be {env.VERSION}, got"
+                f"the protocol version of the request must be {hd.VERSION}, got"
                 f" {str(version)[:80]}"
             )
         elif job.endpoint is None:

@@ -1,7 +1,7 @@
 """The messages between engines and workers: NOTIFY, REQUEST and RESPONSE.
 
 Bodies are plain JSON in the form that TaskFlow's peers use, and are validated with `schemas`.
-Extensions are in message headers (see `envelope`).
+Extensions are in message headers (see `headers`).
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from wbengine.engines.worker_based.connections.consumer_loop import (
 from wbengine.engines.worker_based.connections.outgoing import ECHO, NO_HOOKS, OutgoingMessage
 from wbengine.engines.worker_based.connections.sender import Call, Sender
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import signing
 from wbengine.keys import Keyring
 
@@ -195,7 +196,7 @@ class Proxy:
         else:
             if self._topology.direct:
                 met = (message.headers or {}).get(
-                    env.WBE_WORKER, message.properties.get("reply_to")
+                    hd.WBE_WORKER, message.properties.get("reply_to")
                 )
                 self._topology.record_peer(met, time.monotonic())
             self._dispatcher.on_message(data, message)

@@ -21,6 +21,7 @@ from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import life as lives
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker_side.heartbeat import Heartbeat
@@ -561,7 +562,7 @@ class Server:
         job.reply_to = reply_to
         answer = self._reply_factory.running(job, inquiry_number=number)
         if job.key in self._job_table.begun:  # Others wait for a slot.
-            answer.headers[env.WBE_STARTED] = job.began
+            answer.headers[hd.WBE_STARTED] = job.began
         return [Reply(job, answer)]
 
     def on_cancel(self, cancelled: Iterable[tuple[str, int]]) -> list[Effect]:

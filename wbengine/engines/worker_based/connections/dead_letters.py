@@ -17,6 +17,7 @@ from wbengine import transports
 from wbengine._log_rate import RareWarnings
 from wbengine.engines.worker_based.connections import connecting, sender, topology
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import signing
 from wbengine.transports import safe_message
 from wbengine.transports.broker import Broker, Consumer
@@ -118,9 +119,9 @@ class DeadLetters:
         """
         envelope = env.copy_of(letter.message)
         envelope.headers = dict(envelope.headers)
-        for header in (env.WBE_DEAD, env.WBE_QUEUE, env.WBE_TIME, env.WBE_SIGNATURE):
+        for header in (hd.WBE_DEAD, hd.WBE_QUEUE, hd.WBE_TIME, hd.WBE_SIGNATURE):
             envelope.headers.pop(header, None)
-        envelope.headers[env.WBE_EPOCH] = epoch
+        envelope.headers[hd.WBE_EPOCH] = epoch
         envelope.routing_key, envelope.signer = queue, self._signer
         with self._translating_errors(queue):
             if not (self._has(queue) and self._publish(envelope)):
@@ -185,15 +186,15 @@ def _read(message: Any, body: bytes | str) -> DeadLetter | None:
         envelope = env.received(env.parse(body), message)
         return DeadLetter(
             envelope.correlation_id or "",
-            envelope.number(env.WBE_EPOCH, 1),
+            envelope.number(hd.WBE_EPOCH, 1),
             str(envelope.body["task_name"]),
             str(envelope.body["task_cls"]),
             str(envelope.body["action"]),
-            envelope.text(env.ROOT_ID),
-            envelope.text(env.WBE_QUEUE),
-            envelope.text(env.WBE_DEAD) or "",
-            envelope.seconds(env.WBE_TIME),
-            envelope.text(env.WBE_LEDGER),
+            envelope.text(hd.ROOT_ID),
+            envelope.text(hd.WBE_QUEUE),
+            envelope.text(hd.WBE_DEAD) or "",
+            envelope.seconds(hd.WBE_TIME),
+            envelope.text(hd.WBE_LEDGER),
             message,
         )
     except (exc.InvalidFormat, KeyError, TypeError):

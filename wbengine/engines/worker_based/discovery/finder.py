@@ -21,6 +21,7 @@ from wbengine.engines.worker_based.discovery.roster import (
     task_name,
 )
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import life
 from wbengine.transports import _routing as routing
 
@@ -52,7 +53,7 @@ class Clocks:
         self._reported: set[Any] = set()
 
     def check(self, identity: Any, notify: env.Envelope, clock: Clock) -> None:
-        reported_time = notify.seconds(env.WBE_TIME)
+        reported_time = notify.seconds(hd.WBE_TIME)
         if reported_time is None or identity in self._reported:
             return
         ahead = reported_time - clock.time()
@@ -306,7 +307,7 @@ class ProxyWorkerFinder:
         :returns: whether NOTIFY was published.
         """
         now = self._clock.monotonic()
-        headers = {env.WBE_VERSION: env.VERSION, env.WBE_PERIOD: self.period}
+        headers = {hd.WBE_VERSION: hd.VERSION, hd.WBE_PERIOD: self.period}
         due = self._last_notify_at is None or now - self._last_notify_at >= self._pause
         due = due or (
             now - (self._last_notify_at or now) >= self.period and self._awaits_report(now)
@@ -322,7 +323,7 @@ class ProxyWorkerFinder:
         if self._last_pinged is None or now - self._last_pinged >= self.period:
             self._last_pinged = now
             self._proxy.publish(
-                pr.Notify(), self.uuid, headers={**headers, env.WBE_ECHO: self.uuid}, first=True
+                pr.Notify(), self.uuid, headers={**headers, hd.WBE_ECHO: self.uuid}, first=True
             )
         return due
 
@@ -345,7 +346,7 @@ class ProxyWorkerFinder:
     def process_response(self, data: Any, message: Any) -> None:
         """Process a validated NOTIFY; `message` is any object with `headers`."""
         headers = message.headers or {}
-        if headers.get(env.WBE_ECHO) == self.uuid:
+        if headers.get(hd.WBE_ECHO) == self.uuid:
             self.record_echo()
             return
         notify = env.Envelope(pr.NOTIFY, data, headers=headers)
@@ -360,12 +361,12 @@ class ProxyWorkerFinder:
             return
         gained: set[str] = set()
         lost: list[TopicWorker] = []
-        identity = NO_IDENTITY if self._interop else notify.text(env.WBE_WORKER) or NO_IDENTITY
+        identity = NO_IDENTITY if self._interop else notify.text(hd.WBE_WORKER) or NO_IDENTITY
         if self.clocks is not None:
             self.clocks.check(identity, notify, self._clock)
         with self._lock:
             self._messages_processed += 1
-            state = headers.get(env.WBE_STATE)
+            state = headers.get(hd.WBE_STATE)
             if state == env.STOPPED:
                 lost = self._roster.leave(identity) or self._forget_unannounced(identity)
                 self._last_replies.pop(identity, None)
@@ -377,7 +378,7 @@ class ProxyWorkerFinder:
         self._notify(gained, lost)
         if gained and isinstance(identity, str):
             self._send_period(identity, notify)
-        ids = headers.get(env.WBE_IDS)
+        ids = headers.get(hd.WBE_IDS)
         if self._on_ids is not None and isinstance(ids, list) and isinstance(identity, str):
             self._on_ids(identity, {name for name in ids if isinstance(name, str)})
 
@@ -386,9 +387,9 @@ class ProxyWorkerFinder:
 
         Without a reply, the worker is lost after the usual number of these periods.
         """
-        if (notify.seconds(env.WBE_PERIOD) or 0.0) <= self.period:
+        if (notify.seconds(hd.WBE_PERIOD) or 0.0) <= self.period:
             return
-        headers = {env.WBE_VERSION: env.VERSION, env.WBE_PERIOD: self.period}
+        headers = {hd.WBE_VERSION: hd.VERSION, hd.WBE_PERIOD: self.period}
         self._proxy.publish(pr.Notify(), identity, reply_to=self.uuid, headers=headers, first=True)
         with self._lock:
             for worker in self._roster.topics_of(identity):
@@ -406,7 +407,7 @@ class ProxyWorkerFinder:
         """
         if self._interop or self._exchange is None or not notify.body["tasks"]:
             return True
-        queue = notify.text(env.WBE_QUEUE)
+        queue = notify.text(hd.WBE_QUEUE)
         if queue == env.queue_name(self._exchange, topic, notify.body["tasks"]):
             return True
         name = f"{queue or topic:.80}"
@@ -440,8 +441,8 @@ class ProxyWorkerFinder:
             if previous is not None:
                 worker.joined = previous.joined
                 self._roster.remove(previous)
-            worker.queue = notify.text(env.WBE_QUEUE) or topic
-            worker.software = notify.text(env.WBE_SOFTWARE)
+            worker.queue = notify.text(hd.WBE_QUEUE) or topic
+            worker.software = notify.text(hd.WBE_SOFTWARE)
             if not self._roster.add(worker):
                 if previous is not None:
                     self._roster.add(previous)
@@ -452,19 +453,19 @@ class ProxyWorkerFinder:
         else:
             gained = set()
         now = worker.last_seen = self._clock.monotonic()
-        worker.ledger = notify.text(env.WBE_LEDGER) or worker.ledger
+        worker.ledger = notify.text(hd.WBE_LEDGER) or worker.ledger
         worker.period = (
-            min(MAX_PERIOD_SECONDS, notify.seconds(env.WBE_PERIOD) or 0.0) or worker.period
+            min(MAX_PERIOD_SECONDS, notify.seconds(hd.WBE_PERIOD) or 0.0) or worker.period
         )
-        reported_life = life.Life.from_header(notify.headers.get(env.WBE_LIFE))
+        reported_life = life.Life.from_header(notify.headers.get(hd.WBE_LIFE))
         if reported_life is not None:
             self._roster.describe(worker, reported_life)
-        slots = max(1, notify.number(env.WBE_SLOTS, worker.slots))
-        running = notify.number(env.WBE_RUNNING, worker.running)
+        slots = max(1, notify.number(hd.WBE_SLOTS, worker.slots))
+        running = notify.number(hd.WBE_RUNNING, worker.running)
         if worker.life is not None and worker.life.state in _RESTING_STATES:
             running = max(running, slots)  # This worker accepts no requests.
         self._roster.update(worker, slots, running)
-        has_load = env.WBE_RUNNING in notify.headers  # Plain peers do not report it.
+        has_load = hd.WBE_RUNNING in notify.headers  # Plain peers do not report it.
         worker.report(now, worker.period or self.period, has_load and running < slots)
         return gained
 
@@ -652,7 +653,7 @@ class ProxyWorkerFinder:
 
 def _is_valid(notify: env.Envelope, topic: str) -> bool:
     try:
-        for header in (env.WBE_WORKER, env.WBE_QUEUE):
+        for header in (hd.WBE_WORKER, hd.WBE_QUEUE):
             if header in notify.headers:
                 name = _names.check_label(header, notify.headers[header])
                 if name in (env.ALL_WORKERS, env.ALL_ENGINES):

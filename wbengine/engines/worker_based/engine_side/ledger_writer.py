@@ -19,6 +19,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import signing
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.recovery import UNKNOWN, RowSnapshot
@@ -154,7 +155,7 @@ class Rows:
             pr.RESPONSE,
             {"state": pr.FAILURE, "data": {"result": pr.failure_to_dict(failure)}},
             correlation_id=tracked.id,
-            headers={env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: tracked.epoch},
+            headers={hd.WBE_VERSION: hd.VERSION, hd.WBE_EPOCH: tracked.epoch},
             signer=self._signer,
         )
         return env.freeze(answer)

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 
 #: Maximum number of characters.
 MAX_LENGTH: Final = 200
@@ -55,4 +55,4 @@ def headers(arguments: Mapping[str, Any]) -> dict[str, str]:
         text = _Repr().repr(dict(arguments))
     except Exception as error:  # The display of arguments must never fail a request.
         text = f"<{type(error).__name__}>"
-    return {env.ARGSREPR: "()", env.KWARGSREPR: text[:MAX_LENGTH]}
+    return {hd.ARGSREPR: "()", hd.KWARGSREPR: text[:MAX_LENGTH]}

@@ -13,6 +13,7 @@ from wbengine import _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import schemas
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import kombu_json
 from wbengine.transports import _encoding
 from wbengine.types import codec
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Version of the protocol in the headers. Peers that do not send it are TaskFlow's.
-VERSION: Final = "1"
-
 #: Maximum depth of a body. User values begin a few levels below its top.
 _BODY_DEPTH: Final = codec.MAX_DEPTH + 8
 
@@ -39,77 +37,10 @@ _encode: Final = _json_text.writer(allow_nan=True)
 #: Maximum size of an encoded body in bytes. Larger messages are not published.
 MAX_MESSAGE_SIZE: Final = 16 * 1024 * 1024
 
-# Headers of Celery's protocol.
-#: Language of the task: `py`.
-LANG: Final = "lang"
-#: Class of the task.
-TASK: Final = "task"
-#: Id of the request.
-ID: Final = "id"
-#: Id of the flow.
-ROOT_ID: Final = "root_id"
-#: Number of earlier attempts of the task: the attempt minus one.
-RETRIES: Final = "retries"
-#: `[hard, soft]` in seconds or null.
-TIMELIMIT: Final = "timelimit"
-#: Unix seconds after which a request must not be started. Only used without a ledger.
-EXPIRES: Final = "expires"
-#: The arguments for display, masked and truncated (see `display_headers`).
-ARGSREPR: Final = "argsrepr"
-KWARGSREPR: Final = "kwargsrepr"
-
-# Headers of wbengine.
-#: Version of the headers below.
-WBE_VERSION: Final = "wbe-version"
-#: Number of this execution or reversion of the atom within its flow.
-WBE_ATTEMPT: Final = "wbe-attempt"
-#: Epoch of the request; it increases each time the engine resends the same attempt.
-WBE_EPOCH: Final = "wbe-epoch"
-#: Number of this reply among the replies for one (id, epoch), from 1.
-WBE_SEQ: Final = "wbe-seq"
-#: Identity of the worker process that sends the message.
-WBE_WORKER: Final = "wbe-worker"
-#: Number of slots of the worker, and number of its running tasks.
-WBE_SLOTS: Final = "wbe-slots"
-WBE_RUNNING: Final = "wbe-running"
-#: Ids of the requests that the worker runs for the receiving engine. Absent in broadcasts.
-WBE_IDS: Final = "wbe-ids"
-#: Unix time when a worker sends the message, or when a request was dead-lettered.
-WBE_TIME: Final = "wbe-time"
-#: State of the worker (see `life`).
-WBE_LIFE: Final = "wbe-life"
-#: In a terminal FAILURE: no worker completed the request, and its effects are unknown.
-WBE_LOST: Final = "wbe-lost"
-#: In a dead letter: the reason.
-WBE_DEAD: Final = "wbe-dead"
-#: In an announcement: queue from which the worker consumes requests for this topic. In a dead
-#: letter: queue from which it was consumed.
-WBE_QUEUE: Final = "wbe-queue"
-#: Heartbeat period in seconds, of a worker or requested by an engine.
-WBE_PERIOD: Final = "wbe-period"
+#: Minimum heartbeat period, of a worker or requested by an engine.
 MIN_PERIOD_SECONDS: Final = 0.5
-#: Kind of a worker's NOTIFY: READY, STOPPED or BEAT.
-WBE_STATE: Final = "wbe-state"
-#: In an announcement: version of wbengine of the worker.
-WBE_SOFTWARE: Final = "wbe-software"
-#: Digest of the ledger with the row of a request; in an announcement, of the worker's ledger.
-WBE_LEDGER: Final = "wbe-ledger"
-#: In a request: the engine stores the log records of its task.
-WBE_LOGS: Final = "wbe-logs"
-#: In a reply: number of the inquiry that it answers; 0 if it answers none.
-WBE_ASK: Final = "wbe-ask"
-#: Marks a message that an engine sends to itself, to verify that it still receives messages.
-WBE_ECHO: Final = "wbe-echo"
-#: Unix time of the start and the end of a task on the worker's clock. The start is also in replies
-#: about a running task.
-WBE_STARTED: Final = "wbe-started"
-WBE_ENDED: Final = "wbe-ended"
 
-#: Signature: version, key id, time, nonce, receiver and MAC (see `signing`).
-WBE_SIGNATURE: Final = "wbe-signature"
-#: Id of the key that decrypts the body. An encrypted body is base64 text.
-WBE_ENCRYPTED: Final = "wbe-encrypted"
-
+# Kinds of a worker's NOTIFY.
 READY: Final = "ready"
 STOPPED: Final = "stopped"
 BEAT: Final = "beat"
@@ -159,7 +90,7 @@ class Envelope:
     def encoded(self) -> bytes:
         if self._encoded is None:
             # The text of a failure may contain lone surrogates; user values do not.
-            if WBE_VERSION in self.headers:
+            if hd.WBE_VERSION in self.headers:
                 self._encoded = _json_text.encode(self.body, "replace", finite=True)
             else:
                 self._encoded = _encode(self.body).encode("utf-8", "replace")
@@ -173,7 +104,7 @@ class Envelope:
         """
         if self.signer is not None:
             signer, self.signer = self.signer, None
-            if WBE_SIGNATURE not in self.headers:  # A forwarded message keeps its signature.
+            if hd.WBE_SIGNATURE not in self.headers:  # A forwarded message keeps its signature.
                 signer.sign(self)
         return self.headers
 
@@ -190,7 +121,7 @@ class Envelope:
     @property
     def extended(self) -> bool:
         """Whether the peer uses the extended protocol of wbengine."""
-        return WBE_VERSION in self.headers
+        return hd.WBE_VERSION in self.headers
 
     def number(self, header: str, default: int = 0) -> int:
         """Return a header with a count, or `default` if it is not valid."""
@@ -363,7 +294,7 @@ class ReplyFactory:
             data = {"result": ft.Failure.from_exception(too_large).to_dict(include_args=False)}
             reply = self._make(job, pr.FAILURE, data, outcome)
         if lost and job.extended:
-            reply.headers[WBE_LOST] = 1
+            reply.headers[hd.WBE_LOST] = 1
         return reply
 
     def _make(
@@ -378,16 +309,16 @@ class ReplyFactory:
         headers: dict[str, Any] = {}
         if job.extended:
             headers = {
-                WBE_VERSION: VERSION,
-                WBE_WORKER: self._identity,
-                WBE_EPOCH: job.epoch,
-                WBE_SEQ: job.seq,
+                hd.WBE_VERSION: hd.VERSION,
+                hd.WBE_WORKER: self._identity,
+                hd.WBE_EPOCH: job.epoch,
+                hd.WBE_SEQ: job.seq,
             }
             if outcome is not None and outcome.started is not None:
-                headers[WBE_STARTED] = outcome.started
-                headers[WBE_ENDED] = outcome.ended
+                headers[hd.WBE_STARTED] = outcome.started
+                headers[hd.WBE_ENDED] = outcome.ended
             if inquiry_number is not None:
-                headers[WBE_ASK] = inquiry_number
+                headers[hd.WBE_ASK] = inquiry_number
         body = {"state": state, "data": data}
         return Envelope(pr.RESPONSE, body, job.reply_to, job.id, None, headers)
 

@@ -10,6 +10,7 @@ from typing import Any
 from wbengine._clock import SYSTEM
 from wbengine.concurrency import conditions
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,13 @@ class Pings:
             return dict(round.answers)
 
     def record_reply(self, headers: Any) -> None:
-        if not self._rounds or headers.get(env.WBE_STATE) == env.BEAT:
+        if not self._rounds or headers.get(hd.WBE_STATE) == env.BEAT:
             return  # A heartbeat is not a reply to a ping.
-        worker = headers.get(env.WBE_WORKER)
+        worker = headers.get(hd.WBE_WORKER)
         with self._lock:
             for each in self._rounds:
                 if worker in each.workers and worker not in each.answers:
-                    each.answers[worker] = _pong(each, headers.get(env.WBE_TIME))
+                    each.answers[worker] = _pong(each, headers.get(hd.WBE_TIME))
                     self._changed.notify_all()
 
 

@@ -22,6 +22,7 @@ from wbengine import exceptions as exc
 from wbengine._log_rate import RareWarnings
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 
 LOG = logging.getLogger(__name__)
@@ -53,11 +54,7 @@ _SHORT_LIVED_TYPES: Final = (pr.NOTIFY, worker_commands.CONTROL)
 
 
 #: The signature itself, and headers that brokers add.
-_NOT_SIGNED: Final = frozenset((
-    env.WBE_SIGNATURE, "x-death", "x-delivery-count", "x-acquired-count",
-    "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason",
-    "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason",
-))  # fmt: skip
+_NOT_SIGNED: Final = frozenset((hd.WBE_SIGNATURE, *hd.ADDED_BY_BROKERS))
 
 #: Types that contain user values. Their bodies are encrypted if the key file requires that.
 _ENCRYPTED_TYPES: Final = (pr.REQUEST, pr.RESPONSE)
@@ -116,7 +113,7 @@ class Signer:
         if (
             kind in _ENCRYPTED_TYPES
             and self.ring.encrypts
-            and env.WBE_ENCRYPTED not in envelope.headers
+            and hd.WBE_ENCRYPTED not in envelope.headers
         ):
             self._encrypt(envelope)
         nonce = self._nonce() if kind in _SHORT_LIVED_TYPES else "-"
@@ -131,7 +128,7 @@ class Signer:
             envelope.headers,
         )
         mac = key.sign(_PURPOSE, data + envelope.encoded)
-        envelope.headers[env.WBE_SIGNATURE] = f"{' '.join(fields)} {mac.hex()}"
+        envelope.headers[hd.WBE_SIGNATURE] = f"{' '.join(fields)} {mac.hex()}"
 
     def verify(self, message: Any, audience: Collection[str]) -> bytes:
         """Verify a received message and return its body.
@@ -169,7 +166,7 @@ class Signer:
         audience: Collection[str],
     ) -> bytes:
         now = self._clock.time()
-        signature = headers.get(env.WBE_SIGNATURE)
+        signature = headers.get(hd.WBE_SIGNATURE)
         if signature is None and now < self.ring.accept_unsigned_until:
             return body
         if not isinstance(signature, str):
@@ -177,7 +174,7 @@ class Signer:
         roles = _SENDER_ROLES.get(kind) if isinstance(kind, str) else None
         if roles is None:
             raise exc.NotTrusted("the type of the message is unknown")
-        if kind == pr.NOTIFY and env.WBE_WORKER not in headers:
+        if kind == pr.NOTIFY and hd.WBE_WORKER not in headers:
             roles = _ENGINES if body == _ENGINE_NOTIFY_BODY else ()
         *fields, mac = signature.split(" ")
         if len(fields) != 5 or fields[0] != VERSION:
@@ -211,11 +208,11 @@ class Signer:
         key_id, hidden = self.ring.seal(
             envelope.encoded, _bound(envelope.type, envelope.correlation_id)
         )
-        envelope.headers[env.WBE_ENCRYPTED] = key_id
+        envelope.headers[hd.WBE_ENCRYPTED] = key_id
         envelope._encoded = b'"%b"' % base64.b64encode(hidden)
 
     def _opened(self, kind: str, id: Any, headers: Mapping[str, Any], body: bytes) -> bytes:
-        key_id = headers.get(env.WBE_ENCRYPTED)
+        key_id = headers.get(hd.WBE_ENCRYPTED)
         if key_id is None:
             return body
         try:

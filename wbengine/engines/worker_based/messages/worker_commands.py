@@ -20,6 +20,7 @@ from wbengine import _names
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import schemas
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.types.schema_validation import Schema
 
 ASK: Final = "wbe-ask"
@@ -53,23 +54,23 @@ def inquiries(requests: Iterable[Named], to: str, reply_to: str) -> Iterator[env
 
     A worker reports requests that it does not run only if `to` is its identity.
     """
-    headers: dict[str, Any] = {env.WBE_VERSION: env.VERSION}
+    headers: dict[str, Any] = {hd.WBE_VERSION: hd.VERSION}
     if to != env.ALL_WORKERS:
-        headers[env.WBE_ASK] = 1
+        headers[hd.WBE_ASK] = 1
     for pairs in _batches(requests):
         body = {"asked": pairs}
         yield env.Envelope(ASK, body, to, reply_to=reply_to, headers=dict(headers))
 
 
 def not_here(request_id: str, number: int, worker: str, reply_to: str) -> env.Envelope:
-    headers = {env.WBE_VERSION: env.VERSION, env.WBE_WORKER: worker, env.WBE_ASK: number}
+    headers = {hd.WBE_VERSION: hd.VERSION, hd.WBE_WORKER: worker, hd.WBE_ASK: number}
     body = {"state": pr.PENDING, "data": {}}
     return env.Envelope(pr.RESPONSE, body, reply_to, request_id, headers=headers)
 
 
 def cancellations(named: Iterable[Named], to: str) -> Iterator[env.Envelope]:
     for pairs in _batches(named):
-        yield env.Envelope(CANCEL, {"cancel": pairs}, to, headers={env.WBE_VERSION: env.VERSION})
+        yield env.Envelope(CANCEL, {"cancel": pairs}, to, headers={hd.WBE_VERSION: hd.VERSION})
 
 
 def order(command: Order, worker: str | None = None) -> env.Envelope:
@@ -79,7 +80,7 @@ def order(command: Order, worker: str | None = None) -> env.Envelope:
     """
     to = env.ALL_WORKERS if worker is None else _names.check_label("worker", worker)
     body = {"do": check_order(command)}
-    return env.Envelope(CONTROL, body, to, headers={env.WBE_VERSION: env.VERSION})
+    return env.Envelope(CONTROL, body, to, headers={hd.WBE_VERSION: hd.VERSION})
 
 
 def check_order(command: Any) -> Order:

@@ -30,6 +30,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery.roster import TopicWorker, anonymous_key
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.effects import Effect
@@ -211,7 +212,7 @@ class Recovery:
     def process_early_reply(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         answer, receipt = self.early_replies.pop(tracked.id)
         if self._tracker.ledger is None:  # Any result of this attempt is valid.
-            tracked.adopt(answer.number(env.WBE_EPOCH, tracked.epoch))
+            tracked.adopt(answer.number(hd.WBE_EPOCH, tracked.epoch))
         return self._tracker.on_reply(answer, receipt, now)
 
     def keep_early_reply(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
@@ -389,7 +390,7 @@ class Recovery:
         if self._tracker.ledger is not None:
             return [fx.Inspect(tracked)] if tracked.lookups else self._inspect(tracked, now)
         waits = tracked.state in pr.WAITING_STATES and tracked.index is not self._inherited
-        if waits and answer.number(env.WBE_EPOCH, tracked.epoch) < tracked.epoch:
+        if waits and answer.number(hd.WBE_EPOCH, tracked.epoch) < tracked.epoch:
             return []  # A message of an earlier run.
         self.search(tracked, LOST, now)
         if tracked.state == pr.RUNNING and tracked.worker is not None:
@@ -403,12 +404,12 @@ class Recovery:
         Number 0 marks a report without an inquiry: another worker has claimed the request, or its
         replies have another address.
         """
-        number, worker = answer.number(env.WBE_ASK), answer.text(env.WBE_WORKER)
+        number, worker = answer.number(hd.WBE_ASK), answer.text(hd.WBE_WORKER)
         if answer.body["state"] == pr.RUNNING:
             if number != tracked.number or not tracked.is_current_reply(answer):
                 return []
             tracked.lookups = 0
-            if tracked.claimed and env.WBE_STARTED in answer.headers:
+            if tracked.claimed and hd.WBE_STARTED in answer.headers:
                 return self._tracker.began(tracked, worker)
             return []
         if number and number != tracked.number:
@@ -548,7 +549,7 @@ class Recovery:
             if seen.result is None:  # The result cannot be decoded.
                 return self._tracker.settle(tracked, tracked.loss(), now=now)
             if tracked.lookups:
-                tracked.adopt(seen.result.number(env.WBE_EPOCH, tracked.epoch))
+                tracked.adopt(seen.result.number(hd.WBE_EPOCH, tracked.epoch))
             _, receipt = self.early_replies.pop(tracked.id, (None, None))
             return self._tracker.on_reply(seen.result, receipt, now, stored=True)
         if state == ledgers.ROW_CLAIMED and tracked.refused is not None:
@@ -873,9 +874,9 @@ class Recovery:
             return []
         letter.persistent = True
         letter.headers |= {
-            env.WBE_DEAD: failure.exception_str[:_MAX_REASON_LENGTH],
-            env.WBE_QUEUE: tracked.queue or "",
-            env.WBE_TIME: self._tracker.wall(),
+            hd.WBE_DEAD: failure.exception_str[:_MAX_REASON_LENGTH],
+            hd.WBE_QUEUE: tracked.queue or "",
+            hd.WBE_TIME: self._tracker.wall(),
         }
         return [fx.MoveToDeadLetters(letter)]
 

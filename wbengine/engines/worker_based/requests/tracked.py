@@ -16,6 +16,7 @@ from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.ledger.base import Opening
 from wbengine.engines.worker_based.messages import display_headers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.types import failure as ft
 
@@ -184,7 +185,7 @@ class TrackedRequest:
         if not self.is_current_reply(answer):
             return "old_epoch"
         if state == pr.RUNNING:
-            if self.claimed and env.WBE_ASK not in answer.headers:
+            if self.claimed and hd.WBE_ASK not in answer.headers:
                 self.heard = True
                 return None  # The request waited for a slot.
             heard_before, self.heard = self.heard, True
@@ -192,13 +193,13 @@ class TrackedRequest:
                 return "duplicate" if heard_before else "reordered"
         # Only events need this check: a second RUNNING has no effect, and the first result counts.
         if state == pr.EVENT and not self.fresh(
-            answer.text(env.WBE_WORKER), answer.number(env.WBE_SEQ)
+            answer.text(hd.WBE_WORKER), answer.number(hd.WBE_SEQ)
         ):
             return "duplicate"
         return None
 
     def is_current_reply(self, answer: env.Envelope) -> bool:
-        return self.lowest_epoch <= answer.number(env.WBE_EPOCH, self.epoch) <= self.epoch
+        return self.lowest_epoch <= answer.number(hd.WBE_EPOCH, self.epoch) <= self.epoch
 
     def adopt(self, epoch: int) -> None:
         self.epoch = self.lowest_epoch = epoch
@@ -229,21 +230,21 @@ class TrackedRequest:
         """
         call = self.invocation
         headers: dict[str, Any] = {
-            env.LANG: "py",
-            env.TASK: self.task_cls,
-            env.ID: self.id,
-            env.RETRIES: call.attempt - 1,
+            hd.LANG: "py",
+            hd.TASK: self.task_cls,
+            hd.ID: self.id,
+            hd.RETRIES: call.attempt - 1,
         }
         if extended:
-            headers[env.WBE_VERSION] = env.VERSION
-            headers[env.WBE_ATTEMPT] = call.attempt
-            headers[env.WBE_EPOCH] = self.epoch
+            headers[hd.WBE_VERSION] = hd.VERSION
+            headers[hd.WBE_ATTEMPT] = call.attempt
+            headers[hd.WBE_EPOCH] = self.epoch
             if call.captures:
-                headers[env.WBE_LOGS] = 1
+                headers[hd.WBE_LOGS] = 1
         if call.flow_uuid:
-            headers[env.ROOT_ID] = call.flow_uuid
+            headers[hd.ROOT_ID] = call.flow_uuid
         if ledger is not None:
-            headers[env.WBE_LEDGER] = ledger
+            headers[hd.WBE_LEDGER] = ledger
         task_limit = call.task.timelimit
         limit = (
             options.timelimit
@@ -251,7 +252,7 @@ class TrackedRequest:
             else time_limits.read(task_limit, "timelimit of the task")
         )
         if limit is not time_limits.UNLIMITED:
-            headers[env.TIMELIMIT] = [limit.hard, limit.soft]
+            headers[hd.TIMELIMIT] = [limit.hard, limit.soft]
         if options.trace_arguments:
             headers |= display_headers.headers(call.arguments)
         envelope = env.Envelope(

@@ -25,6 +25,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based.discovery.roster import TopicWorker, anonymous_key
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracked as tracking
@@ -245,7 +246,7 @@ class RequestTracker:
         except Exception as error:  # An invalid argument fails only its own task.
             return self.settle(tracked, ft.Failure.from_exception(error), now=now)
         if tracked.expires_at is not None and self.ledger is None:
-            envelope.headers[env.EXPIRES] = self.wall() + tracked.expires_at - now
+            envelope.headers[hd.EXPIRES] = self.wall() + tracked.expires_at - now
         tracked.sent_at = None  # Set when the new message is published.
         is_resend = tracked.index is self.in_flight
         tracked.dispatched, tracked.unused_epoch = True, tracked.epoch + 1
@@ -311,7 +312,7 @@ class RequestTracker:
         reason = tracked.refusal(answer) if tracked is not None else "unknown"
         if tracked is None or reason is not None:
             return self._on_dropped_reply(tracked, reason or "unknown", answer, receipt, now)
-        if env.WBE_LOST in answer.headers and answer.body["state"] == pr.FAILURE:
+        if hd.WBE_LOST in answer.headers and answer.body["state"] == pr.FAILURE:
             effects = self._recovery.on_redelivered(tracked, answer, now)
             return [*effects, fx.Acknowledge(receipt)]
         ends = answer.body["state"] in pr.STOP_STATES
@@ -320,18 +321,18 @@ class RequestTracker:
                 tracked.refused = env.value_of(answer)
             return [fx.Inspect(tracked), fx.Acknowledge(receipt)]
         # The reply to an inquiry contains the start time if the request runs.
-        waits = env.WBE_ASK in answer.headers and env.WBE_STARTED not in answer.headers
-        worker = answer.text(env.WBE_WORKER)
+        waits = hd.WBE_ASK in answer.headers and hd.WBE_STARTED not in answer.headers
+        worker = answer.text(hd.WBE_WORKER)
         effects = self.started(tracked, worker, now, ends, waits=waits)
-        if tracked.lookups and (self.ledger is None or env.WBE_ASK in answer.headers):
+        if tracked.lookups and (self.ledger is None or hd.WBE_ASK in answer.headers):
             tracked.lookups = 0
         if ends:
             tracked.receipt = receipt
             return effects + self.settle(
                 tracked,
                 env.value_of(answer),
-                started=answer.seconds(env.WBE_STARTED),
-                ended=answer.seconds(env.WBE_ENDED),
+                started=answer.seconds(hd.WBE_STARTED),
+                ended=answer.seconds(hd.WBE_ENDED),
                 now=now,
             )
         if answer.body["state"] == pr.EVENT and tracked.invocation.events is not None:
@@ -351,15 +352,15 @@ class RequestTracker:
         receipt: Any,
         now: float,
     ) -> list[Effect]:
-        if tracked is not None and tracked.live and env.WBE_ASK in answer.headers:
+        if tracked is not None and tracked.live and hd.WBE_ASK in answer.headers:
             return [*self._recovery.on_report(tracked, answer, now), fx.Acknowledge(receipt)]
         if tracked is None and self._recovery.inherits and answer.body["state"] in pr.STOP_STATES:
             return self._recovery.keep_early_reply(answer, receipt)
         self.ignored[reason] += 1
         LOG.debug(
             "ignored %s for request %s (epoch %s, worker %s): %s",
-            answer.body["state"], answer.correlation_id, answer.headers.get(env.WBE_EPOCH),
-            answer.text(env.WBE_WORKER), reason,
+            answer.body["state"], answer.correlation_id, answer.headers.get(hd.WBE_EPOCH),
+            answer.text(hd.WBE_WORKER), reason,
         )  # fmt: skip
         return [fx.Acknowledge(receipt)]
 

@@ -18,6 +18,7 @@ from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import life as lives
 from wbengine.engines.worker_based.worker_side.jobs import Jobs
 from wbengine.engines.worker_based.worker_side.server_effects import Effect, Reply
@@ -94,19 +95,19 @@ class Heartbeat:
         # A worker that accepts no requests reports that all slots are used.
         running = min(running, slots) if self._stats.accepts else slots
         headers: dict[str, Any] = {
-            env.WBE_VERSION: env.VERSION,
-            env.WBE_WORKER: self._identity,
-            env.WBE_STATE: state,
-            env.WBE_SLOTS: slots,
-            env.WBE_RUNNING: running,
-            env.WBE_LIFE: self.life.to_header(),
+            hd.WBE_VERSION: hd.VERSION,
+            hd.WBE_WORKER: self._identity,
+            hd.WBE_STATE: state,
+            hd.WBE_SLOTS: slots,
+            hd.WBE_RUNNING: running,
+            hd.WBE_LIFE: self.life.to_header(),
         }
         if state == env.READY:
-            headers[env.WBE_SOFTWARE] = __version__
+            headers[hd.WBE_SOFTWARE] = __version__
             if self._offer.ledger is not None:
-                headers[env.WBE_LEDGER] = self._offer.ledger
+                headers[hd.WBE_LEDGER] = self._offer.ledger
         if period is not None:
-            headers[env.WBE_PERIOD] = period
+            headers[hd.WBE_PERIOD] = period
         return headers
 
     def _notice(
@@ -116,9 +117,9 @@ class Heartbeat:
         body = {"topic": topic, "tasks": list(self._offer.names) if state == env.READY else []}
         if self._plain:
             return env.Envelope(pr.NOTIFY, body, routing_key=listener)
-        extended: dict[str, Any] = {**headers, env.WBE_QUEUE: self._queues[topic]}
+        extended: dict[str, Any] = {**headers, hd.WBE_QUEUE: self._queues[topic]}
         if listener != env.ALL_ENGINES:
-            extended[env.WBE_IDS] = ids
+            extended[hd.WBE_IDS] = ids
         return env.Envelope(pr.NOTIFY, body, routing_key=listener, headers=extended)
 
 
@@ -158,7 +159,7 @@ class Beats:
 
     def adopt_period(self, envelope: env.Envelope) -> None:
         """Use the period that an engine requests, if it is shorter than the present one."""
-        requested_period = envelope.seconds(env.WBE_PERIOD)
+        requested_period = envelope.seconds(hd.WBE_PERIOD)
         if (
             requested_period is None
             or requested_period >= self.period

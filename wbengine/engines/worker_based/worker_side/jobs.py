@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wbengine.concurrency import time_limits
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 
 if TYPE_CHECKING:
     from wbengine import invocation
@@ -118,22 +119,22 @@ class Jobs:
 
 
 def job_of(request: env.Envelope, receipt: Any) -> Job:
-    name, epoch = request.correlation_id or "", request.number(env.WBE_EPOCH, 1)
+    name, epoch = request.correlation_id or "", request.number(hd.WBE_EPOCH, 1)
     headers = request.headers
     job = Job(
         name, epoch, (name, epoch), request.reply_to or "", receipt, inquiry_number=epoch,
         name=name,
     )  # fmt: skip
-    job.attempt = request.number(env.WBE_ATTEMPT, 1)
-    job.flow = request.text(env.ROOT_ID) or ""
+    job.attempt = request.number(hd.WBE_ATTEMPT, 1)
+    job.flow = request.text(hd.ROOT_ID) or ""
     job.extended = request.extended
-    job.ledger = env.WBE_LEDGER in headers
-    job.captures = env.WBE_LOGS in headers
+    job.ledger = hd.WBE_LEDGER in headers
+    job.captures = hd.WBE_LOGS in headers
     job.redelivered = request.redelivered
-    if env.TIMELIMIT in headers:
-        job.limit = _limit(headers[env.TIMELIMIT])
-    if env.EXPIRES in headers and not job.ledger:
-        job.expires = request.seconds(env.EXPIRES)
+    if hd.TIMELIMIT in headers:
+        job.limit = _limit(headers[hd.TIMELIMIT])
+    if hd.EXPIRES in headers and not job.ledger:
+        job.expires = request.seconds(hd.EXPIRES)
     return job
 
 

@@ -20,6 +20,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker_side import heartbeat, reporting
 from wbengine.engines.worker_based.worker_side import server_effects as fx
@@ -103,7 +104,7 @@ class TaskRunner:
 
     def _on_inquiry(self, data: Any, message: Any) -> None:
         message_envelope = env.received(data, message)
-        to_this_worker = env.WBE_ASK in message_envelope.headers
+        to_this_worker = hd.WBE_ASK in message_envelope.headers
         self.report(
             self.server.on_inquiry,
             worker_commands.named(data),
@@ -123,7 +124,7 @@ class TaskRunner:
     def take(self, data: Any, message: Any) -> None:
         request = env.received(data, message)
         self.last_request_at = time.monotonic()
-        if env.WBE_PERIOD in request.headers:
+        if hd.WBE_PERIOD in request.headers:
             self._beats.adopt_period(request)
         with self.lock:
             self._unacked += 1
@@ -426,14 +427,14 @@ class TaskRunner:
     def _reply(self, job: Job | None, envelope: env.Envelope, terminal: bool) -> None:
         if job is None:
             if envelope.type == pr.NOTIFY:
-                envelope.headers[env.WBE_TIME] = time.time()
+                envelope.headers[hd.WBE_TIME] = time.time()
             self._proxy.send(OutgoingMessage(envelope), first=True, defer=True)
         elif terminal:
             self._send_end(OutgoingMessage(envelope, self._answering, job))
         elif (
             envelope.body["state"] == pr.RUNNING
             and job.extended
-            and env.WBE_ASK not in envelope.headers
+            and hd.WBE_ASK not in envelope.headers
         ):
             # RUNNING is not sent if the task ends first.
             due = time.monotonic() + RUNNING_DELAY_SECONDS
