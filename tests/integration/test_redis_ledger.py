@@ -534,7 +534,7 @@ def test_message_has_time_at_which_it_was_requested(redis_url, redis_server, tak
             slow.connection.drain_events(timeout=SOON)
             after = time.monotonic()
         assert slow.messages[0].claim.granted
-        assert before < slow.messages[0].taken < after
+        assert before < slow.messages[0].taken_at < after
         slow.close()
 
 

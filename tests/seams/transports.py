@@ -107,7 +107,7 @@ class OwnChannel(broker.Consumer):
     """
 
     def __init__(self, connection: broker.Broker) -> None:
-        super().__init__(connection, lambda message: self._calls[message.origin.queue](message))
+        super().__init__(connection, lambda message: self._calls[message.queue](message))
         self.broker: Any = connection
         self._calls: dict[str, Callable[[Any], object]] = {}
         self._names: dict[str, str] = {}
@@ -177,7 +177,8 @@ class OwnChannel(broker.Consumer):
         self.broker.refresh()
         message = None
         while message is None and (taken := self.broker.take_many([(1, (queue,))])):
-            message = alone.hold(taken[0][1], [taken[0][1]])
+            if alone.hold(taken[0][1], [taken[0][1]]):
+                message = taken[0][1]
         alone.cancel()
         if message is not None and no_ack:
             message.ack()
@@ -185,8 +186,8 @@ class OwnChannel(broker.Consumer):
 
     def basic_recover(self, requeue: bool) -> None:
         for each in (self, *self._alone):
-            for tag in tuple(each.credit.unsettled):
-                each.reject(tag, requeue)
+            for message in tuple(each.credit.unsettled):
+                each.reject(message, requeue)
 
 
 def _unused(message: Any) -> None:

@@ -10,7 +10,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import signing, worker_commands
-from wbengine.transports import _amqp_frames, _encoding
+from wbengine.transports import _amqp_frames, _encoding, broker
 
 TOPIC = "me"
 AUDIENCE = (TOPIC, env.ALL_WORKERS, env.ALL_ENGINES, "t.queue")
@@ -65,12 +65,11 @@ def envelope(kind: str) -> env.Envelope:
 
 def received(sent: env.Envelope, layout: str = "json") -> Any:
     """Return the message as received from a wbengine broker ('json') or from an AMQP broker."""
+    message = read(sealed(sent))
     if layout == "json":
-        return _encoding.Message(_encoding.seal(sent, "x"), None, 1, False)
+        return message
     head = _amqp_frames.table(sent.signed_headers)
-    headers, _ = _amqp_frames._table(head, 0)
-    message = _encoding.Message(_encoding.seal(sent, "x"), None, 1, False)
-    message.headers = headers
+    message.headers, _ = _amqp_frames._table(head, 0)
     return message
 
 
@@ -82,12 +81,14 @@ def sealed(sent: env.Envelope) -> bytes:
     return _encoding.seal(sent, "x")
 
 
-def read(data: bytes) -> _encoding.Message:
+def read(data: bytes) -> broker.Delivery:
     """Decode a stored message.
 
     :raises InvalidMessageError: if the data is not a message.
     """
-    return _encoding.Message(data, None, 1, False)
+    delivery = broker.Delivery("q", None, data, False)
+    delivery.parse()
+    return delivery
 
 
 class Party:

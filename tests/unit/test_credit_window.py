@@ -7,9 +7,13 @@ import random
 
 import pytest
 
-from wbengine.transports.broker import CreditWindow, TakenMessage
+from wbengine.transports.broker import CreditWindow, Delivery
 
-TAKEN = TakenMessage("q", None, b"", False)
+
+def message(number: int) -> Delivery:
+    delivery = Delivery("q", None, b"", False)
+    delivery.delivery_tag = number
+    return delivery
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -22,18 +26,19 @@ def test_limit_and_notifications_hold_in_random_histories(seed: int) -> None:
     room = CreditWindow(lambda: told.append(True))
     room.limit = chance.randint(1, 5)
     numbers = itertools.count()
-    held: set[int] = set()
-    released: set[int] = set()
+    held: set[Delivery] = set()
+    released: set[Delivery] = set()
     orders: list[int] = []
     asked, starved = 0, False
 
     def give(count: int) -> None:
-        new = dict.fromkeys(itertools.islice(numbers, count), TAKEN)
-        room.unsettled.update(new)
+        new = [message(number) for number in itertools.islice(numbers, count)]
+        room.unsettled.update(dict.fromkeys(new))
         held.update(new)
 
-    def some() -> set[int]:
-        return set(chance.sample(sorted(held), chance.randint(1, len(held))))
+    def some() -> set[Delivery]:
+        ordered = sorted(held, key=lambda each: each.delivery_tag)
+        return set(chance.sample(ordered, chance.randint(1, len(held))))
 
     for _ in range(300):
         free = room.limit - len(held - released) - asked - sum(orders)
@@ -70,7 +75,7 @@ def test_limit_and_notifications_hold_in_random_histories(seed: int) -> None:
             starved = False
         elif step == "settle" and held:
             counted = (gone := some()) - released
-            assert len(room.settle([*gone, 10**6])) == len(gone)
+            assert len(room.settle([*gone, message(10**6)])) == len(gone)
             assert bool(told) == (starved and bool(counted))
             starved = starved and not counted
             held -= gone

@@ -14,7 +14,7 @@ from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base, directory
 from wbengine.transports import _encoding, filesystem, resolve
-from wbengine.transports.broker import Consumer, TakenMessage
+from wbengine.transports.broker import Consumer, Delivery
 
 Opened = Callable[..., filesystem.FileBroker]
 
@@ -59,7 +59,7 @@ def put_raw(store: filesystem.FileBroker, data: bytes, queue: str = "q") -> bool
     return next(store.publish_many([("", queue, 0, data, b"")]))
 
 
-def take(store: filesystem.FileBroker, most: int = 10) -> list[TakenMessage]:
+def take(store: filesystem.FileBroker, most: int = 10) -> list[Delivery]:
     store.watch("q")
     store.refresh()
     found = [taken for _, taken in store.take_many([(most, ["q"])])]
@@ -67,7 +67,7 @@ def take(store: filesystem.FileBroker, most: int = 10) -> list[TakenMessage]:
     return found
 
 
-def answer(taken: TakenMessage, id: str) -> tuple[Any, TakenMessage, Any]:
+def answer(taken: Delivery, id: str) -> tuple[Any, Delivery, Any]:
     return (id, 1), taken, ("", "answers", 0, id.encode(), b"!")
 
 
@@ -75,7 +75,7 @@ def waiting(root: Path, queue: str = "answers") -> list[bytes]:
     return Folder(root).messages(queue)
 
 
-def verdicts(found: list[TakenMessage]) -> list[str | None]:
+def verdicts(found: list[Delivery]) -> list[str | None]:
     return [taken.claim and taken.claim.verdict for taken in found]
 
 
@@ -96,7 +96,7 @@ def test_messages_of_one_batch_are_claimed_together(
     ]  # fmt: skip
     assert verdicts(found) == ["GRANTED", "STALE", "HELD", "DONE", "MISSING", None, None]
     assert found[2].claim.holder == "other" and found[3].claim.result == b"x" * 5000
-    assert all(taken.at is not None for taken in found if taken.claim)
+    assert all(taken.taken_at is not None for taken in found if taken.claim)
     assert ledger.state("a") == base.Row("a", 1, "claimed", "w")
     assert ledger.silence("w") is not None
 
@@ -282,7 +282,7 @@ def test_unsettled_message_of_owned_queue_is_delivered_once(
     for data in (b"a", b"b", b"c"):
         put_raw(store, data, "mine")
 
-    def found() -> list[tuple[bytes, bool, TakenMessage]]:
+    def found() -> list[tuple[bytes, bool, Delivery]]:
         store._next_poll_at = 0.0
         store.refresh()
         return [(t.data, t.redelivered, t) for _, t in store.take_many([(9, ["mine"])])]

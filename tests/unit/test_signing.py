@@ -18,7 +18,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import signing
-from wbengine.transports import _encoding
+from wbengine.transports import _encoding, broker
 
 NOW = 1_000_000.0
 #: Number of mutations; `tools/fuzz --signed` runs more.
@@ -163,14 +163,15 @@ TAMPERED: dict[str, Callable[[Any], None]] = {
 }  # fmt: skip
 
 
-class _Loose(_encoding.Message):
+class _Loose(broker.Delivery):
     """Message with attributes for properties of other brokers."""
 
 
 @pytest.mark.parametrize("how", TAMPERED)
 def test_modified_message_is_rejected(parties: dict[str, Party], how: str) -> None:
     data = _encoding.seal(parties[keys.ENGINE].sign("request"), "x")
-    message = _Loose(data, None, 1, False)
+    message = _Loose("q", None, data, False)
+    message.parse()
     parties[keys.WORKER].verify(message)
     TAMPERED[how](message)
     with pytest.raises(exc.NotTrusted):

@@ -13,7 +13,7 @@ from tests.support.values import same
 from wbengine import _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.transports import _encoding
+from wbengine.transports import _encoding, broker
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 HEADERS = st.dictionaries(
@@ -33,8 +33,10 @@ SENT = st.builds(
 )
 
 
-def read(data: bytes) -> _encoding.Message:
-    return _encoding.Message(data, None, 7, redelivered=True)
+def read(data: bytes) -> broker.Delivery:
+    delivery = broker.Delivery("q", None, data, redelivered=True)
+    delivery.parse()
+    return delivery
 
 
 @given(SENT, TEXT)

@@ -8,7 +8,7 @@ a row in a ledger, a label precedes the message: a line that names the row.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn, Protocol
 
 from wbengine import _json_text, _names, exceptions
@@ -35,13 +35,6 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 _reader = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_json_text.read_float)
-
-
-class Channel(Protocol):
-    """The methods that a message calls on its channel."""
-
-    def ack_many(self, messages: Iterable[Message]) -> bool: ...
-    def reject(self, tag: int, requeue: bool) -> None: ...
 
 
 class Sealed(Protocol):
@@ -76,13 +69,12 @@ def label(data: bytes, headers: Mapping[str, Any], id: Any) -> bytes:
     return b"!%b %d %b\n%b" % (id.encode(), epoch, digest.encode(), data)
 
 
-def has_label(message: Message, text: bytes) -> bool:
+def has_label(headers: Mapping[str, Any], id: Any, text: bytes) -> bool:
     """Return True if the label of a message is, or begins with, `text`.
 
     Labels are not signed: a peer may have copied one from another message.
     """
-    own = label(b"", message.headers, message.properties.get("correlation_id"))
-    return text != b"" and own.startswith(text)
+    return text != b"" and label(b"", headers, id).startswith(text)
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
@@ -149,7 +141,13 @@ def _read(raw: bytes) -> Any:
     return head
 
 
-def _parse(data: bytes, body: bytes) -> tuple[dict[str, Any], bytes]:
+def decode(data: bytes, body: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    """Decode a message.
+
+    :param body: the body, if it was received separately.
+    :returns: the head, with `exchange`, `routing_key`, `properties` and `headers`, and the body.
+    :raises InvalidMessageError: if it is not a valid message. No other exception is raised.
+    """
     cut = data.find(b"\n")
     if cut < 0:
         raise InvalidMessageError("it has no head line")
@@ -165,61 +163,14 @@ def _parse(data: bytes, body: bytes) -> tuple[dict[str, Any], bytes]:
         raise InvalidMessageError(
             f"its body must have {size!r:.20} bytes, as in its head, got {len(body)}"
         )
+    if head.get("v") != VERSION:
+        raise InvalidMessageError(f"its format must be {VERSION}, got {head.get('v')!r:.20}")
+    properties, headers = head.get("properties"), head.get("headers")
+    if not isinstance(properties, dict) or not isinstance(headers, dict):
+        raise InvalidMessageError("its properties and headers must be objects")
+    if headers.get("compression") or properties.get("compression"):
+        raise InvalidMessageError("it is compressed")
+    exchange, key = head.get("exchange"), head.get("routing_key")
+    if not isinstance(exchange, str) or not isinstance(key, str):
+        raise InvalidMessageError("its exchange and routing key must be text")
     return head, body
-
-
-class Message:
-    """Received message with those attributes of a kombu message that this project uses."""
-
-    __slots__ = (
-        "acknowledged", "body", "channel", "claim", "delivery_info", "delivery_tag", "headers",
-        "origin", "properties", "taken",
-    )  # fmt: skip
-
-    #: Result of the claim in the ledger, if the broker claimed the request; else None.
-    claim: Any
-    #: Monotonic time at which the broker began to claim; None if it did not.
-    taken: float | None
-    #: Identifier of the message in its broker.
-    origin: Any
-
-    def __init__(
-        self, data: bytes, channel: Channel | None, tag: int, redelivered: bool, body: bytes = b""
-    ) -> None:
-        """Decode a message.
-
-        :param redelivered: whether the message was delivered before.
-        :param body: the body, if it was received separately.
-        :raises BadMessage: if the bytes are not a valid message. No other exception is raised.
-        """
-        head, self.body = _parse(data, body)
-        if head.get("v") != VERSION:
-            raise InvalidMessageError(f"its format must be {VERSION}, got {head.get('v')!r:.20}")
-        properties, headers = head.get("properties"), head.get("headers")
-        if not isinstance(properties, dict) or not isinstance(headers, dict):
-            raise InvalidMessageError("its properties and headers must be objects")
-        if headers.get("compression") or properties.get("compression"):
-            raise InvalidMessageError("it is compressed")
-        exchange, key = head.get("exchange"), head.get("routing_key")
-        if not isinstance(exchange, str) or not isinstance(key, str):
-            raise InvalidMessageError("its exchange and routing key must be text")
-        self.properties, self.headers = properties, headers
-        self.delivery_info = {"exchange": exchange, "routing_key": key, "redelivered": redelivered}
-        self.channel, self.delivery_tag = channel, tag
-        self.acknowledged = False
-
-    def ack(self) -> bool:
-        """Acknowledge the message. Thread-safe.
-
-        :returns: False if the consumer no longer has the message, for example after a requeue.
-        """
-        return self.channel is not None and self.channel.ack_many((self,))
-
-    def reject(self, requeue: bool = False) -> None:
-        """Requeue the message in its old place, or acknowledge it without running its request."""
-        self.acknowledged = True
-        if self.channel is not None:
-            self.channel.reject(self.delivery_tag, requeue)
-
-    def requeue(self) -> None:
-        self.reject(requeue=True)

@@ -29,8 +29,6 @@ LOG = logging.getLogger(__name__)
 #: A message ready to publish: exchange ('': `key` is a queue), key, priority, head, body.
 LaidOut = tuple[str, str, int, bytes, bytes]
 
-Handle = Callable[[_encoding.Message], object]
-
 #: Maximum size of a batch of messages. A larger message is taken alone.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 
@@ -38,37 +36,79 @@ MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 _MAX_DRAIN_SECONDS: Final = 0.5
 
 
-class TakenMessage:
-    """A message that was taken from its queue and is not settled; `token` belongs to its broker.
+class Delivery:
+    """A message that was taken from its queue, with those attributes of kombu's that are used.
 
-    :ivar claim: the reply of the ledger, if the request was claimed in the same step.
-    :ivar label: the known part of the label of the claimed row.
-    :ivar at: start of that step on the monotonic clock.
+    The consumer parses it before it calls its handler.
+
+    :ivar token: what the broker needs to settle the message.
+    :ivar data: the encoded message; None if it was stored in a row that has been deleted.
     :ivar body_location: location of the body if it is stored out of line; `Broker.fetch` loads it.
-    :ivar data: None if the message was stored in a row that has been deleted.
+    :ivar claim: the reply of the ledger, if the request was claimed in the same step; else None.
+    :ivar taken_at: start of that step on the monotonic clock.
+    :ivar label: the known part of the label of the claimed row.
     """
 
     __slots__ = (
-        "at",
-        "body",
-        "body_location",
-        "claim",
-        "data",
-        "label",
-        "queue",
-        "redelivered",
+        "acknowledged", "body", "body_location", "channel", "claim", "data", "delivery_info",
+        "delivery_tag", "headers", "label", "properties", "queue", "redelivered", "taken_at",
         "token",
-    )
+    )  # fmt: skip
+
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    delivery_info: dict[str, Any]
 
     def __init__(self, queue: str, token: Any, data: bytes | None, redelivered: bool) -> None:
         self.queue = queue
-        self.claim: Any = None
-        self.label = b""
-        self.at: float | None = None
         self.token = token
         self.data = data
-        self.body = self.body_location = b""
         self.redelivered = redelivered
+        self.body = self.label = b""
+        self.body_location = ""
+        self.claim: Any = None
+        self.taken_at: float | None = None
+        self.channel: Consumer | None = None
+        self.delivery_tag = 0
+        self.acknowledged = False
+
+    def parse(self) -> None:
+        """Set the properties, the headers and the body.
+
+        :raises InvalidMessageError: if the data is not a valid message, or another request was
+            claimed.
+        """
+        head, body = _encoding.decode(self.data or b"", self.body)
+        self.properties, self.headers = properties, headers = head["properties"], head["headers"]
+        if self.claim is not None and not _encoding.has_label(
+            headers, properties.get("correlation_id"), self.label
+        ):
+            raise _encoding.InvalidMessageError("its label names the row of another request")
+        self.delivery_info = {
+            "exchange": head["exchange"],
+            "routing_key": head["routing_key"],
+            "redelivered": self.redelivered,
+        }
+        self.data, self.body = b"", body
+
+    def ack(self) -> bool:
+        """Acknowledge the message. Thread-safe.
+
+        :returns: False if the consumer no longer has the message, for example after a requeue.
+        """
+        return self.channel is not None and self.channel.ack_many((self,))
+
+    def reject(self, requeue: bool = False) -> None:
+        """Requeue the message in its old place, or acknowledge it without running its request."""
+        self.acknowledged = True
+        if self.channel is not None:
+            self.channel.reject(self, requeue)
+
+    def requeue(self) -> None:
+        self.reject(requeue=True)
+
+
+Handle = Callable[[Delivery], object]
 
 
 class Broker(abc.ABC):
@@ -171,9 +211,9 @@ class Broker(abc.ABC):
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int], TakenMessage, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], Delivery, LaidOut]],
         take_order: Any = None,
-    ) -> tuple[Sequence[int], Sequence[TakenMessage]]:
+    ) -> tuple[Sequence[int], Sequence[Delivery]]:
         """Finish requests that were claimed with their messages, in one step.
 
         For each request, this stores the reply in the row (id, epoch), publishes the reply and
@@ -186,15 +226,14 @@ class Broker(abc.ABC):
 
     def answer_many(
         self,
-        ended: Sequence[tuple[tuple[str, int], _encoding.Message, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], Delivery, LaidOut]],
         order: AnswerAndTake | None = None,
     ) -> Sequence[int]:
         """Finish requests of any consumers with `end_many`, and fill the order."""
-        wanted = [(row, message.origin, laid_out) for row, message, laid_out in ended]
         if order is None:
-            return self.end_many(wanted)[0]
+            return self.end_many(ended)[0]
         try:
-            counts, order.taken = self.end_many(wanted, order.take_order)
+            counts, order.taken = self.end_many(ended, order.take_order)
         except exceptions.TransportFailure:  # Nothing was done.
             order.deliver()
             raise
@@ -213,7 +252,7 @@ class Broker(abc.ABC):
         """
         return None
 
-    def confirm_taken(self, take_order: Any, undelivered: Sequence[TakenMessage]) -> None:  # noqa: B027
+    def confirm_taken(self, take_order: Any, undelivered: Sequence[Delivery]) -> None:  # noqa: B027
         """Confirm the messages that `end_many` took. The `undelivered` ones are requeued."""
 
     def fail_taken(self, take_order: Any) -> None:  # noqa: B027
@@ -237,7 +276,7 @@ class Broker(abc.ABC):
     @abc.abstractmethod
     def take_many(
         self, groups: Sequence[tuple[int, Sequence[str]]]
-    ) -> list[tuple[int, TakenMessage]]:
+    ) -> list[tuple[int, Delivery]]:
         """Take messages for this connection, for each group up to its limit, in queue order.
 
         Each message is returned with the index of its group. All together have at most
@@ -245,22 +284,22 @@ class Broker(abc.ABC):
         returned.
         """
 
-    def fetch(self, taken: Iterable[TakenMessage]) -> None:  # noqa: B027
+    def fetch(self, deliveries: Iterable[Delivery]) -> None:  # noqa: B027
         """Load the bodies that are stored out of line."""
 
     @abc.abstractmethod
-    def settle_many(self, taken: Sequence[TakenMessage]) -> bool:
+    def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
         """Acknowledge and delete messages. Return False if this connection has lost any of them."""
 
-    def refuse(self, taken: TakenMessage) -> None:
+    def refuse(self, delivery: Delivery) -> None:
         """Acknowledge a message without running its request.
 
         A claim that was made with it is undone, so that an authentic request can claim the row.
         """
-        self.settle_many((taken,))
+        self.settle_many((delivery,))
 
     @abc.abstractmethod
-    def requeue(self, taken: TakenMessage, *, delivered: bool = True) -> None:
+    def requeue(self, delivery: Delivery, *, delivered: bool = True) -> None:
         """Requeue a message in its old place.
 
         A `delivered` message is marked as redelivered; otherwise the take and the claim are undone.
@@ -268,8 +307,12 @@ class Broker(abc.ABC):
         """
 
     @abc.abstractmethod
-    def discard(self, taken: TakenMessage, why: str) -> None:
+    def discard(self, delivery: Delivery, why: str) -> None:
         """Delete a message that cannot be delivered, and log `why`. A folder keeps a copy."""
+
+    def warn_discarded(self, delivery: Delivery, why: str) -> None:
+        queue = delivery.queue
+        self.discards.warn(queue, "a message in queue %s was discarded: %s", queue, why)
 
     @abc.abstractmethod
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
@@ -317,35 +360,33 @@ class Broker(abc.ABC):
     def _deliver_available(self) -> int:
         upper_bound, delivered = self.refresh(), 0
         until = time.monotonic() + _MAX_DRAIN_SECONDS
-        taken_messages: Sequence[tuple[int, TakenMessage]] = ()
+        taken: Sequence[tuple[int, Delivery]] = ()
         # Messages may remain from a call in which a callback raised an exception.
         consumers = tuple(self.consumers)
         while True:
             for consumer in consumers:
                 if consumer.ready:
                     delivered += consumer.deliver()
-            if delivered >= upper_bound or (
-                taken_messages and self.batch > 1 and not self.refresh()
-            ):
+            if delivered >= upper_bound or (taken and self.batch > 1 and not self.refresh()):
                 return delivered
             if delivered and time.monotonic() >= until:
                 return delivered
             requests = [(each, each.reserve()) for each in self.consumers if each.queues]
             requests = [(each, room) for each, room in requests if room > 0]
             consumers = tuple(each for each, _ in requests)
-            taken_messages = (
+            taken = (
                 self.take_many([(room, each.queues) for each, room in requests]) if requests else ()
             )
-            for group, taken in taken_messages:
-                consumers[group].ready.append(taken)
+            for group, delivery in taken:
+                consumers[group].ready.append(delivery)
             for consumer in consumers:
                 consumer.credit.requested = 0
-            if not taken_messages:
+            if not taken:
                 return delivered
 
 
 class CreditWindow:
-    """Unsettled messages of a consumer by delivery tag, and the remaining capacity.
+    """Unsettled messages of a consumer, and the remaining capacity.
 
     The capacity is `limit` (0: unlimited) minus the unsettled messages and minus the messages that
     are requested but not received: by the draining thread (`requested`) or by orders.
@@ -355,9 +396,9 @@ class CreditWindow:
 
     def __init__(self, on_capacity: Callable[[], object]) -> None:
         self.limit = 0
-        self.unsettled: dict[int, TakenMessage] = {}
+        self.unsettled: dict[Delivery, None] = {}
         self._on_capacity = on_capacity
-        self._released: set[int] = set()
+        self._released: set[Delivery] = set()
         self._lock = threading.Lock()
         self.requested = 0
         self._ordered = 0
@@ -411,20 +452,19 @@ class CreditWindow:
         count = len(self.unsettled) - len(self._released) + ready
         return self.limit - count - self.requested - self._ordered
 
-    def release(self, numbers: Iterable[int]) -> None:
+    def release(self, messages: Iterable[Delivery]) -> None:
         """Exclude these messages from the limit."""
-        self._released |= self.unsettled.keys() & set(numbers)
+        self._released |= self.unsettled.keys() & set(messages)
 
-    def settle(self, numbers: Iterable[int]) -> list[TakenMessage]:
+    def settle(self, messages: Iterable[Delivery]) -> list[Delivery]:
         """Remove messages. Return those that were unsettled."""
-        settled: list[TakenMessage] = []
+        settled: list[Delivery] = []
         has_freed = False
-        for number in numbers:
-            counted = number not in self._released
-            self._released.discard(number)
-            taken = self.unsettled.pop(number, None)
-            if taken is not None:
-                settled.append(taken)
+        for message in messages:
+            counted = message not in self._released
+            self._released.discard(message)
+            if self.unsettled.pop(message, self) is None:
+                settled.append(message)
                 has_freed = has_freed or counted
         if has_freed:
             self.notify_capacity()
@@ -451,7 +491,7 @@ class AnswerAndTake:
         self.consumer = consumer
         self.max_messages = max_messages
         self.take_order = take_order
-        self.taken: Sequence[TakenMessage] = ()
+        self.taken: Sequence[Delivery] = ()
 
     def deliver(self) -> None:
         """Deliver the messages taken, in this thread.
@@ -459,7 +499,7 @@ class AnswerAndTake:
         An exception is logged and closes the connection. Undelivered messages are then requeued as
         if they had not been taken.
         """
-        undelivered: Sequence[_encoding.Message] = ()
+        undelivered: Sequence[Delivery] = ()
         over = False
         try:
             undelivered = self.consumer.receive(self)
@@ -489,7 +529,7 @@ class Consumer:
         #: The queues, in the order of preference.
         self.queues: tuple[str, ...] = ()
         #: Messages that were taken but not delivered.
-        self.ready: deque[TakenMessage] = deque()
+        self.ready: deque[Delivery] = deque()
         self.credit = CreditWindow(broker.nudge)
         self._tags = itertools.count(1)
         self._closing = threading.Lock()
@@ -524,8 +564,8 @@ class Consumer:
         self._broker.consumers.remove(self)
         self.cancel()
         self.deliver()
-        for tag in tuple(self.credit.unsettled):
-            self.reject(tag, requeue=True)
+        for message in tuple(self.credit.unsettled):
+            self.reject(message, requeue=True)
 
     @property
     def has_capacity(self) -> bool:
@@ -539,42 +579,40 @@ class Consumer:
         """Deliver the `ready` messages. Return their number."""
         count = 0
         while self.ready:
-            message = self.hold(self.ready[0], self.ready)
+            message = self.ready[0]
+            is_valid = self.hold(message, self.ready)
             self.ready.popleft()  # Last, because a concurrent order must count the message.
-            if message is not None:
+            if is_valid:
                 count += 1
                 self.handle(message)
         return count
 
-    def hold(self, taken: TakenMessage, ready: Iterable[TakenMessage]) -> _encoding.Message | None:
-        """Convert the first of the `ready` messages.
+    def hold(self, message: Delivery, ready: Iterable[Delivery]) -> bool:
+        """Parse the first of the `ready` messages.
 
-        :returns: None if it cannot be read, or was requeued because its queue is not consumed.
+        :returns: False if it is invalid, or was requeued because its queue is not consumed.
         """
-        if self.closed or taken.queue not in self.queues:
-            self._broker.requeue(taken, delivered=False)
-            return None
-        if taken.body_location:
+        if self.closed or message.queue not in self.queues:
+            self._broker.requeue(message, delivered=False)
+            return False
+        if message.body_location:
             self._broker.fetch(ready)
-        if taken.data is None:  # The row with the reply was deleted.
-            self._broker.refuse(taken)
-            return None
-        tag = next(self._tags)
+        if message.data is None:  # The row with the reply was deleted.
+            self._broker.refuse(message)
+            return False
+        message.delivery_tag = next(self._tags)
         try:
-            message = _encoding.Message(taken.data, self, tag, taken.redelivered, taken.body)
-            if taken.claim is not None and not _encoding.has_label(message, taken.label):
-                raise _encoding.InvalidMessageError("its label names the row of another request")
+            message.parse()
         except _encoding.InvalidMessageError as exc:
-            self._broker.discard(taken, str(exc))
+            self._broker.discard(message, str(exc))
             if self._broker.on_discard is not None:
                 self._broker.on_discard()
-            return None
-        message.claim, message.taken, message.origin = taken.claim, taken.at, taken
-        taken.data = taken.body = b""
-        self.credit.unsettled[tag] = taken
-        return message
+            return False
+        message.channel = self
+        self.credit.unsettled[message] = None
+        return True
 
-    def order(self, done: Iterable[_encoding.Message]) -> AnswerAndTake | None:
+    def order(self, done: Iterable[Delivery]) -> AnswerAndTake | None:
         """Return an order for the capacity that is free once `done` are settled.
 
         Pass it to `answer_many` of any connection to the same broker, then deliver it.
@@ -582,7 +620,7 @@ class Consumer:
         :returns: None if the consumer is closed or has no capacity, or if its draining thread takes
             the messages.
         """
-        self.credit.release([message.delivery_tag for message in done])
+        self.credit.release(done)
         with self._closing:  # `close` must see all orders.
             if self.closed or not self.queues:
                 return None
@@ -595,9 +633,9 @@ class Consumer:
         self.credit.release_order(max_messages, 0)
         return None
 
-    def receive(self, order: AnswerAndTake) -> list[_encoding.Message]:
+    def receive(self, order: AnswerAndTake) -> list[Delivery]:
         """Return the messages of an order. This consumer now owns them."""
-        messages: list[_encoding.Message] = []
+        messages: list[Delivery] = []
         with self._closing:
             if self.closed:
                 return []  # The messages are requeued with the connection.
@@ -606,24 +644,23 @@ class Consumer:
                 # Load bodies first: after an error, no message has been delivered.
                 self._broker.fetch(undelivered)
                 while undelivered:
-                    message = self.hold(undelivered[0], undelivered)
-                    if message is not None:
-                        messages.append(message)
+                    if self.hold(undelivered[0], undelivered):
+                        messages.append(undelivered[0])
                     del undelivered[0]
             finally:
                 self._broker.confirm_taken(order.take_order, undelivered)
             self.credit.release_order(order.max_messages, len(messages))
         return messages
 
-    def put_back(self, messages: Iterable[_encoding.Message]) -> None:
+    def put_back(self, messages: Sequence[Delivery]) -> None:
         """Requeue messages that were not delivered."""
-        for taken in self.forget_many(messages):
-            self._broker.requeue(taken, delivered=False)
+        for message in self.forget_many(messages):
+            self._broker.requeue(message, delivered=False)
 
     def miss(self, order: AnswerAndTake) -> None:
         self._broker.fail_taken(order.take_order)
 
-    def ack_many(self, messages: Iterable[_encoding.Message]) -> bool:
+    def ack_many(self, messages: Sequence[Delivery]) -> bool:
         """Acknowledge messages of this consumer, except settled ones.
 
         :returns: False if all were settled before, or any was lost.
@@ -631,23 +668,21 @@ class Consumer:
         own_messages = self.forget_many(messages)
         return bool(own_messages) and self._broker.settle_many(own_messages)
 
-    def forget_many(self, messages: Iterable[_encoding.Message]) -> list[TakenMessage]:
+    def forget_many(self, messages: Sequence[Delivery]) -> list[Delivery]:
         """Mark messages as acknowledged. Return the unsettled ones."""
-        tags = []
         for message in messages:
             message.acknowledged = True
-            tags.append(message.delivery_tag)
-        return self.credit.settle(tags)
+        return self.credit.settle(messages)
 
-    def release_many(self, messages: Iterable[_encoding.Message]) -> None:
+    def release_many(self, messages: Iterable[Delivery]) -> None:
         """Exclude these messages from the limit."""
-        self.credit.release([message.delivery_tag for message in messages])
+        self.credit.release(messages)
         self.credit.notify_capacity()
 
-    def reject(self, tag: int, requeue: bool) -> None:
+    def reject(self, message: Delivery, requeue: bool) -> None:
         """Requeue a message in its old place, or acknowledge it without running its request."""
-        for taken in self.credit.settle([tag]):
+        if self.credit.settle((message,)):
             if requeue:
-                self._broker.requeue(taken)
+                self._broker.requeue(message)
             else:
-                self._broker.refuse(taken)
+                self._broker.refuse(message)

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 from wbengine import _names, exceptions
 from wbengine.transports import _encoding, _fifos, _files, _folder, _routing
 from wbengine.transports._folder import FREE, MAX_TAKES
-from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, LaidOut, TakenMessage
+from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Delivery, LaidOut
 
 __all__ = ["FileBroker", "folders", "path_of"]
 
@@ -93,7 +93,7 @@ class FolderClaims(Protocol):
     digest: str
 
     def set_claim(
-        self, taken: TakenMessage, began: float, id: str, epoch: int, row: Row, granted: bool
+        self, delivery: Delivery, began: float, id: str, epoch: int, row: Row, granted: bool
     ) -> None:
         """Set the claim of a message.
 
@@ -227,9 +227,9 @@ class FileBroker(Broker):
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int], TakenMessage, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], Delivery, LaidOut]],
         take_order: None = None,
-    ) -> tuple[Sequence[int], Sequence[TakenMessage]]:
+    ) -> tuple[Sequence[int], Sequence[Delivery]]:
         # Requests without a token were already finished by an attempt that failed at a later
         # request.
         unfinished = [entry for entry in ended if entry[1].token is not None]
@@ -238,7 +238,7 @@ class FileBroker(Broker):
             counts += self._end(part)
         return counts, ()
 
-    def _end(self, ended: Sequence[tuple[tuple[str, int], TakenMessage, LaidOut]]) -> list[int]:
+    def _end(self, ended: Sequence[tuple[tuple[str, int], Delivery, LaidOut]]) -> list[int]:
         assert self._claims is not None
         now = _folder.now()
         places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(ended))
@@ -249,17 +249,17 @@ class FileBroker(Broker):
             if not all(routes) and self._is_changed(routing):
                 continue
             values: list[Any] = []
-            for (row, taken, (_, _, priority, head, body)), queues in zip(
+            for (row, delivery, (_, _, priority, head, body)), queues in zip(
                 ended, routes, strict=True
             ):
-                values += (*row, self._claims.holder, *taken.token[:2], routing.version)
+                values += (*row, self._claims.holder, *delivery.token[:2], routing.version)
                 values += (json.dumps(queues), 9 - priority, now, head + body)
             changed_rows = self._out.write_through(f"INSERT INTO ended VALUES {places}", values)
             if not changed_rows and not self._is_changed(routing):
                 break
         self._notify(routes)
-        for _, taken, _ in ended:
-            taken.token = None
+        for _, delivery, _ in ended:
+            delivery.token = None
         counts = [len(queues) for queues in routes]
         # Each reply changes its row, adds a message to each queue, and deletes its request.
         if changed_rows < sum(counts) + 2 * len(counts):
@@ -333,7 +333,7 @@ class FileBroker(Broker):
 
     def take_many(
         self, groups: Sequence[tuple[int, Sequence[str]]]
-    ) -> list[tuple[int, TakenMessage]]:
+    ) -> list[tuple[int, Delivery]]:
         """Take messages from the first queue that has any."""
         for group, (max_messages, queues) in enumerate(groups):
             for queue in queues:
@@ -344,24 +344,24 @@ class FileBroker(Broker):
                         queue, max_messages
                     )
                     if messages:
-                        return [(group, taken) for taken in messages]
+                        return [(group, delivery) for delivery in messages]
         return []
 
-    def _read_owned(self, queue: str, max_messages: int) -> list[TakenMessage]:
+    def _read_owned(self, queue: str, max_messages: int) -> list[Delivery]:
         """Read messages of an owned queue. No other process consumes from it."""
         rows = self._in.read(_READ, (queue, json.dumps([*self._read]), max_messages))
         messages = []
         for n, redelivered, fits, data in rows:
             if fits:
                 self._read.add(n)
-                messages.append(TakenMessage(queue, (n, FREE, None), data, bool(redelivered)))
+                messages.append(Delivery(queue, (n, FREE, None), data, bool(redelivered)))
         if len(rows) == max_messages or len(messages) < len(
             rows
         ):  # More messages may be available.
             self._nonempty.add(queue)
         return messages
 
-    def _take(self, queue: str, max_messages: int) -> list[TakenMessage]:
+    def _take(self, queue: str, max_messages: int) -> list[Delivery]:
         began = time.monotonic()
         take_number = self._register() + next(self._take_numbers) % MAX_TAKES
         if not self._in.write(_TAKE, (take_number, _folder.now(), queue, max_messages)):
@@ -373,12 +373,12 @@ class FileBroker(Broker):
             raise
         messages = []
         for n, redelivered, data, id, epoch, *row, granted, _ in rows:
-            taken = TakenMessage(queue, (n, take_number, id), data, bool(redelivered))
+            delivery = Delivery(queue, (n, take_number, id), data, bool(redelivered))
             if id is not None and self._claims is not None:
                 stored_row = None if row[0] is None else (row[0], row[1], row[2], row[3])
-                taken.label = b"!%b %d " % (id.encode(), epoch)
-                self._claims.set_claim(taken, began, id, epoch, stored_row, bool(granted))
-            messages.append(taken)
+                delivery.label = b"!%b %d " % (id.encode(), epoch)
+                self._claims.set_claim(delivery, began, id, epoch, stored_row, bool(granted))
+            messages.append(delivery)
         if rows and rows[0][-1]:  # More messages wait; another consumer may have capacity.
             self._nonempty.add(queue)
             _fifos.notify(f"{self._in.root}/bells", queue)
@@ -398,8 +398,8 @@ class FileBroker(Broker):
                 "messages return to their queue only when the connection is closed: %s", error
             )
 
-    def settle_many(self, taken: Sequence[TakenMessage]) -> bool:
-        unsettled = [each for each in taken if each.token is not None]
+    def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
+        unsettled = [each for each in deliveries if each.token is not None]
         numbers = [each.token[0] for each in unsettled]
         deleted = self._in.write(
             "DELETE FROM message WHERE n IN (SELECT value FROM json_each(?))"
@@ -408,55 +408,51 @@ class FileBroker(Broker):
         )
         for each in unsettled:
             self._forget(each)
-        return deleted == len(taken)
+        return deleted == len(deliveries)
 
-    def _forget(self, taken: TakenMessage) -> None:
+    def _forget(self, delivery: Delivery) -> None:
         """Forget an acknowledged message, because its number may be used again."""
-        (n, take_number, _), taken.token = taken.token, None
+        (n, take_number, _), delivery.token = delivery.token, None
         if take_number == FREE:
             self._read.discard(n)
             self.nudge()
 
-    def requeue(self, taken: TakenMessage, *, delivered: bool = True) -> None:
-        if taken.token is None:
+    def requeue(self, delivery: Delivery, *, delivered: bool = True) -> None:
+        if delivery.token is None:
             return
-        n, take_number, _ = taken.token
+        n, take_number, _ = delivery.token
         if not delivered:
-            self._unclaim(taken)
+            self._unclaim(delivery)
         self._in.write(
             f"UPDATE message SET taken = {FREE}, again = MAX(again, ?) WHERE n = ? AND taken = ?",
             (int(delivered), n, take_number),
         )
-        self._forget(taken)
-        self._nonempty.add(taken.queue)
-        _fifos.notify(f"{self._in.root}/bells", taken.queue)
+        self._forget(delivery)
+        self._nonempty.add(delivery.queue)
+        _fifos.notify(f"{self._in.root}/bells", delivery.queue)
 
-    def _unclaim(self, taken: TakenMessage) -> None:
+    def _unclaim(self, delivery: Delivery) -> None:
         """Undo the claim of an undelivered message, so that its next consumer can claim the row."""
-        n, take_number, id = taken.token
-        claim, taken.claim = taken.claim, None
+        n, take_number, id = delivery.token
+        claim, delivery.claim = delivery.claim, None
         if claim is not None and claim.granted:
             self._in.write(_UNCLAIM, (_folder.now(), id, take_number, n))
 
-    def refuse(self, taken: TakenMessage) -> None:
-        if taken.token is not None:
-            self._unclaim(taken)
-        self.settle_many((taken,))
+    def refuse(self, delivery: Delivery) -> None:
+        if delivery.token is not None:
+            self._unclaim(delivery)
+        self.settle_many((delivery,))
 
-    def discard(self, taken: TakenMessage, why: str) -> None:
-        location = f"{self._in.root}/rejected/{secrets.token_hex(6)}-{taken.queue}"
+    def discard(self, delivery: Delivery, why: str) -> None:
+        location = f"{self._in.root}/rejected/{secrets.token_hex(6)}-{delivery.queue}"
         try:
             _files.make_folder(os.path.dirname(location), private=True)
-            _files.write_new(location, taken.data or b"")
+            _files.write_new(location, delivery.data or b"")
         except (OSError, exceptions.TransportFailure) as error:
             location = f"none ({error})"
-        self._unclaim(taken)
-        self.settle_many([taken])
-        self.discards.warn(
-            taken.queue,
-            "a message in queue %s was discarded: %s; copy: %s",
-            taken.queue, why, location,
-        )  # fmt: skip
+        self._unclaim(delivery)
+        self.settle_many([delivery])
+        self.warn_discarded(delivery, f"{why}; copy: {location}")
 
     def _register(self) -> int:
         """Return the base number of the connection. The first call registers the connection."""

@@ -17,7 +17,7 @@ from typing import Any
 from wbengine import _names, exceptions
 from wbengine.concurrency import conditions
 from wbengine.transports import _routing
-from wbengine.transports.broker import Broker, LaidOut, TakenMessage
+from wbengine.transports.broker import Broker, Delivery, LaidOut
 
 #: (9 - priority, sequence number, data, redelivered)
 _Entry = tuple[int, int, bytes, bool]
@@ -207,28 +207,28 @@ class MemoryBroker(Broker):
 
     def take_many(
         self, groups: Sequence[tuple[int, Sequence[str]]]
-    ) -> list[tuple[int, TakenMessage]]:
+    ) -> list[tuple[int, Delivery]]:
         for group, (_, queues) in enumerate(groups):
             for queue in queues:
                 with self._lock:
                     target = self.hub.queues.get(queue)
                     if target is not None and target.entries:
                         entry = heapq.heappop(target.entries)
-                        return [(group, TakenMessage(queue, entry, entry[2], entry[3]))]
+                        return [(group, Delivery(queue, entry, entry[2], entry[3]))]
         return []
 
-    def settle_many(self, taken: Sequence[TakenMessage]) -> bool:
+    def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
         return not self._closed
 
-    def requeue(self, taken: TakenMessage, *, delivered: bool = True) -> None:
-        before, number, data, redelivered = taken.token
+    def requeue(self, delivery: Delivery, *, delivered: bool = True) -> None:
+        before, number, data, redelivered = delivery.token
         with self._lock:
-            target = self.hub.queues.get(taken.queue)
+            target = self.hub.queues.get(delivery.queue)
             if target is not None:
                 self._push(target, (before, number, data, redelivered or delivered))
 
-    def discard(self, taken: TakenMessage, why: str) -> None:
-        self.discards.warn(taken.queue, "a message in queue %s was discarded: %s", taken.queue, why)
+    def discard(self, delivery: Delivery, why: str) -> None:
+        self.warn_discarded(delivery, why)
 
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         self._signal.wait(timeout)

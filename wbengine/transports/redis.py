@@ -30,7 +30,7 @@ from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
 from wbengine.transports._redis_link import LOST, OPTIONS, Client, Link, Place, Step
 from wbengine.transports._redis_scripts import Routing, Take, TakenEntry
 from wbengine.transports._redis_wait import BlockingWait, WaitResult
-from wbengine.transports.broker import Broker, LaidOut, TakenMessage
+from wbengine.transports.broker import Broker, Delivery, LaidOut
 
 __all__ = ["OPTIONS", "RedisBroker", "place"]
 
@@ -101,25 +101,25 @@ class Takes:
         self._undelivered.add(number)
         return number
 
-    def end(self, number: str, undelivered: Sequence[TakenMessage] = ()) -> None:
+    def end(self, number: str, undelivered: Sequence[Delivery] = ()) -> None:
         """Record the reply to a take. Its messages are delivered, except `undelivered`."""
-        for taken in undelivered:
-            self.mark_undelivered(taken)
+        for delivery in undelivered:
+            self.mark_undelivered(delivery)
         self._undelivered.discard(number)
 
-    def mark_undelivered(self, taken: TakenMessage) -> None:
-        self._undelivered.add(_name(taken))
+    def mark_undelivered(self, delivery: Delivery) -> None:
+        self._undelivered.add(_name(delivery))
 
-    def mark_requeued(self, taken: TakenMessage) -> None:
-        self._undelivered.discard(_name(taken))
+    def mark_requeued(self, delivery: Delivery) -> None:
+        self._undelivered.discard(_name(delivery))
 
     def undelivered(self) -> tuple[str, ...]:
         """Return the argument of the script `leave`."""
         return tuple(self._undelivered)
 
 
-def _name(taken: TakenMessage) -> str:
-    _, number, take = taken.token
+def _name(delivery: Delivery) -> str:
+    _, number, take = delivery.token
     return f"{take}:{number}"
 
 
@@ -157,34 +157,34 @@ class Prefetched:
     """
 
     def __init__(self) -> None:
-        self._taken: list[TakenMessage] = []
+        self._taken: list[Delivery] = []
 
     def __bool__(self) -> bool:
         return bool(self._taken)
 
-    def add(self, taken: TakenMessage) -> None:
-        self._taken.append(taken)
+    def add(self, delivery: Delivery) -> None:
+        self._taken.append(delivery)
 
     def hand_over(
         self, groups: Sequence[tuple[int, Sequence[str]]]
-    ) -> list[tuple[int, TakenMessage]]:
+    ) -> list[tuple[int, Delivery]]:
         """Remove messages for each group, up to its limit; return them with the group's index."""
         places = {queue: group for group, (_, queues) in enumerate(groups) for queue in queues}
         capacities = [max_messages for max_messages, _ in groups]
         messages, self._taken, prefetched = [], [], self._taken
-        for taken in prefetched:
-            group = places.get(taken.queue)
+        for delivery in prefetched:
+            group = places.get(delivery.queue)
             if group is not None and capacities[group] > 0:
                 capacities[group] -= 1
-                messages.append((group, taken))
+                messages.append((group, delivery))
             else:
-                self._taken.append(taken)
+                self._taken.append(delivery)
         return messages
 
-    def leave(self, consumed: Container[str]) -> list[TakenMessage]:
+    def leave(self, consumed: Container[str]) -> list[Delivery]:
         """Remove and return the messages of queues that are no longer consumed."""
-        removed = [taken for taken in self._taken if taken.queue not in consumed]
-        self._taken = [taken for taken in self._taken if taken.queue in consumed]
+        removed = [delivery for delivery in self._taken if delivery.queue not in consumed]
+        self._taken = [delivery for delivery in self._taken if delivery.queue in consumed]
         return removed
 
 
@@ -203,7 +203,7 @@ class RedisClaims(Protocol):
         """Prepare a new connection for claims."""
 
     def read(self, claim: _redis_scripts.ClaimReply) -> Any:
-        """Convert the result of a claim for `TakenMessage.claim`."""
+        """Convert the result of a claim for `Delivery.claim`."""
 
     def restore(self) -> None:
         """Check the identity of the ledger after a possible loss of data. Never raises."""
@@ -329,15 +329,17 @@ class RedisBroker(Broker):
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int], TakenMessage, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], Delivery, LaidOut]],
         take_order: TakeOrder | None = None,
-    ) -> tuple[Sequence[int], Sequence[TakenMessage]]:
+    ) -> tuple[Sequence[int], Sequence[Delivery]]:
         assert self._claims is not None
         script = functools.partial(
             _redis_scripts.finish_requests,
             requests=[
-                _redis_scripts.FinishedRequest(*row, taken.token[0], taken.queue, taken.token[1])
-                for row, taken, _ in ended
+                _redis_scripts.FinishedRequest(
+                    *row, delivery.token[0], delivery.queue, delivery.token[1]
+                )
+                for row, delivery, _ in ended
             ],
             holder=self._claims.holder,
             ttl=self._claims.ttl,
@@ -355,7 +357,7 @@ class RedisBroker(Broker):
         now = time.monotonic()
         return TakeOrder(self._begin_take(((max_messages, queues),), now), now)
 
-    def confirm_taken(self, take_order: TakeOrder, undelivered: Sequence[TakenMessage]) -> None:
+    def confirm_taken(self, take_order: TakeOrder, undelivered: Sequence[Delivery]) -> None:
         self._takes.end(take_order.take.number, undelivered)
 
     def fail_taken(self, take_order: TakeOrder) -> None:
@@ -401,8 +403,8 @@ class RedisBroker(Broker):
         self._watched_queues -= Counter((queue,))  # This removes counts of zero.
         if not self._client.broken:
             self._recall()
-            for taken in self._prefetched.leave(self._watched_queues):
-                self.requeue(taken, delivered=False)
+            for delivery in self._prefetched.leave(self._watched_queues):
+                self.requeue(delivery, delivered=False)
 
     def refresh(self) -> int:
         if self._missed:
@@ -430,7 +432,7 @@ class RedisBroker(Broker):
 
     def take_many(
         self, groups: Sequence[tuple[int, Sequence[str]]]
-    ) -> list[tuple[int, TakenMessage]]:
+    ) -> list[tuple[int, Delivery]]:
         self._must_poll = False  # Before taking: a concurrent nudge may set it again.
         self._recall()
         if self._prefetched and (messages := self._prefetched.hand_over(groups)):
@@ -448,7 +450,7 @@ class RedisBroker(Broker):
             self._must_poll = True  # If all messages were taken, the next one causes a wake-up.
         return messages
 
-    def _take(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, TakenMessage]]:
+    def _take(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
         while True:
             if not self._consumer_name:
                 self._join()
@@ -473,24 +475,24 @@ class RedisBroker(Broker):
         holder, digest = (claims.holder, claims.digest) if claims is not None else ("", "")
         return Take(self._consumer_name, self._takes.begin(), holder, digest, due, groups)
 
-    def _taken(self, take: Take, began: float, entry: TakenEntry) -> TakenMessage:
+    def _taken(self, take: Take, began: float, entry: TakenEntry) -> Delivery:
         label, data = _encoding.split(entry.data)
         token = take.consumer, entry.number, take.number
-        taken = TakenMessage(entry.queue, token, data, entry.number.endswith("r"))
+        delivery = Delivery(entry.queue, token, data, entry.number.endswith("r"))
         if len(entry.number) > 32:
-            taken.body_location = re.split("[@&r]", entry.number)[1].encode()
+            delivery.body_location = re.split("[@&r]", entry.number)[1]
         if entry.claim is not None and self._claims is not None:
-            taken.claim, taken.at = self._claims.read(entry.claim), began
-            taken.label = label
-        return taken
+            delivery.claim, delivery.taken_at = self._claims.read(entry.claim), began
+            delivery.label = label
+        return delivery
 
-    def fetch(self, taken: Iterable[TakenMessage]) -> None:
-        incomplete = [message for message in taken if message.body_location]
+    def fetch(self, deliveries: Iterable[Delivery]) -> None:
+        incomplete = [message for message in deliveries if message.body_location]
         if not incomplete:
             return
-        keys = [f"{self.place.prefix}b:{message.body_location.decode()}" for message in incomplete]
+        keys = [f"{self.place.prefix}b:{message.body_location}" for message in incomplete]
         for message, body in zip(incomplete, self._client.call("MGET", *keys), strict=True):
-            message.body, message.body_location = body or b"", b""
+            message.body, message.body_location = body or b"", ""
             if body is None and "&" in message.token[1]:
                 message.data = None
 
@@ -523,41 +525,41 @@ class RedisBroker(Broker):
         self._next_report_at = 0.0
         self._redeclare()
 
-    def settle_many(self, taken: Sequence[TakenMessage]) -> bool:
+    def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
         """Acknowledge messages, in one step for each queue and consumer name."""
         if self._closed or self._client.broken:
             return False
         numbers_by_queue: dict[tuple[str, str], list[str]] = {}
-        for message in taken:
+        for message in deliveries:
             consumer, number, _ = message.token
             numbers_by_queue.setdefault((consumer, message.queue), []).append(number)
         count = 0
         for (consumer, queue), numbers in numbers_by_queue.items():
             for part in _redis_link.portions(numbers):
                 count += self._run(_redis_scripts.settle(consumer, queue, part))
-        return count == len(taken)
+        return count == len(deliveries)
 
-    def refuse(self, taken: TakenMessage) -> None:
+    def refuse(self, delivery: Delivery) -> None:
         if not (self._closed or self._client.broken):
-            consumer, number, _ = taken.token
-            self._run(_redis_scripts.refuse(consumer, taken.queue, number))
+            consumer, number, _ = delivery.token
+            self._run(_redis_scripts.refuse(consumer, delivery.queue, number))
 
-    def requeue(self, taken: TakenMessage, *, delivered: bool = True) -> None:
+    def requeue(self, delivery: Delivery, *, delivered: bool = True) -> None:
         if not delivered:
-            self._takes.mark_undelivered(taken)
+            self._takes.mark_undelivered(delivery)
         if self._client.broken:
             return  # Closing this connection requeues all its messages.
-        consumer, number, _ = taken.token
+        consumer, number, _ = delivery.token
         try:
-            self._run(_redis_scripts.requeue(consumer, taken.queue, number, delivered))
-            self._takes.mark_requeued(taken)
+            self._run(_redis_scripts.requeue(consumer, delivery.queue, number, delivered))
+            self._takes.mark_requeued(delivery)
         except (*LOST, exceptions.TransportFailure):
             if delivered:
                 raise
 
-    def discard(self, taken: TakenMessage, why: str) -> None:
-        self.discards.warn(taken.queue, "a message in queue %s was discarded: %s", taken.queue, why)
-        self.refuse(taken)
+    def discard(self, delivery: Delivery, why: str) -> None:
+        self.warn_discarded(delivery, why)
+        self.refuse(delivery)
 
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         """Wait for messages.

@@ -16,7 +16,7 @@ from typing import Any, Final
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import _folder
-from wbengine.transports.broker import TakenMessage
+from wbengine.transports.broker import Delivery
 from wbengine.transports.filesystem import Row
 
 LOG = logging.getLogger(__name__)
@@ -218,18 +218,18 @@ class Claims:
         self.holder = holder
 
     def set_claim(
-        self, taken: TakenMessage, began: float, id: str, epoch: int, row: Row, granted: bool
+        self, delivery: Delivery, began: float, id: str, epoch: int, row: Row, granted: bool
     ) -> None:
         """Set the claim of a received message from its row.
 
         :param began: start time of the step that received the message.
         :param granted: whether that step also claimed the row.
         """
-        taken.at = began
+        delivery.taken_at = began
         if granted:
-            taken.claim = base.Claim(base.GRANTED, epoch, None, self.holder)
+            delivery.claim = base.Claim(base.GRANTED, epoch, None, self.holder)
         else:  # The claim stays None if the row has become claimable since that step.
-            taken.claim = base.refusal(None if row is None else _row(id, *row), epoch)
+            delivery.claim = base.refusal(None if row is None else _row(id, *row), epoch)
 
 
 def _row(id: str, epoch: int, state: int, holder: str | None, result: bytes | None) -> base.Row:

@@ -197,18 +197,18 @@ def thaw(
     :raises ValueError: if the data is not a stored reply.
     :raises NotTrusted: if `signer` rejects its signature.
     """
-    message = _encoding.Message(frozen, None, 0, False)
-    body = message.body
+    head, body = _encoding.decode(frozen)
+    headers, encoded = head["headers"], body
     if signer is not None:
-        body = signer.verify_outcome(correlation_id, message.headers, message.body)
+        body = signer.verify_outcome(correlation_id, headers, body)
     reply = Envelope(
         pr.RESPONSE,
         json.loads(body),
         reply_to,
         correlation_id=correlation_id,
-        headers=message.headers,
+        headers=headers,
     )
-    reply._encoded = message.body  # The signature covers these bytes.
+    reply._encoded = encoded  # The signature covers these bytes.
     return reply
 
 

@@ -187,7 +187,7 @@ class TaskRunner:
         crashpoint("worker.before-claim")
         now = time.monotonic()
         # Set before the claim: this process may be paused at any time.
-        job.fresh = (getattr(job.receipt, "taken", None) or now) + self._beats.period
+        job.fresh = (getattr(job.receipt, "taken_at", None) or now) + self._beats.period
         # The message may have been claimed when it was received.
         claim: ledgers.Claim | None = getattr(job.receipt, "claim", None)
         if claim is None:
