@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine._tasks.limit_attributes import Quota
-from wbengine.permits import account_stores
+from wbengine.permits import RedisStore, SQLStore, account_stores, sql_accounts
 from wbengine.permits.accounts import PermitRequest
 from wbengine.persistence import backends
 
@@ -31,12 +31,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[account_st
     url = local.get(kind) or request.getfixturevalue(kind)
     if kind == "redis_url":
         with contextlib.closing(account_stores.store_of(url)) as limit_store:
-            assert isinstance(limit_store, account_stores.RedisStore)
+            assert isinstance(limit_store, RedisStore)
             yield limit_store
         return
     with backends.backend(url) as backend:
         limit_store = account_stores.store_of(backend)
-        assert isinstance(limit_store, account_stores.SQLStore)
+        assert isinstance(limit_store, SQLStore)
         yield limit_store
 
 
@@ -64,7 +64,7 @@ def test_expired_accounts_are_deleted(
     store: account_stores.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A released rate limit stores the time of the next permit until that has passed."""
-    monkeypatch.setattr(account_stores, "_SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(sql_accounts, "_SWEEP_SECONDS", 0.0)
     rate = Quota("1000/s", 0.001, None)
     for number in range(2):
         names = [f"customer {number} {one}" for one in range(300)]

@@ -22,7 +22,7 @@ from tests.support.limited_tasks import ENDLESS, RELEASED, RUNS, flow, one_each,
 from tests.support.waiting import until
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.permits import account_stores
+from wbengine.permits import SQLStore, account_stores
 from wbengine.persistence import backends, base, models
 from wbengine.views import flow_status as views
 
@@ -357,13 +357,13 @@ def test_wide_flow_acquires_permits_in_batches(
 ) -> None:
     """1,000 permits need fewer than 200 transactions."""
     steps = []
-    real = account_stores.SQLStore.settle
+    real = SQLStore.settle
 
-    def settle(self: account_stores.SQLStore, wants: Any) -> Any:
+    def settle(self: SQLStore, wants: Any) -> Any:
         steps.append(len(wants))
         return real(self, wants)
 
-    monkeypatch.setattr(account_stores.SQLStore, "settle", settle)
+    monkeypatch.setattr(SQLStore, "settle", settle)
     wide = task.task(concurrency=1000)(three.fn)
     engines.run(flow(wide, 1000, "f", 0.0), backend=store, **PARALLEL)
     assert len(RUNS.began) == 1000

@@ -2,3 +2,18 @@
 
 A permit is the right to run one task under a limit.
 """
+
+from typing import TYPE_CHECKING
+
+from wbengine import _lazily
+
+if TYPE_CHECKING:
+    from wbengine.permits.redis_accounts import RedisStore
+    from wbengine.permits.sql_accounts import SQLStore
+
+__all__ = ["RedisStore", "SQLStore"]
+
+# Databases and Redis are only imported where limits are stored in them.
+__getattr__, __dir__ = _lazily.lazy_attributes(
+    __name__, {".redis_accounts": ("RedisStore",), ".sql_accounts": ("SQLStore",)}
+)

@@ -53,6 +53,9 @@ class Backend(abc.ABC):
     #: Whether the store encodes values, so that it accepts only values that `types.codec` supports.
     encodes: bool = True
 
+    #: Whether limits that engines share are stored in tables of this backend.
+    stores_limits: bool = False
+
     #: Seconds between two attempts of an engine to write.
     write_pause: float = 5.0
 

@@ -47,6 +47,7 @@ class SQLBackend(base.Backend):
     """
 
     head: Final = layout.HEAD
+    stores_limits = True
 
     def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
         super().__init__(conf)

@@ -1,4 +1,4 @@
-"""Modules that a worker process imports."""
+"""Modules that processes of workers and engines import."""
 
 from __future__ import annotations
 
@@ -27,10 +27,19 @@ json.dump(sorted(sys.modules), sys.stdout)
 """
 
 
-def loaded_by(module: str) -> list[str]:
-    """Return the modules of a new process after it imported `module`."""
+RUN = """
+import json, sys
+from wbengine import engines
+from wbengine.patterns import linear_flow
+engines.run(linear_flow.Flow("empty"))
+json.dump(sorted(sys.modules), sys.stdout)
+"""
+
+
+def loaded_by(*arguments: str, script: str = SCRIPT) -> list[str]:
+    """Return the modules that a new process has imported at the end of a script."""
     process = subprocess.run(
-        [sys.executable, "-c", SCRIPT, module], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60
     )
     assert process.returncode == 0, process.stderr
     names: list[str] = json.loads(process.stdout)
@@ -56,6 +65,12 @@ def test_worker_does_not_import_forbidden_modules(module: str) -> None:
     names = loaded_by(module)
     assert module in names
     assert forbidden(names) == []
+
+
+def test_engine_without_store_does_not_import_databases_and_brokers() -> None:
+    names = loaded_by(script=RUN)
+    assert "wbengine.engines.base" in names
+    assert {"sqlalchemy", "redis", "kombu", "networkx"} & set(names) == set()
 
 
 def test_forbidden_import_is_found() -> None:
