@@ -241,6 +241,21 @@ def test_wire_page_contains_each_worker_based_module() -> None:
     assert {room: set(re.findall(r"``(\w+)``", named)) for room, _, named in cells} == there
 
 
+def test_redis_page_contains_each_script_and_key() -> None:
+    page = (SOURCE / "reference" / "redis_scripts.rst").read_text(encoding="utf-8")
+    files = list(PACKAGE.rglob("*.lua"))
+    scripts = [path for path in files if path.parent.name != "shared"]
+    folders = {str(path.parent.relative_to(PACKAGE)) for path in scripts}
+    assert set(re.findall(r"\.\. scripts:: (\S+)", page)) == folders
+    for path in scripts:
+        comment = path.read_text("utf-8").partition("\n\n")[0]
+        assert not comment.split("\n--\n")[-1].startswith(("-- Arg", "-- Key", "-- Result")), path
+    wire = [path for path in files if {"transports", "ledger"} & set(path.parts)]
+    code = "\n".join(path.read_text("utf-8") for path in wire)
+    used = set(re.findall(r"(?:prefix|KEYS\[1\]) \.\. '([a-z]+:?)", code))
+    assert set(re.findall(r"^   \* - ``([a-z]+:?)", page, re.MULTILINE)) == used
+
+
 def modules_with_examples() -> list[str]:
     return sorted(
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)

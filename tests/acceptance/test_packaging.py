@@ -73,12 +73,10 @@ def test_wheel_contains_package_and_licences_but_no_tests(built: Path) -> None:
     licences = {name.partition("/licenses/")[2] for name in names if "/licenses/" in name}
     assert licences == {"LICENSE", "wbengine/dashboard/static/vendor/LICENSE.htmx"}
     assert "wbengine/py.typed" in names
-    sources = {str(path.relative_to(workers.REPOSITORY)) for path in python_files()}
-    assert {name for name in names if name.endswith(".py")} == sources
-
-
-def python_files() -> list[Path]:
-    return list((workers.REPOSITORY / "wbengine").rglob("*.py"))
+    for suffix in ".py", ".lua":
+        paths = (workers.REPOSITORY / "wbengine").rglob(f"*{suffix}")
+        sources = {str(path.relative_to(workers.REPOSITORY)) for path in paths}
+        assert sources and {name for name in names if name.endswith(suffix)} == sources
 
 
 def test_metadata_has_classifiers_and_no_links(built: Path) -> None:

@@ -1,46 +1,6 @@
 """Lua scripts of the Redis transport. Each runs atomically in the server.
 
-Keys, all below one prefix:
-
-    m         id of the data (new after a loss), version of the routing, last message number,
-              time of the last `tend`, and time since which `tend` has run without a long pause
-    x, b      exchanges with their kinds; bindings as `exchange NUL queue NUL key`
-    qs, own   queues; owned queues with the time of the owner's last report
-    q:QUEUE   waiting messages: numbers, with an `r` if redelivered, by (9 - priority, number)
-    d:QUEUE   waiting and taken messages, by number
-    b:ID      body that is stored out of line. The number of its message is `number@ID`, or
-              `number&ID` if a row of the ledger owns the body, which is then deleted with the
-              row. A body without a message expires soon
-    c         consumers with the time of their last report (server clock, milliseconds)
-    h:WHO     messages of a consumer: `queue number`, with the place in the queue and the take
-    bell:QUEUE, n:WHO   lists for blocking waits
-
-Keys of the ledger in the same database. The script that takes requests also claims its rows:
-
-    r:ID          a row: epoch `e`, state `s`, holder `h`, result `d`, ID of the rest of the result
-                  `b` if it is out of line, name of the claim `k`, incarnation in which the row was
-                  opened `l`, milliseconds until a DONE row expires `t` if its engine wants less
-                  than a week
-    rows          ids, by the time at which their rows were opened or finished (server clock,
-                  milliseconds)
-    held:HOLDER   ids of the rows that a holder has claimed
-    beats         holders with the time of their last heartbeat
-    ledger        identifier of the ledger
-    server        `run_id` of the server `run`, number of its incarnation `life`, number of claims
-                  and revocations `count`, and its value at the start of the incarnation `boot`;
-                  time until which claims are refused `hold`; rows that were OPEN before the
-                  incarnation `from` are treated as lost
-    users         processes that use the ledger, with the time of their last report
-    session:USER  number of the session of a user, and of the last row that was created in one step
-                  with publishing its request; `*`: the server may have lost this number
-
-A restarted server begins a new incarnation, perhaps with less data: a request that was OPEN when
-the data was saved may have run since. Each connection to a ledger begins with `arrive`, which
-detects a new incarnation before any claim.
-
-A server without free memory refuses a script whose first write needs memory, but no later write.
-Scripts that must always work therefore begin with a write that needs none. `publish` begins with a
-write that needs memory, so it is refused before it changes anything.
+The reference page `redis_scripts` lists the keys and the guarantee of each script.
 """
 
 from __future__ import annotations

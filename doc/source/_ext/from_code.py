@@ -9,6 +9,7 @@
    .. metrics:: MODULE:NAME     a mapping of names of metrics to what describes them
    .. settings:: MODULE         the settings of the command line, from `settings_schema`
    .. options:: MODULE:CLASS    a table of the list of options in the docstring of a class
+   .. scripts:: FOLDER          a table of the Lua scripts in a folder of the package
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -25,6 +27,8 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
+
+import wbengine
 
 
 def named(place: str) -> Any:
@@ -122,6 +126,16 @@ def options(arguments: Sequence[str]) -> list[str]:
     return table(("Option", "Default", "Meaning"), (26, 14, 60), rows)
 
 
+def scripts(arguments: Sequence[str]) -> list[str]:
+    """Read the last paragraphs of the comments: the guarantees."""
+    rows = []
+    for path in sorted(Path(wbengine.__file__).parent.joinpath(arguments[0]).glob("*.lua")):
+        comment = path.read_text(encoding="utf-8").partition("\n\n")[0]
+        guarantee = comment.split("\n--\n")[-1].replace("-- ", "")
+        rows.append((f"``{path.stem}``", " ".join(guarantee.split())))
+    return table(("script", "guarantee"), (22, 78), rows)
+
+
 def directive(write: Callable[[Sequence[str]], list[str]]) -> type[SphinxDirective]:
     class Written(SphinxDirective):
         required_arguments = 1
@@ -137,6 +151,6 @@ def directive(write: Callable[[Sequence[str]], list[str]]) -> type[SphinxDirecti
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    for write in (schema, constants, tables, metrics, settings, options):
+    for write in (schema, constants, tables, metrics, settings, options, scripts):
         app.add_directive(write.__name__, directive(write))
     return {"parallel_read_safe": True}

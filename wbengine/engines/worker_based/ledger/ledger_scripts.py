@@ -1,8 +1,6 @@
 """Lua scripts of the Redis ledger; each is one atomic step in the server.
 
-`transports._redis_scripts` describes the keys. A server without free memory refuses a script whose
-first write needs memory, but no later write: opening a row fails, completing one does not.
-
+The reference page `redis_scripts` lists the keys and the guarantee of each script.
 Scripts with a session return None, without a change, if the session is over.
 """
 
