@@ -112,7 +112,7 @@ def bench() -> dict[str, Any]:
     """Return a report as `tools/bench` writes it."""
     looked = [profiling.Profile("wide", side, 100, {"JSON": 0.25}) for side in ("engine", "worker")]
     parts = {"engine": {"encode": 2.0}, "worker": {"task": 1.0}}
-    hop = timeline.Timeline("redis", 199, 3.0, 0.01, 1.0, parts)
+    hop = timeline.Timeline("redis", 199, 3.0, 4.0, 0.01, 1.0, parts)
     measured = _all(table=_table(SLOW_CHAIN), profiles=looked, timelines=[hop])
     late = measured.table.cell("wide", "redis", "rq", 2000)
     late.undone = 100.0

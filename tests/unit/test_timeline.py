@@ -96,7 +96,7 @@ def test_time_between_two_chains_is_no_hop() -> None:
 
 def test_table_shows_parts_of_both_sides_and_explained_share() -> None:
     parts = {ENGINE: {"decode": 20.0, OTHER: 10.0}, WORKER: {"decode": 70.0}}
-    found = timeline.Timeline("redis", 199, 80.0, 0.25, 30.0, parts)
+    found = timeline.Timeline("redis", 199, 80.0, 90.0, 0.25, 30.0, parts)
     (grid,) = tables.timelines({"timelines": [found.to_dict()]})
     assert [[*row[:5]] for row in grid.rows[:4]] == [
         ["decode", "20", "70", "90", "90 %"],

@@ -269,6 +269,7 @@ def timelines(document: Document) -> Iterator[Grid]:
         rows.append(["hop", *(f"{value:,.0f}" for value in values), explained])
         slower = f"recording: {100 * found['overhead']:+.0f} %"
         rows.append(["hop without recording", "", "", f"{found['hop']:,.0f}", slower])
+        rows.append(["median of all such hops", "", "", f"{found['median']:,.0f}", ""])
         rows.append([bare.TITLES[found["medium"]], "", "", f"{found['limit']:,.0f}", ""])
         medium = MEDIA[found["medium"]]
         head = (f"µs of a hop, {medium}", *timeline.SIDES, "both", "share")

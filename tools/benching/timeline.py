@@ -29,6 +29,9 @@ CASE = cases.RUN["chain"][0]
 WARM_UP_DIVISOR = 4
 #: Chains of one repetition, with and without recording.
 RUNS = 5
+#: Fraction of the hops that count, the fastest ones: other programs of the machine interrupt the
+#: others.
+FASTEST = 0.1
 
 ENGINE, WORKER = SIDES = ("engine", "worker")
 HAND_OVER, BROKER, OTHER = "hand-over between threads", "broker", "other"
@@ -304,13 +307,14 @@ class Paths:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A hop on one medium. Times are means of the middle half of the hops, in microseconds."""
+    """A hop on one medium. Times are means of the fastest tenth of the hops, in microseconds."""
 
     medium: str
     #: Number of recorded hops.
     hops: int
-    #: Hop without recording.
+    #: Hop without recording, and the median of all such hops.
     hop: float
+    median: float
     #: Fraction by which recording makes a hop longer.
     overhead: float
     #: Round trip or commit without wbengine.
@@ -347,14 +351,15 @@ def measure(
     with where.fresh(medium) as place:
         limit = bare.measure(medium, place)
     parts: dict[str, dict[str, float]] = {side: {} for side in SIDES}
-    middle = _middle(recorded)
-    for side, part in sorted({key for hop in middle for key in hop}):
-        parts[side][part] = _microseconds(hop[side, part] for hop in middle)
+    counted = _fastest(recorded)
+    for side, part in sorted({key for hop in counted for key in hop}):
+        parts[side][part] = _microseconds(hop[side, part] for hop in counted)
     hop, with_recording = (
-        _microseconds(map(Counter.total, _middle(hops))) for hops in (plain, recorded)
+        _microseconds(map(Counter.total, _fastest(hops))) for hops in (plain, recorded)
     )
+    median = round(statistics.median(map(Counter.total, plain)) / 1000, 1)
     overhead = round(with_recording / hop - 1, 4)
-    return Timeline(medium, len(recorded), hop, overhead, round(limit, 1), parts)
+    return Timeline(medium, len(recorded), hop, median, overhead, limit, parts)
 
 
 def _run(
@@ -397,8 +402,8 @@ def _read(folder: Path, names: Sequence[str]) -> dict[str, list[Call]]:
     }
 
 
-def _middle(hops: Sequence[Hop]) -> list[Hop]:
-    return sorted(hops, key=Counter.total)[len(hops) // 4 : len(hops) - len(hops) // 4]
+def _fastest(hops: Sequence[Hop]) -> list[Hop]:
+    return sorted(hops, key=Counter.total)[: max(1, round(len(hops) * FASTEST))]
 
 
 def _microseconds(nanoseconds: Iterable[int]) -> float:
