@@ -7,6 +7,7 @@ shared file its functions. The line `-- include NAME` inserts a shared file, unl
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -30,21 +31,22 @@ def load(
 ) -> dict[str, Script]:
     """Read the scripts of a folder, by file name without the suffix.
 
-    :param constants: values of Lua variables. A script begins with those that it uses.
+    :param constants: values of Lua variables that all scripts define.
     :param shared: further folders with shared files.
     """
-    libraries = {
-        path.stem: path.read_text(encoding="utf-8")
-        for place in (folder / "shared", *shared)
-        for path in place.glob("*.lua")
-    }
-    return {
-        path.stem: _script(path.read_text(encoding="utf-8"), libraries, constants or {})
-        for path in folder.glob("*.lua")
-    }
+    libraries: dict[str, str] = {}
+    for place in (folder / "shared", *shared):
+        libraries.update(_texts(place))
+    head = "".join(f"local {name} = {value!r}\n" for name, value in (constants or {}).items())
+    return {name: _script(head, text, libraries) for name, text in _texts(folder).items()}
 
 
-def _script(text: str, libraries: Mapping[str, str], constants: Mapping[str, int | str]) -> Script:
+@functools.cache
+def _texts(folder: Path) -> Mapping[str, str]:
+    return {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.lua")}
+
+
+def _script(head: str, text: str, libraries: Mapping[str, str]) -> Script:
     included: set[str] = set()
 
     def insert(include: re.Match[str]) -> str:
@@ -54,8 +56,5 @@ def _script(text: str, libraries: Mapping[str, str], constants: Mapping[str, int
         included.add(name)
         return _INCLUDE.sub(insert, libraries[name])
 
-    text = _INCLUDE.sub(insert, text)
-    used = set(re.findall(r"\b[A-Z_]+\b", text))
-    values = [f"local {name} = {constants[name]!r}\n" for name in constants if name in used]
-    text = "".join(values) + text
+    text = head + _INCLUDE.sub(insert, text)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -20,9 +20,10 @@ def folder(tmp_path: Path) -> Path:
 
 def test_shared_file_is_inserted_once_before_its_first_use(folder: Path) -> None:
     (folder / "sum.lua").write_text("-- include second\n-- include first\nreturn first + second\n")
-    script = _lua.load(folder, {"LIMIT": 5, "UNUSED": "text"})["sum"]
+    script = _lua.load(folder, {"LIMIT": 5, "NAME": "text"})["sum"]
     assert script.text == (
-        "local LIMIT = 5\nlocal first = LIMIT\nlocal second = first\nreturn first + second\n"
+        "local LIMIT = 5\nlocal NAME = 'text'\n"
+        "local first = LIMIT\nlocal second = first\nreturn first + second\n"
     )
     assert script.digest == hashlib.sha1(script.text.encode()).hexdigest()
 
