@@ -19,6 +19,7 @@ from wbengine.engines.worker_based.ledger import base
 from wbengine.engines.worker_based.ledger import ledger_scripts as steps
 from wbengine.transports import _redis_scripts, resolve
 from wbengine.transports._redis_link import LOST
+from wbengine.transports.broker import Frame
 
 DAY = 24 * 3600
 ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
@@ -489,7 +490,7 @@ def test_message_with_malformed_row_is_not_claimed(taker, row):
         "size": 0,
     }
     data = f"!{row} {taker.ledger.digest}\n{json.dumps(head)}\n"
-    assert next(taker.connection.broker.publish_many([("", "q", 0, data.encode(), b"")]))
+    assert next(taker.connection.broker.publish_many([Frame("", "q", 0, data.encode())]))
     taker.send("a")
     assert taker.take(2) == [None, base.Claim("GRANTED", 1, None, "w")]
 

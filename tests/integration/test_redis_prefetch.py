@@ -30,8 +30,8 @@ def consume_private(end, *names, **options):
 
 def publish_together(end, *bodies, key="mine"):
     """Publish messages in one step."""
-    laid_out = [end.channel.lay_out(body, "ex", key) for body in bodies]
-    assert all(end.store.publish_many(laid_out))
+    frames = [end.channel.frame(body, "ex", key) for body in bodies]
+    assert all(end.store.publish_many(frames))
 
 
 def wait_until_blocked(end, redis_server, url):

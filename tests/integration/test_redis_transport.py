@@ -161,7 +161,8 @@ def ended_waits(client):
 
 
 def _raw(end, body):
-    return b"".join(end.channel.lay_out(body)[3:])
+    frame = end.channel.frame(body)
+    return bytes(frame.head + frame.body)
 
 
 def test_waiting_consumer_sends_few_commands(redis_url, redis_server, ends, monkeypatch):

@@ -28,6 +28,7 @@ from wbengine.engines.worker_based.worker import Worker
 from wbengine.fleet import client as fleets
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.transports import _encoding
+from wbengine.transports.broker import Frame
 from wbengine.types.failure import Failure
 
 KINDS = ("memory", "filesystem", "redis", "rabbitmq")
@@ -382,7 +383,7 @@ def test_request_with_label_of_another_request_is_refused(
                 data = _encoding.seal(copy, "default")
                 swapped = _encoding.label(data, other.headers, other.correlation_id)
                 queue = next(iter(worker.queues.values()))
-                assert list(broker.publish_many([("", queue, 9, swapped, b"")])) == [True]
+                assert list(broker.publish_many([Frame("", queue, 9, swapped)])) == [True]
         assert engine.storage.get_flow_state() == "SUCCESS"
         assert sorted(started[-2:]) == sorted(ids)
         assert len(started) == len(set(started))

@@ -20,6 +20,7 @@ import kombu
 import pytest
 
 from wbengine.engines.worker_based import proxy
+from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import _redis_wait, broker, filesystem, resolve
 from wbengine.transports.broker import MAX_BATCH_BYTES
@@ -133,10 +134,10 @@ class OwnChannel(broker.Consumer):
         return int(self.broker.purge(queue))
 
     def publish(self, body: Any, exchange: str = "ex", routing_key: str = "k", **more: Any) -> bool:
-        message = self.lay_out(body, exchange, routing_key, **more)
+        message = self.frame(body, exchange, routing_key, **more)
         return bool(next(iter(self.broker.publish_many([message]))))
 
-    def lay_out(
+    def frame(
         self,
         body: Any,
         exchange: str = "ex",
@@ -151,7 +152,9 @@ class OwnChannel(broker.Consumer):
         )
         if isinstance(body, bytes):
             envelope._encoded = body
-        return self.broker.lay_out(envelope, exchange)
+        message = OutgoingMessage(envelope)
+        message.encode(exchange, self.broker.labels)
+        return message
 
     def basic_qos(self, size: int, prefetch: int, apply_global: bool) -> None:
         self.limit(prefetch)
@@ -363,7 +366,7 @@ def _read(channel: Any, message: Any) -> Any:
 
 def put_raw(connection: Any, queue: str, data: bytes) -> bool:
     """Put bytes into a queue without validation. Return False if the queue does not exist."""
-    (put,) = connection.broker.publish_many([("", queue, 0, data, b"")])
+    (put,) = connection.broker.publish_many([broker.Frame("", queue, 0, data)])
     return bool(put)
 
 

@@ -146,7 +146,7 @@ class Both(Taker):
         return self.connection.broker
 
     def message(self, key, body=None, **headers):
-        return self.channel.lay_out(body, "ex", key, headers, body)
+        return self.channel.frame(body, "ex", key, headers, body)
 
     def post(self, *ids, key="k", epoch=1):
         headers = {"wbe-ledger": self.ledger.digest, "wbe-epoch": epoch}
@@ -155,8 +155,8 @@ class Both(Taker):
 
     def end_arguments(self, messages, result=b"r", key="answer"):
         """Return the arguments for `end_many`."""
-        laid_out = self.channel.lay_out(result, "ex", key)
-        return [((m.properties["correlation_id"], m.claim.epoch), m, laid_out) for m in messages]
+        frame = self.channel.frame(result, "ex", key)
+        return [((m.properties["correlation_id"], m.claim.epoch), m, frame) for m in messages]
 
     def kept(self, id):
         """Return the body of the result in a row."""

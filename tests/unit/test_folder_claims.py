@@ -14,7 +14,7 @@ from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base, directory
 from wbengine.transports import _encoding, filesystem, resolve
-from wbengine.transports.broker import Consumer, Delivery
+from wbengine.transports.broker import Consumer, Delivery, Frame
 
 Opened = Callable[..., filesystem.FileBroker]
 
@@ -56,7 +56,7 @@ def put(store: filesystem.FileBroker, ledger: base.Ledger, *ids: str, digest: st
 
 
 def put_raw(store: filesystem.FileBroker, data: bytes, queue: str = "q") -> bool:
-    return next(store.publish_many([("", queue, 0, data, b"")]))
+    return next(store.publish_many([Frame("", queue, 0, data)]))
 
 
 def take(store: filesystem.FileBroker, most: int = 10) -> list[Delivery]:
@@ -68,7 +68,7 @@ def take(store: filesystem.FileBroker, most: int = 10) -> list[Delivery]:
 
 
 def answer(taken: Delivery, id: str) -> tuple[Any, Delivery, Any]:
-    return (id, 1), taken, ("", "answers", 0, id.encode(), b"!")
+    return (id, 1), taken, Frame("", "answers", 0, id.encode(), b"!")
 
 
 def waiting(root: Path, queue: str = "answers") -> list[bytes]:
@@ -217,8 +217,9 @@ def test_failed_end_many_changes_nothing_and_can_be_repeated(
     found = take(worker)
     ended = [answer(taken, id) for taken, id in zip(found, "abc", strict=True)]
     # this reply cannot be written
-    ended[2] = (*ended[2][:2], ("", "answers", float("nan"), b"", b""))
-    monkeypatch.setattr(filesystem, "_split", lambda items, laid_out: [items])
+    unwritable: Any = float("nan")
+    ended[2] = (*ended[2][:2], Frame("", "answers", unwritable, b""))
+    monkeypatch.setattr(filesystem, "_split", lambda items, frame_of: [items])
     with pytest.raises(exceptions.TransportFailure):
         worker.end_many(ended)
     assert waiting(root) == [] and len(waiting(root, "q")) == 3
@@ -255,7 +256,7 @@ def test_queue_bound_late_receives_the_reply(
     worker.end_many([answer(first, "a")])
     engine.declare_queue("late")
     engine.bind("ex", "k", "late")
-    counts, _ = worker.end_many([(("b", 1), second, ("ex", "k", 0, b"b", b"!"))])
+    counts, _ = worker.end_many([(("b", 1), second, Frame("ex", "k", 0, b"b", b"!"))])
     assert list(counts) == [1] and waiting(root, "late") == [b"b!"]
 
 

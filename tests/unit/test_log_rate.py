@@ -10,6 +10,7 @@ import pytest
 
 from wbengine import _log_rate
 from wbengine.transports import resolve
+from wbengine.transports.broker import Frame
 
 LOG = logging.getLogger("wbengine.test")
 
@@ -38,7 +39,7 @@ def test_discarded_invalid_messages_are_logged_once(
     url = f"memory://{tmp_path.name}" if kind == "memory" else f"filesystem://{tmp_path}/broker"
     with resolve(url, exchange="x").open() as broker:
         broker.declare_queue("q")
-        assert all(broker.publish_many([("", "q", 0, b"none", b"")] * 50))
+        assert all(broker.publish_many([Frame("", "q", 0, b"none")] * 50))
         taken = [each for _, each in _all(broker)]
         for each in taken:
             broker.discard(each, "it is none")

@@ -25,6 +25,7 @@ from tests.support.workers import until
 from tests.unit import descriptors
 from wbengine import _sqlite_files, exceptions
 from wbengine.transports import _folder, filesystem
+from wbengine.transports.broker import Frame
 
 
 @pytest.fixture
@@ -99,8 +100,8 @@ def test_queue_with_consumer_or_new_messages_does_not_expire(connect: Any, folde
     for queue in ("filled", "empty"):
         declare(connection, queue)
     folder.leave_unused(filesystem.STALE_AFTER_SECONDS + 60)
-    channel.broker.publish_many([("", "filled", 0, b"x", b"")])
-    next(channel.broker.publish_many([("", "filled", 0, b"x", b"")]))
+    channel.broker.publish_many([Frame("", "filled", 0, b"x")])
+    next(channel.broker.publish_many([Frame("", "filled", 0, b"x")]))
     channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0)

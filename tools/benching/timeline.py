@@ -46,7 +46,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "wbengine._json_text:encode",
         f"{_WIRE}.messages.envelope:ReplyFactory.succeeded",
         f"{_WIRE}.connections.publisher_confirms:PublisherConfirms.prepare",
-        "wbengine.transports.broker:Broker.lay_out",
+        f"{_WIRE}.connections.outgoing:OutgoingMessage.encode",
         "wbengine.transports.redis:RedisBroker.publish_with",
     ),
     "decode": (

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from wbengine import exceptions
@@ -26,14 +27,26 @@ from wbengine.transports import _encoding
 
 LOG = logging.getLogger(__name__)
 
-#: A message ready to publish: exchange ('': `key` is a queue), key, priority, head, body.
-LaidOut = tuple[str, str, int, bytes, bytes]
-
 #: Maximum size of a batch of messages. A larger message is taken alone.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 
 #: Maximum time of one `drain` while messages keep arriving.
 _MAX_DRAIN_SECONDS: Final = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """An encoded message to publish. If `exchange` is '', `routing_key` is a queue."""
+
+    exchange: str
+    routing_key: str
+    priority: int
+    head: bytes
+    body: bytes = b""
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + len(self.body)
 
 
 class Delivery:
@@ -191,19 +204,8 @@ class Broker(abc.ABC):
     def bindings(self) -> Iterable[tuple[str, str, str]]:
         """Return all bindings as (queue, exchange, key)."""
 
-    def lay_out(self, message: _encoding.Sealed, exchange: str) -> LaidOut:
-        """Encode a message for `publish_many`.
-
-        :raises TooLarge: if it exceeds 64 MiB.
-        :raises ValueError, TypeError: if a header cannot be encoded as JSON.
-        """
-        head = _encoding.head_of(message, exchange)
-        if self.labels:
-            head = _encoding.label(head, message.headers, message.correlation_id)
-        return exchange, message.routing_key, message.priority, head, message.encoded
-
     @abc.abstractmethod
-    def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
+    def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
         """Publish messages in order. Yield for each whether it was routed to a queue.
 
         :raises TransportFailure: if a message cannot be written (no space, no permission).
@@ -211,7 +213,7 @@ class Broker(abc.ABC):
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int], Delivery, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], Delivery, Frame]],
         take_order: Any = None,
     ) -> tuple[Sequence[int], Sequence[Delivery]]:
         """Finish requests that were claimed with their messages, in one step.
@@ -226,7 +228,7 @@ class Broker(abc.ABC):
 
     def answer_many(
         self,
-        ended: Sequence[tuple[tuple[str, int], Delivery, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], Delivery, Frame]],
         order: AnswerAndTake | None = None,
     ) -> Sequence[int]:
         """Finish requests of any consumers with `end_many`, and fill the order."""

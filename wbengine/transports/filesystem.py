@@ -25,7 +25,7 @@ from urllib.parse import unquote
 from wbengine import _names, exceptions
 from wbengine.transports import _encoding, _fifos, _files, _folder, _routing
 from wbengine.transports._folder import FREE, MAX_TAKES
-from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Delivery, LaidOut
+from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Delivery, Frame
 
 __all__ = ["FileBroker", "folders", "path_of"]
 
@@ -196,23 +196,24 @@ class FileBroker(Broker):
             )
         ]
 
-    def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
-        if any(message[3][:1] == b"!" for message in messages):
+    def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
+        if any(frame.head[:1] == b"!" for frame in frames):
             self._out.check_room(exceptions.TransportFailure)
-        for part in _split(messages, lambda message: message):
+        for part in _split(frames, lambda frame: frame):
             yield from self._publish(part)
 
-    def _publish(self, messages: Sequence[LaidOut]) -> list[bool]:
+    def _publish(self, frames: Sequence[Frame]) -> list[bool]:
         now = _folder.now()
         while True:
             routing = self._routes
-            routes = [routing.find(*laid_out[:2]) for laid_out in messages]
+            routes = [routing.find(frame.exchange, frame.routing_key) for frame in frames]
             values: list[Any] = []
-            for (_, _, priority, head, body), queues in zip(messages, routes, strict=True):
-                label, head = _encoding.split(head)
+            for frame, queues in zip(frames, routes, strict=True):
+                label, head = _encoding.split(frame.head)
                 row = _encoding.row_of(label, self._out.digest) if label else None
+                place, data = 9 - frame.priority, head + frame.body
                 for queue in queues:
-                    values += (queue, 9 - priority, now, *(row or (None, None)), head + body)
+                    values += (queue, place, now, *(row or (None, None)), data)
             count = len(values) // 6
             places = ", ".join(["(?, ?, ?, ?, ?, ?)"] * count)
             inserted = count and self._out.write(
@@ -227,7 +228,7 @@ class FileBroker(Broker):
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int], Delivery, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], Delivery, Frame]],
         take_order: None = None,
     ) -> tuple[Sequence[int], Sequence[Delivery]]:
         # Requests without a token were already finished by an attempt that failed at a later
@@ -238,22 +239,20 @@ class FileBroker(Broker):
             counts += self._end(part)
         return counts, ()
 
-    def _end(self, ended: Sequence[tuple[tuple[str, int], Delivery, LaidOut]]) -> list[int]:
+    def _end(self, ended: Sequence[tuple[tuple[str, int], Delivery, Frame]]) -> list[int]:
         assert self._claims is not None
         now = _folder.now()
         places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(ended))
         changed_rows = 0
         while not changed_rows:
             routing = self._routes
-            routes = [routing.find(*laid_out[:2]) for _, _, laid_out in ended]
+            routes = [routing.find(frame.exchange, frame.routing_key) for *_, frame in ended]
             if not all(routes) and self._is_changed(routing):
                 continue
             values: list[Any] = []
-            for (row, delivery, (_, _, priority, head, body)), queues in zip(
-                ended, routes, strict=True
-            ):
+            for (row, delivery, frame), queues in zip(ended, routes, strict=True):
                 values += (*row, self._claims.holder, *delivery.token[:2], routing.version)
-                values += (json.dumps(queues), 9 - priority, now, head + body)
+                values += (json.dumps(queues), 9 - frame.priority, now, frame.head + frame.body)
             changed_rows = self._out.write_through(f"INSERT INTO ended VALUES {places}", values)
             if not changed_rows and not self._is_changed(routing):
                 break
@@ -556,12 +555,12 @@ class _Routes:
         return [queue for queue in table.route(key) if queue in self._queues]
 
 
-def _split(items: Sequence[_T], laid_out: Callable[[_T], LaidOut]) -> Iterator[list[_T]]:
+def _split(items: Sequence[_T], frame_of: Callable[[_T], Frame]) -> Iterator[list[_T]]:
     part: list[_T] = []
     size = 0
     for item in items:
         part.append(item)
-        size += sum(map(len, laid_out(item)[3:]))
+        size += frame_of(item).size
         if len(part) == _MAX_MESSAGES_PER_STATEMENT or size >= MAX_BATCH_BYTES:
             yield part
             part, size = [], 0

@@ -17,7 +17,7 @@ from typing import Any
 from wbengine import _names, exceptions
 from wbengine.concurrency import conditions
 from wbengine.transports import _routing
-from wbengine.transports.broker import Broker, Delivery, LaidOut
+from wbengine.transports.broker import Broker, Delivery, Frame
 
 #: (9 - priority, sequence number, data, redelivered)
 _Entry = tuple[int, int, bytes, bool]
@@ -163,10 +163,11 @@ class MemoryBroker(Broker):
                 target.table = _routing.Table(target.bindings)
             return target.table.route(key)
 
-    def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
-        for exchange, key, priority, head, body in messages:
-            data = head + body
-            yield sum(self.put(queue, priority, data) for queue in self._route(exchange, key)) > 0
+    def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
+        for frame in frames:
+            data = frame.head + frame.body
+            queues = self._route(frame.exchange, frame.routing_key)
+            yield sum(self.put(queue, frame.priority, data) for queue in queues) > 0
 
     def put(self, queue: str, priority: int, data: bytes) -> bool:
         """Append a message to a queue. Return False if the queue does not exist."""

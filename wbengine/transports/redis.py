@@ -30,7 +30,7 @@ from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
 from wbengine.transports._redis_link import LOST, OPTIONS, Client, Link, Place, Step
 from wbengine.transports._redis_scripts import Routing, Take, TakenEntry
 from wbengine.transports._redis_wait import BlockingWait, WaitResult
-from wbengine.transports.broker import Broker, Delivery, LaidOut
+from wbengine.transports.broker import Broker, Delivery, Frame
 
 __all__ = ["OPTIONS", "RedisBroker", "place"]
 
@@ -323,13 +323,13 @@ class RedisBroker(Broker):
         for binding in tuple(self._bindings):
             self._run(_redis_scripts.bind(*binding))
 
-    def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
+    def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
         """Publish messages in one step, with one round trip unless the routing has changed."""
-        return map(bool, self.publish_with(_redis_scripts.publish, messages))
+        return map(bool, self.publish_with(_redis_scripts.publish, frames))
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int], Delivery, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], Delivery, Frame]],
         take_order: TakeOrder | None = None,
     ) -> tuple[Sequence[int], Sequence[Delivery]]:
         assert self._claims is not None
@@ -345,7 +345,7 @@ class RedisBroker(Broker):
             ttl=self._claims.ttl,
             order=take_order and take_order.take,
         )
-        counts, entries = self.publish_with(script, [message for *_, message in ended])
+        counts, entries = self.publish_with(script, [frame for *_, frame in ended])
         # None: the consumer is unknown, which its next wait detects.
         if take_order is None or entries is None:
             return counts, ()
@@ -367,7 +367,7 @@ class RedisBroker(Broker):
     def publish_with(
         self,
         script: Callable[[_redis_scripts.RoutedBatch], Step[_redis_scripts.Publication[T]]],
-        messages: Sequence[LaidOut],
+        frames: Sequence[Frame],
     ) -> T:
         """Run a script that publishes messages."""
         inline_bodies = False
@@ -376,8 +376,9 @@ class RedisBroker(Broker):
             routed: list[_redis_scripts.RoutedMessage] = []
             stores: list[tuple[Any, ...]] = []
             bodies: dict[int, str] = {}
-            for index, (exchange, key, priority, head, body) in enumerate(messages):
-                queues = routes.of(exchange, key)
+            for index, frame in enumerate(frames):
+                head, body = frame.head, frame.body
+                queues = routes.of(frame.exchange, frame.routing_key)
                 if len(body) < _LARGE_BODY_BYTES or len(queues) != 1 or inline_bodies:
                     head += body
                 else:
@@ -385,7 +386,7 @@ class RedisBroker(Broker):
                     body_key = f"{self.place.prefix}b:{name}"
                     stores.append(("SET", body_key, body, "PX", _UNUSED_BODY_MILLISECONDS))
                     bodies[index] = name
-                routed.append(_redis_scripts.RoutedMessage(priority, head, queues))
+                routed.append(_redis_scripts.RoutedMessage(frame.priority, head, queues))
             batch = _redis_scripts.RoutedBatch(routes.version, routed, bodies)
             publication = self._run(script(batch), stores)
             if publication.result is not None:

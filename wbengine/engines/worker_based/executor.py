@@ -36,7 +36,7 @@ from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.engines.worker_based.requests.tracker import Observer, RequestTracker
-from wbengine.transports.broker import Broker, LaidOut
+from wbengine.transports.broker import Broker
 from wbengine.types import failure as ft
 
 
@@ -130,11 +130,9 @@ class OpeningPublishing(Publishing):
             for observer in self._tracker.observers:
                 observer.publishing(tracked, message.envelope)
 
-    def write(
-        self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
-    ) -> Iterable[bool]:
-        effects = [message.correlation for message in messages]
-        return self._writer.publish(broker, list(zip(effects, prepared, strict=True)), self._begin)
+    def write(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
+        pairs = [(message.correlation, message) for message in messages]
+        return self._writer.publish(broker, pairs, self._begin)
 
 
 class Inquiries(DeliveryHooks):

@@ -16,6 +16,7 @@ from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._log_rate import RareWarnings
 from wbengine.engines.worker_based.connections import connecting, sender, topology
+from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import signing
@@ -136,7 +137,9 @@ class DeadLetters:
     def _publish(self, envelope: env.Envelope) -> bool:
         kind = sender.BrokerWriter if self._target.is_native else sender.KombuWriter
         writer: Any = kind(self._connection, self._layout)
-        return all(writer.write([writer.prepare(envelope)]))
+        message = OutgoingMessage(envelope)
+        writer.encode(message)
+        return all(writer.write([message]))
 
     def _has(self, queue: str) -> bool:
         if isinstance(self._connection, Broker):

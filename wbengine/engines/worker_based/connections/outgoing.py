@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.transports.broker import Broker, LaidOut
+from wbengine.transports import _encoding
+from wbengine.transports.broker import Broker, Frame
 
 
 class DeliveryHooks:
@@ -22,9 +22,7 @@ class DeliveryHooks:
     #: Whether the hooks publish the messages with `write`; only with brokers of wbengine.
     writes: ClassVar[bool] = False
 
-    def write(
-        self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
-    ) -> Iterable[bool]:
+    def write(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
         """Publish encoded messages; return for each, in order, whether it had a queue."""
         raise NotImplementedError
 
@@ -68,22 +66,38 @@ class _Echo(DeliveryHooks):
 NO_HOOKS, ECHO = DeliveryHooks(), _Echo()
 
 
-@dataclass(slots=True, eq=False)
-class OutgoingMessage:
+class OutgoingMessage(Frame):
     """A message in the queue of a sender.
 
     `correlation` identifies it for its hooks. A `withdrawn` message is skipped, unless it is too
     late. `sent` is True after the message has left the sender.
     """
 
-    envelope: env.Envelope
-    hooks: DeliveryHooks = NO_HOOKS
-    correlation: Any = None
-    sent: bool = False
-    withdrawn: bool = False
+    __slots__ = ("correlation", "envelope", "hooks", "sent", "withdrawn")
+
+    def __init__(
+        self, envelope: env.Envelope, hooks: DeliveryHooks = NO_HOOKS, correlation: Any = None
+    ) -> None:
+        self.envelope = envelope
+        self.hooks = hooks
+        self.correlation = correlation
+        self.sent = self.withdrawn = False
+
+    def encode(self, exchange: str, labels: bool) -> None:
+        """Encode the message for a broker of wbengine. `labels`: see `Broker.labels`.
+
+        :raises TooLarge: if it exceeds 64 MiB.
+        :raises ValueError, TypeError: if a header cannot be encoded as JSON.
+        """
+        envelope = self.envelope
+        self.exchange, self.routing_key = exchange, envelope.routing_key
+        self.priority = envelope.priority
+        self.head, self.body = _encoding.head_of(envelope, exchange), envelope.encoded
+        if labels:
+            self.head = _encoding.label(self.head, envelope.headers, envelope.correlation_id)
 
     @property
-    def size(self) -> int:
+    def body_size(self) -> int:
         """Bytes of the body; 0 if it cannot be encoded: publishing then fails."""
         try:
             return len(self.envelope.encoded)

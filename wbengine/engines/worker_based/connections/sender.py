@@ -21,7 +21,7 @@ from wbengine.engines.worker_based.connections import connecting, topology
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage, by_hooks
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import reasons
-from wbengine.transports.broker import Broker, LaidOut
+from wbengine.transports.broker import Broker
 
 LOG = logging.getLogger(__name__)
 
@@ -387,7 +387,7 @@ class Sender:
         size = 0
         for message in itertools.islice(self._urgent_queue or self._queue, max_messages):
             if not message.sent:
-                size += message.size
+                size += message.body_size
                 if batch and size > _MAX_BATCH_BYTES:
                     break
                 batch.append(message)
@@ -433,22 +433,23 @@ class Sender:
 
         :raises Exception: if the connection is lost.
         """
-        prepared_pairs: list[tuple[OutgoingMessage, Any]] = []
+        encoded: list[OutgoingMessage] = []
         for message in messages:
             try:
-                prepared_pairs.append((message, writer.prepare(message.envelope)))
+                writer.encode(message)
+                encoded.append(message)
             except Exception as error:
                 self._fail(message, error)
-        if not prepared_pairs:
+        if not encoded:
             return
         # The events of a task must precede its result.
-        prepared_pairs.sort(key=_writes)
+        encoded.sort(key=_writes)
         crashpoint("sender.before-publish")
         sent: list[OutgoingMessage] = []
         count = 0
         try:
-            for count, routed in enumerate(_write(writer, prepared_pairs), 1):
-                message = prepared_pairs[count - 1][0]
+            for count, routed in enumerate(_write(writer, encoded), 1):
+                message = encoded[count - 1]
                 if routed or not message.hooks.mandatory:
                     sent.append(message)
                 else:
@@ -459,11 +460,10 @@ class Sender:
         except self._reconnects.errors as error:
             if not isinstance(error, _SERVICE_ERRORS):
                 end = None if writer.together else count + 1
-                under_way = prepared_pairs[count:end]
-                self._report_uncertain(message for message, _ in under_way)
+                self._report_uncertain(encoded[count:end])
             raise  # The others remain for the next connection.
         except Exception as error:
-            self._fail(prepared_pairs[count][0], error)
+            self._fail(encoded[count], error)
         finally:
             crashpoint("sender.after-publish")
             self._done(sent)
@@ -484,10 +484,10 @@ class BrokerWriter:
         self.broker = broker
         self._exchange = layout.declare_on(broker)
 
-    def prepare(self, envelope: env.Envelope) -> LaidOut:
-        return self.broker.lay_out(envelope, self._exchange)
+    def encode(self, message: OutgoingMessage) -> None:
+        message.encode(self._exchange, self.broker.labels)
 
-    def write(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
+    def write(self, messages: Sequence[OutgoingMessage]) -> Iterator[bool]:
         return self.broker.publish_many(messages)
 
 
@@ -503,12 +503,12 @@ class KombuWriter:
         self._producer = kombu.Producer(self._channel, exchange=exchange, auto_declare=False)
         self._peers = topology.PeerQueues(layout, amqp=False)
 
-    def prepare(self, envelope: env.Envelope) -> env.Envelope:
-        return envelope
+    def encode(self, message: OutgoingMessage) -> None:
+        """Do nothing: kombu encodes the message."""
 
-    def write(self, messages: Iterable[env.Envelope]) -> Iterator[bool]:
-        for envelope in messages:
-            self._publish(envelope)
+    def write(self, messages: Sequence[OutgoingMessage]) -> Iterator[bool]:
+        for message in messages:
+            self._publish(message.envelope)
             yield True  # kombu does not report missing queues.
 
     def _publish(self, envelope: env.Envelope) -> None:
@@ -536,20 +536,18 @@ def _nothing() -> None:
     return None
 
 
-def _writes(pair: tuple[OutgoingMessage, Any]) -> bool:
-    return pair[0].hooks.writes
+def _writes(message: OutgoingMessage) -> bool:
+    return message.hooks.writes
 
 
-def _write(writer: Any, prepared_pairs: list[tuple[OutgoingMessage, Any]]) -> Iterator[bool]:
+def _write(writer: Any, messages: list[OutgoingMessage]) -> Iterator[bool]:
     """Publish in order: first with the writer, then with the hooks that write."""
-    for writes, group in itertools.groupby(prepared_pairs, key=_writes):
-        pairs = list(group)
+    for writes, group in itertools.groupby(messages, key=_writes):
         if not writes:
-            yield from writer.write([prepared for _, prepared in pairs])
+            yield from writer.write(list(group))
             continue
-        for hooks, messages in by_hooks(message for message, _ in pairs).items():
-            prepared = [prepared for message, prepared in pairs if message.hooks is hooks]
-            yield from hooks.write(writer.broker, messages, prepared)
+        for hooks, part in by_hooks(group).items():
+            yield from hooks.write(writer.broker, part)
 
 
 def call(function: Callable[..., object], *args: Any) -> None:

@@ -315,8 +315,8 @@ class LedgerWriter:
         counts: Sequence[int] = ()
         try:
             if wanted_pairs:
-                laid_out = [message for _, message in wanted_pairs]
-                counts = self._openings.open_and_publish(broker, rows, laid_out)
+                frames = [message for _, message in wanted_pairs]
+                counts = self._openings.open_and_publish(broker, rows, frames)
         except BaseException:
             answered -= {row.id for row in rows if row.tried is not None}
             raise

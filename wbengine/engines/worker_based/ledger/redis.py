@@ -37,7 +37,7 @@ from wbengine.transports._redis_link import Link, Place, Pool, Step, portions
 from wbengine.transports._redis_scripts import Opened
 
 if TYPE_CHECKING:
-    from wbengine.transports.broker import LaidOut
+    from wbengine.transports.broker import Frame
     from wbengine.transports.redis import RedisBroker
 
 LOG = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ class RedisLedger(base.Ledger):
         return self if place == self.place else None
 
     def open_and_publish(
-        self, broker: RedisBroker, rows: Sequence[base.Opening], messages: Sequence[LaidOut]
+        self, broker: RedisBroker, rows: Sequence[base.Opening], messages: Sequence[Frame]
     ) -> Sequence[int]:
         """See `Openings`. Rows that were tried before keep their numbers."""
         numbers = [row.tried or (next(self._rows), "") for row in rows]

@@ -26,7 +26,7 @@ from wbengine.engines.worker_based.worker_side import heartbeat, reporting
 from wbengine.engines.worker_based.worker_side import server_effects as fx
 from wbengine.engines.worker_based.worker_side.jobs import Job
 from wbengine.engines.worker_based.worker_side.slots import Pool
-from wbengine.transports.broker import Broker, LaidOut
+from wbengine.transports.broker import Broker
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -323,15 +323,13 @@ class TaskRunner:
                 LOG.warning("request %s fails: the ledger refused its result: %s", job.id, stored)
         return error
 
-    def end(
-        self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
-    ) -> Iterable[bool]:
+    def end(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
         """Store, publish and acknowledge, in one step, the jobs that were claimed on receipt."""
         crashpoint("worker.before-finish")
         jobs: list[Job] = [message.correlation for message in messages]
         finished = [
-            ((job.id, job.epoch), job.receipt, laid_out)
-            for job, laid_out in zip(jobs, prepared, strict=True)
+            ((job.id, job.epoch), job.receipt, message)
+            for job, message in zip(jobs, messages, strict=True)
         ]
         order = None
         if self._pool.private:
@@ -549,10 +547,8 @@ class _Ending(_Answering):
     def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
         """Do nothing: `write` releases the slots."""
 
-    def write(
-        self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
-    ) -> Iterable[bool]:
-        return self._runner.end(broker, messages, prepared)
+    def write(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
+        return self._runner.end(broker, messages)
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
         self._runner.forget_acknowledged([message.correlation for message in messages])
