@@ -18,6 +18,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger.sql import SQLLedger
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages import notices
 from wbengine.engines.worker_based.requests import tracker
 from wbengine.patterns import linear_flow
 from wbengine.types.failure import Failure
@@ -112,7 +113,7 @@ def test_worker_announcing_a_foreign_queue_is_rejected(
     forger.start()
     worker_headers = {
         hd.WBE_VERSION: "1",
-        hd.WBE_STATE: env.READY,
+        hd.WBE_STATE: notices.READY,
         hd.WBE_SLOTS: 4,
         hd.WBE_RUNNING: 0,
     }

@@ -23,7 +23,7 @@ from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.messages import notices, worker_commands
 from wbengine.engines.worker_based.worker import Worker
 from wbengine.fleet import client as fleets
 from wbengine.patterns import linear_flow, unordered_flow
@@ -185,7 +185,7 @@ def test_unsigned_reply_is_refused(url: str, files: Files, tmp_path: Path, state
 
 def test_unsigned_heartbeat_is_refused(url: str, files: Files) -> None:
     """A forged heartbeat could remove a live worker or announce a missing one."""
-    told = {hd.WBE_VERSION: "1", hd.WBE_STATE: env.STOPPED}
+    told = {hd.WBE_VERSION: "1", hd.WBE_STATE: notices.STOPPED}
     with fleet(url, files) as (executor, worker), sending(url) as say:
         headers = {**told, hd.WBE_WORKER: worker.identity}
         say(env.Envelope(pr.NOTIFY, {"topic": "t", "tasks": []}, "victim", headers=headers))

@@ -18,8 +18,8 @@ from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import server as servers
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.messages import notices, worker_commands
+from wbengine.engines.worker_based.messages.requests import Request
 from wbengine.engines.worker_based.worker_side import server_effects as fx
 
 #: Task classes that a worker offers.
@@ -178,8 +178,7 @@ def _effect(effect: fx.Effect) -> Effect:
         case fx.Reply(job, message, True):
             return Answer(Job(job), message)
         case fx.Reply(job, message):
-            runs = message.body["state"] == pr.RUNNING and hd.WBE_ASK not in message.headers
-            return PublishEvent(Job(job), message, runs and job is not None and job.extended)
+            return PublishEvent(Job(job), message, effect.deferrable)
         case fx.Acknowledge() | fx.Drain():
             return effect
         case fx.Claim(job):
@@ -222,7 +221,9 @@ class Server:
         self, message: env.Envelope, receipt: Any, now: float, *, claimed: bool = False
     ) -> list[Effect]:
         """Process a request. `now` is in unix seconds. `claimed`: the broker claimed it, too."""
-        return _effects(self._core.on_request(message, receipt, now, claimed=claimed))
+        return _effects(self._core.on_request(
+            Request.from_message(message), receipt, now, claimed=claimed
+        ))
 
     def hear(self, message: env.Envelope, period: float, *, in_person: bool) -> list[Effect]:
         """Process a question, an order or a discovery message of an engine.
@@ -231,15 +232,16 @@ class Server:
         """
         if message.type == worker_commands.ASK:
             worker_commands.SCHEMAS[worker_commands.ASK].check(message.body)
-            asked = worker_commands.named(message.body)
-            return _effects(self._core.on_inquiry(asked, message.reply_to, in_person))
+            inquiry = worker_commands.Inquiry.from_message(message)
+            return _effects(self._core.on_inquiry(inquiry.requests, inquiry.reply_to, in_person))
         if message.type == worker_commands.CANCEL:
             worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
-            return _effects(self._core.on_cancel(worker_commands.named(message.body)))
+            cancellation = worker_commands.Cancellation.from_message(message)
+            return _effects(self._core.on_cancel(cancellation.requests))
         assert message.type == pr.NOTIFY, message
         if message.reply_to is None:
             return []
-        return _effects(self._core.on_notify(message, period))
+        return _effects(self._core.on_query(message.reply_to, period))
 
     # Results of effects.
 
@@ -275,8 +277,8 @@ class Server:
 
     def announce(self, to: Iterable[str], state: str, period: float) -> list[Effect]:
         heartbeat = self._core.heartbeat
-        if state != env.READY:
-            return _effects(heartbeat.notices(to, state, period))
+        if state != notices.READY:
+            return _effects(heartbeat.create(to, state, period))
         return [effect for one in to for effect in _effects(heartbeat.announce_tasks(one, period))]
 
     def beat(self, period: float) -> list[Effect]:
@@ -349,8 +351,7 @@ def _ack_first(before: Any) -> Any:
 
 def _redelivered_runs(before: Any) -> Any:
     def on_request(self: Any, request: Any, receipt: Any, *more: Any, **options: Any) -> Any:
-        request.redelivered = False
-        return before(self, request, receipt, *more, **options)
+        return before(self, request._replace(redelivered=False), receipt, *more, **options)
 
     return on_request
 

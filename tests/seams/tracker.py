@@ -218,7 +218,8 @@ def _effect(effect: fx.Effect) -> Effect:
             return Conclude(Request(entry), holder, failure)
         case fx.Inquire(message):
             worker_commands.SCHEMAS[worker_commands.ASK].check(message.body)
-            return Ask(message, [id for id, _ in worker_commands.named(message.body)])
+            inquiry = worker_commands.Inquiry.from_message(message)
+            return Ask(message, [id for id, _ in inquiry.requests])
         case fx.Cancel(message):
             worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
             return effect

@@ -17,7 +17,7 @@ from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.messages import notices, worker_commands
 from wbengine.types.failure import Failure
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Worker(Process):
         #: True if the worker was started to heal the world.
         self.heals = False
         self.declare()
-        self.announce(env.READY)
+        self.announce(notices.READY)
 
     def declare(self) -> None:
         broker = self.world.broker

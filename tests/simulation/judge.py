@@ -273,7 +273,7 @@ class Judge:
     def on_published(self, process: Process, envelope: env.Envelope) -> None:
         self.seen["published"] += 1
         if envelope.type == worker_commands.CANCEL:
-            for request_id, number in worker_commands.named(envelope.body):
+            for request_id, number in worker_commands.Cancellation.from_message(envelope).requests:
                 self.outdated[request_id] = number, self.world.now
 
     # Checks after each step and at the end.

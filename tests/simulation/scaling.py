@@ -25,6 +25,7 @@ from wbengine._clock import ManualClock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages import notices
 
 #: Simulated seconds of a step; messages arrive in the step after they were sent.
 STEP: Final = 0.1
@@ -189,7 +190,7 @@ class Fleet:
         self._queues.setdefault(worker.queue, deque())
         idle = self._idle.setdefault(worker.queue, deque())
         idle.extend([worker] * self.plan.slots)
-        self._do(worker, worker.core.announce([env.ALL_ENGINES], env.READY, PERIOD))
+        self._do(worker, worker.core.announce([env.ALL_ENGINES], notices.READY, PERIOD))
 
     def _lose(self) -> None:
         """Lose the oldest worker with its running tasks."""
@@ -281,7 +282,7 @@ class Fleet:
             self._answers.append(made)
         else:
             state = made.headers[hd.WBE_STATE]
-            self.meter.sent("beat" if state == env.BEAT else "announcement", made)
+            self.meter.sent("beat" if state == notices.BEAT else "announcement", made)
             self._notices.append(made)
 
     # The engine.

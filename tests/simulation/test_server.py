@@ -8,6 +8,7 @@ from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages import notices
 
 KIND = f"{One.__module__}.{One.__name__}"
 
@@ -70,7 +71,7 @@ def test_oldest_stored_replies_are_dropped_first() -> None:
 
 def test_draining_worker_announces_it_and_returns_new_requests() -> None:
     worker = server.Server("w", {"t": "t"}, server.offer([One]), 1, ledger="rows")
-    worker.announce(["e"], env.READY, 5.0)
+    worker.announce(["e"], notices.READY, 5.0)
     (notice,) = worker.drain(0.0, 5.0)
     assert isinstance(notice, server.PublishNotice)
     assert notice.message.headers[hd.WBE_LIFE]["state"] == "draining"

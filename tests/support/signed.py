@@ -9,7 +9,7 @@ from wbengine import _clock, keys
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import signing, worker_commands
+from wbengine.engines.worker_based.messages import notices, signing, worker_commands
 from wbengine.transports import _amqp_frames, _encoding, broker
 
 TOPIC = "me"
@@ -58,7 +58,7 @@ def envelope(kind: str) -> env.Envelope:
             body = {"state": "SUCCESS", "data": {"result": "böse"}}
             return env.Envelope(pr.RESPONSE, body, to, "r1", None, headers)
     life = {"state": "idle", "birth": 1e9, "current": [["r1", "t"]], "since": [1.5]}
-    headers = {**ours, hd.WBE_WORKER: "w", hd.WBE_STATE: env.BEAT, hd.WBE_IDS: ["r1"],
+    headers = {**ours, hd.WBE_WORKER: "w", hd.WBE_STATE: notices.BEAT, hd.WBE_IDS: ["r1"],
                hd.WBE_LIFE: life}  # fmt: skip
     return env.Envelope(pr.NOTIFY, {"topic": "t", "tasks": []}, to, headers=headers)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from wbengine._clock import ManualClock
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages import notices
 
 
 @dataclass
@@ -56,7 +56,7 @@ class World:
         worker: str | None = "w1",
         topic: str = "t",
         tasks: tuple[str, ...] = ("a",),
-        state: str | None = env.READY,
+        state: str | None = notices.READY,
         period: float | None = 5.0,
         slots: Any = 4,
         running: Any = 0,
@@ -86,7 +86,7 @@ class World:
             self.finder.maybe_publish()
             self.echo()
             for worker in alive:
-                self.hear(worker, state=env.BEAT, tasks=())
+                self.hear(worker, state=notices.BEAT, tasks=())
             self.finder.clean()
             self.clock.advance(self.finder.period)
         self.finder.maybe_publish()

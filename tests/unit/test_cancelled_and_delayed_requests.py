@@ -61,7 +61,8 @@ def cancelled(effects: list[fx.Effect]) -> list[tuple[str, list[Any]]]:
     for message in messages:
         worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
         assert message.type == worker_commands.CANCEL and message.extended
-    return [(message.routing_key, worker_commands.named(message.body)) for message in messages]
+    read = worker_commands.Cancellation.from_message
+    return [(message.routing_key, list(read(message).requests)) for message in messages]
 
 
 # Cancelling --------------------------------------------------------------------------------------

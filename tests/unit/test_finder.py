@@ -14,6 +14,7 @@ from wbengine.engines.worker_based.discovery import finder
 from wbengine.engines.worker_based.discovery import finder as finders
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages import notices
 
 
 class Resize(task.Task):
@@ -47,7 +48,7 @@ def test_number_of_known_workers_is_limited(world: World, caplog: pytest.LogCapt
     assert world.finder.total_workers == 20_000
     (warning,) = [record.getMessage() for record in caplog.records]
     assert "too many workers: <TopicWorker w20000 on 't', 1 tasks>" in warning
-    world.hear("w7", state=env.STOPPED)
+    world.hear("w7", state=notices.STOPPED)
     world.hear("w20001")
     assert world.finder.total_workers == 20_000
 
@@ -66,10 +67,10 @@ def test_total_length_of_task_names_is_limited(
     world.hear("w4", tasks=many[4], **queues[4])
     assert world.finder.total_workers == 8 and "too many workers: <TopicWorker w4" in caplog.text
     # The names remain in use by the other worker of the queue.
-    world.hear("w0", state=env.STOPPED)
+    world.hear("w0", state=notices.STOPPED)
     world.hear("w4", tasks=many[4], **queues[4])
     assert world.finder.total_workers == 7
-    world.hear("v0", state=env.STOPPED)
+    world.hear("v0", state=notices.STOPPED)
     world.hear("w4", tasks=many[4], **queues[4])
     assert world.finder.total_workers == 7
     # If an announcement exceeds the limit, the previous one of this worker stays.
@@ -83,7 +84,7 @@ def test_worker_on_two_topics_counts_once(world: World) -> None:
     world.hear("w1", "u")
     assert world.finder.total_workers == 1
     assert world.finder.topics() == ["t", "u"]
-    world.hear("w1", "t", state=env.STOPPED, tasks=())
+    world.hear("w1", "t", state=notices.STOPPED, tasks=())
     assert world.finder.total_workers == 0
     assert {worker.topic for worker in world.lost} == {"t", "u"}
 
@@ -109,7 +110,7 @@ def test_new_task_list_replaces_the_old_one(world: World) -> None:
     world.hear("w1", tasks=("b", "c", "c"))
     assert world.finder.tasks() == ["b", "c"]
     assert world.gained == [{"a", "b"}, {"b", "c"}]
-    world.hear("w1", state=env.STOPPED)
+    world.hear("w1", state=notices.STOPPED)
     assert world.finder.tasks() == []
 
 
@@ -134,11 +135,11 @@ def test_free_slots_follow_the_last_report(world: World) -> None:
     world.hear("w1", slots=4, running=1)
     world.hear("w2", slots=2, running=9)
     assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (6, 3)
-    world.hear("w1", state=env.BEAT, slots=4, running=4, tasks=(), **{hd.WBE_QUEUE: "t.a"})
+    world.hear("w1", state=notices.BEAT, slots=4, running=4, tasks=(), **{hd.WBE_QUEUE: "t.a"})
     assert world.finder.free("t.a") == 0
-    world.hear("w1", state=env.STOPPED)
+    world.hear("w1", state=notices.STOPPED)
     assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (2, 0)
-    world.hear("w2", state=env.STOPPED)
+    world.hear("w2", state=notices.STOPPED)
     assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (0, 0)
 
 
@@ -254,7 +255,7 @@ def test_no_worker_is_lost_before_the_first_echo() -> None:
 
 
 def test_heartbeat_of_unknown_worker_is_ignored(world: World) -> None:
-    world.hear("w1", state=env.BEAT, tasks=())
+    world.hear("w1", state=notices.BEAT, tasks=())
     assert world.finder.total_workers == 0
 
 
@@ -283,7 +284,7 @@ def test_announced_period_is_limited(world: World) -> None:
 def test_short_expiry_shortens_heartbeat_period() -> None:
     assert World(expiry=60).finder.period == 5.0
     assert World(expiry=8).finder.period == 2.0
-    assert World(expiry=0.1).finder.period == env.MIN_PERIOD_SECONDS
+    assert World(expiry=0.1).finder.period == notices.MIN_PERIOD_SECONDS
 
 
 def test_large_fleet_is_queried_less_often_without_losing_workers(world: World) -> None:
@@ -312,9 +313,9 @@ def test_lost_worker_is_found_again(world: World) -> None:
 
 
 def test_stop_message_of_unknown_worker_is_ignored(world: World) -> None:
-    world.hear("w1", state=env.STOPPED)
+    world.hear("w1", state=notices.STOPPED)
     world.hear(None)
-    world.hear(None, state=env.STOPPED)
+    world.hear(None, state=notices.STOPPED)
     assert world.lost == []
 
 
@@ -344,7 +345,7 @@ def test_heartbeats_keep_watched_unknown_worker_alive(world: World) -> None:
 
 def test_watched_unknown_worker_that_stops_is_lost(world: World) -> None:
     world.finder.watch("w9")
-    world.hear("w9", state=env.STOPPED)
+    world.hear("w9", state=notices.STOPPED)
     assert [worker.identity for worker in world.lost] == ["w9"]
 
 
@@ -676,11 +677,11 @@ def test_missed_time_is_counted_once(world: World) -> None:
 
 
 def test_ids_of_running_requests_are_passed_on(world: World) -> None:
-    world.hear("w1", state=env.BEAT, **{hd.WBE_IDS: ["x", "y", 3]})
+    world.hear("w1", state=notices.BEAT, **{hd.WBE_IDS: ["x", "y", 3]})
     assert world.named == [("w1", {"x", "y"})]
     for ids in (None, "x", {"x": 1}, 7):
-        world.hear("w1", state=env.BEAT, **{hd.WBE_IDS: ids})
-    world.hear("w1", state=env.BEAT)
+        world.hear("w1", state=notices.BEAT, **{hd.WBE_IDS: ids})
+    world.hear("w1", state=notices.BEAT)
     world.hear(None, **{hd.WBE_IDS: ["x"]})
     assert len(world.named) == 1
 

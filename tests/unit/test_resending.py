@@ -370,7 +370,7 @@ def test_without_ledger_idle_workers_are_queried_before_a_resend() -> None:
     assert (dispatch.tracked, dispatch.epoch) == (second, 2)
     # No worker may start the first copy if it arrives later.
     (order,) = [effect.message for effect in effects if isinstance(effect, fx.Cancel)]
-    assert (order.routing_key, worker_commands.named(order.body)) == (
+    assert (order.routing_key, worker_commands.Cancellation.from_message(order).requests) == (
         env.ALL_WORKERS,
         [(second.id, 1)],
     )

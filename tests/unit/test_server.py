@@ -17,7 +17,8 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.messages import notices, worker_commands
+from wbengine.engines.worker_based.messages.requests import Request
 from wbengine.types import codec
 from wbengine.types.failure import Failure
 
@@ -85,7 +86,9 @@ class Bench:
             headers=headers,
             redelivered=redelivered,
         )
-        return self.server.on_request(message, receipt, now, claimed=claimed)
+        return self.server.on_request(
+            Request.from_message(message), receipt, now, claimed=claimed
+        )
 
     def granted(self, **options: Any) -> server.Job:
         claim = only(server.Claim, self.request(**options))
@@ -351,7 +354,7 @@ def test_worker_with_a_ledger_rejects_request_that_uses_no_ledger(
     request = env.Envelope(
         pr.REQUEST, body, correlation_id="id-1", reply_to="engine", headers=headers
     )
-    text = refusal(bench.server.on_request(request, "receipt"), exc.NotFound)
+    text = refusal(bench.server.on_request(Request.from_message(request), "receipt"), exc.NotFound)
     assert "the request uses no ledger" in text and "its ledger ledger-1:" in text
     assert bench.server.running == 0
 
@@ -568,7 +571,7 @@ def test_questions_are_split_into_messages_of_500_requests() -> None:
     assert [len(question.body["asked"]) for question in messages] == [500, 500, 1]
     for question in messages:
         worker_commands.SCHEMAS[worker_commands.ASK].check(json.loads(question.encoded))
-    assert worker_commands.named(messages[2].body) == [("id-1000", 1000)]
+    assert worker_commands.Inquiry.from_message(messages[2]).requests == [("id-1000", 1000)]
 
 
 def test_without_ledger_duplicate_receives_the_same_reply(bench: Bench) -> None:
@@ -627,8 +630,7 @@ def test_invalid_epoch_is_read_as_one(epoch: Any) -> None:
 
 def test_notify_question_is_answered_for_each_topic(bench: Bench) -> None:
     bench.granted()
-    question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
-    effects = bench.server.on_notify(question, 5.0)
+    effects = bench.server.on_query("engine", 5.0)
     assert all(isinstance(e, server.Reply) and e.job is None for e in effects)
     answers = [effect.envelope for effect in effects if isinstance(effect, server.Reply)]
     assert [answer.body for answer in answers] == [
@@ -641,7 +643,7 @@ def test_notify_question_is_answered_for_each_topic(bench: Bench) -> None:
     assert answers[0].headers == {
         hd.WBE_VERSION: hd.VERSION,
         hd.WBE_WORKER: "w1",
-        hd.WBE_STATE: env.READY,
+        hd.WBE_STATE: notices.READY,
         hd.WBE_QUEUE: "t.abc",
         hd.WBE_SLOTS: 2,
         hd.WBE_RUNNING: 1,
@@ -653,7 +655,7 @@ def test_notify_question_is_answered_for_each_topic(bench: Bench) -> None:
     }
     bench.server.ledger = "dir-1"
     for effects_of_notice, known in (
-        (bench.server.on_notify(question, 5.0), True),
+        (bench.server.on_query("engine", 5.0), True),
         (bench.server.heartbeat.beat(5.0), False),
     ):
         assert all((hd.WBE_LEDGER in e.envelope.headers) == known for e in effects_of_notice)  # type: ignore[union-attr]
@@ -661,8 +663,7 @@ def test_notify_question_is_answered_for_each_topic(bench: Bench) -> None:
 
 @pytest.mark.parametrize("reply_to", [None, "", "../up", "a b"])
 def test_notify_question_with_invalid_address_is_ignored(reply_to: str | None) -> None:
-    question = env.Envelope(pr.NOTIFY, {}, reply_to=reply_to)
-    assert Bench().server.on_notify(question, 5.0) == []
+    assert Bench().server.on_query(reply_to, 5.0) == []
 
 
 def test_heartbeats_are_sent_to_engines_of_running_requests() -> None:
@@ -873,8 +874,7 @@ def test_fenced_result_is_acknowledged_without_a_reply(bench: Bench) -> None:
 
 
 def ids(bench: Bench) -> list[str]:
-    question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
-    notice = bench.server.on_notify(question, 5.0)[0]
+    notice = bench.server.on_query("engine", 5.0)[0]
     assert isinstance(notice, server.Reply)
     running_ids: list[str] = notice.envelope.headers[hd.WBE_IDS]
     return running_ids
@@ -897,7 +897,7 @@ def test_request_is_listed_until_its_reply_is_published(bench: Bench) -> None:
 # State of the worker.
 
 
-def notices(effects: list[server.Effect]) -> list[tuple[str, Any, str, int]]:
+def notices_in(effects: list[server.Effect]) -> list[tuple[str, Any, str, int]]:
     """Return receiver, kind, worker state and busy slots of each notice."""
     replies = [e.envelope for e in effects if isinstance(e, server.Reply) and e.job is None]
     return [
@@ -916,7 +916,7 @@ def test_server_announces_ready_draining_and_stopped_once() -> None:
     bench = Bench(birth=10.0)
     assert bench.server.life.state == "started"
     ready = bench.server.heartbeat.announce_tasks(env.ALL_ENGINES, None)
-    assert notices(ready) == [(env.ALL_ENGINES, env.READY, "idle", 0)]
+    assert notices_in(ready) == [(env.ALL_ENGINES, notices.READY, "idle", 0)]
     job = bench.granted()
     assert bench.server.life.state == "busy"
     bench.finish(job)
@@ -924,9 +924,10 @@ def test_server_announces_ready_draining_and_stopped_once() -> None:
     bench.finish(bench.granted(id="id-2"), failure)
     life = bench.server.life
     assert (life.successes, life.failures, life.working) == (1, 1, 3.0)
-    assert notices(bench.server.drain(20.0)) == [(env.ALL_ENGINES, env.BEAT, "draining", 2)]
+    assert notices_in(bench.server.drain(20.0)) == [(env.ALL_ENGINES, notices.BEAT, "draining", 2)]
     assert bench.server.drain(30.0) == []
-    assert notices(bench.server.shut_down(40.0)) == [(env.ALL_ENGINES, env.STOPPED, "dead", 2)]
+    dead = [(env.ALL_ENGINES, notices.STOPPED, "dead", 2)]
+    assert notices_in(bench.server.shut_down(40.0)) == dead
     assert bench.server.shut_down(50.0) == []
     life = bench.server.life
     assert (life.birth, life.shutdown_requested, life.death) == (10.0, 20.0, 40.0)
@@ -936,12 +937,12 @@ def test_suspended_server_returns_requests_and_finishes_running_ones() -> None:
     bench = Bench(ledger=None)
     bench.server.heartbeat.announce_tasks(env.ALL_ENGINES, None)
     job = bench.started()
-    assert notices(bench.server.suspend()) == [(env.ALL_ENGINES, env.BEAT, "suspended", 2)]
+    assert notices_in(bench.server.suspend()) == [(env.ALL_ENGINES, notices.BEAT, "suspended", 2)]
     assert bench.server.suspend() == []
     (back,) = bench.request("r2", id="id-2", ledger=None)
     assert isinstance(back, server.Return) and back.fresh and back.job.receipt == "r2"
     assert ending(bench.finish(job))
-    assert notices(bench.server.resume()) == [(env.ALL_ENGINES, env.BEAT, "idle", 0)]
+    assert notices_in(bench.server.resume()) == [(env.ALL_ENGINES, notices.BEAT, "idle", 0)]
     assert bench.server.resume() == []
     assert bench.started(id="id-2")  # The requeued copy.
 
@@ -959,8 +960,8 @@ def test_drain_cannot_be_ended_by_resume_or_suspend() -> None:
     bench.server.drain(1.0)
     assert bench.server.resume() == [] == bench.server.suspend()
     only(server.Return, bench.request(ledger=None))
-    question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
-    assert notices(bench.server.on_notify(question, 5.0)) == [("engine", env.BEAT, "draining", 2)]
+    draining = [("engine", notices.BEAT, "draining", 2)]
+    assert notices_in(bench.server.on_query("engine", 5.0)) == draining
 
 
 def test_draining_server_returns_requests_without_a_claim(bench: Bench) -> None:
@@ -1039,8 +1040,7 @@ def test_question_about_an_unpublished_result_receives_the_result(bench: Bench) 
 def test_plain_server_answers_taskflow_notify_without_headers() -> None:
     """With a period, the worker would count as lost: the next question may reach another worker."""
     bench = Bench(ledger=None, plain=True)
-    question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
-    notices_sent = [reply.envelope for reply in bench.server.on_notify(question, 5.0)]  # type: ignore[union-attr]
+    notices_sent = [reply.envelope for reply in bench.server.on_query("engine", 5.0)]  # type: ignore[union-attr]
     assert [(notice.body["topic"], notice.headers) for notice in notices_sent] == [
         ("t", {}),
         ("u", {}),
@@ -1053,5 +1053,4 @@ def test_draining_or_suspended_plain_server_ignores_notify(ending: bool) -> None
     """TaskFlow would conclude from an empty list that no worker of the topic offers any task."""
     bench = Bench(ledger=None, plain=True)
     bench.server.drain(0.0) if ending else bench.server.suspend()
-    question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
-    assert bench.server.on_notify(question, 5.0) == []
+    assert bench.server.on_query("engine", 5.0) == []

@@ -19,6 +19,7 @@ from wbengine.engines.worker_based import worker
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.messages.requests import Request
 from wbengine.engines.worker_based.worker_side import describing, jobs, reporting
 from wbengine.types.failure import Failure
 
@@ -51,8 +52,10 @@ def nothing_called() -> None:
 
 def a_job() -> jobs.Job:
     headers = {hd.WBE_VERSION: "1", hd.WBE_EPOCH: 3, hd.WBE_ATTEMPT: 2, hd.ROOT_ID: "flow-1"}
-    request = env.Envelope("REQUEST", {}, correlation_id="id-1", reply_to="e", headers=headers)
-    return jobs.job_of(request, None)
+    message = env.Envelope(
+        "REQUEST", {"task_name": "id-1"}, correlation_id="id-1", reply_to="e", headers=headers
+    )
+    return jobs.Job(Request.from_message(message), None)
 
 
 def failed(error: BaseException) -> invocation.Outcome:

@@ -15,11 +15,11 @@ from wbengine import task as task_module
 from wbengine.concurrency import time_limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine.concurrency import event_loop
+    from wbengine.engines.worker_based.messages.requests import Request
     from wbengine.engines.worker_based.worker_side.jobs import Job
 
 
@@ -178,37 +178,31 @@ class Offer:
         self.names = tuple(sorted(offered))
         self.ledger = ledger
 
-    def check_ledger(self, job: Job, request: env.Envelope) -> None:
+    def check_ledger(self, request: Request) -> None:
         """Check that a request uses the ledger of this worker.
 
         :raises NotFound: if its row is in another ledger, or if it has no row although this worker
             has a ledger.
         """
-        named = request.headers.get(hd.WBE_LEDGER)
-        if self.ledger is not None and not job.ledger:
+        if self.ledger is not None and request.ledger is None:
             raise exc.NotFound(
                 f"the request uses no ledger, but worker {self._identity} accepts only"
                 f" requests of its ledger {self.ledger}: configure the same ledger for"
                 " engine and worker"
             )
-        if job.ledger and (self.ledger is None or named != self.ledger):
+        if request.ledger != self.ledger:
             raise exc.NotFound(
-                f"the request uses ledger {str(named)[:120]}, but worker {self._identity}"
+                f"the request uses ledger {request.ledger!s:.120}, but worker {self._identity}"
                 f" uses {self.ledger or 'none'}: configure the same ledger for engine and"
                 " worker"
             )
 
-    def find(self, job: Job, request: env.Envelope) -> None:
+    def find(self, job: Job, request: Request) -> None:
         """Find the endpoint by name without decoding user values; else set the job's refusal."""
-        job.name, name = request.body["task_name"], request.body["task_cls"]
-        job.body, job.endpoint = request.body, self._endpoints.get(name)
-        version = request.headers.get(hd.WBE_VERSION, hd.VERSION)
-        if version != hd.VERSION:
-            job.refusal = exc.IncompatibleVersion(
-                f"the protocol version of the request must be {hd.VERSION}, got"
-                f" {str(version)[:80]}"
-            )
-        elif job.endpoint is None:
+        name = request.body["task_cls"]
+        job.endpoint = self._endpoints.get(name)
+        job.refusal = request.version_error()
+        if job.endpoint is None and job.refusal is None:
             job.refusal = self._unknown(name)
 
     def decode(self, job: Job) -> None:
@@ -217,11 +211,11 @@ class Offer:
         The claim must come first. If the arguments kill or freeze the worker, the request then has
         an owner, so the number of resends is limited.
         """
-        body, job.body = job.body, None
-        assert body is not None and job.endpoint is not None
+        request, job.request = job.request, None
+        assert request is not None and job.endpoint is not None
         try:
-            request = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
-            job.unit = pr.Request.decode(body, env.unpacker(job.extended), request)
+            shown = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
+            job.unit = pr.Request.decode(request.body, env.unpacker(job.extended), shown)
             job.unit.captures = job.captures
             if not job.extended and job.limit is time_limits.UNLIMITED:
                 # TaskFlow's engines do not send limits.

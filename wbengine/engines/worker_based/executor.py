@@ -30,8 +30,7 @@ from wbengine.engines.worker_based.discovery import finder, roster, snapshots
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import pinging, signing, worker_commands
+from wbengine.engines.worker_based.messages import notices, pinging, signing, worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
@@ -730,10 +729,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self.start()
         identities = (each.identity for each in self.workers()) if workers is None else workers
         names = [_names.check_label("worker", each) for each in identities if each is not None]
-        headers = {hd.WBE_VERSION: hd.VERSION}
         ping_round = self._pings.begin(names)
         for name in names:
-            question = env.Envelope(pr.NOTIFY, {}, name, None, self._finder.uuid, dict(headers))
+            question = notices.Query(self._finder.uuid).to_message(name)
             self._proxy.send(OutgoingMessage(question), first=True, defer=True)
         return self._pings.wait(ping_round, timeout)
 

@@ -21,11 +21,11 @@ from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import life as lives
-from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.messages import notices, replies
+from wbengine.engines.worker_based.messages.requests import Request
 from wbengine.engines.worker_based.worker_side.heartbeat import Heartbeat
-from wbengine.engines.worker_based.worker_side.jobs import Job, Jobs, job_of
+from wbengine.engines.worker_based.worker_side.jobs import Job, Jobs
 from wbengine.engines.worker_based.worker_side.observers import ObservedJobs, Observer
 from wbengine.engines.worker_based.worker_side.server_effects import (
     Acknowledge,
@@ -138,7 +138,7 @@ class Server:
         self._observed = ObservedJobs(observers) if observers else None
         #: Number of completed tasks by state, and of other messages by reason.
         self.counts: Counter[str] = Counter()
-        self._reply_factory = env.ReplyFactory(identity, max_message_size)
+        self._reply_factory = replies.ReplyFactory(identity, max_message_size)
         self._recent = RecentRequests()
 
     @property
@@ -182,28 +182,28 @@ class Server:
         if not self._stats.accepts:
             return []
         self._stats.suspend()
-        return self._announce(env.BEAT, period) + self._requeue_waiting()
+        return self._announce(notices.BEAT, period) + self._requeue_waiting()
 
     def resume(self, period: float | None = None) -> list[Effect]:
         """Accept requests again. Idempotent; no effect after `drain`."""
         if not self._stats.suspended or self._stats.ending:
             return []
         self._stats.resume()
-        return self._announce(env.BEAT, period)
+        return self._announce(notices.BEAT, period)
 
     def drain(self, now: float, period: float | None = None) -> list[Effect]:
         """Accept no more requests; requeue unstarted ones. Idempotent."""
         if self._stats.ending:
             return []
         self._stats.end(now)
-        return self._announce(env.BEAT, period) + self._requeue_waiting()
+        return self._announce(notices.BEAT, period) + self._requeue_waiting()
 
     def shut_down(self, now: float, period: float | None = None) -> list[Effect]:
         """Announce the end, abandon running jobs, and send no more replies. Idempotent."""
         if self._stats.death is not None:
             return []
         self._stats.end(now, dead=True)
-        effects = self._announce(env.STOPPED, period)
+        effects = self._announce(notices.STOPPED, period)
         if self._observed is not None:
             for job in self._job_table.jobs.values():
                 self._observed.given_up(job)
@@ -211,29 +211,30 @@ class Server:
         return effects
 
     def _announce(self, state: str, period: float | None) -> list[Effect]:
-        return self.heartbeat.notices([env.ALL_ENGINES], state, period)
+        return self.heartbeat.create([env.ALL_ENGINES], state, period)
 
-    def on_notify(self, notify: env.Envelope, period: float) -> list[Effect]:
-        if notify.reply_to is None:
+    def on_query(self, reply_to: str | None, period: float) -> list[Effect]:
+        """Announce the tasks to the engine `reply_to`."""
+        if reply_to is None:
             return []
         try:
-            _names.check_label("reply_to", notify.reply_to)
+            _names.check_label("reply_to", reply_to)
         except ValueError as error:
             LOG.warning("refused a query: %s", error)
             self.counts["unanswerable"] += 1
             return []
-        return self.heartbeat.announce_tasks(notify.reply_to, period)
+        return self.heartbeat.announce_tasks(reply_to, period)
 
     def on_request(
-        self, request: env.Envelope, receipt: Any, now: float = 0.0, *, claimed: bool = False
+        self, request: Request, receipt: Any, now: float = 0.0, *, claimed: bool = False
     ) -> list[Effect]:
         """Process a validated REQUEST: claim it, refuse it with a failure, or ignore it.
 
         :param now: Unix time.
         :param claimed: whether the message has a claim. The owner uses it for the effect `Claim`.
         """
-        for name in (request.reply_to, request.correlation_id):
-            if not _names.is_label(name or ""):
+        for name in (request.reply_to, request.id):
+            if not _names.is_label(name):
                 LOG.warning(
                     "refused a request: reply_to and correlation_id must be valid names, got"
                     " %.200r",
@@ -241,11 +242,11 @@ class Server:
                 )
                 self.counts["unanswerable"] += 1
                 return [Acknowledge(receipt)]
-        job = job_of(request, receipt)
+        job = Job(request, receipt)
         if not job.extended:
             job.set_epoch(self._recent.epoch(job.id))
         try:
-            self._offer.check_ledger(job, request)
+            self._offer.check_ledger(request)
         except exc.NotFound as error:
             # A worker with the right ledger may also receive it, and replies as well.
             self.counts["refused"] += 1
@@ -316,7 +317,7 @@ class Server:
         """Return the reply to a request that another worker claimed. The engine then checks it."""
         if not job.extended:
             return Acknowledge(job.receipt)
-        return Reply(job, self._reply_factory.elsewhere(job), terminal=True)
+        return Reply(job, self._reply_factory.report(job, pr.PENDING, 0), terminal=True)
 
     def _refuse(self, job: Job, error: BaseException, *, lost: bool = False) -> Effect:
         """Return the failure of a request that was not accepted. Nothing is stored."""
@@ -328,7 +329,7 @@ class Server:
         self.counts["returned"] += 1
 
     def _start(self, job: Job) -> list[Effect]:
-        if job.body is not None and job.refusal is None:
+        if job.request is not None and job.refusal is None:
             self._offer.decode(job)
         if self._observed is not None:
             self._observed.received(job)
@@ -355,7 +356,8 @@ class Server:
             table.starts_left -= 1
         if self._observed is not None:
             self._observed.started(job)
-        effects: list[Effect] = [Reply(job, self._reply_factory.running(job)), Run(job)]
+        running = Reply(job, self._reply_factory.running(job), deferrable=job.extended)
+        effects: list[Effect] = [running, Run(job)]
         if table.starts_left == 0 and not self._stats.ending:
             effects.append(Drain())
         return effects
@@ -548,7 +550,7 @@ class Server:
             elif reply is not None:
                 effects.append(Reply(None, replace(reply, routing_key=reply_to)))
             elif to_this_worker:
-                answer = worker_commands.not_here(request_id, number, self.identity, reply_to)
+                answer = self._reply_factory.unknown(request_id, number, reply_to)
                 effects.append(Reply(None, answer))
         return effects
 
@@ -560,10 +562,9 @@ class Server:
             job.listener = reply_to
             return []
         job.reply_to = reply_to
-        answer = self._reply_factory.running(job, inquiry_number=number)
-        if job.key in self._job_table.begun:  # Others wait for a slot.
-            answer.headers[hd.WBE_STARTED] = job.began
-        return [Reply(job, answer)]
+        # Others wait for a slot.
+        started_at = job.began if job.key in self._job_table.begun else None
+        return [Reply(job, self._reply_factory.report(job, pr.RUNNING, number, started_at))]
 
     def on_cancel(self, cancelled: Iterable[tuple[str, int]]) -> list[Effect]:
         """Cancel requests up to these epochs. Idempotent.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from wbengine import _names
+from wbengine import exceptions as exc
 from wbengine._clock import SYSTEM, Clock
 from wbengine.concurrency import conditions
 from wbengine.engines.worker_based import protocol as pr
@@ -21,8 +22,7 @@ from wbengine.engines.worker_based.discovery.roster import (
     task_name,
 )
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import life
+from wbengine.engines.worker_based.messages import life, notices
 from wbengine.transports import _routing as routing
 
 
@@ -52,8 +52,7 @@ class Clocks:
         self._missed = missed
         self._reported: set[Any] = set()
 
-    def check(self, identity: Any, notify: env.Envelope, clock: Clock) -> None:
-        reported_time = notify.seconds(hd.WBE_TIME)
+    def check(self, identity: Any, reported_time: float | None, clock: Clock) -> None:
         if reported_time is None or identity in self._reported:
             return
         ahead = reported_time - clock.time()
@@ -230,7 +229,7 @@ class ProxyWorkerFinder:
         """The heartbeat period that this engine requests, in seconds."""
         if self._expiry is None:
             return self._beat_periodicity
-        return min(self._beat_periodicity, max(env.MIN_PERIOD_SECONDS, self._expiry / 4))
+        return min(self._beat_periodicity, max(notices.MIN_PERIOD_SECONDS, self._expiry / 4))
 
     @property
     def patience(self) -> float:
@@ -307,7 +306,7 @@ class ProxyWorkerFinder:
         :returns: whether NOTIFY was published.
         """
         now = self._clock.monotonic()
-        headers = {hd.WBE_VERSION: hd.VERSION, hd.WBE_PERIOD: self.period}
+        headers = notices.Query(self.uuid, self.period).headers()
         due = self._last_notify_at is None or now - self._last_notify_at >= self._pause
         due = due or (
             now - (self._last_notify_at or now) >= self.period and self._awaits_report(now)
@@ -322,9 +321,8 @@ class ProxyWorkerFinder:
                 )
         if self._last_pinged is None or now - self._last_pinged >= self.period:
             self._last_pinged = now
-            self._proxy.publish(
-                pr.Notify(), self.uuid, headers={**headers, hd.WBE_ECHO: self.uuid}, first=True
-            )
+            echo = notices.Query(None, self.period, self.uuid)
+            self._proxy.publish(pr.Notify(), self.uuid, headers=echo.headers(), first=True)
         return due
 
     def _awaits_report(self, now: float) -> bool:
@@ -345,51 +343,50 @@ class ProxyWorkerFinder:
 
     def process_response(self, data: Any, message: Any) -> None:
         """Process a validated NOTIFY; `message` is any object with `headers`."""
-        headers = message.headers or {}
-        if headers.get(hd.WBE_ECHO) == self.uuid:
+        notify = env.Envelope(pr.NOTIFY, data, headers=message.headers or {})
+        if notices.Query.from_message(notify).echo == self.uuid:
             self.record_echo()
             return
-        notify = env.Envelope(pr.NOTIFY, data, headers=headers)
-        topic = data.get("topic")
-        if topic is None:
+        if data.get("topic") is None:
             return  # This is the NOTIFY of another engine.
-        if not (
-            self._accepts_topic(topic)
-            and _is_valid(notify, topic)
-            and self._owns_queue(notify, topic)
-        ):
+        if not self._accepts_topic(data["topic"]):
+            return
+        try:
+            heartbeat = notices.Heartbeat.from_message(notify)
+        except exc.InvalidFormat as error:
+            LOG.warning("ignored an announcement: %s", error)
+            return
+        if not self._owns_queue(heartbeat):
             return
         gained: set[str] = set()
         lost: list[TopicWorker] = []
-        identity = NO_IDENTITY if self._interop else notify.text(hd.WBE_WORKER) or NO_IDENTITY
+        identity = NO_IDENTITY if self._interop else heartbeat.worker or NO_IDENTITY
         if self.clocks is not None:
-            self.clocks.check(identity, notify, self._clock)
+            self.clocks.check(identity, heartbeat.sent_at, self._clock)
         with self._lock:
             self._messages_processed += 1
-            state = headers.get(hd.WBE_STATE)
-            if state == env.STOPPED:
+            if heartbeat.state == notices.STOPPED:
                 lost = self._roster.leave(identity) or self._forget_unannounced(identity)
                 self._last_replies.pop(identity, None)
                 for worker in lost:
                     worker.announced_end = True
             else:
-                gained = self._update_worker(identity, topic, notify, beat=state == env.BEAT)
+                gained = self._update_worker(identity, heartbeat)
             self._changed.notify_all()
         self._notify(gained, lost)
         if gained and isinstance(identity, str):
-            self._send_period(identity, notify)
-        ids = headers.get(hd.WBE_IDS)
-        if self._on_ids is not None and isinstance(ids, list) and isinstance(identity, str):
-            self._on_ids(identity, {name for name in ids if isinstance(name, str)})
+            self._send_period(identity, heartbeat.period)
+        if self._on_ids is not None and heartbeat.ids is not None and isinstance(identity, str):
+            self._on_ids(identity, set(heartbeat.ids))
 
-    def _send_period(self, identity: str, notify: env.Envelope) -> None:
+    def _send_period(self, identity: str, reported_period: float | None) -> None:
         """Send the heartbeat period of this engine to a new worker.
 
         Without a reply, the worker is lost after the usual number of these periods.
         """
-        if (notify.seconds(hd.WBE_PERIOD) or 0.0) <= self.period:
+        if (reported_period or 0.0) <= self.period:
             return
-        headers = {hd.WBE_VERSION: hd.VERSION, hd.WBE_PERIOD: self.period}
+        headers = notices.Query(self.uuid, self.period).headers()
         self._proxy.publish(pr.Notify(), identity, reply_to=self.uuid, headers=headers, first=True)
         with self._lock:
             for worker in self._roster.topics_of(identity):
@@ -400,15 +397,15 @@ class ProxyWorkerFinder:
         words = topic.split(".")
         return not self._patterns or any(routing.matches(p, words) for p in self._patterns)
 
-    def _owns_queue(self, notify: env.Envelope, topic: str) -> bool:
+    def _owns_queue(self, heartbeat: notices.Heartbeat) -> bool:
         """Return whether the announced queue has the name for its topic and tasks.
 
         Requests are sent to no other queue. Workers of TaskFlow announce none.
         """
-        if self._interop or self._exchange is None or not notify.body["tasks"]:
+        if self._interop or self._exchange is None or not heartbeat.tasks:
             return True
-        queue = notify.text(hd.WBE_QUEUE)
-        if queue == env.queue_name(self._exchange, topic, notify.body["tasks"]):
+        queue, topic = heartbeat.queue, heartbeat.topic
+        if queue == env.queue_name(self._exchange, topic, heartbeat.tasks):
             return True
         name = f"{queue or topic:.80}"
         is_new = name not in self._refused and len(self._refused) < roster.MAX_WORKERS
@@ -425,11 +422,10 @@ class ProxyWorkerFinder:
         ranks = (i for i, p in enumerate(self._patterns) if routing.matches(p, words))
         return next(ranks, 0)
 
-    def _update_worker(
-        self, identity: Any, topic: str, notify: env.Envelope, beat: bool
-    ) -> set[str]:
+    def _update_worker(self, identity: Any, heartbeat: notices.Heartbeat) -> set[str]:
+        topic, beat = heartbeat.topic, heartbeat.state == notices.BEAT
         worker = self._roster.find(identity, topic)
-        tasks = tuple(dict.fromkeys(notify.body["tasks"]))
+        tasks = tuple(dict.fromkeys(heartbeat.tasks))
         if worker is None and beat:
             # Its reply to the next NOTIFY contains its tasks.
             if identity in self._unannounced:
@@ -441,8 +437,8 @@ class ProxyWorkerFinder:
             if previous is not None:
                 worker.joined = previous.joined
                 self._roster.remove(previous)
-            worker.queue = notify.text(hd.WBE_QUEUE) or topic
-            worker.software = notify.text(hd.WBE_SOFTWARE)
+            worker.queue = heartbeat.queue or topic
+            worker.software = heartbeat.software
             if not self._roster.add(worker):
                 if previous is not None:
                     self._roster.add(previous)
@@ -453,19 +449,16 @@ class ProxyWorkerFinder:
         else:
             gained = set()
         now = worker.last_seen = self._clock.monotonic()
-        worker.ledger = notify.text(hd.WBE_LEDGER) or worker.ledger
-        worker.period = (
-            min(MAX_PERIOD_SECONDS, notify.seconds(hd.WBE_PERIOD) or 0.0) or worker.period
-        )
-        reported_life = life.Life.from_header(notify.headers.get(hd.WBE_LIFE))
-        if reported_life is not None:
-            self._roster.describe(worker, reported_life)
-        slots = max(1, notify.number(hd.WBE_SLOTS, worker.slots))
-        running = notify.number(hd.WBE_RUNNING, worker.running)
+        worker.ledger = heartbeat.ledger or worker.ledger
+        worker.period = min(MAX_PERIOD_SECONDS, heartbeat.period or 0.0) or worker.period
+        if heartbeat.life is not None:
+            self._roster.describe(worker, heartbeat.life)
+        slots = max(1, worker.slots if heartbeat.slots is None else heartbeat.slots)
+        running = worker.running if heartbeat.running is None else heartbeat.running
         if worker.life is not None and worker.life.state in _RESTING_STATES:
             running = max(running, slots)  # This worker accepts no requests.
         self._roster.update(worker, slots, running)
-        has_load = hd.WBE_RUNNING in notify.headers  # Plain peers do not report it.
+        has_load = heartbeat.running is not None  # Plain peers do not report it.
         worker.report(now, worker.period or self.period, has_load and running < slots)
         return gained
 
@@ -649,18 +642,3 @@ class ProxyWorkerFinder:
         finally:
             self._waiters.discard(me)
         return max(0, workers - len(self._roster.identities))
-
-
-def _is_valid(notify: env.Envelope, topic: str) -> bool:
-    try:
-        for header in (hd.WBE_WORKER, hd.WBE_QUEUE):
-            if header in notify.headers:
-                name = _names.check_label(header, notify.headers[header])
-                if name in (env.ALL_WORKERS, env.ALL_ENGINES):
-                    raise ValueError(f"{header} must be the name of one process, got {name!r}")
-        if notify.extended:
-            _names.check_label("topic", topic)
-    except ValueError as error:
-        LOG.warning("ignored an announcement: %s", error)
-        return False
-    return True

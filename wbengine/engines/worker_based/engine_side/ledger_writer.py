@@ -19,8 +19,8 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import signing
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.recovery import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
@@ -151,14 +151,10 @@ class Rows:
         return len(stale)
 
     def _failure_reply(self, tracked: TrackedRequest, failure: ft.Failure) -> bytes:
-        answer = env.Envelope(
-            pr.RESPONSE,
-            {"state": pr.FAILURE, "data": {"result": pr.failure_to_dict(failure)}},
-            correlation_id=tracked.id,
-            headers={hd.WBE_VERSION: hd.VERSION, hd.WBE_EPOCH: tracked.epoch},
-            signer=self._signer,
-        )
-        return env.freeze(answer)
+        data = {"result": pr.failure_to_dict(failure)}
+        message = Reply(tracked.id, pr.FAILURE, data, epoch=tracked.epoch).to_message("")
+        message.signer = self._signer
+        return env.freeze(message)
 
     def _decode_reply(self, result: bytes | None, tracked: TrackedRequest) -> env.Envelope | None:
         if result is None:

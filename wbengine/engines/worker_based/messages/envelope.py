@@ -1,10 +1,9 @@
-"""Messages without I/O: body, address and headers; and the replies of workers."""
+"""Messages without I/O: body, address and headers."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -17,14 +16,9 @@ from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import kombu_json
 from wbengine.transports import _encoding
 from wbengine.types import codec
-from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
-    from wbengine import invocation
     from wbengine.engines.worker_based.messages import signing
-    from wbengine.engines.worker_based.worker_side.jobs import Job
-
-LOG = logging.getLogger(__name__)
 
 #: Maximum depth of a body. User values begin a few levels below its top.
 _BODY_DEPTH: Final = codec.MAX_DEPTH + 8
@@ -36,14 +30,6 @@ _encode: Final = _json_text.writer(allow_nan=True)
 
 #: Maximum size of an encoded body in bytes. Larger messages are not published.
 MAX_MESSAGE_SIZE: Final = 16 * 1024 * 1024
-
-#: Minimum heartbeat period, of a worker or requested by an engine.
-MIN_PERIOD_SECONDS: Final = 0.5
-
-# Kinds of a worker's NOTIFY.
-READY: Final = "ready"
-STOPPED: Final = "stopped"
-BEAT: Final = "beat"
 
 #: Routing keys of the topic exchange for all workers and for all engines.
 ALL_WORKERS: Final = "wbe.workers"
@@ -238,106 +224,3 @@ def copy_of(message: Any) -> Envelope:
     copy.priority = min(9, max(0, priority)) if type(priority) is int else 0
     copy.persistent = properties.get("delivery_mode") == 2
     return copy
-
-
-class ReplyFactory:
-    """Creates the replies of one worker. `max_size` limits the encoded body, in bytes."""
-
-    def __init__(self, identity: str, max_size: int) -> None:
-        self._identity = identity
-        self._max_size = max_size
-
-    def running(self, job: Job, inquiry_number: int | None = None) -> Envelope:
-        return self._make(job, pr.RUNNING, {}, inquiry_number=inquiry_number)
-
-    def elsewhere(self, job: Job) -> Envelope:
-        """Return a PENDING reply without an inquiry: another worker has claimed the request."""
-        return self._make(job, pr.PENDING, {}, inquiry_number=0)
-
-    def event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> Envelope:
-        """Return an EVENT.
-
-        :raises InvalidFormat: if it cannot be encoded or is too large.
-        """
-        if not isinstance(event_type, str):
-            raise exc.InvalidFormat(f"the name of an event must be a str, got {event_type!r:.80}")
-        packed = packer(job.extended)(dict(details), "details")
-        reply = self._make(job, pr.EVENT, {"event_type": event_type, "details": packed})
-        check_size(reply, job.name, "an event", self._max_size)
-        return reply
-
-    def succeeded(self, job: Job, outcome: invocation.Outcome) -> Envelope:
-        """Return a SUCCESS.
-
-        :raises InvalidFormat: if the result cannot be encoded or is too large.
-        """
-        data = {"result": packer(job.extended)(outcome.value, "result")}
-        reply = self._make(job, pr.SUCCESS, data, outcome)
-        check_size(reply, job.name, "the result", self._max_size)
-        return reply
-
-    def failed(
-        self,
-        job: Job,
-        failure: ft.Failure,
-        outcome: invocation.Outcome | None = None,
-        *,
-        lost: bool = False,
-    ) -> Envelope:
-        """Return a FAILURE. `lost` marks a task whose effects are unknown."""
-        reply = self._make(job, pr.FAILURE, {"result": pr.failure_to_dict(failure)}, outcome)
-        if len(reply.encoded) > self._max_size:
-            too_large = exc.TooLarge(
-                f"the failure of task {job.name!r} is too large to send"
-                f" ({len(reply.encoded):,} bytes): {failure.exception_str[:1000]}"
-            )
-            data = {"result": ft.Failure.from_exception(too_large).to_dict(include_args=False)}
-            reply = self._make(job, pr.FAILURE, data, outcome)
-        if lost and job.extended:
-            reply.headers[hd.WBE_LOST] = 1
-        return reply
-
-    def _make(
-        self,
-        job: Job,
-        state: str,
-        data: Mapping[str, Any],
-        outcome: invocation.Outcome | None = None,
-        inquiry_number: int | None = None,
-    ) -> Envelope:
-        job.seq += 1
-        headers: dict[str, Any] = {}
-        if job.extended:
-            headers = {
-                hd.WBE_VERSION: hd.VERSION,
-                hd.WBE_WORKER: self._identity,
-                hd.WBE_EPOCH: job.epoch,
-                hd.WBE_SEQ: job.seq,
-            }
-            if outcome is not None and outcome.started is not None:
-                headers[hd.WBE_STARTED] = outcome.started
-                headers[hd.WBE_ENDED] = outcome.ended
-            if inquiry_number is not None:
-                headers[hd.WBE_ASK] = inquiry_number
-        body = {"state": state, "data": data}
-        return Envelope(pr.RESPONSE, body, job.reply_to, job.id, None, headers)
-
-
-def value_of(answer: Envelope) -> Any:
-    """Return the value or the failure in a terminal reply; a failure if it cannot be decoded."""
-    data = answer.body["data"]["result"]
-    try:
-        if answer.body["state"] == pr.FAILURE:
-            return ft.Failure.from_dict(data)
-        return unpacker(answer.extended)(data)
-    except Exception as error:
-        return ft.Failure.from_exception(error)
-
-
-def details_of(answer: Envelope) -> dict[str, Any] | None:
-    try:
-        details = unpacker(answer.extended)(answer.body["data"]["details"])
-    except exc.InvalidFormat as error:
-        LOG.warning("an event of request %s cannot be read: %s", answer.correlation_id, error)
-        return None
-    return details if isinstance(details, dict) else None

@@ -9,8 +9,8 @@ from typing import Any
 
 from wbengine._clock import SYSTEM
 from wbengine.concurrency import conditions
-from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages import notices
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Pings:
             return dict(round.answers)
 
     def record_reply(self, headers: Any) -> None:
-        if not self._rounds or headers.get(hd.WBE_STATE) == env.BEAT:
+        if not self._rounds or headers.get(hd.WBE_STATE) == notices.BEAT:
             return  # A heartbeat is not a reply to a ping.
         worker = headers.get(hd.WBE_WORKER)
         with self._lock:

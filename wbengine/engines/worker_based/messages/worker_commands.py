@@ -13,11 +13,10 @@ the cancellation and do not start the request if it arrives later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 from wbengine import _names
-from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import schemas
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
@@ -49,28 +48,63 @@ SCHEMAS: Final = {
 }
 
 
+class Inquiry(NamedTuple):
+    requests: Sequence[Named]
+    reply_to: str | None
+    #: Whether the worker also reports requests that it does not have.
+    to_this_worker: bool = False
+
+    def to_message(self, to: str) -> env.Envelope:
+        headers: dict[str, Any] = {hd.WBE_VERSION: hd.VERSION}
+        if self.to_this_worker:
+            headers[hd.WBE_ASK] = 1
+        body = {"asked": list(map(list, self.requests))}
+        return env.Envelope(ASK, body, to, reply_to=self.reply_to, headers=headers)
+
+    @classmethod
+    def from_message(cls, message: env.Envelope) -> Inquiry:
+        """Read a message with a validated body."""
+        is_direct = hd.WBE_ASK in message.headers
+        return cls(_named(message.body["asked"]), message.reply_to, is_direct)
+
+
+class Cancellation(NamedTuple):
+    requests: Sequence[Named]
+
+    def to_message(self, to: str) -> env.Envelope:
+        body = {"cancel": list(map(list, self.requests))}
+        return env.Envelope(CANCEL, body, to, headers={hd.WBE_VERSION: hd.VERSION})
+
+    @classmethod
+    def from_message(cls, message: env.Envelope) -> Cancellation:
+        """Read a message with a validated body."""
+        return cls(_named(message.body["cancel"]))
+
+
+class Control(NamedTuple):
+    order: Order
+
+    def to_message(self, to: str) -> env.Envelope:
+        return env.Envelope(CONTROL, {"do": self.order}, to, headers={hd.WBE_VERSION: hd.VERSION})
+
+    @classmethod
+    def from_message(cls, message: env.Envelope) -> Control:
+        """Read a message with a validated body."""
+        return cls(message.body["do"])
+
+
 def inquiries(requests: Iterable[Named], to: str, reply_to: str) -> Iterator[env.Envelope]:
     """Return inquiries for these requests to the workers at the routing key `to`.
 
     A worker reports requests that it does not run only if `to` is its identity.
     """
-    headers: dict[str, Any] = {hd.WBE_VERSION: hd.VERSION}
-    if to != env.ALL_WORKERS:
-        headers[hd.WBE_ASK] = 1
-    for pairs in _batches(requests):
-        body = {"asked": pairs}
-        yield env.Envelope(ASK, body, to, reply_to=reply_to, headers=dict(headers))
-
-
-def not_here(request_id: str, number: int, worker: str, reply_to: str) -> env.Envelope:
-    headers = {hd.WBE_VERSION: hd.VERSION, hd.WBE_WORKER: worker, hd.WBE_ASK: number}
-    body = {"state": pr.PENDING, "data": {}}
-    return env.Envelope(pr.RESPONSE, body, reply_to, request_id, headers=headers)
+    for batch in _batches(requests):
+        yield Inquiry(batch, reply_to, to != env.ALL_WORKERS).to_message(to)
 
 
 def cancellations(named: Iterable[Named], to: str) -> Iterator[env.Envelope]:
-    for pairs in _batches(named):
-        yield env.Envelope(CANCEL, {"cancel": pairs}, to, headers={hd.WBE_VERSION: hd.VERSION})
+    for batch in _batches(named):
+        yield Cancellation(batch).to_message(to)
 
 
 def order(command: Order, worker: str | None = None) -> env.Envelope:
@@ -79,8 +113,7 @@ def order(command: Order, worker: str | None = None) -> env.Envelope:
     :raises ValueError: if `command` is not valid, or `worker` is not a valid identity.
     """
     to = env.ALL_WORKERS if worker is None else _names.check_label("worker", worker)
-    body = {"do": check_order(command)}
-    return env.Envelope(CONTROL, body, to, headers={hd.WBE_VERSION: hd.VERSION})
+    return Control(check_order(command)).to_message(to)
 
 
 def check_order(command: Any) -> Order:
@@ -97,11 +130,11 @@ def check_order(command: Any) -> Order:
     return valid_order
 
 
-def named(body: Any) -> list[Named]:
-    return [(request_id, number) for request_id, number in body.get("asked", body.get("cancel"))]
+def _named(pairs: Iterable[Sequence[Any]]) -> list[Named]:
+    return [(request_id, number) for request_id, number in pairs]
 
 
-def _batches(named: Iterable[Named]) -> Iterator[list[list[Any]]]:
-    pairs = [[request_id, number] for request_id, number in named]
+def _batches(requests: Iterable[Named]) -> Iterator[list[Named]]:
+    pairs = list(requests)
     for start in range(0, len(pairs), schemas.MAX_IDS):
         yield pairs[start : start + schemas.MAX_IDS]

@@ -27,6 +27,7 @@ from wbengine.engines.worker_based.discovery.roster import TopicWorker, anonymou
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracked as tracking
 from wbengine.engines.worker_based.requests.effects import Effect
@@ -318,7 +319,7 @@ class RequestTracker:
         ends = answer.body["state"] in pr.STOP_STATES
         if ends and self.separate_ledger and not stored:
             if answer.body["state"] == pr.FAILURE:
-                tracked.refused = env.value_of(answer)
+                tracked.refused = Reply.from_message(answer).value()
             return [fx.Inspect(tracked), fx.Acknowledge(receipt)]
         # The reply to an inquiry contains the start time if the request runs.
         waits = hd.WBE_ASK in answer.headers and hd.WBE_STARTED not in answer.headers
@@ -330,13 +331,13 @@ class RequestTracker:
             tracked.receipt = receipt
             return effects + self.settle(
                 tracked,
-                env.value_of(answer),
+                Reply.from_message(answer).value(),
                 started=answer.seconds(hd.WBE_STARTED),
                 ended=answer.seconds(hd.WBE_ENDED),
                 now=now,
             )
         if answer.body["state"] == pr.EVENT and tracked.invocation.events is not None:
-            details = env.details_of(answer)
+            details = Reply.from_message(answer).details()
             if details is None:
                 self.ignored["unreadable"] += 1
             else:

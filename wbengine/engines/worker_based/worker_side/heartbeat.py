@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from futurist import periodics
 
@@ -15,11 +15,10 @@ from wbengine import __version__
 from wbengine import exceptions as exc
 from wbengine.concurrency import threads
 from wbengine.engines.worker_based import endpoint as endpoints
-from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import life as lives
+from wbengine.engines.worker_based.messages import notices
 from wbengine.engines.worker_based.worker_side.jobs import Jobs
 from wbengine.engines.worker_based.worker_side.server_effects import Effect, Reply
 
@@ -68,59 +67,44 @@ class Heartbeat:
         if self._plain and not self._stats.accepts:
             return []  # An empty list would apply to all workers of the topic.
         self._stats.serving = True
-        state = env.BEAT if self._stats.ending else env.READY
-        return self.notices([listener], state, period)
+        state = notices.BEAT if self._stats.ending else notices.READY
+        return self.create([listener], state, period)
 
     def beat(self, period: float) -> list[Effect]:
         engines = dict.fromkeys(
             job.reply_to for job in self._job_table.jobs.values() if job.extended
         )
-        return self.notices(engines, env.BEAT, period)
+        return self.create(engines, notices.BEAT, period)
 
-    def notices(self, listeners: Iterable[str], state: str, period: float | None) -> list[Effect]:
+    def create(self, listeners: Iterable[str], state: str, period: float | None) -> list[Effect]:
         if self._plain:  # Engines of TaskFlow process only replies to their own NOTIFY.
             listeners = [to for to in listeners if to != env.ALL_ENGINES]
         ids: dict[str, list[str]] = {}
         for job in dict.fromkeys(self._job_table.held()):
             ids.setdefault(job.reply_to, []).append(job.id)
-        headers = self._headers(state, period)
-        return [
-            Reply(None, self._notice(to, topic, state, headers, ids.get(to, [])))
-            for to in listeners
-            for topic in self._queues
-        ]
-
-    def _headers(self, state: str, period: float | None) -> dict[str, Any]:
         running, slots = len(self._job_table.jobs), self._job_table.slots
-        # A worker that accepts no requests reports that all slots are used.
-        running = min(running, slots) if self._stats.accepts else slots
-        headers: dict[str, Any] = {
-            hd.WBE_VERSION: hd.VERSION,
-            hd.WBE_WORKER: self._identity,
-            hd.WBE_STATE: state,
-            hd.WBE_SLOTS: slots,
-            hd.WBE_RUNNING: running,
-            hd.WBE_LIFE: self.life.to_header(),
-        }
-        if state == env.READY:
-            headers[hd.WBE_SOFTWARE] = __version__
-            if self._offer.ledger is not None:
-                headers[hd.WBE_LEDGER] = self._offer.ledger
-        if period is not None:
-            headers[hd.WBE_PERIOD] = period
-        return headers
-
-    def _notice(
-        self, listener: str, topic: str, state: str, headers: Mapping[str, Any], ids: list[str]
-    ) -> env.Envelope:
-        """Return a NOTIFY; `ids` are the listener's requests without a terminal reply."""
-        body = {"topic": topic, "tasks": list(self._offer.names) if state == env.READY else []}
-        if self._plain:
-            return env.Envelope(pr.NOTIFY, body, routing_key=listener)
-        extended: dict[str, Any] = {**headers, hd.WBE_QUEUE: self._queues[topic]}
-        if listener != env.ALL_ENGINES:
-            extended[hd.WBE_IDS] = ids
-        return env.Envelope(pr.NOTIFY, body, routing_key=listener, headers=extended)
+        is_ready = state == notices.READY
+        notice = notices.Heartbeat(
+            "",
+            self._offer.names if is_ready else (),
+            extended=not self._plain,
+            worker=self._identity,
+            state=state,
+            slots=slots,
+            # A worker that accepts no requests reports that all slots are used.
+            running=min(running, slots) if self._stats.accepts else slots,
+            life=self.life,
+            software=__version__ if is_ready else None,
+            ledger=self._offer.ledger if is_ready else None,
+            period=period,
+        )
+        effects: list[Effect] = []
+        for to in listeners:
+            own_ids = None if to == env.ALL_ENGINES else ids.get(to, [])
+            for topic, queue in self._queues.items():
+                message = notice._replace(topic=topic, queue=queue, ids=own_ids).to_message(to)
+                effects.append(Reply(None, message))
+        return effects
 
 
 class Beats:
@@ -157,19 +141,18 @@ class Beats:
             self._worker.stop()
             self._worker = None
 
-    def adopt_period(self, envelope: env.Envelope) -> None:
+    def adopt_period(self, requested_period: float | None) -> None:
         """Use the period that an engine requests, if it is shorter than the present one."""
-        requested_period = envelope.seconds(hd.WBE_PERIOD)
         if (
             requested_period is None
             or requested_period >= self.period
-            or self.period <= env.MIN_PERIOD_SECONDS
+            or self.period <= notices.MIN_PERIOD_SECONDS
         ):
             return
         with self._period_lock:
             previous, self.period = (
                 self.period,
-                max(env.MIN_PERIOD_SECONDS, min(requested_period, self.period)),
+                max(notices.MIN_PERIOD_SECONDS, min(requested_period, self.period)),
             )
             self.due -= (previous - self.period) / 2
             if self._worker is not None and self.period < previous:

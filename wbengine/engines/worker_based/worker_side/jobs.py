@@ -4,58 +4,59 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-
-from wbengine.concurrency import time_limits
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
 
 if TYPE_CHECKING:
     from wbengine import invocation
     from wbengine.engines.worker_based import endpoint as endpoints
     from wbengine.engines.worker_based import protocol as pr
+    from wbengine.engines.worker_based.messages import envelope as env
+    from wbengine.engines.worker_based.messages.requests import Request
 
 Key = tuple[str, int]
 
 
-@dataclass(slots=True, eq=False)
 class Job:
-    id: str
-    epoch: int
-    key: Key
-    reply_to: str
-    receipt: Any
-    #: The highest number of an inquiry about the request. `listener` is the engine that inquired
-    #: after the request had ended.
-    inquiry_number: int
-    listener: str | None = None
-    attempt: int = 1
-    flow: str = ""
-    extended: bool = False
-    ledger: bool = False
-    redelivered: bool = False
-    limit: time_limits.TimeLimit = time_limits.UNLIMITED
-    #: Whether the engine stores the log records of the task.
-    captures: bool = False
-    #: Unix time. Unused with a ledger, because the clocks of two hosts may differ.
-    expires: float | None = None
-    name: str = ""
-    body: Mapping[str, Any] | None = None
-    unit: pr.WorkUnit | None = None
-    endpoint: endpoints.Endpoint | None = None
-    refusal: BaseException | None = None
-    seq: int = 0
-    cancelled: bool = False
-    outcome: invocation.Outcome | None = None
-    #: Used only by `TaskRunner`, like `receipt`: the time until which this worker certainly owns
-    #: the request, the Unix time of submission to the pool, the delayed RUNNING, and the ticket
-    #: of the pool.
-    fresh: float = math.inf
-    began: float = 0.0
-    running: Any = None
-    ticket: Any = None
+    """A request of a worker, with its receipt and its progress.
+
+    `request` contains the encoded values and is None after they were decoded to `unit`.
+    `inquiry_number` is the highest number of an inquiry about it; `listener` is the engine that
+    inquired after it had ended.
+
+    Only `TaskRunner` uses `fresh` (time until which this worker certainly owns the request),
+    `began` (Unix time of submission to the pool), `running` (the delayed RUNNING) and `ticket` (of
+    the pool), like `receipt`.
+    """
+
+    __slots__ = (
+        "attempt", "began", "cancelled", "captures", "endpoint", "epoch", "expires", "extended",
+        "flow", "fresh", "id", "inquiry_number", "key", "ledger", "limit", "listener", "name",
+        "outcome", "receipt", "redelivered", "refusal", "reply_to", "request", "running", "seq",
+        "ticket", "unit",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, receipt: Any) -> None:
+        self.request: Request | None = request
+        self.receipt = receipt
+        self.id, self.epoch = request.id, request.epoch
+        self.key: Key = request.id, request.epoch
+        self.name: str = request.body["task_name"]
+        self.reply_to, self.inquiry_number = request.reply_to, request.epoch
+        self.attempt, self.flow = request.attempt, request.flow
+        self.extended, self.redelivered = request.extended, request.redelivered
+        self.ledger = request.ledger is not None
+        self.limit, self.expires = request.limit, request.expires
+        self.captures = request.captures
+        self.seq, self.cancelled = 0, False
+        self.listener: str | None = None
+        self.unit: pr.WorkUnit | None = None
+        self.endpoint: endpoints.Endpoint | None = None
+        self.refusal: BaseException | None = None
+        self.outcome: invocation.Outcome | None = None
+        self.fresh, self.began = math.inf, 0.0
+        self.running: Any = None
+        self.ticket: Any = None
 
     @property
     def is_quiet(self) -> bool:
@@ -116,32 +117,3 @@ class Jobs:
     def abandon(self) -> None:
         for jobs in (self.jobs, self.begun, self.waiting):
             jobs.clear()
-
-
-def job_of(request: env.Envelope, receipt: Any) -> Job:
-    name, epoch = request.correlation_id or "", request.number(hd.WBE_EPOCH, 1)
-    headers = request.headers
-    job = Job(
-        name, epoch, (name, epoch), request.reply_to or "", receipt, inquiry_number=epoch,
-        name=name,
-    )  # fmt: skip
-    job.attempt = request.number(hd.WBE_ATTEMPT, 1)
-    job.flow = request.text(hd.ROOT_ID) or ""
-    job.extended = request.extended
-    job.ledger = hd.WBE_LEDGER in headers
-    job.captures = hd.WBE_LOGS in headers
-    job.redelivered = request.redelivered
-    if hd.TIMELIMIT in headers:
-        job.limit = _limit(headers[hd.TIMELIMIT])
-    if hd.EXPIRES in headers and not job.ledger:
-        job.expires = request.seconds(hd.EXPIRES)
-    return job
-
-
-def _limit(value: Any) -> time_limits.TimeLimit:
-    """Return the time limits of a header, which has the hard one first. Ignore invalid ones."""
-    try:
-        hard, soft = value
-        return time_limits.read((soft, hard))
-    except (TypeError, ValueError, OverflowError):
-        return time_limits.UNLIMITED

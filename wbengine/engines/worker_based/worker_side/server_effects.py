@@ -44,12 +44,14 @@ class Cancel:
 class Reply:
     """Publish a reply.
 
-    If `terminal`, acknowledge the job's receipt after publishing, and call `on_answered`.
+    If `terminal`, acknowledge the job's receipt after publishing, and call `on_answered`. A
+    `deferrable` reply (RUNNING) is not needed if the next reply of the job follows soon.
     """
 
     job: Job | None
     envelope: env.Envelope
     terminal: bool = False
+    deferrable: bool = False
 
 
 @dataclass(slots=True)

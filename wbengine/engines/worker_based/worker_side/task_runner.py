@@ -20,8 +20,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.messages import notices, requests, worker_commands
 from wbengine.engines.worker_based.worker_side import heartbeat, reporting
 from wbengine.engines.worker_based.worker_side import server_effects as fx
 from wbengine.engines.worker_based.worker_side.jobs import Job
@@ -98,22 +97,17 @@ class TaskRunner:
         }
 
     def _on_notify(self, data: Any, message: Any) -> None:
-        message_envelope = env.received(data, message)
-        self._beats.adopt_period(message_envelope)
-        self.report(self.server.on_notify, message_envelope, self._beats.period)
+        query = notices.Query.from_message(env.received(data, message))
+        self._beats.adopt_period(query.period)
+        self.report(self.server.on_query, query.reply_to, self._beats.period)
 
     def _on_inquiry(self, data: Any, message: Any) -> None:
-        message_envelope = env.received(data, message)
-        to_this_worker = hd.WBE_ASK in message_envelope.headers
-        self.report(
-            self.server.on_inquiry,
-            worker_commands.named(data),
-            message_envelope.reply_to,
-            to_this_worker,
-        )
+        inquiry = worker_commands.Inquiry.from_message(env.received(data, message))
+        self.report(self.server.on_inquiry, *inquiry)
 
     def _on_cancel(self, data: Any, message: Any) -> None:
-        self.report(self.server.on_cancel, worker_commands.named(data))
+        cancellation = worker_commands.Cancellation.from_message(env.received(data, message))
+        self.report(self.server.on_cancel, cancellation.requests)
 
     def report(self, on_event: Callable[..., list[fx.Effect]], *arguments: Any) -> None:
         """Report an event to the server, and perform the resulting effects."""
@@ -122,10 +116,8 @@ class TaskRunner:
         self.apply(effects)
 
     def take(self, data: Any, message: Any) -> None:
-        request = env.received(data, message)
+        request = requests.Request.from_message(env.received(data, message))
         self.last_request_at = time.monotonic()
-        if hd.WBE_PERIOD in request.headers:
-            self._beats.adopt_period(request)
         with self.lock:
             self._unacked += 1
             effects = self.server.on_request(
@@ -165,8 +157,8 @@ class TaskRunner:
                     self._claim(job)
                 case fx.Run(job):
                     self._run(job)
-                case fx.Reply(job, envelope, terminal):
-                    self._reply(job, envelope, terminal)
+                case fx.Reply(job, envelope, terminal, deferrable):
+                    self._reply(job, envelope, terminal, deferrable)
                 case fx.Finish(job, answer):
                     self._finish(job, answer)
                 case fx.Acknowledge(receipt):
@@ -422,19 +414,16 @@ class TaskRunner:
                 self._reporting -= 1
                 self._changed.notify_all()
 
-    def _reply(self, job: Job | None, envelope: env.Envelope, terminal: bool) -> None:
+    def _reply(
+        self, job: Job | None, envelope: env.Envelope, terminal: bool, deferrable: bool
+    ) -> None:
         if job is None:
             if envelope.type == pr.NOTIFY:
-                envelope.headers[hd.WBE_TIME] = time.time()
+                notices.stamp(envelope, time.time())
             self._proxy.send(OutgoingMessage(envelope), first=True, defer=True)
         elif terminal:
             self._send_end(OutgoingMessage(envelope, self._answering, job))
-        elif (
-            envelope.body["state"] == pr.RUNNING
-            and job.extended
-            and hd.WBE_ASK not in envelope.headers
-        ):
-            # RUNNING is not sent if the task ends first.
+        elif deferrable:
             due = time.monotonic() + RUNNING_DELAY_SECONDS
             job.running = envelope
             self._starting.append((due, job))

@@ -1,0 +1,119 @@
+"""REQUEST: the execution or reversion of one task, with its headers as attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from wbengine import exceptions as exc
+from wbengine.concurrency import time_limits
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.messages import display_headers
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
+
+
+class Request(NamedTuple):
+    """One dispatch of a request. The values in `body` are encoded.
+
+    Without `extended`, the peer is TaskFlow's: it has neither epochs nor attempts.
+    """
+
+    id: str
+    reply_to: str
+    body: Mapping[str, Any]
+    extended: bool = True
+    #: Version of the protocol, unchecked.
+    version: Any = hd.VERSION
+    epoch: int = 1
+    attempt: int = 1
+    #: The uuid of the flow, or "".
+    flow: str = ""
+    #: Digest of the ledger with the row of the request; None: it has no row.
+    ledger: str | None = None
+    #: Whether the engine stores the log records of the task.
+    captures: bool = False
+    limit: time_limits.TimeLimit = time_limits.UNLIMITED
+    #: Unix time after which the task must not start. Unused with a ledger, because the clocks of
+    #: two hosts may differ.
+    expires: float | None = None
+    redelivered: bool = False
+
+    def to_message(
+        self,
+        queue: str,
+        *,
+        priority: int = 0,
+        persistent: bool = False,
+        shown_arguments: Mapping[str, Any] | None = None,
+    ) -> env.Envelope:
+        """Return the message for a queue.
+
+        :param shown_arguments: arguments to display in monitors of the broker.
+        """
+        headers: dict[str, Any] = {
+            hd.LANG: "py",
+            hd.TASK: self.body["task_cls"],
+            hd.ID: self.id,
+            hd.RETRIES: self.attempt - 1,
+        }
+        if self.extended:
+            headers[hd.WBE_VERSION] = self.version
+            headers[hd.WBE_ATTEMPT] = self.attempt
+            headers[hd.WBE_EPOCH] = self.epoch
+            if self.captures:
+                headers[hd.WBE_LOGS] = 1
+        if self.flow:
+            headers[hd.ROOT_ID] = self.flow
+        if self.ledger is not None:
+            headers[hd.WBE_LEDGER] = self.ledger
+        if self.limit is not time_limits.UNLIMITED:
+            headers[hd.TIMELIMIT] = [self.limit.hard, self.limit.soft]
+        if shown_arguments is not None:
+            headers |= display_headers.headers(shown_arguments)
+        if self.expires is not None:
+            headers[hd.EXPIRES] = self.expires
+        return env.Envelope(
+            pr.REQUEST, self.body, queue, self.id, self.reply_to, headers, priority,
+            persistent=persistent,
+        )  # fmt: skip
+
+    def version_error(self) -> exc.IncompatibleVersion | None:
+        """Return an error if the peer uses another version of the protocol."""
+        if self.version == hd.VERSION:
+            return None
+        return exc.IncompatibleVersion(
+            f"the protocol version of the request must be {hd.VERSION}, got"
+            f" {str(self.version)[:80]}"
+        )
+
+    @classmethod
+    def from_message(cls, message: env.Envelope) -> Request:
+        """Read a message with a validated body. Invalid headers get their defaults."""
+        headers, number = message.headers, message.number
+        ledger = str(headers[hd.WBE_LEDGER]) if hd.WBE_LEDGER in headers else None
+        limit = headers.get(hd.TIMELIMIT)
+        return cls(
+            message.correlation_id or "",
+            message.reply_to or "",
+            message.body,
+            message.extended,
+            headers.get(hd.WBE_VERSION, hd.VERSION),
+            number(hd.WBE_EPOCH, 1),
+            number(hd.WBE_ATTEMPT, 1),
+            message.text(hd.ROOT_ID) or "",
+            ledger,
+            hd.WBE_LOGS in headers,
+            _limit(limit) if limit is not None else time_limits.UNLIMITED,
+            message.seconds(hd.EXPIRES) if ledger is None else None,
+            message.redelivered,
+        )
+
+
+def _limit(value: Any) -> time_limits.TimeLimit:
+    """Return the time limits of a header, which has the hard one first. Ignore invalid ones."""
+    try:
+        hard, soft = value
+        return time_limits.read((soft, hard))
+    except (TypeError, ValueError, OverflowError):
+        return time_limits.UNLIMITED
