@@ -91,8 +91,8 @@ _WRONG: Final = {
 _PATCHES: Final[dict[str, tuple[Patch, ...]]] = {
     **tracker.DEFECTS,
     **server.DEFECTS,
-    "twice-claimed": ((ledgers.InMemory, "claim", _twice_claimed),),
-    "claims-any-epoch": ((ledgers.InMemory, "claim", _claims_any_epoch),),
+    "twice-claimed": ((ledgers.InMemory, "_claim", _twice_claimed),),
+    "claims-any-epoch": ((ledgers.InMemory, "_claim", _claims_any_epoch),),
 }
 DEFECTS: Final[dict[str, Defect]] = {
     name: Defect(text, kind, _PATCHES[name]) for name, (text, kind) in _WRONG.items()
