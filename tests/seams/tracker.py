@@ -22,8 +22,18 @@ from wbengine.engines.worker_based.discovery import finder, roster
 from wbengine.engines.worker_based.engine_side import ledger_writer
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.requests import (
+    decisions,
+    events,
+    inquiries,
+    options,
+    recovery,
+    recovery_with_ledger,
+    recovery_without_ledger,
+    tracked,
+    tracker,
+)
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import options, recovery, tracked, tracker
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.types.failure import Failure
 
@@ -292,10 +302,10 @@ class Tracker:
             self._finder,
             transition_timeout=timeout,
             ledger=ledger.digest if ledger is not None else None,
+            plain=plain,
             options=options.RequestOptions(on_worker_lost=on_worker_lost, max_resends=max_resends),  # type: ignore[arg-type]
             wall=clock.time,
         )
-        self._tracker.plain = plain
         self._tracker.separate_ledger = separate_ledger
         if capacity is not None:
             self._tracker._capacity = lambda queue: capacity  # type: ignore[method-assign, assignment]
@@ -315,10 +325,10 @@ class Tracker:
         return len(self._tracker)
 
     def requests(self) -> list[Request]:
-        return [Request(entry) for entry in self._tracker.requests.values()]
+        return [Request(entry) for entry in self._tracker._requests.values()]
 
     def request(self, id: str) -> Request | None:
-        entry = self._tracker.requests.get(id)
+        entry = self._tracker._requests.get(id)
         return Request(entry) if entry is not None else None
 
     def expect(self, flow: str, ledgers: Collection[str | None] | None) -> None:
@@ -508,12 +518,12 @@ class Tracker:
         wait.
         """
         inconsistent = []
-        for entry in self._tracker.requests.values():
+        for entry in self._tracker._requests.values():
             if entry.live == (entry.index is not None):
                 continue
             sought = any(
                 kind == tracked.LOOKUP and entry in others
-                for *_, kind, others in self._tracker.timers._heap
+                for *_, kind, others in self._tracker._timers._heap
             )
             if not (entry.live and sought):
                 inconsistent.append(Request(entry))
@@ -525,15 +535,20 @@ class Tracker:
         if len(tracked):
             return f"{list(tracked.requests.values())}"
         indexes = (
-            tracked.waiting,
-            tracked.backlog,
-            tracked.in_flight,
-            tracked.held,
-            tracked.inherited,
+            tracked._waiting,
+            tracked._backlog,
+            tracked._in_flight,
+            tracked._held,
+            tracked._inherited,
         )
-        if any(indexes) or tracked.backlog._heaps or tracked.timers or tracked.in_flight._reached:
+        if (
+            any(indexes)
+            or tracked._backlog._heaps
+            or tracked._timers
+            or tracked._in_flight._reached
+        ):
             return "a request in an index, or a timer"
-        if tracked._recovery.pending_inquiries or tracked._recovery.early_replies:
+        if tracked._inquiries or tracked._early_replies:
             return "questions or answers of nobody"
         return None
 
@@ -548,7 +563,7 @@ class Tracker:
 
         self._finder._roster._workers = made()
         self._finder._roster.queues = Queues()
-        self._tracker.held._rows = made()
+        self._tracker._held._rows = made()
 
 
 def seconds_between_questions(workers: int, period: float, *, hurry: bool) -> float:
@@ -560,11 +575,12 @@ def seconds_between_questions(workers: int, period: float, *, hurry: bool) -> fl
 @contextlib.contextmanager
 def limited_front_rows(length: int) -> Iterator[None]:
     """Limit the number of requests that are read at once after the loss of a worker."""
-    before, recovery.MAX_FRONT_ROWS = recovery.MAX_FRONT_ROWS, length  # type: ignore[misc]
+    before = recovery_with_ledger.MAX_FRONT_ROWS
+    recovery_with_ledger.MAX_FRONT_ROWS = length  # type: ignore[misc]
     try:
         yield
     finally:
-        recovery.MAX_FRONT_ROWS = before  # type: ignore[misc]
+        recovery_with_ledger.MAX_FRONT_ROWS = before  # type: ignore[misc]
 
 
 # Defects: replacements for correct code, as `(owner, name, made)`.
@@ -580,7 +596,7 @@ def _no_epoch_check(before: Any) -> Any:
 
 def _running_after_success(before: Any) -> Any:
     def on_reply(self: Any, answer: Any, receipt: Any, now: float, **how: Any) -> Any:
-        entry = self.requests.get(answer.correlation_id)
+        entry = self._requests.get(answer.correlation_id)
         late = entry is not None and entry.state in pr.STOP_STATES
         if late and answer.body["state"] == pr.RUNNING:
             entry.request.current_state = pr.RUNNING
@@ -592,17 +608,17 @@ def _running_after_success(before: Any) -> Any:
 def _time_alone(before: Any) -> Any:
     """Requests without news are resent after a while."""
 
-    def review(self: Any, now: float) -> Any:
+    def on_round(self: Any, now: float) -> Any:
         effects = before(self, now)
-        for entry in list(self._tracker.requests.values()):
+        for entry in list(self._requests.values()):
             late = entry.sent_at is not None and now - entry.sent_at > 10.0
             if late and entry.index is self._in_flight:
-                if self._tracker.ledger is None:
+                if self.ledger is None:
                     entry.next_epoch(entry.next_number)
-                effects += self._tracker.dispatch(entry, now)
+                effects += self._dispatch(entry, now)
         return effects
 
-    return review
+    return on_round
 
 
 def _same_epoch(before: Any) -> Any:
@@ -623,19 +639,21 @@ def _once_idle(before: Any) -> Any:
 
 
 def _believe_lost(before: Any) -> Any:
-    def given_twice(self: Any, entry: Any, now: float) -> Any:
-        effects = self._tracker.started(entry, None, now)
-        return effects + self._tracker.settle(entry, entry.loss(), now=now)
+    def on_event(self: Any, event: Any, now: float) -> Any:
+        if not isinstance(event, events.Redelivered):
+            return before(self, event, now)
+        entry = event.tracked
+        return [decisions.Hold(entry, None), decisions.Settle(entry, entry.loss())]
 
-    return given_twice
+    return on_event
 
 
 def _no_most(before: Any) -> Any:
-    def lose(self: Any, entry: Any, *arguments: Any, **more: Any) -> Any:
+    def is_final_loss(self: Any, entry: Any, now: float) -> Any:
         entry.resends = 0
-        return before(self, entry, *arguments, **more)
+        return before(self, entry, now)
 
-    return lose
+    return is_final_loss
 
 
 def _anything_twice(before: Any) -> Any:
@@ -658,11 +676,11 @@ def _no_grace(before: Any) -> Any:
 
 
 def _never_asks(before: Any) -> Any:
-    def ask(self: Any) -> Any:
-        self.pending_inquiries.clear()
+    def take(self: Any, reply_to: str) -> Any:
+        self.__init__()
         return []
 
-    return ask
+    return take
 
 
 def _no_refill(before: Any) -> Any:
@@ -694,29 +712,29 @@ def _late_failure(before: Any) -> Any:
 def _looks_at_all(before: Any) -> Any:
     """A heartbeat reads all owned requests."""
 
-    def on_ids(self: Any, *arguments: Any) -> Any:
-        return before(self, *arguments) if len(self._tracker.held) else []
+    def on_heartbeat(self: Any, *arguments: Any) -> Any:
+        return before(self, *arguments) if len(self._held) else []
 
-    return on_ids
+    return on_heartbeat
 
 
 DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "epoch-check": ((TrackedRequest, "refusal", _no_epoch_check),),
     "running-after-success": ((tracker.RequestTracker, "on_reply", _running_after_success),),
-    "time-alone": ((recovery.Recovery, "review", _time_alone),),
+    "time-alone": ((tracker.RequestTracker, "on_round", _time_alone),),
     "same-epoch": ((TrackedRequest, "next_number", _same_epoch),),
     "once-idle": ((recovery.Recovery, "_is_skipped_by_idle", _once_idle),),
-    "believe-lost": ((recovery.Recovery, "on_redelivered", _believe_lost),),
-    "no-most": ((recovery.Recovery, "lose", _no_most),),
+    "believe-lost": ((recovery_without_ledger.InquiryRecovery, "on_event", _believe_lost),),
+    "no-most": ((recovery.Recovery, "_is_final_loss", _no_most),),
     "anything-twice": ((options.RequestOptions, "repeats", _anything_twice),),
     "no-drop": ((tracker.RequestTracker, "on_saved", _no_drop),),
-    "no-refill": ((tracker.RequestTracker, "refill", _no_refill),),
-    "never-asks": ((recovery.Recovery, "ask", _never_asks),),
-    "revoke-is-enough": ((recovery.Recovery, "on_revoked", _revoke_is_enough),),
+    "no-refill": ((tracker.RequestTracker, "_refill", _no_refill),),
+    "never-asks": ((inquiries.Inquiries, "take", _never_asks),),
+    "revoke-is-enough": ((tracker.RequestTracker, "on_revoked", _revoke_is_enough),),
     "every-end-counts": ((TrackedRequest, "refusal", _late_failure),),
     "silence-counts-always": (
         (types.ProxyWorkerFinder, "_restart_grace", _no_grace),
         (finder.ReceptionGaps, "is_deaf", _deaf),
     ),
-    "beats-cost-all": ((recovery.Recovery, "on_ids", _looks_at_all),),
+    "beats-cost-all": ((tracker.RequestTracker, "on_heartbeat", _looks_at_all),),
 }

@@ -17,11 +17,8 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.recovery import (
-    LOOKUP_PAUSE_SECONDS,
-    UNKNOWN,
-    RowSnapshot,
-)
+from wbengine.engines.worker_based.requests.events import UNKNOWN, RowSnapshot
+from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS
 
 UTC = dt.timezone.utc
 

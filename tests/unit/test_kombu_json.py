@@ -127,8 +127,7 @@ def test_bytes_decimal_and_date_values_are_packed() -> None:
 
 
 def plain_bench(**options: Any) -> Bench:
-    bench = Bench(ledger=None, **options)
-    bench.tracker.plain = True
+    bench = Bench(ledger=None, plain=True, **options)
     bench.fleet.plain.add("q")
     return bench
 

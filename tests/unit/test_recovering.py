@@ -13,7 +13,7 @@ from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import recovery
+from wbengine.engines.worker_based.requests import events, recovery
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 
 FENCE = 2048
@@ -212,7 +212,7 @@ def test_idempotent_request_of_dead_worker_is_reopened_and_resent(bench: Heirs) 
 
 def test_unreachable_ledger_is_read_again_later(bench: Heirs) -> None:
     entry, _ = bench.left()
-    assert bench.row(entry, recovery.UNKNOWN) == []
+    assert bench.row(entry, events.UNKNOWN) == []
     assert bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
 
 

@@ -17,7 +17,8 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracker
-from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS, RowSnapshot
+from wbengine.engines.worker_based.requests.events import RowSnapshot
+from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS
 from wbengine.engines.worker_based.requests.tracked import (
     LOOKUP,
     TIMEOUT,
@@ -420,7 +421,7 @@ def test_timers_of_ended_requests_are_removed(bench: Bench) -> None:
         ended = bench.pending()
         bench.succeed(ended)
         bench.tracker.on_saved([ended.invocation])
-    assert len(bench.tracker.timers) < 1200
+    assert len(bench.tracker._timers) < 1200
     bench.succeed(entry)
     bench.tracker.on_saved([entry.invocation])
     assert bench.tracker.next_timer() is None

@@ -29,9 +29,13 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import recovery
-from wbengine.engines.worker_based.requests.recovery import UNKNOWN
-from wbengine.engines.worker_based.requests.tracked import TrackedRequest
+from wbengine.engines.worker_based.requests import recovery, tracker
+from wbengine.engines.worker_based.requests.events import UNKNOWN
+from wbengine.engines.worker_based.requests.recovery_with_ledger import (
+    MAX_FRONT_ROWS,
+    PASSED_SECONDS,
+)
+from wbengine.engines.worker_based.requests.tracked import STANDSTILL_SECONDS, TrackedRequest
 from wbengine.types.failure import Failure
 
 LATER = T0 + 2 * recovery.LOOKUP_PAUSE_SECONDS
@@ -300,7 +304,7 @@ def test_repeated_lookups_leave_one_timer() -> None:
         now += recovery.MAX_LOOKUP_PAUSE_SECONDS
         assert bench.tracker.on_timer(now) == [fx.Inspect(entry)]
         effects = bench.row(entry, ledgers.ROW_CLAIMED, now, holder="w1")
-    assert len(bench.tracker.timers) == 1
+    assert len(bench.tracker._timers) == 1
 
 
 # Requests that no worker started.
@@ -389,21 +393,21 @@ def test_resend_of_an_idempotent_request_cancels_no_copy() -> None:
 def test_request_overtaken_by_another_is_inspected(bench: Fleeting) -> None:
     left, taken = bench.pending(), bench.pending()
     bench.answer(taken, pr.RUNNING, {}, now=T0 + 5)
-    assert bench.tracker.on_round(T0 + recovery.PASSED_SECONDS) == []
-    assert bench.tracker.on_round(T0 + recovery.PASSED_SECONDS + 1) == [fx.Inspect(left)]
-    effects = bench.row(left, ledgers.ROW_OPEN, T0 + recovery.PASSED_SECONDS + 1)
+    assert bench.tracker.on_round(T0 + PASSED_SECONDS) == []
+    assert bench.tracker.on_round(T0 + PASSED_SECONDS + 1) == [fx.Inspect(left)]
+    effects = bench.row(left, ledgers.ROW_OPEN, T0 + PASSED_SECONDS + 1)
     assert sent(effects).epoch == 1
 
 
 def test_only_front_and_overtaken_requests_of_a_queue_are_inspected(bench: Fleeting) -> None:
     """Otherwise each lost worker would cost a lookup of every queued request."""
     bench.fleet.set("q", 1000, 0, AGAIN)
-    line = [bench.pending() for _ in range(recovery.MAX_FRONT_ROWS + 50)]
-    front = line[: recovery.MAX_FRONT_ROWS]
+    line = [bench.pending() for _ in range(MAX_FRONT_ROWS + 50)]
+    front = line[:MAX_FRONT_ROWS]
     assert bench.lose("w1") == [fx.Inspect(entry, "w1") for entry in front]
     bench.answer(line[-1], pr.RUNNING, {}, now=T0 + 5)
     passed = [fx.Inspect(entry) for entry in line[:-1]]
-    assert bench.tracker.on_round(T0 + recovery.PASSED_SECONDS + 1) == passed
+    assert bench.tracker.on_round(T0 + PASSED_SECONDS + 1) == passed
     bench.fleet.end("q")  # Without workers, all requests of the queue are inspected.
     assert bench.lose("w2") == [fx.Inspect(entry, "w2") for entry in line[:-1]]
 
@@ -412,8 +416,8 @@ def test_front_of_a_stalled_queue_with_free_slots_is_inspected(bench: Fleeting) 
     """The worker of the free slot may have died right after its claim."""
     bench.fleet.set("q", 4, 2)
     front, second, _ = bench.pending(), bench.pending(), bench.pending()
-    assert bench.tracker.on_round(T0 + recovery.STANDSTILL_SECONDS) == []
-    now = T0 + recovery.STANDSTILL_SECONDS + 1
+    assert bench.tracker.on_round(T0 + STANDSTILL_SECONDS) == []
+    now = T0 + STANDSTILL_SECONDS + 1
     assert bench.tracker.on_round(now) == [fx.Inspect(front), fx.Inspect(second)]
     assert bench.row(front, ledgers.ROW_OPEN, now) == []
     bench.row(second, ledgers.ROW_CLAIMED, now, holder="w9", silence=6.0)
@@ -474,7 +478,7 @@ def test_unrouted_request_is_republished_while_workers_exist() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending()
     assert bench.tracker.on_unrouted(entry, 1, T0) == []
-    assert sent(bench.tracker.on_timer(T0 + recovery.REPUBLISH_PAUSE_SECONDS)).epoch == 1
+    assert sent(bench.tracker.on_timer(T0 + tracker.REPUBLISH_PAUSE_SECONDS)).epoch == 1
     bench.tracker.on_unrouted(entry, 1, T0 + 2)
     bench.fleet.end("q")
     assert bench.tracker.on_timer(T0 + 10) == []
@@ -709,7 +713,7 @@ def test_worker_reports_are_needed_only_while_a_queue_is_stalled(bench: Fleeting
     assert not bench.tracker.needs_reports(T0)
     first, second = bench.pending(), bench.pending()
     assert not bench.tracker.needs_reports(T0 + 1)
-    assert bench.tracker.needs_reports(T0 + recovery.STANDSTILL_SECONDS + 1)
+    assert bench.tracker.needs_reports(T0 + STANDSTILL_SECONDS + 1)
     bench.answer(first, pr.RUNNING, {}, now=T0 + 6)
     assert not bench.tracker.needs_reports(T0 + 7)
     bench.succeed(second)

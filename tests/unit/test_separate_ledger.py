@@ -11,7 +11,7 @@ from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.recovery import RowSnapshot
+from wbengine.engines.worker_based.requests.events import RowSnapshot
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.types.failure import Failure
 

@@ -12,8 +12,8 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracker
+from wbengine.engines.worker_based.requests.events import RowSnapshot
 from wbengine.engines.worker_based.requests.options import RequestOptions
-from wbengine.engines.worker_based.requests.recovery import RowSnapshot
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 
 T0 = 1000.0
@@ -103,13 +103,14 @@ class Fleet:
 
 
 class Bench:
-    """Tracker with a fleet. `ledger=None` simulates a broker without a ledger."""
+    """Tracker with a fleet. `ledger=None`: no ledger; `plain`: TaskFlow's workers."""
 
     def __init__(
         self,
         *,
         ledger: str | None = "ledger-1",
         timeout: float | None = 60.0,
+        plain: bool = False,
         workers: bool = True,
         **options: Any,
     ) -> None:
@@ -121,6 +122,7 @@ class Bench:
             self.fleet,
             transition_timeout=timeout,
             ledger=ledger,
+            plain=plain,
             options=RequestOptions(max_message_size=10_000, **options),
             wall=lambda: WALL,
         )

@@ -221,9 +221,12 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             served=queue_counts.consumer_check(self._proxy.target, exchange) if interop else None,
         )
         self._tracker = RequestTracker(
-            uuid, self._finder, transition_timeout=transition_timeout, options=self._options
+            uuid,
+            self._finder,
+            transition_timeout=transition_timeout,
+            plain=interop is not None,
+            options=self._options,
         )
-        self._tracker.plain = interop is not None
         self._guards = FlowGuards()
         expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         self._writer = LedgerWriter(expiry, self._tracker, self._lock, self._guards, self._apply)
@@ -333,7 +336,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         ledger = ledgers.choose(self._ledger_place, target, result_ttl=self._options.result_ttl)
         openings = ledger.openings(target.redis) if ledger is not None else None
         self._writer.use(ledger, self._proxy.signer, openings)
-        self._tracker.ledger = ledger.digest if ledger is not None else None
+        self._tracker.use_ledger(ledger.digest if ledger is not None else None)
         self._tracker.separate_ledger = ledgers.is_separate(ledger, self._ledger_place, target)
         # Without a ledger, the clocks of the hosts are compared.
         self._finder.clocks = finder.Clocks(self._finder.missed) if ledger is None else None

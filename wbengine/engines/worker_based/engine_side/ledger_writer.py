@@ -22,7 +22,7 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import signing
 from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.recovery import UNKNOWN, RowSnapshot
+from wbengine.engines.worker_based.requests.events import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.engines.worker_based.requests.tracker import RequestTracker
 from wbengine.types import failure as ft
@@ -334,16 +334,16 @@ class LedgerWriter:
             busy.difference_update(ids)
             postponed, self._postponed = self._postponed, []
         for effect in postponed:
-            self._enqueue(effect)
+            self.perform(effect)
 
     # Thread-safe methods.
 
-    def perform(self, effect: fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude) -> None:
+    def perform(self, effect: _RowEffect) -> None:
         """Queue an operation for the writer's thread, which reports the result to the tracker."""
-        if self._rows is not None:
-            self._enqueue(effect)
-        elif isinstance(effect, fx.Revoke):  # Without a ledger, this counts as revoked.
-            self._report(self._tracker.on_revoked, effect.tracked, True)
+        with self._queue_lock:
+            if not self._closed:
+                self._queued_effects.append(effect)
+                self._start_or_wake()
 
     def withdraw(
         self, requests: Sequence[TrackedRequest], tell: Callable[[Collection[str]], None]
@@ -399,12 +399,6 @@ class LedgerWriter:
                 _remaining_drops.setdefault(self.ledger.digest, set()).update(self._failed_drops)
                 self._failed_drops = set()
             self.ledger.close()
-
-    def _enqueue(self, effect: _RowEffect) -> None:
-        with self._queue_lock:
-            if not self._closed:
-                self._queued_effects.append(effect)
-                self._start_or_wake()
 
     def _start_or_wake(self) -> None:
         if self._thread is None:

@@ -7,12 +7,12 @@ from typing import Any
 
 from wbengine import invocation
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests.tracked import TrackedRequest
+from wbengine.engines.worker_based.requests.tracked import OfRequest
 from wbengine.types import failure as ft
 
 
 @dataclass(slots=True)
-class Dispatch:
+class Dispatch(OfRequest):
     """Open the row `(tracked.id, epoch)` and publish `envelope`, unless `epoch` is outdated.
 
     Set `tracked.opened`, then set `tracked.sent_at` to the time of publishing. Call `on_unrouted`
@@ -20,33 +20,29 @@ class Dispatch:
     again with a ledger; without one, call `on_unconfirmed`.
     """
 
-    tracked: TrackedRequest
     epoch: int
     envelope: env.Envelope
 
 
 @dataclass(slots=True)
-class Settle:
+class Settle(OfRequest):
     """Report the outcome to the submitter: `done(invocation, outcome)`."""
 
-    tracked: TrackedRequest
     outcome: invocation.Outcome
 
 
 @dataclass(slots=True)
-class ForwardEvent:
+class ForwardEvent(OfRequest):
     """Forward an event of a running task."""
 
-    tracked: TrackedRequest
     event_type: str
     details: dict[str, Any]
 
 
 @dataclass(slots=True)
-class RecordStart:
+class RecordStart(OfRequest):
     """Record in the store that a worker has started a task."""
 
-    tracked: TrackedRequest
     worker: str
 
     def report(self) -> None:
@@ -55,10 +51,9 @@ class RecordStart:
 
 
 @dataclass(slots=True)
-class RecordClaim:
+class RecordClaim(OfRequest):
     """Record in the store that a worker has a task, possibly without a free slot."""
 
-    tracked: TrackedRequest
     worker: str
 
     def report(self) -> None:
@@ -67,10 +62,9 @@ class RecordClaim:
 
 
 @dataclass(slots=True)
-class RecordIncident:
+class RecordIncident(OfRequest):
     """Record with the flow that `worker` was lost with a task, or that its task is resent."""
 
-    tracked: TrackedRequest
     event: str
     worker: str | None
 
@@ -84,42 +78,36 @@ class Acknowledge:
     receipt: Any
 
 
-@dataclass(slots=True)
-class Revoke:
+class Revoke(OfRequest):
     """Remove the row if no worker has claimed it, and call `on_revoked`."""
 
-    tracked: TrackedRequest
-
 
 @dataclass(slots=True)
-class Inspect:
+class Inspect(OfRequest):
     """Read the row and call `on_row` with `lost`, the worker whose loss is the reason."""
 
-    tracked: TrackedRequest
     lost: str | None = None
 
 
 @dataclass(slots=True)
-class Reopen:
+class Reopen(OfRequest):
     """Move the row of a repeatable task from its lost owner back to OPEN.
 
     Call `on_reopened`, with the reply if the request is done. If the ledger is unavailable, the
     row is read again later.
     """
 
-    tracked: TrackedRequest
     epoch: int
 
 
 @dataclass(slots=True)
-class Conclude:
+class Conclude(OfRequest):
     """Complete a request with `failure` in place of its lost owner, and call `on_concluded`.
 
     An owner that was only frozen then does not start the request later. If the ledger is
     unavailable, or the row has another owner, the row is read again later.
     """
 
-    tracked: TrackedRequest
     holder: str
     failure: ft.Failure
 

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from wbengine import _names, invocation
@@ -59,6 +60,9 @@ _SNAPSHOT_STATES: Final[Mapping[str, snapshots.State]] = {
 
 _MAX_ERROR_LENGTH: Final = 500
 
+#: Seconds without consumption after which a queue stands still.
+STANDSTILL_SECONDS: Final = 5.0
+
 #: Sort key of a request in its queue: negative priority, then a serial number.
 Position = tuple[int, int]
 _NO_POSITION: Final[Position] = (0, 0)
@@ -88,8 +92,9 @@ class TrackedRequest:
     lost worker may have had it in this epoch; `resends`: number of resends after a loss.
 
     *Search*: `lookups`: number of checks without a known worker; `denied`: its owner reports that
-    it does not have the request; without a ledger, `suspect` is the reason of the search and
-    `search_started_at` its start.
+    it does not have the request; `absent_since`: time since which its owner does not list it;
+    `used_other_ledger`: an earlier run used another ledger than this one. Without a ledger,
+    `suspect` is the reason of the search and `search_started_at` its start.
 
     *Times*: the request may be started from `eta` until `expires_at`. `pending_outcome` applies
     once it is certain that the request does not run. `refused` is the failure that a worker
@@ -97,11 +102,12 @@ class TrackedRequest:
     """
 
     __slots__ = (
-        "_seqs", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta", "expires_at",
-        "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost", "lowest_epoch",
-        "opened", "opening", "pending_outcome", "position", "possibly_lost", "publish_count",
-        "queue", "ran", "receipt", "refused", "request", "resends", "search_started_at", "sent_at",
-        "suspect", "task_cls", "unused_epoch", "worker",
+        "_seqs", "absent_since", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta",
+        "expires_at", "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost",
+        "lowest_epoch", "opened", "opening", "pending_outcome", "position", "possibly_lost",
+        "publish_count", "queue", "ran", "receipt", "refused", "request", "resends",
+        "search_started_at", "sent_at", "suspect", "task_cls", "unused_epoch",
+        "used_other_ledger", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -129,7 +135,7 @@ class TrackedRequest:
         self.lookups = self.resends = self.publish_count = 0
         self.search_started_at = now
         self.denied = self.dispatched = self.opened = self.heard = False
-        self.ran = self.possibly_lost = self.claimed = False
+        self.ran = self.possibly_lost = self.claimed = self.used_other_ledger = False
         self.queue: str | None = None
         self.worker: str | None = None
         self.lost: str | None = None
@@ -137,6 +143,7 @@ class TrackedRequest:
         self.refused: ft.Failure | None = None
         self.suspect: str | None = None
         self.sent_at: float | None = None
+        self.absent_since: float | None = None
         self.eta: float | None = None
         self.expires_at: float | None = None
         self.receipt: Any = None
@@ -164,6 +171,15 @@ class TrackedRequest:
     def live(self) -> bool:
         """Whether the request has no outcome yet and was not forgotten."""
         return self.request.current_state not in pr.STOP_STATES and self.epoch != WITHDRAWN
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the request is checked, because it is not certain that a worker has it."""
+        return self.lookups > 0 and self.live
+
+    @property
+    def broker_priority(self) -> int:
+        return min(9, max(0, self.invocation.priority))
 
     def fresh(self, worker: str | None, seq: int) -> bool:
         """Record a message `seq` of `worker` in this epoch; return False if it is a duplicate."""
@@ -203,6 +219,12 @@ class TrackedRequest:
 
     def adopt(self, epoch: int) -> None:
         self.epoch = self.lowest_epoch = epoch
+
+    def release(self) -> None:
+        """Forget the owner, which did not start the request."""
+        self.lookups = 0
+        self.worker = self.lost = None
+        self.denied = self.claimed = False
 
     def row_to_open(self) -> Opening:
         """Return the row to open when the request is published; one object for each epoch."""
@@ -262,7 +284,7 @@ class TrackedRequest:
             correlation_id=self.id,
             reply_to=reply_to,
             headers=headers,
-            priority=min(9, max(0, call.priority)) if extended and call.priority else 0,
+            priority=self.broker_priority if extended else 0,
             persistent=ledger is None
             if options.broker_persistent is None
             else options.broker_persistent,
@@ -284,19 +306,24 @@ class TrackedRequest:
             self.born, started, ended, error,
         )  # fmt: skip
 
-    def loss(self) -> ft.Failure:
-        worker = f"worker {self.worker}" if self.worker else "the worker"
+    def loss(self, worker: str | None = None) -> ft.Failure:
+        """Return the failure after the loss of `worker` (default: the last worker)."""
+        name = worker or self.worker
+        who = f"worker {name}" if name else "the worker"
         loss_count = (
             f"; {self.resends + 1} workers were lost with this task" if self.resends else ""
         )
         return ft.Failure.from_exception(
             exc.WorkerLost(
-                f"{worker} was lost while it ran task {self.invocation.task.name!r}"
+                f"{who} was lost while it ran task {self.invocation.task.name!r}"
                 f" ({self.invocation.action}){loss_count}; whether the task took effect is unknown"
             )
         )
 
     def failure_before_start(self) -> ft.Failure:
+        """Return the failure of a request with a pending outcome that does not run."""
+        if self.ran:
+            return self.loss()
         name = self.invocation.task.name
         if self.pending_outcome == REFUSED and self.refused is not None:
             return self.refused
@@ -311,6 +338,13 @@ class TrackedRequest:
     def leave_index(self) -> None:
         if self.index is not None:
             self.index.remove(self)
+
+
+@dataclass(slots=True)
+class OfRequest:
+    """Base of values that concern one request: events, decisions and effects."""
+
+    tracked: TrackedRequest
 
 
 class RequestIndex:
@@ -398,15 +432,16 @@ class Backlog(RequestIndex):
 
 
 class InFlight(RequestIndex):
-    """The requests in queues of the broker, and how far each queue is consumed."""
+    """The requests in queues of the broker, how far each queue is consumed, and its losses."""
 
-    __slots__ = ("_reached",)
+    __slots__ = ("_last_losses", "_reached")
 
     def __init__(self) -> None:
         super().__init__()
         # By key: positions and times of consumed requests. The consumption of a request removes
         # entries with the same or a lower position.
         self._reached: dict[str, list[tuple[Position, float]]] = {}
+        self._last_losses: dict[str, float] = {}
 
     def remove(self, tracked: TrackedRequest) -> None:
         super().remove(tracked)
@@ -440,9 +475,21 @@ class InFlight(RequestIndex):
                 return True
         return False
 
-    def last_consumed_at(self, key: str) -> float:
+    def is_stalled(self, key: str, now: float) -> bool:
+        """Return whether requests wait and none was consumed for some time."""
         reached = self._reached.get(key)
-        return reached[-1][1] if reached else -math.inf
+        return (
+            now - (reached[-1][1] if reached else -math.inf) > STANDSTILL_SECONDS
+            and (oldest := self.first(key)) is not None
+            and now - oldest.request.since > STANDSTILL_SECONDS
+        )
+
+    def record_loss(self, key: str, now: float) -> None:
+        """Record that a queue lost a worker."""
+        self._last_losses[key] = now
+
+    def last_loss(self, key: str | None) -> float:
+        return self._last_losses.get(key or "", -math.inf)
 
     def is_approached(self, tracked: TrackedRequest) -> bool:
         """Return whether the queue was consumed since the request waits, but not beyond it."""

@@ -12,14 +12,15 @@ whose worker or engine was lost.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from wbengine import _names, invocation, start_times
+from wbengine import _names, invocation, start_times, states
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
@@ -28,15 +29,23 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.messages.replies import Reply
+from wbengine.engines.worker_based.requests import decisions as dc
 from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based.requests import events as ev
 from wbengine.engines.worker_based.requests import tracked as tracking
+from wbengine.engines.worker_based.requests.decisions import Decision
 from wbengine.engines.worker_based.requests.effects import Effect
+from wbengine.engines.worker_based.requests.events import Event, RowSnapshot
+from wbengine.engines.worker_based.requests.inquiries import Inquiries
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.engines.worker_based.requests.recovery import (
-    STANDSTILL_SECONDS,
+    MAX_LOOKUP_PAUSE_SECONDS,
     Recovery,
-    RowSnapshot,
+    lookup_pause,
 )
+from wbengine.engines.worker_based.requests.recovery_taskflow import TaskFlowRecovery
+from wbengine.engines.worker_based.requests.recovery_with_ledger import LedgerRecovery
+from wbengine.engines.worker_based.requests.recovery_without_ledger import InquiryRecovery
 from wbengine.engines.worker_based.requests.tracked import (
     CANCELLED,
     DUE,
@@ -44,9 +53,9 @@ from wbengine.engines.worker_based.requests.tracked import (
     EXPIRY,
     LOOKUP,
     REPUBLISH,
+    STANDSTILL_SECONDS,
     STRAY,
     TIMEOUT,
-    UNSENT,
     WARN,
     WITHDRAWN,
     TrackedRequest,
@@ -69,6 +78,18 @@ STRAY_AFTER_SECONDS: Final = 10.0
 
 #: Number of completed requests for snapshots.
 MAX_ENDED: Final = 1000
+
+#: Maximum number of stored replies for requests that are not submitted yet.
+MAX_EARLY_REPLIES: Final = 10_000
+
+#: Seconds until a message without a queue is published again.
+REPUBLISH_PAUSE_SECONDS: Final = 1.0
+
+#: Minimum interval of two heartbeats of a worker that are evaluated separately: a worker may send
+#: one heartbeat for each of its topics.
+MIN_HEARTBEAT_GAP_SECONDS: Final = 0.25
+
+_MAX_REASON_LENGTH: Final = 500
 
 #: Maximum number of names in an error message.
 _MAX_NAMED: Final = 8
@@ -93,8 +114,9 @@ class Observer(Protocol):
 class RequestTracker:
     """All requests of one executor. Not thread-safe: the owner holds a lock around every call.
 
-    `wall` returns Unix time. It is needed for `expires` and `eta` that are datetimes, and for
-    workers without a ledger.
+    :param plain: whether the workers are TaskFlow's.
+    :param wall: returns Unix time. It is needed for `expires` and `eta` that are datetimes, and
+        for workers without a ledger.
     """
 
     def __init__(
@@ -104,35 +126,45 @@ class RequestTracker:
         *,
         transition_timeout: float | None = pr.REQUEST_TIMEOUT,
         ledger: str | None = None,
+        plain: bool = False,
         options: RequestOptions = RequestOptions(),  # noqa: B008  (frozen)
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.reply_to = reply_to
-        self.offers = offers
-        self.timeout = transition_timeout
-        #: Digest of the ledger, if there is one.
-        self.ledger = ledger
+        self._offers = offers
+        self._timeout = transition_timeout
         #: Whether the ledger is separate from the broker. Then results are read from the ledger and
         #: replies only announce them: programs without access to the ledger could publish replies.
         self.separate_ledger = False
-        #: Whether the workers are TaskFlow's. Their replies have no numbers, so nothing is resent.
-        self.plain = False
-        self.options = options
-        self.wall = wall
-        self.closed: str | None = None
-        self.requests: dict[str, TrackedRequest] = {}
+        self._plain = plain
+        self._options = options
+        self._wall = wall
+        self._closed: str | None = None
+        self._requests: dict[str, TrackedRequest] = {}
         self._flows: dict[str, dict[str, TrackedRequest]] = {}
         self._order = itertools.count(1)
         # Each request is in at most one of these indexes.
-        self.waiting = tracking.RequestIndex()  # By task class.
-        self.deferred = tracking.RequestIndex()  # Until their `eta`.
-        self.backlog = tracking.Backlog()  # By queue.
-        self.in_flight = tracking.InFlight()  # By queue.
-        self.held = tracking.RequestIndex()  # By worker.
+        self._waiting = tracking.RequestIndex()  # By task class.
+        self._deferred = tracking.RequestIndex()  # Until their `eta`.
+        self._backlog = tracking.Backlog()  # By queue.
+        self._in_flight = tracking.InFlight()  # By queue.
+        self._held = tracking.RequestIndex()  # By worker.
         # Requests of earlier runs, until it is known whether a worker has them.
-        self.inherited = tracking.RequestIndex()
-        self.timers = tracking.TimerHeap()
-        self._recovery = Recovery(self)
+        self._inherited = tracking.RequestIndex()
+        self._timers = tracking.TimerHeap()
+        # Requests that are searched for in each round.
+        self._searched: dict[str, TrackedRequest] = {}
+        self._inquiries = Inquiries()
+        # Whether replies may arrive before their requests are submitted, and such replies.
+        self._inherits = False
+        self._early_replies: OrderedDict[str, tuple[env.Envelope, Any]] = OrderedDict()
+        # Ledgers of earlier runs, by the uuid of the flow.
+        self._origins: dict[str, Collection[str | None]] = {}
+        # Workers that announced their end, latest last.
+        self._ended_workers: deque[str] = deque(maxlen=1000)
+        # Time until which the engine needs frequent reports of workers.
+        self._frequent_reports_until = 0.0
+        self.use_ledger(ledger)
         self.observers: tuple[Observer, ...] = ()
         #: Number of dropped replies by reason: unknown, late, duplicate, reordered, old_epoch,
         #: unexpected, unreadable, misaddressed.
@@ -141,7 +173,16 @@ class RequestTracker:
         self.ended: deque[tuple[Any, ...]] = deque(maxlen=MAX_ENDED)
 
     def __len__(self) -> int:
-        return len(self.requests)
+        return len(self._requests)
+
+    def use_ledger(self, digest: str | None) -> None:
+        """Set the ledger of all further requests, and the rules for uncertain requests."""
+        #: Digest of the ledger, if there is one.
+        self.ledger = digest
+        rules: type[Recovery] = InquiryRecovery if digest is None else LedgerRecovery
+        self._recovery = (TaskFlowRecovery if self._plain else rules)(
+            self._offers, self._options, self._in_flight, self._inherited, self._ended_workers
+        )
 
     # Submitting and routing.
 
@@ -154,28 +195,32 @@ class RequestTracker:
 
         :raises Duplicate: if this action of this attempt of the atom is already tracked.
         """
-        if call.recovered:
-            return self._recovery.recover(call, done, now)
-        tracked = self.admit(call, done, now)
-        if self.closed is not None:
-            return self.settle_abandoned(tracked, self.closed)
-        if self._recovery.early_replies and tracked.id in self._recovery.early_replies:
+        tracked = self._admit(call, done, now)
+        if self._closed is not None:
+            return self._settle_abandoned(tracked, self._closed)
+        if call.recovered and (used := self._origins.get(tracked.flow, (self.ledger,))):
+            tracked.used_other_ledger = any(ledger != self.ledger for ledger in used)
+            # An earlier run has failed each request whose times are not valid.
+            with contextlib.suppress(TypeError, ValueError):
+                self._read_times(tracked, now)
+            return self._handle(ev.Inherited(tracked), now)
+        if self._early_replies and tracked.id in self._early_replies:
             # An earlier run sent this request, and its record was lost. The reply is already here.
-            effects = self._recovery.process_early_reply(tracked, now)
-            return effects + self.route(tracked, now) if tracked.live else effects
+            effects = self._accept_early_reply(tracked, now)
+            return effects + self._route(tracked, now) if tracked.live else effects
         task = call.task
         if task.eta is not None or task.expires is not None:
-            return self.keep_times(tracked, now) or self.route(tracked, now)
-        return self.route(tracked, now)
+            return self._keep_times(tracked, now) or self._route(tracked, now)
+        return self._route(tracked, now)
 
-    def admit(
+    def _admit(
         self, call: invocation.Invocation, done: invocation.Done, now: float
     ) -> TrackedRequest:
-        tracked = TrackedRequest(call, done, self.timeout, now)
-        if tracked.id in self.requests:
+        tracked = TrackedRequest(call, done, self._timeout, now)
+        if tracked.id in self._requests:
             raise exc.Duplicate(f"request {tracked.request!r} is already tracked")
         call.ticket = tracked
-        self.requests[tracked.id] = tracked
+        self._requests[tracked.id] = tracked
         flow = self._flows.get(tracked.flow)
         if flow is None:
             self._flows[tracked.flow] = {tracked.id: tracked}
@@ -183,115 +228,118 @@ class RequestTracker:
             flow[tracked.id] = tracked
         return tracked
 
-    def route(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+    def _route(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if tracked.pending_outcome is not None or (
             tracked.expires_at is not None and now >= tracked.expires_at
         ):
             if tracked.dispatched:
-                self.wait(tracked, now)
+                self._wait(tracked, now)
             return self._expire(tracked, now)
         if tracked.eta is not None and now < tracked.eta:
-            self.deferred.put("", tracked)
-            self.timers.set(tracked.eta, DUE, tracked)
+            self._deferred.put("", tracked)
+            self._timers.set(tracked.eta, DUE, tracked)
             return []
-        queue = self.offers.queue_for(tracked.task_cls, self.load)
+        queue = self._offers.queue_for(tracked.task_cls, self._load)
         if queue is None:
-            self.wait(tracked, now)
+            self._wait(tracked, now)
             return []
         if (
             self.ledger is None
             and tracked.queue is not None
             and tracked.unused_epoch > tracked.epoch
         ):
-            return self._recovery.route_again(tracked, queue, now)
+            if queue != tracked.queue:
+                return self._handle(ev.Moved(tracked), now)
+            self._rejoin(tracked, queue, now)
+            return []
         tracked.request.transition(pr.PENDING)
         tracked.queue = queue
         tracked.position = (-tracked.invocation.priority, next(self._order))
-        if self.in_flight.count(queue) >= self._capacity(queue):
-            self.backlog.put(queue, tracked)
+        if self._in_flight.count(queue) >= self._capacity(queue):
+            self._backlog.put(queue, tracked)
             return []
-        return self.dispatch(tracked, now)
+        return self._dispatch(tracked, now)
 
-    def load(self, queue: str) -> int:
-        return self.in_flight.count(queue) + self.backlog.count(queue)
+    def _load(self, queue: str) -> int:
+        return self._in_flight.count(queue) + self._backlog.count(queue)
 
     def _capacity(self, queue: str) -> int:
-        served = MAX_IN_BROKER_PER_SLOT * self.offers.slots(queue)
+        served = MAX_IN_BROKER_PER_SLOT * self._offers.slots(queue)
         return served if served > MAX_IN_BROKER else MAX_IN_BROKER
 
-    def wait(self, tracked: TrackedRequest, now: float) -> None:
+    def _wait(self, tracked: TrackedRequest, now: float) -> None:
         if self.ledger is not None or tracked.unused_epoch <= tracked.epoch:
             # Without a ledger, its message may wait in that queue, and need not be resent.
             tracked.queue = None
         if tracked.dispatched and self.ledger is not None:
-            self.timers.set(now + STRAY_AFTER_SECONDS, STRAY, tracked)
-        self.waiting.put(tracked.task_cls, tracked)
-        self.start_clock(tracked, now)
-        if self.timeout is None or self.timeout > WARN_AFTER_SECONDS:
-            self.timers.set(now + WARN_AFTER_SECONDS, WARN, tracked)
+            self._timers.set(now + STRAY_AFTER_SECONDS, STRAY, tracked)
+        self._waiting.put(tracked.task_cls, tracked)
+        self._start_clock(tracked, now)
+        if self._timeout is None or self._timeout > WARN_AFTER_SECONDS:
+            self._timers.set(now + WARN_AFTER_SECONDS, WARN, tracked)
 
-    def start_clock(self, tracked: TrackedRequest, now: float) -> None:
+    def _start_clock(self, tracked: TrackedRequest, now: float) -> None:
         tracked.request.since = now
-        if self.timeout is not None:
-            self.timers.set(now + self.timeout, TIMEOUT, tracked)
+        if self._timeout is not None:
+            self._timers.set(now + self._timeout, TIMEOUT, tracked)
 
-    def dispatch(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+    def _dispatch(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         assert tracked.queue is not None
         try:
             envelope = tracked.envelope(
                 self.reply_to,
-                self.options,
-                extended=self.offers.uses_extended_protocol(tracked.queue),
+                self._options,
+                extended=self._offers.uses_extended_protocol(tracked.queue),
                 ledger=self.ledger,
             )
         except Exception as error:  # An invalid argument fails only its own task.
-            return self.settle(tracked, ft.Failure.from_exception(error), now=now)
+            return self._settle(tracked, ft.Failure.from_exception(error), now=now)
         if tracked.expires_at is not None and self.ledger is None:
-            envelope.headers[hd.EXPIRES] = self.wall() + tracked.expires_at - now
+            envelope.headers[hd.EXPIRES] = self._wall() + tracked.expires_at - now
         tracked.sent_at = None  # Set when the new message is published.
-        is_resend = tracked.index is self.in_flight
+        is_resend = tracked.index is self._in_flight
         tracked.dispatched, tracked.unused_epoch = True, tracked.epoch + 1
-        self.in_flight.put(tracked.queue, tracked)
+        self._in_flight.put(tracked.queue, tracked)
         if not is_resend:  # A resend does not restart the timeout.
-            self.start_clock(tracked, now)
+            self._start_clock(tracked, now)
         return [fx.Dispatch(tracked, tracked.epoch, envelope)]
 
-    def refill(self, queue: str, now: float) -> list[Effect]:
+    def _refill(self, queue: str, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        while self.closed is None and (tracked := self.backlog.first(queue)) is not None:
-            if self.in_flight.count(queue) >= self._capacity(queue):
+        while self._closed is None and (tracked := self._backlog.first(queue)) is not None:
+            if self._in_flight.count(queue) >= self._capacity(queue):
                 break
-            effects += self.dispatch(tracked, now)
+            effects += self._dispatch(tracked, now)
         return effects
 
     def on_workers_gained(self, names: Iterable[str], now: float) -> list[Effect]:
         effects: list[Effect] = []
         for name in names:
-            for tracked in self.waiting.get(name):
+            for tracked in self._waiting.get(name):
                 tracked.leave_index()
-                effects += self.route(tracked, now)
+                effects += self._route(tracked, now)
         return effects
 
-    def keep_times(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+    def _keep_times(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         """Store `eta` and `expires`; if they are not valid, settle the request as failed."""
         try:
-            self.read_times(tracked, now)
+            self._read_times(tracked, now)
         except (TypeError, ValueError) as error:
-            return self.settle(tracked, ft.Failure.from_exception(error), now=now)
+            return self._settle(tracked, ft.Failure.from_exception(error), now=now)
         if tracked.expires_at is not None:
-            self.timers.set(tracked.expires_at, EXPIRY, tracked)
+            self._timers.set(tracked.expires_at, EXPIRY, tracked)
         return []
 
-    def read_times(self, tracked: TrackedRequest, now: float) -> None:
+    def _read_times(self, tracked: TrackedRequest, now: float) -> None:
         task = tracked.invocation.task
         if tracked.invocation.action != invocation.EXECUTE:
             return  # Times do not apply to a revert.
         if task.eta is not None:
             label = f"eta of task {task.name!r}"
-            tracked.eta = start_times.moment(task.eta, label, now, self.wall())
+            tracked.eta = start_times.moment(task.eta, label, now, self._wall())
         if task.expires is not None:
             label = f"expires of task {task.name!r}"
-            tracked.expires_at = start_times.moment(task.expires, label, now, self.wall())
+            tracked.expires_at = start_times.moment(task.expires, label, now, self._wall())
 
     # Replies.
 
@@ -309,12 +357,13 @@ class RequestTracker:
             self.ignored["misaddressed"] += 1
             LOG.warning("refused a reply to %.80r, which is not this engine", answer.routing_key)
             return [fx.Acknowledge(receipt)]
-        tracked = self.requests.get(answer.correlation_id or "")
+        tracked = self._requests.get(answer.correlation_id or "")
         reason = tracked.refusal(answer) if tracked is not None else "unknown"
         if tracked is None or reason is not None:
             return self._on_dropped_reply(tracked, reason or "unknown", answer, receipt, now)
         if hd.WBE_LOST in answer.headers and answer.body["state"] == pr.FAILURE:
-            effects = self._recovery.on_redelivered(tracked, answer, now)
+            epoch = answer.number(hd.WBE_EPOCH, tracked.epoch)
+            effects = self._report(ev.Redelivered(tracked, epoch), now)
             return [*effects, fx.Acknowledge(receipt)]
         ends = answer.body["state"] in pr.STOP_STATES
         if ends and self.separate_ledger and not stored:
@@ -324,12 +373,12 @@ class RequestTracker:
         # The reply to an inquiry contains the start time if the request runs.
         waits = hd.WBE_ASK in answer.headers and hd.WBE_STARTED not in answer.headers
         worker = answer.text(hd.WBE_WORKER)
-        effects = self.started(tracked, worker, now, ends, waits=waits)
+        effects = self._started(tracked, worker, now, ends, waits=waits)
         if tracked.lookups and (self.ledger is None or hd.WBE_ASK in answer.headers):
             tracked.lookups = 0
         if ends:
             tracked.receipt = receipt
-            return effects + self.settle(
+            return effects + self._settle(
                 tracked,
                 Reply.from_message(answer).value(),
                 started=answer.seconds(hd.WBE_STARTED),
@@ -354,9 +403,9 @@ class RequestTracker:
         now: float,
     ) -> list[Effect]:
         if tracked is not None and tracked.live and hd.WBE_ASK in answer.headers:
-            return [*self._recovery.on_report(tracked, answer, now), fx.Acknowledge(receipt)]
-        if tracked is None and self._recovery.inherits and answer.body["state"] in pr.STOP_STATES:
-            return self._recovery.keep_early_reply(answer, receipt)
+            return [*self._on_report(tracked, answer, now), fx.Acknowledge(receipt)]
+        if tracked is None and self._inherits and answer.body["state"] in pr.STOP_STATES:
+            return self._keep_early_reply(answer, receipt)
         self.ignored[reason] += 1
         LOG.debug(
             "ignored %s for request %s (epoch %s, worker %s): %s",
@@ -365,7 +414,40 @@ class RequestTracker:
         )  # fmt: skip
         return [fx.Acknowledge(receipt)]
 
-    def started(
+    def _on_report(self, tracked: TrackedRequest, answer: env.Envelope, now: float) -> list[Effect]:
+        """Handle a report of a worker about whether it has a request of this engine.
+
+        Number 0 marks a report without an inquiry: another worker has claimed the request, or its
+        replies have another address.
+        """
+        number, worker = answer.number(hd.WBE_ASK), answer.text(hd.WBE_WORKER)
+        if answer.body["state"] == pr.RUNNING:
+            if number != tracked.number or not tracked.is_current_reply(answer):
+                return []
+            tracked.lookups = 0
+            has_started = tracked.claimed and hd.WBE_STARTED in answer.headers
+            return self._began(tracked, worker) if has_started else []
+        if number not in (0, tracked.number):
+            return []
+        return self._report(ev.Denied(tracked, worker) if number else ev.ClaimRefused(tracked), now)
+
+    def _keep_early_reply(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
+        if answer.correlation_id in self._early_replies:
+            return [fx.Acknowledge(receipt)]
+        self._early_replies[answer.correlation_id or ""] = answer, receipt
+        if len(self._early_replies) > MAX_EARLY_REPLIES:
+            return [fx.Acknowledge(self._early_replies.popitem(last=False)[1][1])]
+        return []
+
+    def _accept_early_reply(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+        if tracked.id not in self._early_replies:
+            return []
+        answer, receipt = self._early_replies.pop(tracked.id)
+        if self.ledger is None:  # Any result of this attempt is valid.
+            tracked.adopt(answer.number(hd.WBE_EPOCH, tracked.epoch))
+        return self.on_reply(answer, receipt, now)
+
+    def _started(
         self,
         tracked: TrackedRequest,
         worker: str | None,
@@ -381,32 +463,33 @@ class RequestTracker:
         """
         request = tracked.request
         if request.current_state == pr.RUNNING:
-            return self.began(tracked, worker) if tracked.claimed and not (waits or ends) else []
+            return self._began(tracked, worker) if tracked.claimed and not (waits or ends) else []
         if request.current_state == pr.WAITING:
             request.transition(pr.PENDING)
         request.transition(pr.RUNNING)
         tracked.ran = True
-        queue = tracked.queue if tracked.index is self.in_flight else None
+        queue = tracked.queue if tracked.index is self._in_flight else None
         if queue is not None:
-            self.in_flight.record_consumed(tracked, now)
+            self._in_flight.record_consumed(tracked, now)
         else:
             tracked.leave_index()
         if worker is not None and ends:
             tracked.worker = worker
-            self.offers.watch(worker)
+            self._offers.watch(worker)
         elif worker is not None:
-            self.hold(tracked, worker)
-        elif self.plain and not ends and tracked.queue is not None:
-            self.held.put(anonymous_key(tracked.queue), tracked)
-        effects = self.refill(queue, now) if queue is not None else []
+            self._hold(tracked, worker)
+        elif self._plain and not ends and tracked.queue is not None:
+            self._held.put(anonymous_key(tracked.queue), tracked)
+        effects = self._refill(queue, now) if queue is not None else []
         if worker is not None and not ends:
             tracked.claimed = waits
-            effects += self._report_taken(tracked, worker) if waits else self.began(tracked, worker)
+            report = self._report_taken if waits else self._began
+            effects += report(tracked, worker)
         if tracked.pending_outcome == CANCELLED and not ends:
-            effects += self.cancellations([tracked], worker or env.ALL_WORKERS)
+            effects += self._cancellations([tracked], worker or env.ALL_WORKERS)
         return effects
 
-    def began(self, tracked: TrackedRequest, worker: str | None) -> list[Effect]:
+    def _began(self, tracked: TrackedRequest, worker: str | None) -> list[Effect]:
         tracked.claimed = False
         if worker is not None and hasattr(tracked.invocation.events, "began"):
             return [fx.RecordStart(tracked, worker)]
@@ -417,15 +500,15 @@ class RequestTracker:
             return [fx.RecordClaim(tracked, worker)]
         return []
 
-    def hold(self, tracked: TrackedRequest, worker: str, silence: float = 0.0) -> None:
+    def _hold(self, tracked: TrackedRequest, worker: str, silence: float = 0.0) -> None:
         tracked.worker = worker
-        self.held.put(worker, tracked)
-        self.offers.watch(worker, silence)
+        self._held.put(worker, tracked)
+        self._offers.watch(worker, silence)
 
     def holds(self, worker: str) -> bool:
-        return self.held.count(worker) > 0
+        return self._held.count(worker) > 0
 
-    def settle(
+    def _settle(
         self,
         tracked: TrackedRequest,
         value: Any,
@@ -436,7 +519,7 @@ class RequestTracker:
     ) -> list[Effect]:
         ran = tracked.state == pr.RUNNING
         tracked.request.transition(pr.FAILURE if isinstance(value, ft.Failure) else pr.SUCCESS)
-        queue = tracked.queue if tracked.index is self.in_flight else None
+        queue = tracked.queue if tracked.index is self._in_flight else None
         tracked.leave_index()
         worker = (tracked.worker or tracked.queue) if ran else None
         outcome = invocation.Outcome(value, worker or LOCAL, started, ended)
@@ -445,7 +528,7 @@ class RequestTracker:
         for observer in self.observers:
             observer.settled(tracked, outcome, now - tracked.born)
         effects: list[Effect] = [fx.Settle(tracked, outcome)]
-        return effects + self.refill(queue, now) if queue is not None else effects
+        return effects + self._refill(queue, now) if queue is not None else effects
 
     def on_saved(self, calls: Iterable[invocation.Invocation]) -> list[Effect]:
         """Forget requests with saved outcomes, drop their rows and acknowledge their replies."""
@@ -454,7 +537,7 @@ class RequestTracker:
             tracked = call.ticket
             if not isinstance(tracked, TrackedRequest) or tracked.live:
                 continue
-            if tracked.id not in self.requests:
+            if tracked.id not in self._requests:
                 continue
             self._remove(tracked)
             call.ticket = None
@@ -463,12 +546,12 @@ class RequestTracker:
             if tracked.receipt is not None:
                 effects.append(fx.Acknowledge(tracked.receipt))
                 tracked.receipt = None
-        self.timers.tidy(len(self.requests))
+        self._timers.tidy(len(self._requests))
         return effects
 
     def _remove(self, tracked: TrackedRequest) -> None:
         flow = tracked.flow
-        del self.requests[tracked.id]
+        del self._requests[tracked.id]
         row = self._flows[flow]
         del row[tracked.id]
         if not row:
@@ -477,12 +560,12 @@ class RequestTracker:
     # Time.
 
     def next_timer(self) -> float | None:
-        return self.timers.next()
+        return self._timers.next()
 
     def on_timer(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         warned: set[str] = set()
-        for kind, tracked in self.timers.due(now):
+        for kind, tracked in self._timers.due(now):
             if kind == WARN:
                 if tracked.state == pr.WAITING and tracked.task_cls not in warned:
                     warned.add(tracked.task_cls)  # Thousands of requests may wait for one reason.
@@ -491,75 +574,87 @@ class RequestTracker:
                 effects += self._on_due(kind, tracked, now)
             elif tracked.request.expired_at(now):
                 effects += self._check_timeout(tracked, now)
-        return effects + self._recovery.ask() if self._recovery.pending_inquiries else effects
+        return effects + self.ask()
 
     def _on_due(self, kind: str, tracked: TrackedRequest, now: float) -> list[Effect]:
         if kind == LOOKUP:
-            return self._recovery.on_lookup_due(tracked, now)
+            return self._handle(ev.CheckDue(tracked), now) if tracked.lookups else []
         if kind == EXPIRY:
             return self._expire(tracked, now)
         if kind == REPUBLISH:
-            return self._recovery.republish(tracked, now)
+            return self._republish(tracked, now)
         if kind == DUE:
-            if tracked.index is not self.deferred:
+            if tracked.index is not self._deferred:
                 return []
             tracked.leave_index()
-            return self.route(tracked, now)
-        if tracked.index is not self.waiting or not tracked.dispatched:
+            return self._route(tracked, now)
+        if tracked.index is not self._waiting or not tracked.dispatched:
             return []
         waited = now - tracked.request.since
-        self.timers.set(now + max(STRAY_AFTER_SECONDS, min(60.0, waited)), STRAY, tracked)
+        self._timers.set(now + max(STRAY_AFTER_SECONDS, min(60.0, waited)), STRAY, tracked)
         return [fx.Inspect(tracked)]
 
     def _check_timeout(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         request = tracked.request
-        missed = self.offers.missed(request.since, now)
+        missed = self._offers.missed(request.since, now)
         if missed and request.timeout is not None:
             request.since += missed  # The engine received no reports in this time.
             if not request.expired_at(now):
-                self.timers.set(request.since + request.timeout, TIMEOUT, tracked)
+                self._timers.set(request.since + request.timeout, TIMEOUT, tracked)
                 return []
-        if tracked.index is self.inherited:
-            return self._recovery.on_inherited_timeout(tracked, now)
+        if tracked.index is self._inherited:
+            queue = self._offers.queue_for(tracked.task_cls, self._load)
+            if queue is not None and self._offers.slots(queue) and not self._offers.free(queue):
+                # The workers are busy, and may not have received the request yet.
+                self._start_final_timeout(tracked, now)
+                return []
+            return self._handle(ev.TimedOut(tracked), now)
         if tracked.sent_at is not None and tracked.sent_at - request.since > STANDSTILL_SECONDS:
             remaining = tracked.sent_at + 2 * STANDSTILL_SECONDS - now
             if remaining > 0:  # The request was resent recently.
-                self.timers.set(now + remaining, TIMEOUT, tracked)
+                self._timers.set(now + remaining, TIMEOUT, tracked)
                 return []
         if not tracked.dispatched and tracked.state == pr.WAITING:
-            return self.time_out(tracked, now)
-        if tracked.index is self.backlog or (
-            tracked.index is self.in_flight and self._queue_progresses(tracked, now)
+            return self._time_out(tracked, now)
+        if tracked.index is self._backlog or (
+            tracked.index is self._in_flight and self._queue_progresses(tracked, now)
         ):
-            self.start_clock(tracked, now)
+            self._start_clock(tracked, now)
             return []
-        return [fx.Revoke(tracked)]
+        return self._handle(ev.TimedOut(tracked), now)
+
+    def _start_final_timeout(self, tracked: TrackedRequest, now: float) -> None:
+        request = tracked.request
+        request.transition(pr.PENDING)
+        request.timeout = float(pr.REQUEST_TIMEOUT) if self._timeout is None else self._timeout
+        request.since = now
+        self._timers.set(now + request.timeout, TIMEOUT, tracked)
 
     def _queue_progresses(self, tracked: TrackedRequest, now: float) -> bool:
         """Return whether a request waits only for other requests. Its timeout then restarts."""
         queue = tracked.queue
-        if queue is None or not self.offers.slots(queue):
+        if queue is None or not self._offers.slots(queue):
             return False
-        if self.plain:  # Plain workers do not report their number of slots.
-            return self.held.count(anonymous_key(queue)) > 0
-        if not self.offers.free(queue):
+        if self._plain:  # Plain workers do not report their number of slots.
+            return self._held.count(anonymous_key(queue)) > 0
+        if not self._offers.free(queue):
             return True
         sent = tracked.sent_at or 0.0
-        if now - sent < 2 * self.offers.period and not self.offers.rounds(queue, sent):
+        if now - sent < 2 * self._offers.period and not self._offers.rounds(queue, sent):
             return True  # The last report of free slots is older than this request.
         # A slot may be free for a moment between two tasks. Then consumption advances towards this
         # request.
-        return self.in_flight.is_approached(tracked)
+        return self._in_flight.is_approached(tracked)
 
     def on_unsent(self, tracked: TrackedRequest, error: BaseException, now: float) -> list[Effect]:
         """Fail a request that cannot be published for a reason other than a broker failure."""
         if not tracked.live:
             return []
-        return self.settle(tracked, ft.Failure.from_exception(error), now=now)
+        return self._settle(tracked, ft.Failure.from_exception(error), now=now)
 
-    def time_out(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+    def _time_out(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if tracked.ran:
-            return self.settle(tracked, tracked.loss(), now=now)
+            return self._settle(tracked, tracked.loss(), now=now)
         # Without a ledger, a worker may still run a published message. If an earlier run may have
         # sent the request, its epochs are unknown. In both cases the request may have started.
         certain = not tracked.dispatched or (
@@ -567,21 +662,16 @@ class RequestTracker:
         )
         kind = exc.NeverStarted if certain else exc.RequestTimeout
         error = kind(self._why_waiting(tracked, now))
-        return self.settle(tracked, ft.Failure.from_exception(error), now=now)
+        return self._settle(tracked, ft.Failure.from_exception(error), now=now)
 
     def _why_waiting(self, tracked: TrackedRequest, now: float) -> str:
         name, waited = tracked.invocation.task.name, now - tracked.request.since
-        why = _why_no_worker(self.offers, tracked.task_cls)
+        why = _why_no_worker(self._offers, tracked.task_cls)
         if tracked.queue is not None and tracked.state == pr.PENDING:
             why = f"the workers of {tracked.queue!r} offer it, but none has started it"
         return f"task {name!r} has waited {waited:.1f} s: {why}"
 
-    # Uncertain requests: see `recovery`.
-
-    @property
-    def is_searching(self) -> bool:
-        """Whether reports of workers are urgent, because a request is searched for."""
-        return bool(self._recovery.suspects)
+    # Earlier runs.
 
     def expect(self, flow: str, used: Collection[str | None] | None) -> None:
         """Prepare for requests of earlier runs of a flow, which have rows in the ledgers `used`.
@@ -589,71 +679,285 @@ class RequestTracker:
         None in `used` represents requests without a ledger. If `used` is None, the earlier runs
         used the present ledger.
         """
-        self._recovery.expect(flow, used)
+        if used is None:
+            self._origins.pop(flow, None)
+        else:
+            self._origins[flow] = used
 
     def inherit(self, reply_to: str) -> None:
         """Take over the name of an earlier tracker, and the replies to it."""
-        self._recovery.inherit(reply_to)
+        self.reply_to = reply_to
+        self._inherits = True
 
     def disown(self, flow: str | None = None) -> None:
         """Forget all requests (of one flow) without a result: another engine continues the flow."""
-        self._recovery.disown(flow)
+        for tracked in self._all_of(flow):
+            self.forget(tracked)
+        if flow is None:
+            self._early_replies.clear()
+            self._origins.clear()
+        else:
+            self._origins.pop(flow, None)
 
-    def ask(self) -> list[Effect]:
-        """Send the collected inquiries to workers in few messages."""
-        return self._recovery.ask()
+    # Workers.
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether reports of workers are urgent, because a request is searched for."""
+        return bool(self._searched)
 
     def needs_reports(self, now: float) -> bool:
         """Return whether frequent reports of workers could show why requests wait."""
-        return self._recovery.needs_reports(now)
+        if now < self._frequent_reports_until or self._waiting:
+            return True
+        return any(self._in_flight.is_stalled(queue, now) for queue in self._in_flight.names())
 
     def on_round(self, now: float) -> list[Effect]:
         """Check requests that were sent but not started, once per round of heartbeats.
 
         Cost: at most O(requests in the broker).
         """
-        return self._recovery.review(now)
+        effects = self._apply(self._recovery.review_inherited(now), now)
+        for tracked in list(self._searched.values()):
+            if tracked.in_doubt:
+                effects += self._handle(ev.RoundEnded(tracked), now)
+            if not tracked.in_doubt:
+                del self._searched[tracked.id]
+        for queue in self._in_flight.names():
+            effects += self._apply(self._recovery.review_queue(queue, now), now)
+        for queue in self._backlog.names():
+            # Earlier requests of the queue may have been removed.
+            effects += self._refill(queue, now)
+        return effects + self.ask()
 
     def on_heartbeat(self, worker: str, ids: Collection[str], now: float) -> list[Effect]:
         """Handle the list of requests that a worker runs for this engine.
 
         A request that is missing in two heartbeats is checked, because its reply may be lost.
         """
-        return self._recovery.on_ids(worker, ids, now)
+        effects: list[Effect] = []
+        for tracked in self._held.get(worker):
+            if tracked.id in ids:
+                tracked.absent_since = None
+                if tracked.pending_outcome == CANCELLED:
+                    effects += self._cancellations([tracked], worker)
+            elif tracked.absent_since is None:
+                tracked.absent_since = now
+            elif now - tracked.absent_since >= MIN_HEARTBEAT_GAP_SECONDS and not tracked.lookups:
+                tracked.absent_since = None
+                effects += self._handle(ev.Absent(tracked), now)
+        return effects + self.ask()
 
     def on_workers_lost(self, workers: Iterable[TopicWorker], now: float) -> list[Effect]:
-        """Handle workers that stopped or were lost."""
-        return self._recovery.on_lost(workers, now)
+        """Handle workers that stopped or were lost.
+
+        A request that such a worker claimed and did not complete is lost: it may have taken effect.
+        Unclaimed requests remain for the other workers of the queue, or are routed again if there
+        are none.
+        """
+        effects: list[Effect] = []
+        for worker in workers:
+            name = worker.identity if isinstance(worker.identity, str) else None
+            claimed_requests = self._held.get(name or anonymous_key(worker.queue))
+            is_unserved = self._offers.slots(worker.queue) == 0
+            self._in_flight.record_loss(worker.queue, now)
+            if name is not None and worker.announced_end:
+                self._ended_workers.append(name)
+            for tracked in claimed_requests:
+                effects += self._handle(ev.OwnerLost(tracked, name), now)
+            if is_unserved:
+                while waiting := self._backlog.first(worker.queue):
+                    effects += self._reroute(waiting, now)
+            decisions = self._recovery.on_queue_lost_worker(worker.queue, name, is_unserved)
+            effects += self._apply(decisions, now)
+        return effects
+
+    # Results of publishing, and of operations on rows.
 
     def on_unrouted(self, tracked: TrackedRequest, epoch: int, now: float) -> list[Effect]:
         """Handle a `Dispatch` for which the broker had no queue: no worker receives the message."""
-        return self._recovery.on_unrouted(tracked, epoch, now)
+        if tracked.live and tracked.epoch == epoch and tracked.index is self._in_flight:
+            tracked.sent_at = None
+            self._timers.set(now + REPUBLISH_PAUSE_SECONDS, REPUBLISH, tracked)
+        return []
+
+    def _republish(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+        if tracked.index is not self._in_flight or tracked.sent_at is not None:
+            return []
+        assert tracked.queue is not None
+        if self._offers.slots(tracked.queue):
+            return self._dispatch(tracked, now)
+        # `on_workers_lost` routes it again.
+        self._timers.set(now + REPUBLISH_PAUSE_SECONDS, REPUBLISH, tracked)
+        return []
 
     def on_unconfirmed(self, tracked: TrackedRequest, epoch: int, now: float) -> list[Effect]:
         """Handle a `Dispatch` that the broker neither confirmed nor refused."""
-        return self._recovery.on_unconfirmed(tracked, epoch, now)
+        if tracked.epoch != epoch or tracked.index is not self._in_flight:
+            return []
+        return self._report(ev.Unconfirmed(tracked), now)
 
     def on_row(
-        self, tracked: TrackedRequest, seen: RowSnapshot, now: float, lost: str | None = None
+        self, tracked: TrackedRequest, row: RowSnapshot, now: float, lost: str | None = None
     ) -> list[Effect]:
         """Handle the row that an `Inspect` read, with the `lost` of the `Inspect`."""
-        return self._recovery.on_row(tracked, seen, now, lost)
+        return self._report(ev.RowRead(tracked, row, lost), now)
 
     def on_revoked(self, tracked: TrackedRequest, revoked: bool, now: float) -> list[Effect]:
         """Handle the result of a `Revoke`: False if the row is claimed or does not exist."""
-        return self._recovery.on_revoked(tracked, revoked, now)
+        return self._report(ev.RowRevoked(tracked, revoked), now)
 
     def on_reopened(
-        self, tracked: TrackedRequest, answer: env.Envelope | None, now: float
+        self, tracked: TrackedRequest, reply: env.Envelope | None, now: float
     ) -> list[Effect]:
         """Handle the result of a `Reopen`, with the reply if the request is done."""
-        return self._recovery.on_reopened(tracked, answer, now)
+        return self._report(ev.RowReopened(tracked, reply), now)
 
     def on_concluded(
         self, tracked: TrackedRequest, failure: ft.Failure, now: float
     ) -> list[Effect]:
         """Handle a successful `Conclude`: the lost worker can no longer change the result."""
-        return self._recovery.on_concluded(tracked, failure, now)
+        return self._report(ev.RowConcluded(tracked, failure), now)
+
+    # Decisions.
+
+    def ask(self) -> list[Effect]:
+        """Send the collected inquiries to workers in few messages."""
+        return self._inquiries.take(self.reply_to) if self._inquiries else []
+
+    def _report(self, event: Event, now: float) -> list[Effect]:
+        return self._handle(event, now) + self.ask() if event.tracked.live else []
+
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        return self._apply(self._recovery.on_event(event, now), now)
+
+    def _apply(self, decisions: Iterable[Decision], now: float) -> list[Effect]:
+        """Apply decisions, in order. Those about requests that have ended have no effect."""
+        effects: list[Effect] = []
+        for decision in decisions:
+            if decision.tracked.live:
+                effects += self._perform(decision, decision.tracked, now)
+        return effects
+
+    def _perform(self, decision: Decision, tracked: TrackedRequest, now: float) -> list[Effect]:
+        match decision:
+            case fx.Inspect() | fx.Revoke() | fx.Reopen() | fx.Conclude():
+                return [decision]
+            case dc.Hold(_, worker, silence):
+                effects = self._started(tracked, worker, now, waits=worker is not None)
+                if worker is not None and (tracked.worker != worker or silence):
+                    self._hold(tracked, worker, silence)
+                return effects
+            case dc.Send(_, lost):
+                return self._send(tracked, now, lost)
+            case dc.Reroute():
+                return self._reroute(tracked, now)
+            case dc.Republish():
+                return self._dispatch(tracked, now)
+            case dc.AcceptStored(_, reply):
+                _, receipt = self._early_replies.pop(tracked.id, (None, None))
+                return self.on_reply(reply, receipt, now, stored=True)
+            case dc.AcceptEarly():
+                return self._accept_early_reply(tracked, now)
+            case dc.Settle(_, failure):
+                return self._settle(tracked, failure, now=now)
+            case dc.Lose(_, failure, exhausted):
+                return self._settle_lost(tracked, failure, exhausted, now)
+            case dc.TimeOut():
+                return self._time_out(tracked, now)
+            case dc.Cancel(_, to):
+                return self._cancellations([tracked], to)
+            case dc.Inherit():
+                tracked.dispatched = True
+                self._inherited.put(tracked.task_cls, tracked)
+            case dc.Wait():
+                self._wait(tracked, now)
+            case dc.CheckLater():
+                self._check_later(tracked, now)
+            case dc.RestartTimeout():
+                self._start_clock(tracked, now)
+            case dc.StartFinalTimeout():
+                self._start_final_timeout(tracked, now)
+            case dc.Search():
+                self._searched[tracked.id] = tracked
+            case dc.Ask(_, to):
+                self._inquiries.ask(tracked, to)
+            case dc.AskQueue():
+                self._inquiries.ask_queue(tracked)
+            case dc.Refuse():
+                self._inquiries.refuse(tracked)
+        return []
+
+    def _check_later(self, tracked: TrackedRequest, now: float) -> None:
+        self._timers.set(now + lookup_pause(tracked.lookups), LOOKUP, tracked)
+        tracked.lookups += 1
+        self._frequent_reports_until = max(
+            self._frequent_reports_until, now + 2 * MAX_LOOKUP_PAUSE_SECONDS
+        )
+
+    def _reroute(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+        # Not `transition`, which does not permit PENDING to WAITING.
+        tracked.request.current_state = pr.WAITING
+        queue = tracked.key if tracked.index is self._in_flight else None
+        tracked.leave_index()
+        effects = self._route(tracked, now)
+        if queue is not None and self._offers.slots(queue):
+            effects += self._refill(queue, now)
+        return effects
+
+    def _rejoin(self, tracked: TrackedRequest, queue: str, now: float) -> None:
+        tracked.search_started_at = now
+        tracked.request.transition(pr.PENDING)
+        self._in_flight.put(queue, tracked)
+        if tracked.sent_at is not None:
+            tracked.possibly_lost |= self._in_flight.last_loss(queue) > tracked.sent_at
+            tracked.sent_at = now  # The workers have not yet had the chance to start it.
+        self._start_clock(tracked, now)
+
+    def _send(self, tracked: TrackedRequest, now: float, lost: bool) -> list[Effect]:
+        """Send a request under a new epoch, or settle it if it has an outcome or has expired."""
+        if tracked.expires_at is not None and now >= tracked.expires_at:
+            tracked.pending_outcome = tracked.pending_outcome or EXPIRED
+        if tracked.pending_outcome is not None:
+            return self._settle(tracked, tracked.failure_before_start(), now=now)
+        was_inherited = tracked.index is self._inherited
+        effects: list[Effect] = []
+        if lost:
+            effects += _incident(tracked, states.WORKER_LOST, tracked.worker)
+        if lost or not was_inherited:
+            effects += _incident(tracked, states.RESENT, tracked.worker)
+        tracked.worker = tracked.lost = tracked.queue = None
+        tracked.denied = False
+        tracked.next_epoch(tracked.next_number)
+        if was_inherited and tracked.expires_at is not None:
+            self._timers.set(tracked.expires_at, EXPIRY, tracked)
+        if was_inherited and self.ledger is None:
+            tracked.lowest_epoch = 0  # Any result of this attempt is valid.
+        return effects + self._reroute(tracked, now)
+
+    def _settle_lost(
+        self, tracked: TrackedRequest, failure: ft.Failure, exhausted: bool, now: float
+    ) -> list[Effect]:
+        effects = _incident(tracked, states.WORKER_LOST, tracked.worker)
+        if exhausted:
+            effects += self._dead_letter(tracked, failure)
+        return effects + self._settle(tracked, failure, now=now)
+
+    def _dead_letter(self, tracked: TrackedRequest, failure: ft.Failure) -> list[Effect]:
+        try:
+            letter = tracked.envelope(
+                self.reply_to, self._options, extended=True, ledger=self.ledger
+            )
+        except Exception as error:  # The arguments were changed after the request was sent.
+            LOG.warning("request %s cannot be moved to the dead letters: %s", tracked.id, error)
+            return []
+        letter.persistent = True
+        letter.headers |= {
+            hd.WBE_DEAD: failure.exception_str[:_MAX_REASON_LENGTH],
+            hd.WBE_QUEUE: tracked.queue or "",
+            hd.WBE_TIME: self._wall(),
+        }
+        return [fx.MoveToDeadLetters(letter)]
 
     # Outcomes without a reply: cancelled, expired, released or abandoned.
 
@@ -673,8 +977,8 @@ class RequestTracker:
                 if tracked.live and self.ledger is None:
                     by_worker.setdefault(env.ALL_WORKERS, []).append(tracked)
         for worker, group in by_worker.items():
-            effects += self.cancellations(group, worker)
-        return effects + self._recovery.ask()
+            effects += self._cancellations(group, worker)
+        return effects + self.ask()
 
     def _expire(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if tracked.pending_outcome is not None or tracked.state not in pr.WAITING_STATES:
@@ -684,24 +988,17 @@ class RequestTracker:
 
     def _prevent_start(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if not tracked.dispatched:
-            return self.end_unstarted(tracked, now)
-        if tracked.index is self.inherited:
+            return self._settle(tracked, tracked.failure_before_start(), now=now)
+        if tracked.index is self._inherited:
             return []  # A check of the request is in progress.
-        if self.ledger is not None:
-            return [fx.Revoke(tracked)]
-        self._recovery.search(tracked, UNSENT, now)
-        return []
+        return self._handle(ev.StartRefused(tracked), now)
 
-    def end_unstarted(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        failure = tracked.loss() if tracked.ran else tracked.failure_before_start()
-        return self.settle(tracked, failure, now=now)
-
-    def cancellations(self, requests: Iterable[TrackedRequest], to: str) -> list[Effect]:
+    def _cancellations(self, requests: Iterable[TrackedRequest], to: str) -> list[Effect]:
         named = [(tracked.id, tracked.number) for tracked in requests]
         return [fx.Cancel(order) for order in worker_commands.cancellations(named, to)]
 
     def unfinished(self, flow: str | None = None) -> list[TrackedRequest]:
-        return [tracked for tracked in self.all_of(flow) if tracked.live]
+        return [tracked for tracked in self._all_of(flow) if tracked.live]
 
     def unstarted(self, flow: str | None = None) -> list[TrackedRequest]:
         """Return the requests (of one flow, by its uuid) that no worker is known to have started.
@@ -712,10 +1009,10 @@ class RequestTracker:
         return [tracked for tracked in self.unfinished(flow) if tracked.state in pr.WAITING_STATES]
 
     def is_inherited(self, tracked: TrackedRequest) -> bool:
-        return tracked.index is self.inherited
+        return tracked.index is self._inherited
 
-    def all_of(self, flow: str | None) -> Iterator[TrackedRequest]:
-        requests = self.requests if flow is None else self._flows.get(flow, {})
+    def _all_of(self, flow: str | None) -> Iterator[TrackedRequest]:
+        requests = self._requests if flow is None else self._flows.get(flow, {})
         return iter(list(requests.values()))
 
     def forget(self, tracked: TrackedRequest) -> None:
@@ -724,11 +1021,11 @@ class RequestTracker:
         tracked.epoch = WITHDRAWN
         tracked.invocation.ticket = None
         self._remove(tracked)
-        self.timers.tidy(len(self.requests))
+        self._timers.tidy(len(self._requests))
 
     def close(self, reason: str, kept_flows: Collection[str] = ()) -> list[Effect]:
         """Settle all remaining requests as failed, and all later ones."""
-        self.closed = reason
+        self._closed = reason
         return self.abandon(reason, kept_flows=kept_flows)
 
     def abandon(
@@ -740,23 +1037,23 @@ class RequestTracker:
         not be saved.
         """
         live = self.unfinished(flow)
-        effects = [effect for tracked in live for effect in self.settle_abandoned(tracked, reason)]
+        effects = [effect for tracked in live for effect in self._settle_abandoned(tracked, reason)]
         for tracked in live:
             if tracked.invocation.flow_uuid in kept_flows:
                 self.forget(tracked)
         return effects + self.on_saved(tracked.invocation for tracked in live)
 
-    def settle_abandoned(self, tracked: TrackedRequest, reason: str) -> list[Effect]:
+    def _settle_abandoned(self, tracked: TrackedRequest, reason: str) -> list[Effect]:
         error = exc.ExecutionFailure(
             f"task {tracked.invocation.task.name!r} was abandoned in state"
             f" {tracked.state}: {reason}"
         )
-        return self.settle(tracked, ft.Failure.from_exception(error), now=tracked.request.since)
+        return self._settle(tracked, ft.Failure.from_exception(error), now=tracked.request.since)
 
     def reopen(self) -> None:
-        self.closed = None
+        self._closed = None
         # Their connection is closed, so they cannot be acknowledged.
-        self._recovery.early_replies.clear()
+        self._early_replies.clear()
 
 
 def _why_no_worker(offers: ProxyWorkerFinder, task_cls: str) -> str:
@@ -774,3 +1071,9 @@ def _why_no_worker(offers: ProxyWorkerFinder, task_cls: str) -> str:
 def _shown_names(names: list[str]) -> str:
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return (", ".join(names[:_MAX_NAMED]) or "none") + more
+
+
+def _incident(tracked: TrackedRequest, event: str, worker: str | None = None) -> list[Effect]:
+    if hasattr(tracked.invocation.events, "incident"):
+        return [fx.RecordIncident(tracked, event, worker)]
+    return []
