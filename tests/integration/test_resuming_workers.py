@@ -409,12 +409,13 @@ def test_flow_records_ledger_of_its_run(tmp_path: Path) -> None:
         engine = engines.load(tasks.wide(), store=store, engine="worker-based", url=url)
         engine.run()
         noted = engine.storage.flow_meta[resume.KEY]
-        (digest,) = noted["ledgers"]
+        ((digest, place),) = noted["ledgers"].items()
+        assert place == f"the ledger of the broker {url}"
         assert noted["executor"] is None and digest.startswith("memory-")
-        engine.storage.flow_meta[resume.KEY] = {**noted, "ledgers": ["another"]}
+        engine.storage.flow_meta[resume.KEY] = {**noted, "ledgers": {"another": "the ledger x"}}
         engine.reset()
         engine.run()
-        assert engine.storage.flow_meta[resume.KEY]["ledgers"] == [digest]
+        assert engine.storage.flow_meta[resume.KEY]["ledgers"] == {digest: place}
 
 
 def test_ended_requests_exclude_latest_attempt_in_progress() -> None:

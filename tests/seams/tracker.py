@@ -332,8 +332,13 @@ class Tracker:
         return Request(entry) if entry is not None else None
 
     def expect(self, flow: str, ledgers: Collection[str | None] | None) -> None:
-        """Expect requests of earlier runs of a flow in these ledgers (None: in no ledger)."""
-        self._tracker.expect(flow, ledgers)
+        """Expect requests of earlier runs of a flow in these ledgers (None: the run has ended)."""
+        if ledgers is None:
+            self._tracker.end_run(flow)
+            return
+        is_elsewhere = any(ledger != self._tracker.ledger for ledger in ledgers)
+        elsewhere = "an earlier run used another ledger" if is_elsewhere else ""
+        self._tracker.expect(flow, elsewhere if ledgers else None)
 
     def submit(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
         return _effects(self._tracker.submit(call, done, self._now))

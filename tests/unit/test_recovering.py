@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from tests.unit.trackers import AGAIN, JOB, T0, Again, Bench, asked_of, failures, kinds, settled
 from wbengine import exceptions as exc
+from wbengine.engines.worker_based import executor
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
@@ -17,6 +19,8 @@ from wbengine.engines.worker_based.requests import events, recovery
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 
 FENCE = 2048
+
+HERE = "no ledger with the broker amqp://me:**@host"
 
 
 class Heirs(Bench):
@@ -116,19 +120,51 @@ def test_request_without_row_is_published(bench: Heirs) -> None:
     assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
 
 
-@pytest.mark.parametrize(
-    "used",
-    [("another",), (None,), ("ledger-1", "another")],
-    ids=["other-ledger", "no-ledger", "both-ledgers"],
-)
-def test_request_without_row_is_lost_if_flow_used_another_ledger(bench: Heirs, used: Any) -> None:
-    bench.tracker.expect("flow", used)
+def test_request_without_row_is_lost_if_flow_used_another_ledger(bench: Heirs) -> None:
+    bench.tracker.expect("flow", "an earlier run used redis://one, and this run uses redis://two")
     entry, _ = bench.left()
-    assert failures(bench.row(entry, None), exc.WorkerLost)
+    (text,) = failures(bench.row(entry, None), exc.WorkerLost)
+    assert text == (
+        "whether task 'task-1' (execute) ran is unknown, because an earlier run used redis://one,"
+        " and this run uses redis://two; resume the flow with the broker and ledger of its earlier"
+        " run, or set idempotent = True if the task may run twice"
+    )
+
+
+@pytest.mark.parametrize(
+    ("used", "reason"),
+    [
+        ({"": HERE}, ""),
+        ({"": HERE, "a": "the ledger redis://h"}, "used the ledger redis://h, and this run"),
+        ({"a": "the ledger y", "b": "the ledger x"}, "used the ledger x and the ledger y, and"),
+        ({"a": HERE}, "rows of an earlier run in no ledger"),
+    ],
+    ids=["same-ledger", "both-ledgers", "other-ledgers", "lost-rows"],
+)
+def test_executor_names_the_ledgers_of_earlier_runs(used: dict[str, str], reason: str) -> None:
+    made = executor.WorkerTaskExecutor("one", "default", url="amqp://me:secret@host")
+    assert made.ledger_place == HERE
+    made.expect("flow", used)
+    found = made._tracker._origins["flow"]
+    assert found is not None and (re.search(reason, found) if reason else not found)
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("redis://me:secret@host:1/2", "the ledger redis://host:1/2"),
+        ("dir:///tmp/rows", "the ledger dir:///tmp/rows"),
+        ("none", "no ledger with the broker memory://here"),
+        (None, "the ledger of the broker memory://here"),
+    ],
+)
+def test_place_of_ledger_is_shown_without_password(place: str | None, shown: str) -> None:
+    made = executor.WorkerTaskExecutor("one", "default", url="memory://here", ledger=place)
+    assert made.ledger_place == shown
 
 
 def test_request_is_published_if_flow_never_used_workers(bench: Heirs) -> None:
-    bench.tracker.expect("flow", ())
+    bench.tracker.expect("flow", None)
     _, (dispatch,) = bench.left()
     assert isinstance(dispatch, fx.Dispatch)
 

@@ -407,13 +407,28 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             self._proxy = self._make_proxy()
         return True
 
-    def expect(self, flow: str, used: Collection[str | None]) -> None:
-        """Set the ledgers that earlier runs of a flow used (see `RequestTracker.expect`)."""
-        here = self.ledger
+    def expect(self, flow: str, used: Mapping[str, str]) -> None:
+        """Set the ledgers that earlier runs of a flow used.
+
+        :param used: the `ledger_place` of each ledger, by its identity ("": no ledger).
+        """
         with self._lock:
-            # A ledger that has lost rows has another identity, so it counts as another ledger.
-            same = [self._tracker.ledger if each == here else None for each in used]
-            self._tracker.expect(flow, same)
+            self._tracker.expect(flow, self._elsewhere(used) if used else None)
+
+    def _elsewhere(self, used: Mapping[str, str]) -> str:
+        others = {place for identity, place in used.items() if identity != (self.ledger or "")}
+        if not others:
+            return ""
+        here = self.ledger_place
+        if others == {here}:  # A ledger that has lost rows has another identity.
+            return f"rows of an earlier run in {here} were lost"
+        shown = " and ".join(sorted(others - {here}))
+        return f"an earlier run used {shown}, and this run uses {here}"
+
+    @property
+    def ledger_place(self) -> str:
+        """The place of the ledger for messages, without passwords."""
+        return ledgers.shown(self._ledger_place, self._proxy.target)
 
     def guard(self, flow: str, check: Callable[[], object] | None, *, sole: bool = False) -> None:
         """Call `check` before requests of a flow are published or withdrawn.
@@ -428,7 +443,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         """Remove the check and the ledgers of a flow whose run has ended."""
         self._guards.remove(flow)
         with self._lock:
-            self._tracker.expect(flow, None)
+            self._tracker.end_run(flow)
 
     def sweep(self, ended: Iterable[str]) -> None:
         """Remove the rows of completed requests of earlier runs."""

@@ -58,14 +58,13 @@ class EarlierRuns:
         :param check: raises LeaseLost if another engine owns the flow.
         """
         flow, record, executor = self._storage.flow_uuid, self._stored_record(), self._executor
-        used = list(record.get(_LEDGERS, ())) if record is not None else []
-        executor.expect(flow, tuple(used))
+        used: dict[str, str] = record[_LEDGERS] if record is not None else {}
+        executor.expect(flow, used)
         executor.guard(flow, check, sole=self._own and executor.inheritable)
         name = (record or {}).get(_EXECUTOR)
         if self._own and executor.inheritable:
             name = executor.uuid
-        ledgers = [*used, *({executor.ledger} - {*used})]
-        self._store({_EXECUTOR: name, _LEDGERS: ledgers})
+        self._store({_EXECUTOR: name, _LEDGERS: {**used, **self._present_ledger()}})
         if record is not None:
             executor.sweep(ended(self._storage.flow_detail))
 
@@ -73,7 +72,11 @@ class EarlierRuns:
         """Record the end of the run. Do not call this after an exception."""
         record = self._stored_record()
         if record is not None and state != states.SUSPENDED and len(record[_LEDGERS]) > 1:
-            self._store({**record, _LEDGERS: [self._executor.ledger]})  # No request is in progress.
+            # No request is in progress.
+            self._store({**record, _LEDGERS: self._present_ledger()})
+
+    def _present_ledger(self) -> dict[str, str]:
+        return {self._executor.ledger or "": self._executor.ledger_place}
 
     def release(self) -> None:
         self._executor.unguard(self._storage.flow_uuid)

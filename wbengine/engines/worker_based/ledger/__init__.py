@@ -109,6 +109,18 @@ def open_ledger(
     raise ValueError(f"ledger must be given: the broker at {place.shown} provides none")
 
 
+def shown(place: str | None, target: Target) -> str:
+    """Return the place of a ledger for messages, without passwords."""
+    if place == NONE or (place is None and not _provides_ledger(target)):
+        return f"no ledger with the broker {target.shown}"
+    if place is None:
+        return f"the ledger of the broker {target.shown}"
+    scheme, _, rest = place.partition("://")
+    address, _, options = rest.partition("?")
+    host = "..." if "@" in options else address.rpartition("@")[2]
+    return f"the ledger {scheme}://{host}"
+
+
 def check_result_ttl(seconds: float | None) -> float | None:
     """Return `seconds`.
 
@@ -128,7 +140,7 @@ def for_target(
 
     :raises TransportFailure: if the ledger cannot be used; then the broker is unusable too.
     """
-    if target.broker is None and target.folders is None and target.redis is None:
+    if not _provides_ledger(target):
         return None
     try:
         return open_ledger(target, role, result_ttl)
@@ -136,6 +148,10 @@ def for_target(
         raise exceptions.TransportFailure(
             f"the broker at {target.shown} cannot be used: {exc}"
         ) from exc
+
+
+def _provides_ledger(target: Target) -> bool:
+    return bool(target.broker or target.folders or target.redis)
 
 
 def attach_claims(ledger: base.Ledger | None, target: Target, holder: str) -> bool:

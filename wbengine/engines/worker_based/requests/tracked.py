@@ -93,8 +93,8 @@ class TrackedRequest:
 
     *Search*: `lookups`: number of checks without a known worker; `denied`: its owner reports that
     it does not have the request; `absent_since`: time since which its owner does not list it;
-    `used_other_ledger`: an earlier run used another ledger than this one. Without a ledger,
-    `suspect` is the reason of the search and `search_started_at` its start.
+    `elsewhere`: why the ledger may lack the row of an earlier run. Without a ledger, `suspect` is
+    the reason of the search and `search_started_at` its start.
 
     *Times*: the request may be started from `eta` until `expires_at`. `pending_outcome` applies
     once it is certain that the request does not run. `refused` is the failure that a worker
@@ -102,12 +102,11 @@ class TrackedRequest:
     """
 
     __slots__ = (
-        "_seqs", "absent_since", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta",
-        "expires_at", "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost",
-        "lowest_epoch", "opened", "opening", "pending_outcome", "position", "possibly_lost",
-        "publish_count", "queue", "ran", "receipt", "refused", "request", "resends",
-        "search_started_at", "sent_at", "suspect", "task_cls", "unused_epoch",
-        "used_other_ledger", "worker",
+        "_seqs", "absent_since", "born", "claimed", "denied", "dispatched", "done", "elsewhere",
+        "epoch", "eta", "expires_at", "flow", "heard", "id", "index", "invocation", "key",
+        "lookups", "lost", "lowest_epoch", "opened", "opening", "pending_outcome", "position",
+        "possibly_lost", "publish_count", "queue", "ran", "receipt", "refused", "request",
+        "resends", "search_started_at", "sent_at", "suspect", "task_cls", "unused_epoch", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -135,7 +134,7 @@ class TrackedRequest:
         self.lookups = self.resends = self.publish_count = 0
         self.search_started_at = now
         self.denied = self.dispatched = self.opened = self.heard = False
-        self.ran = self.possibly_lost = self.claimed = self.used_other_ledger = False
+        self.ran = self.possibly_lost = self.claimed = False
         self.queue: str | None = None
         self.worker: str | None = None
         self.lost: str | None = None
@@ -144,6 +143,7 @@ class TrackedRequest:
         self.suspect: str | None = None
         self.sent_at: float | None = None
         self.absent_since: float | None = None
+        self.elsewhere = ""
         self.eta: float | None = None
         self.expires_at: float | None = None
         self.receipt: Any = None
@@ -317,6 +317,16 @@ class TrackedRequest:
             exc.WorkerLost(
                 f"{who} was lost while it ran task {self.invocation.task.name!r}"
                 f" ({self.invocation.action}){loss_count}; whether the task took effect is unknown"
+            )
+        )
+
+    def loss_of_row(self) -> ft.Failure:
+        """Return the failure of a request that an earlier run may have sent with another ledger."""
+        return ft.Failure.from_exception(
+            exc.WorkerLost(
+                f"whether task {self.invocation.task.name!r} ({self.invocation.action}) ran is"
+                f" unknown, because {self.elsewhere}; resume the flow with the broker and ledger of"
+                " its earlier run, or set idempotent = True if the task may run twice"
             )
         )
 

@@ -158,8 +158,8 @@ class RequestTracker:
         # Whether replies may arrive before their requests are submitted, and such replies.
         self._inherits = False
         self._early_replies: OrderedDict[str, tuple[env.Envelope, Any]] = OrderedDict()
-        # Ledgers of earlier runs, by the uuid of the flow.
-        self._origins: dict[str, Collection[str | None]] = {}
+        # By the uuid of the flow: see `expect`.
+        self._origins: dict[str, str | None] = {}
         # Workers that announced their end, latest last.
         self._ended_workers: deque[str] = deque(maxlen=1000)
         # Time until which the engine needs frequent reports of workers.
@@ -198,8 +198,9 @@ class RequestTracker:
         tracked = self._admit(call, done, now)
         if self._closed is not None:
             return self._settle_abandoned(tracked, self._closed)
-        if call.recovered and (used := self._origins.get(tracked.flow, (self.ledger,))):
-            tracked.used_other_ledger = any(ledger != self.ledger for ledger in used)
+        elsewhere = self._origins.get(tracked.flow, "")
+        if call.recovered and elsewhere is not None:
+            tracked.elsewhere = elsewhere
             # An earlier run has failed each request whose times are not valid.
             with contextlib.suppress(TypeError, ValueError):
                 self._read_times(tracked, now)
@@ -673,16 +674,16 @@ class RequestTracker:
 
     # Earlier runs.
 
-    def expect(self, flow: str, used: Collection[str | None] | None) -> None:
-        """Prepare for requests of earlier runs of a flow, which have rows in the ledgers `used`.
+    def expect(self, flow: str, elsewhere: str | None) -> None:
+        """Prepare for requests of earlier runs of a flow, until `end_run` is called.
 
-        None in `used` represents requests without a ledger. If `used` is None, the earlier runs
-        used the present ledger.
+        :param elsewhere: why rows of these requests may not be in the present ledger; "": they
+            are in it; None: no earlier run has sent requests.
         """
-        if used is None:
-            self._origins.pop(flow, None)
-        else:
-            self._origins[flow] = used
+        self._origins[flow] = elsewhere
+
+    def end_run(self, flow: str) -> None:
+        self._origins.pop(flow, None)
 
     def inherit(self, reply_to: str) -> None:
         """Take over the name of an earlier tracker, and the replies to it."""
