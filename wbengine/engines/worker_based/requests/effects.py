@@ -7,7 +7,7 @@ from typing import Any
 
 from wbengine import invocation
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests.tracked import OfRequest
+from wbengine.engines.worker_based.requests.tracked import OfRequest, TrackedRequest
 from wbengine.types import failure as ft
 
 
@@ -138,6 +138,22 @@ class Drop:
     """Remove the row of a request whose outcome is saved."""
 
     request_id: str
+
+
+def record_start(tracked: TrackedRequest, worker: str) -> list[Effect]:
+    return [RecordStart(tracked, worker)] if _can_record(tracked, "began") else []
+
+
+def record_claim(tracked: TrackedRequest, worker: str) -> list[Effect]:
+    return [RecordClaim(tracked, worker)] if _can_record(tracked, "taken") else []
+
+
+def record_incident(tracked: TrackedRequest, event: str, worker: str | None) -> list[Effect]:
+    return [RecordIncident(tracked, event, worker)] if _can_record(tracked, "incident") else []
+
+
+def _can_record(tracked: TrackedRequest, method: str) -> bool:
+    return hasattr(tracked.invocation.events, method)
 
 
 Effect = (

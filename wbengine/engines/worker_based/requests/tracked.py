@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wbengine import _names, invocation
+from wbengine import _names, invocation, start_times
 from wbengine import exceptions as exc
 from wbengine.concurrency import time_limits
 from wbengine.engines.worker_based import protocol as pr
@@ -180,6 +180,20 @@ class TrackedRequest:
     @property
     def broker_priority(self) -> int:
         return min(9, max(0, self.invocation.priority))
+
+    def read_times(self, now: float, wall: float) -> None:
+        """Read `eta` and `expires` of the task; `wall` is `now` as Unix time.
+
+        :raises TypeError, ValueError: if they are not valid.
+        """
+        task = self.invocation.task
+        if self.invocation.action != invocation.EXECUTE:
+            return  # Times do not apply to a revert.
+        if task.eta is not None:
+            self.eta = start_times.moment(task.eta, f"eta of task {task.name!r}", now, wall)
+        if task.expires is not None:
+            label = f"expires of task {task.name!r}"
+            self.expires_at = start_times.moment(task.expires, label, now, wall)
 
     def fresh(self, worker: str | None, seq: int) -> bool:
         """Record a message `seq` of `worker` in this epoch; return False if it is a duplicate."""

@@ -20,8 +20,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from wbengine import _names, invocation, start_times, states
 from wbengine import exceptions as exc
+from wbengine import invocation, states
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based.discovery.roster import TopicWorker, anonymous_key
@@ -60,6 +60,7 @@ from wbengine.engines.worker_based.requests.tracked import (
     WITHDRAWN,
     TrackedRequest,
 )
+from wbengine.engines.worker_based.requests.waiting_reasons import why_waiting
 from wbengine.running import LOCAL
 from wbengine.types import failure as ft
 
@@ -90,9 +91,6 @@ REPUBLISH_PAUSE_SECONDS: Final = 1.0
 MIN_HEARTBEAT_GAP_SECONDS: Final = 0.25
 
 _MAX_REASON_LENGTH: Final = 500
-
-#: Maximum number of names in an error message.
-_MAX_NAMED: Final = 8
 
 
 class Observer(Protocol):
@@ -203,7 +201,7 @@ class RequestTracker:
             tracked.elsewhere = elsewhere
             # An earlier run has failed each request whose times are not valid.
             with contextlib.suppress(TypeError, ValueError):
-                self._read_times(tracked, now)
+                tracked.read_times(now, self._wall())
             return self._handle(ev.Inherited(tracked), now)
         if self._early_replies and tracked.id in self._early_replies:
             # An earlier run sent this request, and its record was lost. The reply is already here.
@@ -324,23 +322,12 @@ class RequestTracker:
     def _keep_times(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         """Store `eta` and `expires`; if they are not valid, settle the request as failed."""
         try:
-            self._read_times(tracked, now)
+            tracked.read_times(now, self._wall())
         except (TypeError, ValueError) as error:
             return self._settle(tracked, ft.Failure.from_exception(error), now=now)
         if tracked.expires_at is not None:
             self._timers.set(tracked.expires_at, EXPIRY, tracked)
         return []
-
-    def _read_times(self, tracked: TrackedRequest, now: float) -> None:
-        task = tracked.invocation.task
-        if tracked.invocation.action != invocation.EXECUTE:
-            return  # Times do not apply to a revert.
-        if task.eta is not None:
-            label = f"eta of task {task.name!r}"
-            tracked.eta = start_times.moment(task.eta, label, now, self._wall())
-        if task.expires is not None:
-            label = f"expires of task {task.name!r}"
-            tracked.expires_at = start_times.moment(task.expires, label, now, self._wall())
 
     # Replies.
 
@@ -484,22 +471,14 @@ class RequestTracker:
         effects = self._refill(queue, now) if queue is not None else []
         if worker is not None and not ends:
             tracked.claimed = waits
-            report = self._report_taken if waits else self._began
-            effects += report(tracked, worker)
+            effects += fx.record_claim(tracked, worker) if waits else self._began(tracked, worker)
         if tracked.pending_outcome == CANCELLED and not ends:
             effects += self._cancellations([tracked], worker or env.ALL_WORKERS)
         return effects
 
     def _began(self, tracked: TrackedRequest, worker: str | None) -> list[Effect]:
         tracked.claimed = False
-        if worker is not None and hasattr(tracked.invocation.events, "began"):
-            return [fx.RecordStart(tracked, worker)]
-        return []
-
-    def _report_taken(self, tracked: TrackedRequest, worker: str) -> list[Effect]:
-        if hasattr(tracked.invocation.events, "taken"):
-            return [fx.RecordClaim(tracked, worker)]
-        return []
+        return fx.record_start(tracked, worker) if worker is not None else []
 
     def _hold(self, tracked: TrackedRequest, worker: str, silence: float = 0.0) -> None:
         tracked.worker = worker
@@ -570,7 +549,7 @@ class RequestTracker:
             if kind == WARN:
                 if tracked.state == pr.WAITING and tracked.task_cls not in warned:
                     warned.add(tracked.task_cls)  # Thousands of requests may wait for one reason.
-                    LOG.warning("%s", self._why_waiting(tracked, now))
+                    LOG.warning("%s", why_waiting(tracked, self._offers, now))
             elif kind != TIMEOUT:
                 effects += self._on_due(kind, tracked, now)
             elif tracked.request.expired_at(now):
@@ -662,15 +641,8 @@ class RequestTracker:
             self.ledger is not None and not tracked.invocation.recovered
         )
         kind = exc.NeverStarted if certain else exc.RequestTimeout
-        error = kind(self._why_waiting(tracked, now))
+        error = kind(why_waiting(tracked, self._offers, now))
         return self._settle(tracked, ft.Failure.from_exception(error), now=now)
-
-    def _why_waiting(self, tracked: TrackedRequest, now: float) -> str:
-        name, waited = tracked.invocation.task.name, now - tracked.request.since
-        why = _why_no_worker(self._offers, tracked.task_cls)
-        if tracked.queue is not None and tracked.state == pr.PENDING:
-            why = f"the workers of {tracked.queue!r} offer it, but none has started it"
-        return f"task {name!r} has waited {waited:.1f} s: {why}"
 
     # Earlier runs.
 
@@ -924,9 +896,9 @@ class RequestTracker:
         was_inherited = tracked.index is self._inherited
         effects: list[Effect] = []
         if lost:
-            effects += _incident(tracked, states.WORKER_LOST, tracked.worker)
+            effects += fx.record_incident(tracked, states.WORKER_LOST, tracked.worker)
         if lost or not was_inherited:
-            effects += _incident(tracked, states.RESENT, tracked.worker)
+            effects += fx.record_incident(tracked, states.RESENT, tracked.worker)
         tracked.worker = tracked.lost = tracked.queue = None
         tracked.denied = False
         tracked.next_epoch(tracked.next_number)
@@ -939,7 +911,7 @@ class RequestTracker:
     def _settle_lost(
         self, tracked: TrackedRequest, failure: ft.Failure, exhausted: bool, now: float
     ) -> list[Effect]:
-        effects = _incident(tracked, states.WORKER_LOST, tracked.worker)
+        effects = fx.record_incident(tracked, states.WORKER_LOST, tracked.worker)
         if exhausted:
             effects += self._dead_letter(tracked, failure)
         return effects + self._settle(tracked, failure, now=now)
@@ -1055,26 +1027,3 @@ class RequestTracker:
         self._closed = None
         # Their connection is closed, so they cannot be acknowledged.
         self._early_replies.clear()
-
-
-def _why_no_worker(offers: ProxyWorkerFinder, task_cls: str) -> str:
-    tasks, topics = offers.tasks(), offers.topics()
-    if not topics:
-        topic_list = ", ".join(map(repr, offers.wanted))
-        where = f"on {topic_list} (other topics are ignored)" if topic_list else "on any topic"
-        return f"no worker is known {where}, so none offers {task_cls}"
-    return (
-        f"no worker offers {task_cls}{_names.hint(task_cls, tasks)};"
-        f" known topics: {_shown_names(topics)}; known tasks: {_shown_names(tasks)}"
-    )
-
-
-def _shown_names(names: list[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return (", ".join(names[:_MAX_NAMED]) or "none") + more
-
-
-def _incident(tracked: TrackedRequest, event: str, worker: str | None = None) -> list[Effect]:
-    if hasattr(tracked.invocation.events, "incident"):
-        return [fx.RecordIncident(tracked, event, worker)]
-    return []
