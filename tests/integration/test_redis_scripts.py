@@ -202,7 +202,7 @@ def test_open_and_publish_does_nothing_in_another_session(
     assert server.contents() == before
 
 
-def test_open_and_publish_repeats_only_what_was_not_executed(server: Server) -> None:
+def test_open_and_publish_does_not_repeat_an_executed_attempt(server: Server) -> None:
     opened = transport.Publication(transport.Opened([1], transport.Registration("digest", 0)))
     assert server.open_and_publish(transport.OpenedRow("a", 1, 5, "")) == opened
     assert server.row() == OPEN
@@ -318,7 +318,7 @@ def test_tend_requeues_messages_of_dead_consumers_after_an_interval(server: Serv
     server.publish(b"m")
     server.take()
     server.client.zadd(server.key("c"), {"c": 0})
-    assert server(transport.tend(10, "", (), ())) == 0  # nobody has called it for 10 s
+    assert server(transport.tend(10, "", (), ())) == 0  # the first call for 10 s
     server.client.hset(server.key("m"), "since", 0)
     assert server(transport.tend(10, "c", (), ())) == 0  # the consumer itself reports
     server.client.zadd(server.key("c"), {"c": 0})
