@@ -84,7 +84,7 @@ def test_row_opened_during_a_state_query_is_not_reported_as_lost(
     def lose_another() -> None:
         other = types.TopicWorker("default", (), "other")
         other.queue = queue_name
-        executor._on_workers(set(), [other])
+        executor._events.on_workers(set(), [other])
 
     def publishing(name: str) -> None:
         if name == "executor.before-open":
@@ -115,7 +115,7 @@ def test_row_revoked_by_cancel_is_not_reported_as_lost(
 
     def look(name: str) -> None:
         if name == "executor.after-revoke":
-            do = lambda: executor._apply([fx.Inspect(entry)])  # noqa: E731
+            do = lambda: executor._requests.apply([fx.Inspect(entry)])  # noqa: E731
             looking.append(run_in_thread(do, 0.2))
 
     _crash.install(look)
@@ -149,7 +149,7 @@ def test_dropped_row_is_not_opened_again_by_a_late_publish(
             claims.append(ledger.claim(entry.id, 1, "another"))
 
     _crash.install(end)
-    executor._apply([fx.Dispatch(entry, 1, again)])
+    executor._requests.apply([fx.Dispatch(entry, 1, again)])
     assert executor._proxy.flush(60)
     assert not any(claim.granted for claim in claims)
     if not tmp_path.joinpath("gate-execute").exists():

@@ -143,7 +143,7 @@ def deliver_reply(executor: Any, call: invocation.Invocation | None, epoch: int)
     message.properties["correlation_id"] = request_id
     message.delivery_info = {}
     message.headers = {hd.WBE_VERSION: hd.VERSION, hd.WBE_WORKER: "w", hd.WBE_EPOCH: epoch}
-    executor._on_response({"state": pr.SUCCESS, "data": {"result": 1}}, message)
+    executor._events.on_response({"state": pr.SUCCESS, "data": {"result": 1}}, message)
     assert executor._proxy.flush(60)
     return message
 

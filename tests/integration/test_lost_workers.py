@@ -177,7 +177,7 @@ def test_stalled_engine_does_not_treat_workers_as_lost(tmp_path: Path) -> None:
         executor = executors.WorkerTaskExecutor("e", "default", url=url(tmp_path), worker_expiry=4)
         executor.wait_for_workers(1, 60)
         lost: list[Any] = []
-        tell = executor._on_workers
+        tell = executor._events.on_workers
         executor.finder._on_change = lambda gained, gone: (lost.extend(gone), tell(gained, gone))
         executor._proxy.consumer.call_soon(lambda: time.sleep(3.5))
         ended = threading.Event()
@@ -219,7 +219,7 @@ def test_hundred_engines_share_one_executor() -> None:
     assert sorted(failed) == list(range(3, 100, 10))
     assert len(executor._tracker) == 0 and not executor._tracker._flows
     # The executor stops when its last engine has ended.
-    assert executor._thread is None and executor._users == 0
+    assert executor._life_cycle._thread is None and executor._life_cycle._users == 0
 
 
 def test_failed_drop_of_ledger_row_is_retried() -> None:

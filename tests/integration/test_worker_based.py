@@ -22,6 +22,7 @@ from wbengine import engines, exceptions, invocation, task
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.connections import receiver as receivers
+from wbengine.engines.worker_based.engine_side import tracker_events
 from wbengine.patterns import linear_flow, unordered_flow
 
 #: More tasks than an error message lists.
@@ -57,14 +58,14 @@ def run(flow: Any, url: str, **options: Any) -> Any:
 
 def test_engine_keeps_no_bodies_of_replies(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = []
-    handle = executors.WorkerTaskExecutor._on_response
+    handle = tracker_events.TrackerEvents.on_response
 
     def on_response(self: Any, data: Any, message: Any) -> None:
         assert message.body
         handle(self, data, message)
         answers.append(message)
 
-    monkeypatch.setattr(executors.WorkerTaskExecutor, "_on_response", on_response)
+    monkeypatch.setattr(tracker_events.TrackerEvents, "on_response", on_response)
     with worker(url):
         run(linear_flow.Flow("f").add(tasks.Echo("echo")), url, store={"value": 1})
     assert answers

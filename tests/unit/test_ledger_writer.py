@@ -10,8 +10,8 @@ import pytest
 from tests.support.workers import until
 from tests.unit.trackers import Fleet
 from wbengine import exceptions
-from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
+from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based.ledger.memory import MemoryLedger
 from wbengine.engines.worker_based.requests import tracker
 
@@ -44,9 +44,8 @@ class Away(MemoryLedger):
 
 
 def made() -> LedgerWriter:
-    return LedgerWriter(
-        None, tracker.RequestTracker("e", Fleet()), threading.RLock(), FlowGuards(), list
-    )
+    requests = LockedTracker(tracker.RequestTracker("e", Fleet()), print)
+    return LedgerWriter(None, requests, FlowGuards())
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ from tests.unit.trackers import (
     settled,
 )
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import executor, types
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.discovery import snapshots
+from wbengine.engines.worker_based.engine_side.publishing import Publishing
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
@@ -346,10 +347,12 @@ def test_first_publication_after_opening_the_row_counts_as_one() -> None:
     entry = Fleeting().pending()
     effect = fx.Dispatch(entry, 1, env.Envelope("", {}))
     message: Any = SimpleNamespace(correlation=effect, envelope=effect.envelope, withdrawn=False)
-    tracker: Any = SimpleNamespace(observers=())
+    requests: Any = SimpleNamespace(
+        tracker=SimpleNamespace(observers=()), lock=threading.RLock()
+    )
     guards: Any = SimpleNamespace(owns=lambda flow: True)
     writer: Any = SimpleNamespace(open=list)
-    executor.Publishing(tracker, threading.RLock(), guards, writer, print).prepare([message])
+    Publishing(requests, guards, writer).prepare([message])
     assert entry.publish_count == 1 and not message.withdrawn
 
 

@@ -128,18 +128,20 @@ def test_ping_measures_round_trip_and_clock_difference(
         assert [ping.name for ping in one_again] == [one.identity]
 
 
-def test_worker_is_known_before_its_ping_reply_is_recorded(near: str) -> None:
-    looking = fleets.Fleet(url=near)
+def test_worker_is_known_before_its_ping_reply_is_recorded(
+    near: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known: list[bool] = []
+    record = pinging.Pings.record_reply
 
-    class Pings(pinging.Pings):
-        def record_reply(self, headers: Any) -> None:
-            sender = headers.get(hd.WBE_WORKER)
-            if sender is not None:
-                known.append(sender in {each.identity for each in looking._executor.workers()})
-            super().record_reply(headers)
+    def record_reply(self: pinging.Pings, headers: Any) -> None:
+        sender = headers.get(hd.WBE_WORKER)
+        if sender is not None:
+            known.append(sender in {each.identity for each in looking._executor.workers()})
+        record(self, headers)
 
-    looking._executor._pings = Pings()
+    monkeypatch.setattr(pinging.Pings, "record_reply", record_reply)
+    looking = fleets.Fleet(url=near)
     with worker_in_thread(near, tasks), looking:
         looking.workers(least=1, wait=30)
         assert looking.ping(timeout=30)[0].seconds is not None

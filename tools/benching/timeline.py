@@ -76,8 +76,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "shells of engine and worker": (
         SUBMIT,
         f"{_WIRE}.executor:WorkerTaskExecutor.retire",
-        f"{_WIRE}.executor:WorkerTaskExecutor._on_response",
-        f"{_WIRE}.executor:WorkerTaskExecutor._on_wait",
+        f"{_WIRE}.engine_side.tracker_events:TrackerEvents.on_response",
+        f"{_WIRE}.engine_side.tracker_events:TrackerEvents.on_wait",
         f"{_WIRE}.worker:Worker._on_wait",
         f"{_WIRE}.worker_side.task_runner:TaskRunner.take",
         f"{_WIRE}.worker_side.task_runner:TaskRunner.end",

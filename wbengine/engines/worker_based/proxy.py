@@ -60,30 +60,42 @@ class Proxy:
         interop: str | None = None,
         keys: Keyring | None = None,
     ) -> None:
-        self._topic = topic
         self._exchange_name = exchange
+        self._bindings = tuple(bindings)
+        self._interop = interop
         if interop:  # TaskFlow's peers use the transports of kombu.
             target = transports.Target(url, transport, dict(transport_options or {}))
         else:
             target = transports.resolve(url, transport, transport_options, exchange=exchange)
         retry = transports.RetryOptions.read(retry_options)
         self._target = dataclasses.replace(target, retry=retry)
-        self._topology = topology.Topology(
-            exchange, topic, bindings, interop, direct=self._target.check()
-        )
+        self._is_direct = self._target.check()
+        self._on_wait = on_wait
+        self._until = until
         self._dispatcher = dispatcher.TypeDispatcher(type_handlers)
         self.signer = None if keys is None or interop else signing.Signer(keys, exchange=exchange)
-        self._audience = {topic, *bindings}
+        self.renew(topic)
+
+    def renew(self, topic: str) -> None:
+        """Prepare a new start, with `topic` as the private queue.
+
+        Call this only before `start`, or after `stop`.
+        """
+        self._topic = topic
+        self._audience = {topic, *self._bindings}
+        self._topology = topology.Topology(
+            self._exchange_name, topic, self._bindings, self._interop, direct=self._is_direct
+        )
         sends = AmqpSender if self._target.amqp else Sender
-        self._sender = sends(self._target, self._topology, exchange)
+        self._sender = sends(self._target, self._topology, self._exchange_name)
         consumes = BrokerConsumerLoop if self._target.is_native else ConsumerLoop
         self.consumer: ConsumerLoop = consumes(
             self._target,
             self._topology,
             self._dispatcher.refused,
             self._sender,
-            on_wait,
-            until,
+            self._on_wait,
+            self._until,
             self._on_message,
         )
 

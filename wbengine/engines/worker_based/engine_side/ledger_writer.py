@@ -1,4 +1,8 @@
-"""Ledger operations of an executor. Their results are reported to its tracker."""
+"""Ledger operations of an executor. Their results are reported to its tracker.
+
+Publishing threads open rows. The thread of the writer performs all other operations, except
+`withdraw`, which runs in the thread of an engine.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from wbengine._clock import SYSTEM
 from wbengine._crash import crashpoint
 from wbengine.concurrency import conditions, threads
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.engine_side.guards import FlowGuards
+from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import signing
@@ -24,7 +28,6 @@ from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.events import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
-from wbengine.engines.worker_based.requests.tracker import RequestTracker
 from wbengine.types import failure as ft
 
 
@@ -193,24 +196,16 @@ class LedgerWriter:
 
     The publishing thread opens rows. A thread of the writer performs all other operations, in
     order and in batches of the same kind. So an unresponsive ledger delays only this thread, once
-    per batch. `apply` performs effects of the tracker, whose lock is `lock`.
+    per batch.
     """
 
-    def __init__(
-        self,
-        expiry: float | None,
-        tracker: RequestTracker,
-        lock: threading.RLock,
-        guards: FlowGuards,
-        apply: Callable[[Iterable[fx.Effect]], None],
-    ) -> None:
+    def __init__(self, expiry: float | None, requests: LockedTracker, guards: FlowGuards) -> None:
         self.ledger: ledgers.Ledger | None = None
         self._rows: Rows | None = None
         self._expiry = expiry
-        self._tracker = tracker
-        self._lock = lock
+        self._requests = requests
+        self._tracker = requests.tracker
         self._guards = guards
-        self._apply = apply
         self._operations: dict[type, Callable[[Any], None]] = {
             fx.Revoke: self._revoke,
             fx.Inspect: self._inspect,
@@ -303,7 +298,7 @@ class LedgerWriter:
         """
         assert self._openings is not None
         crashpoint("executor.before-open")
-        with self._lock:
+        with self._requests.lock:
             wanted_pairs = [(effect, message) for effect, message in messages if begin(effect)]
             rows = [effect.tracked.row_to_open() for effect, _ in wanted_pairs]
             self._opening |= {row.id for row in rows}
@@ -317,7 +312,7 @@ class LedgerWriter:
             answered -= {row.id for row in rows if row.tried is not None}
             raise
         finally:
-            with self._lock:
+            with self._requests.lock:
                 for (effect, _), _ in zip(wanted_pairs, counts, strict=False):
                     effect.tracked.opened |= effect.tracked.epoch == effect.epoch
             self.permit_inspection(answered)
@@ -330,7 +325,7 @@ class LedgerWriter:
         self._permit_inspections(self._opening, ids)
 
     def _permit_inspections(self, busy: set[str], ids: Collection[str]) -> None:
-        with self._lock:
+        with self._requests.lock:
             busy.difference_update(ids)
             postponed, self._postponed = self._postponed, []
         for effect in postponed:
@@ -354,12 +349,12 @@ class LedgerWriter:
         in the calling thread, which may hold a lock that the check of the flow needs.
         """
         ids = {tracked.id for tracked in requests}
-        with self._lock:
+        with self._requests.lock:
             self._withdrawing |= ids
         try:
             stages, results = self._revoke_rows(requests)
             revoked = zip(requests, stages, results, strict=True)
-            with self._lock:
+            with self._requests.lock:
                 tell({t.id for t, s, r in revoked if self._is_revoked(t, s, r) and t.epoch == s[0]})
         finally:
             self._permit_inspections(self._withdrawing, ids)
@@ -442,7 +437,7 @@ class LedgerWriter:
             stages, results = self._revoke_rows(requests)
             followups: list[fx.Effect] = []
             resent = []
-            with self._lock:
+            with self._requests.lock:
                 now = SYSTEM.monotonic()
                 for tracked, stage, result in zip(requests, stages, results, strict=True):
                     revoked = self._is_revoked(tracked, stage, result)
@@ -450,13 +445,13 @@ class LedgerWriter:
                         resent.append(tracked)  # It was resent after its epoch was read.
                     else:
                         followups += self._tracker.on_revoked(tracked, revoked, now)
-            self._apply(followups)
+            self._requests.apply(followups)
             requests = resent
 
     def _revoke_rows(
         self, requests: Sequence[TrackedRequest]
     ) -> tuple[list[_Stage], list[bool | None]]:
-        with self._lock:
+        with self._requests.lock:
             stages = [_stage(tracked) for tracked in requests]
         owned = [self._guards.owns(tracked.flow) for tracked in requests]
         owned_requests = list(itertools.compress(requests, owned))
@@ -477,12 +472,12 @@ class LedgerWriter:
     def _inspect(self, effects: Sequence[fx.Inspect]) -> None:
         assert self._rows is not None
         while effects:
-            with self._lock:  # A request may be published while its row is read.
+            with self._requests.lock:  # A request may be published while its row is read.
                 stages = [_stage(effect.tracked) for effect in effects]
             seen = self._rows.read([effect.tracked for effect in effects])
             followups: list[fx.Effect] = []
             outdated = []
-            with self._lock:
+            with self._requests.lock:
                 now = SYSTEM.monotonic()
                 for effect, stage, row in zip(effects, stages, seen, strict=True):
                     if effect.tracked.id in self._withdrawing | self._opening:
@@ -492,7 +487,7 @@ class LedgerWriter:
                     else:
                         # The request changed during the read: the row may be outdated.
                         outdated.append(effect)
-            self._apply(followups)
+            self._requests.apply(followups)
             effects = outdated
 
     def _reopen(self, effects: Sequence[fx.Reopen]) -> None:
@@ -501,7 +496,7 @@ class LedgerWriter:
         results = self._rows.reopen([(each.tracked, each.epoch) for each in effects])
         for effect, (done, answer) in zip(effects, results, strict=True):
             if done:  # Otherwise the row is inspected again.
-                self._report(self._tracker.on_reopened, effect.tracked, answer)
+                self._requests.report(self._tracker.on_reopened, effect.tracked, answer)
 
     def _conclude(self, effects: Sequence[fx.Conclude]) -> None:
         assert self._rows is not None
@@ -509,14 +504,7 @@ class LedgerWriter:
         results = self._rows.conclude([(e.tracked, e.holder, e.failure) for e in effects])
         for effect, done in zip(effects, results, strict=True):
             if done:
-                self._report(self._tracker.on_concluded, effect.tracked, effect.failure)
-
-    def _report(
-        self, on_done: Callable[..., list[fx.Effect]], tracked: TrackedRequest, result: Any
-    ) -> None:
-        with self._lock:
-            effects = on_done(tracked, result, SYSTEM.monotonic())
-        self._apply(effects)
+                self._requests.report(self._tracker.on_concluded, effect.tracked, effect.failure)
 
     def _drop(self, request_ids: Sequence[str]) -> None:
         assert self.ledger is not None

@@ -1,0 +1,102 @@
+"""Inspect and control the workers and requests of an executor, for programs and commands.
+
+Any thread may call it. Replies to pings arrive in the consumer's thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable
+
+from wbengine import _names
+from wbengine._clock import SYSTEM
+from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based.discovery import finder as finders
+from wbengine.engines.worker_based.discovery import snapshots
+from wbengine.engines.worker_based.engine_side.locked_tracker import LockedTracker
+from wbengine.engines.worker_based.messages import notices, pinging, worker_commands
+from wbengine.engines.worker_based.proxy import Proxy
+from wbengine.engines.worker_based.requests.tracker import Observer
+
+
+class Administration:
+    """Implements the methods of `WorkerTaskExecutor` with the same names.
+
+    :param pings: receives the replies to pings.
+    :param start: starts the executor, if it is not started.
+    """
+
+    def __init__(
+        self,
+        requests: LockedTracker,
+        proxy: Proxy,
+        finder: finders.ProxyWorkerFinder,
+        pings: pinging.Pings,
+        interop: str | None,
+        start: Callable[[], None],
+    ) -> None:
+        self._requests = requests
+        self._proxy = proxy
+        self._finder = finder
+        self._pings = pings
+        self._interop = interop
+        self._start = start
+
+    def add_observer(self, observer: Observer) -> None:
+        tracker = self._requests.tracker
+        with self._requests.lock:
+            if observer not in tracker.observers:
+                tracker.observers = (*tracker.observers, observer)
+
+    def remove_observer(self, observer: Observer) -> None:
+        tracker = self._requests.tracker
+        with self._requests.lock:
+            tracker.observers = tuple(each for each in tracker.observers if each is not observer)
+
+    def ignored(self) -> dict[str, int]:
+        with self._requests.lock:
+            return {**self._requests.tracker.ignored, **self._proxy.untrusted}
+
+    def workers(self) -> list[snapshots.WorkerSnapshot]:
+        return snapshots.of_workers(self._finder.workers(), SYSTEM.monotonic(), SYSTEM.time())
+
+    def wait_for_workers(self, workers: int, timeout: float | None) -> int:
+        finders.check_wait(workers, timeout)
+        self._start()
+        return self._finder.wait_for_workers(workers, timeout)
+
+    def ping(self, workers: Iterable[str] | None, timeout: float) -> dict[str, pinging.Pong]:
+        if self._interop is not None:
+            raise ValueError(
+                f"interop={self._interop!r} does not support questions to individual workers"
+            )
+        self._start()
+        identities = (each.identity for each in self.workers()) if workers is None else workers
+        names = [_names.check_label("worker", each) for each in identities if each is not None]
+        ping_round = self._pings.begin(names)
+        for name in names:
+            question = notices.Query(self._finder.uuid).to_message(name)
+            self._proxy.send(OutgoingMessage(question), first=True, defer=True)
+        return self._pings.wait(ping_round, timeout)
+
+    def requests(self, state: str | None) -> list[snapshots.RequestSnapshot]:
+        snapshots.check_state(state)
+        wall = SYSTEM.time() - SYSTEM.monotonic()
+        tracker = self._requests.tracker
+        with self._requests.lock:
+            descriptions = [*tracker.ended, *(e.described() for e in tracker.unfinished())]
+        return [
+            dataclasses.replace(each, submitted=wall + (each.submitted or 0.0))
+            for each in itertools.starmap(snapshots.RequestSnapshot, descriptions)
+            if state in (None, each.state)
+        ]
+
+    def control(self, what: str, worker: str | None) -> None:
+        if self._interop is not None:
+            raise ValueError(
+                f"interop={self._interop!r} does not support the command {what} for workers"
+            )
+        order = worker_commands.order(worker_commands.check_order(what), worker)
+        self._start()
+        self._proxy.send(OutgoingMessage(order), first=True, defer=True)
