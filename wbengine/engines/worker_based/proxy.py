@@ -25,7 +25,6 @@ from wbengine.engines.worker_based.connections.consumer_loop import (
 from wbengine.engines.worker_based.connections.outgoing import ECHO, NO_HOOKS, OutgoingMessage
 from wbengine.engines.worker_based.connections.sender import Call, Sender
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import signing
 from wbengine.keys import Keyring
 
@@ -207,8 +206,5 @@ class Proxy:
             self._dispatcher.refuse(message, "body", str(error))
         else:
             if self._topology.direct:
-                met = (message.headers or {}).get(
-                    hd.WBE_WORKER, message.properties.get("reply_to")
-                )
-                self._topology.record_peer(met, time.monotonic())
+                self._topology.record_peer(env.sender_of(message), time.monotonic())
             self._dispatcher.on_message(data, message)

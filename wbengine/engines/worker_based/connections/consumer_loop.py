@@ -32,7 +32,6 @@ from wbengine.engines.worker_based.connections.receiver import (
 )
 from wbengine.engines.worker_based.connections.sender import DEFERRED_SECONDS, Sender
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.transports import reasons
 from wbengine.transports.broker import AnswerAndTake
 
@@ -418,7 +417,7 @@ class ConsumerLoop:
 
         Without a ledger, workers do not run redelivered requests, so a copy replaces the request.
         """
-        if hd.WBE_LEDGER in (message.headers or {}):
+        if env.has_row(message):
             self.requeue(message, done)
             return
         copy = OutgoingMessage(env.copy_of(message), self._copying, (message, done))

@@ -18,8 +18,8 @@ from wbengine._log_rate import RareWarnings
 from wbengine.engines.worker_based.connections import connecting, sender, topology
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import signing
+from wbengine.engines.worker_based.messages import requests, signing
+from wbengine.engines.worker_based.messages.requests import Death, Request
 from wbengine.transports import safe_message
 from wbengine.transports.broker import Broker, Consumer
 
@@ -119,10 +119,7 @@ class DeadLetters:
         :raises NotFound: if the queue does not exist.
         """
         envelope = env.copy_of(letter.message)
-        envelope.headers = dict(envelope.headers)
-        for header in (hd.WBE_DEAD, hd.WBE_QUEUE, hd.WBE_TIME, hd.WBE_SIGNATURE):
-            envelope.headers.pop(header, None)
-        envelope.headers[hd.WBE_EPOCH] = epoch
+        requests.revive(envelope, epoch)
         envelope.routing_key, envelope.signer = queue, self._signer
         with self._translating_errors(queue):
             if not (self._has(queue) and self._publish(envelope)):
@@ -187,17 +184,18 @@ class DeadLetters:
 def _read(message: Any, body: bytes | str) -> DeadLetter | None:
     try:
         envelope = env.received(env.parse(body), message)
+        request, death = Request.from_message(envelope), Death.from_message(envelope)
         return DeadLetter(
-            envelope.correlation_id or "",
-            envelope.number(hd.WBE_EPOCH, 1),
+            request.id,
+            request.epoch,
             str(envelope.body["task_name"]),
             str(envelope.body["task_cls"]),
             str(envelope.body["action"]),
-            envelope.text(hd.ROOT_ID),
-            envelope.text(hd.WBE_QUEUE),
-            envelope.text(hd.WBE_DEAD) or "",
-            envelope.seconds(hd.WBE_TIME),
-            envelope.text(hd.WBE_LEDGER),
+            request.flow or None,
+            death.queue,
+            death.reason,
+            death.at,
+            request.ledger,
             message,
         )
     except (exc.InvalidFormat, KeyError, TypeError):

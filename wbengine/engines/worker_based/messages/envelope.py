@@ -215,6 +215,16 @@ def received(data: Any, message: Any) -> Envelope:
     )
 
 
+def sender_of(message: Any) -> Any:
+    """Return the unchecked name of the process that sent a received message."""
+    return (message.headers or _EMPTY).get(hd.WBE_WORKER, message.properties.get("reply_to"))
+
+
+def has_row(message: Any) -> bool:
+    """Return whether a received REQUEST has a row in a ledger."""
+    return hd.WBE_LEDGER in (message.headers or _EMPTY)
+
+
 def copy_of(message: Any) -> Envelope:
     """Return a copy of a delivered message that can be published as a new message."""
     copy = received({}, message)

@@ -110,6 +110,39 @@ class Request(NamedTuple):
         )
 
 
+class Death(NamedTuple):
+    """Why and when a request was dead-lettered, in headers beside those of the request."""
+
+    reason: str
+    #: Queue from which workers consumed it.
+    queue: str | None
+    #: Unix time.
+    at: float | None
+
+    def mark(self, message: env.Envelope) -> None:
+        """Add the headers to a REQUEST."""
+        message.headers |= {
+            hd.WBE_DEAD: self.reason,
+            hd.WBE_QUEUE: self.queue or "",
+            hd.WBE_TIME: self.at,
+        }
+
+    @classmethod
+    def from_message(cls, message: env.Envelope) -> Death:
+        return cls(
+            message.text(hd.WBE_DEAD) or "",
+            message.text(hd.WBE_QUEUE),
+            message.seconds(hd.WBE_TIME),
+        )
+
+
+def revive(letter: env.Envelope, epoch: int) -> None:
+    """Make a dead letter a REQUEST with a new epoch, and remove its signature."""
+    dropped = (hd.WBE_DEAD, hd.WBE_QUEUE, hd.WBE_TIME, hd.WBE_SIGNATURE)
+    letter.headers = {name: v for name, v in letter.headers.items() if name not in dropped}
+    letter.headers[hd.WBE_EPOCH] = epoch
+
+
 def _limit(value: Any) -> time_limits.TimeLimit:
     """Return the time limits of a header, which has the hard one first. Ignore invalid ones."""
     try:
