@@ -16,8 +16,8 @@ from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
 from tests.views import waiting_task
 from wbengine import engines, exceptions
+from wbengine.engines.worker_based.engine_side.administration import Pings
 from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import pinging
 from wbengine.fleet import client as fleets
 from wbengine.patterns import linear_flow
 
@@ -132,15 +132,15 @@ def test_worker_is_known_before_its_ping_reply_is_recorded(
     near: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: list[bool] = []
-    record = pinging.Pings.record_reply
+    record = Pings.record_reply
 
-    def record_reply(self: pinging.Pings, headers: Any) -> None:
+    def record_reply(self: Pings, headers: Any) -> None:
         sender = headers.get(hd.WBE_WORKER)
         if sender is not None:
             known.append(sender in {each.identity for each in looking._executor.workers()})
         record(self, headers)
 
-    monkeypatch.setattr(pinging.Pings, "record_reply", record_reply)
+    monkeypatch.setattr(Pings, "record_reply", record_reply)
     looking = fleets.Fleet(url=near)
     with worker_in_thread(near, tasks), looking:
         looking.workers(least=1, wait=30)

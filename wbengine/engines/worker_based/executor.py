@@ -27,13 +27,13 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based.connections import queue_counts, topology
 from wbengine.engines.worker_based.discovery import finder, snapshots
-from wbengine.engines.worker_based.engine_side.administration import Administration
+from wbengine.engines.worker_based.engine_side.administration import Administration, Pings, Pong
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
 from wbengine.engines.worker_based.engine_side.life_cycle import LifeCycle
 from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based.engine_side.tracker_events import TrackerEvents
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import pinging, signing
+from wbengine.engines.worker_based.messages import signing
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
@@ -84,7 +84,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._ledger_place = ledgers.NONE if interop else ledgers.check_place(ledger)
         topology.check_no_keys(interop, keys)
         expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
-        pings = pinging.Pings()
+        pings = Pings()
         self._guards = FlowGuards()
         self._events = TrackerEvents(exchange, self._interop, self._guards, pings.record_reply)
         self._proxy = proxy.Proxy(
@@ -405,7 +405,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def ping(
         self, workers: Iterable[str] | None = None, timeout: float = 2.0
-    ) -> dict[str, pinging.Pong]:
+    ) -> dict[str, Pong]:
         """Ping workers (by their identities; None: all known workers). Start if necessary.
 
         :returns: the replies that arrived within `timeout` seconds.

@@ -7,17 +7,87 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from wbengine import _names
 from wbengine._clock import SYSTEM
+from wbengine.concurrency import conditions
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.discovery import finder as finders
 from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.engine_side.locked_tracker import LockedTracker
-from wbengine.engines.worker_based.messages import notices, pinging, worker_commands
+from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages import notices, worker_commands
 from wbengine.engines.worker_based.proxy import Proxy
 from wbengine.engines.worker_based.requests.tracker import Observer
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The reply of a worker to a ping.
+
+    `seconds` is the response time. `ahead` is the difference of the worker's clock to the clock of
+    this host, with an error of at most half of `seconds`; None if unknown.
+    """
+
+    seconds: float
+    ahead: float | None = None
+
+
+class _Round:
+    __slots__ = ("answers", "since", "wall", "workers")
+
+    def __init__(self, workers: Iterable[str]) -> None:
+        self.workers = frozenset(workers)
+        self.answers: dict[str, Pong] = {}
+        self.since = SYSTEM.monotonic()
+        self.wall = SYSTEM.time()
+
+
+class Pings:
+    """Pings that wait for replies. Thread-safe.
+
+    If no round is open, a received message costs one comparison.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changed = conditions.Condition(self._lock)
+        self._rounds: tuple[_Round, ...] = ()
+
+    def begin(self, workers: Iterable[str]) -> _Round:
+        """Start a round. Call this immediately before you ping the workers."""
+        ping_round = _Round(workers)
+        with self._lock:
+            self._rounds = (*self._rounds, ping_round)
+        return ping_round
+
+    def wait(self, round: _Round, timeout: float) -> dict[str, Pong]:
+        """Return the replies that arrive within `timeout` seconds, and close the round."""
+        self._changed.wait_for(lambda: len(round.answers) == len(round.workers), timeout)
+        with self._lock:
+            self._rounds = tuple(each for each in self._rounds if each is not round)
+            return dict(round.answers)
+
+    def record_reply(self, headers: Any) -> None:
+        if not self._rounds or headers.get(hd.WBE_STATE) == notices.BEAT:
+            return  # A heartbeat is not a reply to a ping.
+        worker = headers.get(hd.WBE_WORKER)
+        with self._lock:
+            for each in self._rounds:
+                if worker in each.workers and worker not in each.answers:
+                    each.answers[worker] = _pong(each, headers.get(hd.WBE_TIME))
+                    self._changed.notify_all()
+
+
+def _pong(round: _Round, reported_time: Any) -> Pong:
+    seconds = SYSTEM.monotonic() - round.since
+    if type(reported_time) not in (int, float):
+        return Pong(seconds)
+    return Pong(seconds, reported_time - (round.wall + seconds / 2))
 
 
 class Administration:
@@ -32,7 +102,7 @@ class Administration:
         requests: LockedTracker,
         proxy: Proxy,
         finder: finders.ProxyWorkerFinder,
-        pings: pinging.Pings,
+        pings: Pings,
         interop: str | None,
         start: Callable[[], None],
     ) -> None:
@@ -66,7 +136,7 @@ class Administration:
         self._start()
         return self._finder.wait_for_workers(workers, timeout)
 
-    def ping(self, workers: Iterable[str] | None, timeout: float) -> dict[str, pinging.Pong]:
+    def ping(self, workers: Iterable[str] | None, timeout: float) -> dict[str, Pong]:
         if self._interop is not None:
             raise ValueError(
                 f"interop={self._interop!r} does not support questions to individual workers"
