@@ -553,7 +553,7 @@ class Tracker:
             or tracked._in_flight._reached
         ):
             return "a request in an index, or a timer"
-        if tracked._inquiries or tracked._early_replies:
+        if tracked._inquiries.pending or tracked._early_replies:
             return "questions or answers of nobody"
         return None
 

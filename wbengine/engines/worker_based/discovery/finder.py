@@ -344,11 +344,10 @@ class ProxyWorkerFinder:
     def process_response(self, data: Any, message: Any) -> None:
         """Process a validated NOTIFY; `message` is any object with `headers`."""
         notify = env.Envelope(pr.NOTIFY, data, headers=message.headers or {})
-        if notices.Query.from_message(notify).echo == self.uuid:
-            self.record_echo()
+        if data.get("topic") is None:  # This is the echo, or the NOTIFY of another engine.
+            if notices.Query.from_message(notify).echo == self.uuid:
+                self.record_echo()
             return
-        if data.get("topic") is None:
-            return  # This is the NOTIFY of another engine.
         if not self._accepts_topic(data["topic"]):
             return
         try:

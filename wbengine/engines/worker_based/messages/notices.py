@@ -102,13 +102,14 @@ class Heartbeat(NamedTuple):
         :raises InvalidFormat: if the name of the worker, its queue or its topic is not valid.
         """
         headers, topic = message.headers, message.body["topic"]
+        text, extended = message.text, hd.WBE_VERSION in message.headers
         try:
             for name in (hd.WBE_WORKER, hd.WBE_QUEUE):
                 if name in headers:
                     label = _names.check_label(name, headers[name])
                     if label in (env.ALL_WORKERS, env.ALL_ENGINES):
                         raise ValueError(f"{name} must be the name of one process, got {label!r}")
-            if message.extended:
+            if extended:
                 _names.check_label("topic", topic)
         except ValueError as error:
             raise exc.InvalidFormat(str(error)) from None
@@ -117,16 +118,16 @@ class Heartbeat(NamedTuple):
         return cls(
             topic,
             message.body["tasks"],
-            message.extended,
-            message.text(hd.WBE_WORKER),
-            message.text(hd.WBE_STATE),
+            extended,
+            headers.get(hd.WBE_WORKER),
+            text(hd.WBE_STATE),
             slots if slots >= 0 else None,
             running if running >= 0 else None,
             lives.Life.from_header(headers.get(hd.WBE_LIFE)),
-            message.text(hd.WBE_SOFTWARE),
-            message.text(hd.WBE_LEDGER),
+            text(hd.WBE_SOFTWARE) if hd.WBE_SOFTWARE in headers else None,
+            text(hd.WBE_LEDGER) if hd.WBE_LEDGER in headers else None,
             message.seconds(hd.WBE_PERIOD),
-            message.text(hd.WBE_QUEUE),
+            headers.get(hd.WBE_QUEUE),
             [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else None,
             message.seconds(hd.WBE_TIME),
         )

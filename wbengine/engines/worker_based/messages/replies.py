@@ -91,13 +91,7 @@ class Reply(NamedTuple):
 
     def value(self) -> Any:
         """Return the value or failure of a terminal reply; a failure if it cannot be decoded."""
-        data = self.data["result"]
-        try:
-            if self.state == pr.FAILURE:
-                return ft.Failure.from_dict(data)
-            return env.unpacker(self.extended)(data)
-        except Exception as error:
-            return ft.Failure.from_exception(error)
+        return result_of(self.state, self.data, self.extended)
 
     def details(self) -> dict[str, Any] | None:
         """Return the details of an event, or None if they cannot be decoded."""
@@ -109,6 +103,17 @@ class Reply(NamedTuple):
         return details if isinstance(details, dict) else None
 
 
+def result_of(state: str, data: Mapping[str, Any], extended: bool) -> Any:
+    """Return the result of a terminal reply with these fields: see `Reply.value`."""
+    result = data["result"]
+    try:
+        if state == pr.FAILURE:
+            return ft.Failure.from_dict(result)
+        return env.unpacker(extended)(result)
+    except Exception as error:
+        return ft.Failure.from_exception(error)
+
+
 class ReplyFactory:
     """Creates the replies of one worker. `max_size` limits the encoded body, in bytes."""
 
@@ -117,7 +122,9 @@ class ReplyFactory:
         self._max_size = max_size
 
     def running(self, job: Job) -> env.Envelope:
-        return self._make(job, pr.RUNNING, {})
+        job.seq += 1
+        reply = Reply(job.id, pr.RUNNING, {}, job.extended, self._identity, job.epoch, job.seq)
+        return reply.to_message(job.reply_to)
 
     def report(
         self, job: Job, state: str, number: int, started_at: float | None = None

@@ -97,7 +97,7 @@ class Request(NamedTuple):
             message.correlation_id or "",
             message.reply_to or "",
             message.body,
-            message.extended,
+            hd.WBE_VERSION in headers,
             headers.get(hd.WBE_VERSION, hd.VERSION),
             number(hd.WBE_EPOCH, 1),
             number(hd.WBE_ATTEMPT, 1),

@@ -141,19 +141,16 @@ class Drop:
 
 
 def record_start(tracked: TrackedRequest, worker: str) -> list[Effect]:
-    return [RecordStart(tracked, worker)] if _can_record(tracked, "began") else []
+    return [RecordStart(tracked, worker)] if hasattr(tracked.invocation.events, "began") else []
 
 
 def record_claim(tracked: TrackedRequest, worker: str) -> list[Effect]:
-    return [RecordClaim(tracked, worker)] if _can_record(tracked, "taken") else []
+    return [RecordClaim(tracked, worker)] if hasattr(tracked.invocation.events, "taken") else []
 
 
 def record_incident(tracked: TrackedRequest, event: str, worker: str | None) -> list[Effect]:
-    return [RecordIncident(tracked, event, worker)] if _can_record(tracked, "incident") else []
-
-
-def _can_record(tracked: TrackedRequest, method: str) -> bool:
-    return hasattr(tracked.invocation.events, method)
+    can_record = hasattr(tracked.invocation.events, "incident")
+    return [RecordIncident(tracked, event, worker)] if can_record else []
 
 
 Effect = (

@@ -27,7 +27,7 @@ from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based.discovery.roster import TopicWorker, anonymous_key
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.messages import replies, worker_commands
 from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import decisions as dc
 from wbengine.engines.worker_based.requests import effects as fx
@@ -368,7 +368,7 @@ class RequestTracker:
             tracked.receipt = receipt
             return effects + self._settle(
                 tracked,
-                Reply.from_message(answer).value(),
+                replies.result_of(answer.body["state"], answer.body["data"], answer.extended),
                 started=answer.seconds(hd.WBE_STARTED),
                 ended=answer.seconds(hd.WBE_ENDED),
                 now=now,
@@ -554,7 +554,7 @@ class RequestTracker:
                 effects += self._on_due(kind, tracked, now)
             elif tracked.request.expired_at(now):
                 effects += self._check_timeout(tracked, now)
-        return effects + self.ask()
+        return effects + self.ask() if self._inquiries.pending else effects
 
     def _on_due(self, kind: str, tracked: TrackedRequest, now: float) -> list[Effect]:
         if kind == LOOKUP:
@@ -719,7 +719,7 @@ class RequestTracker:
             elif now - tracked.absent_since >= MIN_HEARTBEAT_GAP_SECONDS and not tracked.lookups:
                 tracked.absent_since = None
                 effects += self._handle(ev.Absent(tracked), now)
-        return effects + self.ask()
+        return effects + self.ask() if self._inquiries.pending else effects
 
     def on_workers_lost(self, workers: Iterable[TopicWorker], now: float) -> list[Effect]:
         """Handle workers that stopped or were lost.
@@ -796,7 +796,7 @@ class RequestTracker:
 
     def ask(self) -> list[Effect]:
         """Send the collected inquiries to workers in few messages."""
-        return self._inquiries.take(self.reply_to) if self._inquiries else []
+        return self._inquiries.take(self.reply_to) if self._inquiries.pending else []
 
     def _report(self, event: Event, now: float) -> list[Effect]:
         return self._handle(event, now) + self.ask() if event.tracked.live else []
