@@ -256,7 +256,7 @@ class Sender:
 
     def _messages_at(self) -> float:
         """Return the time of the next publish; infinity if it is not possible now."""
-        if self._is_sending or self._room <= 0 or not (self._urgent_queue or self._queue):
+        if self._is_sending or not (self._urgent_queue or self._queue) or self._room <= 0:
             return math.inf
         hurries = self._flushing or len(self._queue) >= MAX_BATCH_MESSAGES
         return max(self._paused_until, -math.inf if hurries else self._due)
