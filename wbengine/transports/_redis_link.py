@@ -143,7 +143,7 @@ def _seconds(name: str, value: Any) -> float:
     return number
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Step(Generic[T_co]):
     """A script with its arguments, and the function that converts its reply.
 
@@ -327,16 +327,17 @@ class Client:
         :raises kind: if the server refused, for example without memory or permission. Then nothing
             was changed.
         """
-        return self._do(lambda: self._link.run(step, after))
+        reply: T = self._do(self._link.run, step, after)
+        return reply
 
     def call(self, *args: Any) -> Any:
         """Send a command. See `run` for exceptions."""
-        return self._do(lambda: self._link.call(*args))
+        return self._do(self._link.call, *args)
 
-    def _do(self, work: Callable[[], T]) -> T:
+    def _do(self, work: Callable[..., T], *arguments: Any) -> T:
         try:
             with self._lock:
-                return work()
+                return work(*arguments)
         except errors.ConnectionError:
             raise
         except errors.ResponseError as error:

@@ -80,7 +80,7 @@ class RoutedBatch(NamedTuple):
     bodies: Mapping[int, str]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Publication(Generic[T_co]):
     """Result of a script that publishes a batch.
 
