@@ -50,7 +50,7 @@ def forged_reply(
             (running,) = executor.requests("started")
             headers = {hd.WBE_VERSION: "1", hd.WBE_EPOCH: 1, hd.WBE_WORKER: worker.identity}
             forger.start()
-            forger.publish(response, to, correlation_id=running.id, headers=headers)
+            forger._proxy.publish(response, to, correlation_id=running.id, headers=headers)
             yield executor
             assert [each.state for each in executor.requests()] == ["started"]
             (folder / "release").touch()
@@ -124,7 +124,7 @@ def test_worker_announcing_a_foreign_queue_is_rejected(
         ("forger", {}),
     ):
         notify = pr.Notify(topic=topic, tasks=[task])
-        forger.publish(notify, "victim", headers=headers)
+        forger._proxy.publish(notify, "victim", headers=headers)
     words = "queue 'forger' does not match its topic and tasks"
     until(lambda: caplog.text.count(words) == 3)
     levels = [each.levelname for each in caplog.records if words in each.getMessage()]

@@ -32,6 +32,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life
+from wbengine.engines.worker_based.messages.requests import Request
 from wbengine.engines.worker_based.worker_side import jobs
 from wbengine.fleet import client as fleets
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -209,7 +210,8 @@ def test_task_in_taskflow_mode_is_counted_once(registry: CollectorRegistry) -> N
 def test_worker_counts_only_finished_executions(registry: CollectorRegistry) -> None:
     """Requests that are requeued or given up are counted elsewhere."""
     observer = metrics.WorkerObserver(registry)
-    job = jobs.Job("id", 1, ("id", 1), "engine", None, inquiry_number=1, name="a")
+    message = env.Envelope("REQUEST", {"task_name": "a"}, correlation_id="id", reply_to="engine")
+    job = jobs.Job(Request.from_message(message), None)
     job.unit = pr.WorkUnit("tests.support.sample_tasks.Add", "a", "execute", {}, None, {}, None)
     observer.received(job)
     observer.started(job)

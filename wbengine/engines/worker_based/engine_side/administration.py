@@ -19,7 +19,6 @@ from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.discovery import finder as finders
 from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.engine_side.locked_tracker import LockedTracker
-from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import notices, worker_commands
 from wbengine.engines.worker_based.proxy import Proxy
 from wbengine.engines.worker_based.requests.tracker import Observer
@@ -73,13 +72,14 @@ class Pings:
             return dict(round.answers)
 
     def record_reply(self, headers: Any) -> None:
-        if not self._rounds or headers.get(hd.WBE_STATE) == notices.BEAT:
-            return  # A heartbeat is not a reply to a ping.
-        worker = headers.get(hd.WBE_WORKER)
+        reply = notices.sender_of_pong(headers) if self._rounds else None
+        if reply is None:
+            return
+        worker, sent_at = reply
         with self._lock:
             for each in self._rounds:
                 if worker in each.workers and worker not in each.answers:
-                    each.answers[worker] = _pong(each, headers.get(hd.WBE_TIME))
+                    each.answers[worker] = _pong(each, sent_at)
                     self._changed.notify_all()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wbengine import _names
@@ -136,3 +136,10 @@ class Heartbeat(NamedTuple):
 def stamp(message: env.Envelope, now: float) -> None:
     """Set the time at which a worker sends its NOTIFY."""
     message.headers[hd.WBE_TIME] = now
+
+
+def sender_of_pong(headers: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Return the worker of a NOTIFY and its time of sending; None if this is a heartbeat."""
+    if headers.get(hd.WBE_STATE) == BEAT:
+        return None
+    return headers.get(hd.WBE_WORKER), headers.get(hd.WBE_TIME)
