@@ -337,8 +337,8 @@ class Tracker:
             self._tracker.end_run(flow)
             return
         is_elsewhere = any(ledger != self._tracker.ledger for ledger in ledgers)
-        elsewhere = "an earlier run used another ledger" if is_elsewhere else ""
-        self._tracker.expect(flow, elsewhere if ledgers else None)
+        missing_row_reason = "an earlier run used another ledger" if is_elsewhere else ""
+        self._tracker.expect(flow, missing_row_reason if ledgers else None)
 
     def submit(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
         return _effects(self._tracker.submit(call, done, self._now))

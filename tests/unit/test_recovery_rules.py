@@ -130,7 +130,7 @@ def test_live_owner_of_inherited_request_is_asked() -> None:
 def test_missing_row_of_inherited_request_proves_nothing_for_other_ledger(other: bool) -> None:
     world = World(LedgerRecovery)
     tracked = world.inherit()
-    tracked.elsewhere = "an earlier run used another one" if other else ""
+    tracked.missing_row_reason = "an earlier run used another one" if other else ""
     decisions = world.decide(ev.RowRead(tracked, ev.RowSnapshot(None)))
     assert kinds(decisions) == [dc.Settle if other else dc.Send]
 

@@ -274,14 +274,13 @@ class Tally(terminal_tree.Source):
         retry = self._record(node - 1 if node - 2 in self.plan.retried else node)
         if isinstance(retry, models.RetryDetail) and len(retry.results) > 1:
             yield f"attempt {len(retry.results)}"
-        began = self.since.get(node)
+        began, record, now = self.since.get(node), self._record(node), time.time()
         if self.state_of(node) == states.WAITING:
-            record = self._record(node)
             wait = waiting.signal_of(record)
             if wait is not None:
-                yield waiting.describe_signal_wait(wait, time.time())
-        elif wait := waiting.start_of(self._record(node), time.time()):
-            yield waiting.describe_start(wait, time.time())
+                yield waiting.describe_signal_wait(wait, now)
+        elif wait := waiting.start_of(record, now):
+            yield waiting.describe_start(wait, now)
         elif began is not None and self.state_of(node) != QUEUED:
             yield formatting.seconds(max(0.0, self.clock() - began - self._queue_seconds(node)))
         line = self.failures.get(node)

@@ -199,8 +199,8 @@ def signal_of(record: Any) -> Waiting | None:
 
 
 def start_of(record: Any, now: float) -> Waiting | None:
-    """Return the earliest start of a task according to its record, or None if it has passed."""
-    if record is None or record.started is not None:
+    """Return the earliest start of a running task that waits for it, according to its record."""
+    if record is None or record.state != states.RUNNING or record.started is not None:
         return None
     until = record.meta_value(STARTS_AT)
     if not isinstance(until, int | float) or until <= now:
@@ -292,7 +292,7 @@ def _running_reason(
         )
     if record is None or record.started is not None or record.progress is not None:
         return None
-    if state == states.RUNNING and (wait := start_of(record, situation.now)):
+    if wait := start_of(record, situation.now):
         return Reason(f"{describe_start(wait, situation.now).capitalize()}.", wait)
     if situation.offered is not None and task is not None and task not in situation.offered:
         return Reason(f"No known worker offers {task}.")

@@ -219,9 +219,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         :param used: the `ledger_place` of each ledger, by its identity ("": no ledger).
         """
         with self._requests.lock:
-            self._tracker.expect(flow, self._elsewhere(used) if used else None)
+            self._tracker.expect(flow, self._missing_row_reason(used) if used else None)
 
-    def _elsewhere(self, used: Mapping[str, str]) -> str:
+    def _missing_row_reason(self, used: Mapping[str, str]) -> str:
         others = {place for identity, place in used.items() if identity != (self.ledger or "")}
         if not others:
             return ""

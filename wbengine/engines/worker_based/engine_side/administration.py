@@ -72,7 +72,7 @@ class Pings:
             return dict(round.answers)
 
     def record_reply(self, headers: Any) -> None:
-        reply = notices.sender_of_pong(headers) if self._rounds else None
+        reply = notices.worker_and_time(headers) if self._rounds else None
         if reply is None:
             return
         worker, sent_at = reply

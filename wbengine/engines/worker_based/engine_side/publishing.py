@@ -100,7 +100,7 @@ class OpeningPublishing(Publishing):
         return self._writer.publish(broker, pairs, self._begin)
 
 
-class Inquiries(DeliveryHooks):
+class InquiryPublishing(DeliveryHooks):
     """Publishes inquiries and cancellations unless the executor is disowned."""
 
     def __init__(self, guards: FlowGuards) -> None:

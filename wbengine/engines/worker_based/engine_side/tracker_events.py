@@ -21,7 +21,7 @@ from wbengine.engines.worker_based.discovery.roster import TopicWorker
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
 from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based.engine_side.publishing import (
-    Inquiries,
+    InquiryPublishing,
     OpeningPublishing,
     Publishing,
 )
@@ -55,7 +55,7 @@ class TrackerEvents:
         self._interop = interop
         self._guards = guards
         self._on_notify = on_notify
-        self._inquiry_hooks = Inquiries(guards)
+        self._inquiry_hooks = InquiryPublishing(guards)
         # Time of the next NOTIFY and check for lost workers.
         self._round_due = 0.0
 

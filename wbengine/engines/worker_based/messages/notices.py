@@ -138,7 +138,7 @@ def stamp(message: env.Envelope, now: float) -> None:
     message.headers[hd.WBE_TIME] = now
 
 
-def sender_of_pong(headers: Mapping[str, Any]) -> tuple[Any, Any] | None:
+def worker_and_time(headers: Mapping[str, Any]) -> tuple[Any, Any] | None:
     """Return the worker of a NOTIFY and its time of sending; None if this is a heartbeat."""
     if headers.get(hd.WBE_STATE) == BEAT:
         return None

@@ -15,9 +15,9 @@ from wbengine.concurrency import time_limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.ledger.base import Opening
-from wbengine.engines.worker_based.messages import display_headers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages.requests import Request
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.types import failure as ft
 
@@ -93,8 +93,8 @@ class TrackedRequest:
 
     *Search*: `lookups`: number of checks without a known worker; `denied`: its owner reports that
     it does not have the request; `absent_since`: time since which its owner does not list it;
-    `elsewhere`: why the ledger may lack the row of an earlier run. Without a ledger, `suspect` is
-    the reason of the search and `search_started_at` its start.
+    `missing_row_reason`: why the ledger may lack the row of an earlier run. Without a ledger,
+    `suspect` is the reason of the search and `search_started_at` its start.
 
     *Times*: the request may be started from `eta` until `expires_at`. `pending_outcome` applies
     once it is certain that the request does not run. `refused` is the failure that a worker
@@ -102,9 +102,9 @@ class TrackedRequest:
     """
 
     __slots__ = (
-        "_seqs", "absent_since", "born", "claimed", "denied", "dispatched", "done", "elsewhere",
-        "epoch", "eta", "expires_at", "flow", "heard", "id", "index", "invocation", "key",
-        "lookups", "lost", "lowest_epoch", "opened", "opening", "pending_outcome", "position",
+        "_seqs", "absent_since", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta",
+        "expires_at", "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost",
+        "lowest_epoch", "missing_row_reason", "opened", "opening", "pending_outcome", "position",
         "possibly_lost", "publish_count", "queue", "ran", "receipt", "refused", "request",
         "resends", "search_started_at", "sent_at", "suspect", "task_cls", "unused_epoch", "worker",
     )  # fmt: skip
@@ -143,7 +143,7 @@ class TrackedRequest:
         self.suspect: str | None = None
         self.sent_at: float | None = None
         self.absent_since: float | None = None
-        self.elsewhere = ""
+        self.missing_row_reason = ""
         self.eta: float | None = None
         self.expires_at: float | None = None
         self.receipt: Any = None
@@ -254,54 +254,50 @@ class TrackedRequest:
         self._seqs = None
 
     def envelope(
-        self, reply_to: str, options: RequestOptions, *, extended: bool, ledger: str | None
+        self,
+        reply_to: str,
+        options: RequestOptions,
+        *,
+        extended: bool,
+        ledger: str | None,
+        expires: float | None = None,
     ) -> env.Envelope:
         """Return the REQUEST for the queue of this request, in its present epoch.
 
         For workers without the extended protocol, it has no headers of that protocol. It has no
         priority either: kombu's transports order priorities the other way round.
 
+        :param expires: Unix time after which workers must not start it.
         :raises InvalidFormat: if an argument cannot be encoded, or the message is too large.
         :raises TypeError, ValueError: if the time limit of the task is not valid.
         """
         call = self.invocation
-        headers: dict[str, Any] = {
-            hd.LANG: "py",
-            hd.TASK: self.task_cls,
-            hd.ID: self.id,
-            hd.RETRIES: call.attempt - 1,
-        }
-        if extended:
-            headers[hd.WBE_VERSION] = hd.VERSION
-            headers[hd.WBE_ATTEMPT] = call.attempt
-            headers[hd.WBE_EPOCH] = self.epoch
-            if call.captures:
-                headers[hd.WBE_LOGS] = 1
-        if call.flow_uuid:
-            headers[hd.ROOT_ID] = call.flow_uuid
-        if ledger is not None:
-            headers[hd.WBE_LEDGER] = ledger
         task_limit = call.task.timelimit
         limit = (
             options.timelimit
             if task_limit is None
             else time_limits.read(task_limit, "timelimit of the task")
         )
-        if limit is not time_limits.UNLIMITED:
-            headers[hd.TIMELIMIT] = [limit.hard, limit.soft]
-        if options.trace_arguments:
-            headers |= display_headers.headers(call.arguments)
-        envelope = env.Envelope(
-            pr.REQUEST,
+        request = Request(
+            self.id,
+            reply_to,
             self.request.encode(env.packer(extended)),
-            routing_key=self.queue or "",
-            correlation_id=self.id,
-            reply_to=reply_to,
-            headers=headers,
+            extended,
+            epoch=self.epoch,
+            attempt=call.attempt,
+            flow=call.flow_uuid,
+            ledger=ledger,
+            captures=call.captures,
+            limit=limit,
+            expires=expires,
+        )
+        envelope = request.to_message(
+            self.queue or "",
             priority=self.broker_priority if extended else 0,
             persistent=ledger is None
             if options.broker_persistent is None
             else options.broker_persistent,
+            shown_arguments=call.arguments if options.trace_arguments else None,
         )
         env.check_size(envelope, call.task.name, "the request", options.max_message_size)
         return envelope
@@ -339,8 +335,8 @@ class TrackedRequest:
         return ft.Failure.from_exception(
             exc.WorkerLost(
                 f"whether task {self.invocation.task.name!r} ({self.invocation.action}) ran is"
-                f" unknown, because {self.elsewhere}; resume the flow with the broker and ledger of"
-                " its earlier run, or set idempotent = True if the task may run twice"
+                f" unknown, because {self.missing_row_reason}; resume the flow with the broker and"
+                " ledger of its earlier run, or set idempotent = True if the task may run twice"
             )
         )
 

@@ -29,6 +29,7 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import replies, worker_commands
 from wbengine.engines.worker_based.messages.replies import Reply
+from wbengine.engines.worker_based.messages.requests import Death
 from wbengine.engines.worker_based.requests import decisions as dc
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import events as ev
@@ -196,9 +197,9 @@ class RequestTracker:
         tracked = self._admit(call, done, now)
         if self._closed is not None:
             return self._settle_abandoned(tracked, self._closed)
-        elsewhere = self._origins.get(tracked.flow, "")
-        if call.recovered and elsewhere is not None:
-            tracked.elsewhere = elsewhere
+        missing_row_reason = self._origins.get(tracked.flow, "")
+        if call.recovered and missing_row_reason is not None:
+            tracked.missing_row_reason = missing_row_reason
             # An earlier run has failed each request whose times are not valid.
             with contextlib.suppress(TypeError, ValueError):
                 tracked.read_times(now, self._wall())
@@ -284,17 +285,19 @@ class RequestTracker:
 
     def _dispatch(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         assert tracked.queue is not None
+        expires = None
+        if tracked.expires_at is not None and self.ledger is None:
+            expires = self._wall() + tracked.expires_at - now
         try:
             envelope = tracked.envelope(
                 self.reply_to,
                 self._options,
                 extended=self._offers.uses_extended_protocol(tracked.queue),
                 ledger=self.ledger,
+                expires=expires,
             )
         except Exception as error:  # An invalid argument fails only its own task.
             return self._settle(tracked, ft.Failure.from_exception(error), now=now)
-        if tracked.expires_at is not None and self.ledger is None:
-            envelope.headers[hd.EXPIRES] = self._wall() + tracked.expires_at - now
         tracked.sent_at = None  # Set when the new message is published.
         is_resend = tracked.index is self._in_flight
         tracked.dispatched, tracked.unused_epoch = True, tracked.epoch + 1
@@ -646,13 +649,13 @@ class RequestTracker:
 
     # Earlier runs.
 
-    def expect(self, flow: str, elsewhere: str | None) -> None:
+    def expect(self, flow: str, missing_row_reason: str | None) -> None:
         """Prepare for requests of earlier runs of a flow, until `end_run` is called.
 
-        :param elsewhere: why rows of these requests may not be in the present ledger; "": they
-            are in it; None: no earlier run has sent requests.
+        :param missing_row_reason: why rows of these requests may not be in the present ledger;
+            "": they are in it; None: no earlier run has sent requests.
         """
-        self._origins[flow] = elsewhere
+        self._origins[flow] = missing_row_reason
 
     def end_run(self, flow: str) -> None:
         self._origins.pop(flow, None)
@@ -925,11 +928,7 @@ class RequestTracker:
             LOG.warning("request %s cannot be moved to the dead letters: %s", tracked.id, error)
             return []
         letter.persistent = True
-        letter.headers |= {
-            hd.WBE_DEAD: failure.exception_str[:_MAX_REASON_LENGTH],
-            hd.WBE_QUEUE: tracked.queue or "",
-            hd.WBE_TIME: self._wall(),
-        }
+        Death(failure.exception_str[:_MAX_REASON_LENGTH], tracked.queue, self._wall()).mark(letter)
         return [fx.MoveToDeadLetters(letter)]
 
     # Outcomes without a reply: cancelled, expired, released or abandoned.
