@@ -22,6 +22,7 @@ from wbengine.engines.worker_based.discovery import finder, roster
 from wbengine.engines.worker_based.engine_side import ledger_writer
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import (
     decisions,
     events,
@@ -447,7 +448,7 @@ class Tracker:
     # Messages.
 
     def hear_answer(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
-        return _effects(self._tracker.on_reply(answer, receipt, self._now))
+        return _effects(self._tracker.on_reply(Reply.from_message(answer), receipt, self._now))
 
     def hear_worker(self, body: Any, message: Any) -> None:
         """Process a message of a worker about itself, or of this engine to itself."""
@@ -592,20 +593,20 @@ def limited_front_rows(length: int) -> Iterator[None]:
 
 
 def _no_epoch_check(before: Any) -> Any:
-    def refusal(self: Any, answer: env.Envelope) -> Any:
-        reason = before(self, answer)
+    def refusal(self: Any, reply: Reply) -> Any:
+        reason = before(self, reply)
         return None if reason == "old_epoch" else reason
 
     return refusal
 
 
 def _running_after_success(before: Any) -> Any:
-    def on_reply(self: Any, answer: Any, receipt: Any, now: float, **how: Any) -> Any:
-        entry = self._requests.get(answer.correlation_id)
+    def on_reply(self: Any, reply: Reply, receipt: Any, now: float, **how: Any) -> Any:
+        entry = self._requests.get(reply.request_id)
         late = entry is not None and entry.state in pr.STOP_STATES
-        if late and answer.body["state"] == pr.RUNNING:
+        if late and reply.state == pr.RUNNING:
             entry.request.current_state = pr.RUNNING
-        return before(self, answer, receipt, now, **how)
+        return before(self, reply, receipt, now, **how)
 
     return on_reply
 
@@ -704,9 +705,9 @@ def _revoke_is_enough(before: Any) -> Any:
 def _late_failure(before: Any) -> Any:
     """Each final reply counts, regardless of earlier ones."""
 
-    def refusal(self: Any, answer: env.Envelope) -> Any:
-        reason = before(self, answer)
-        if reason == "late" and answer.body["state"] in pr.STOP_STATES:
+    def refusal(self: Any, reply: Reply) -> Any:
+        reason = before(self, reply)
+        if reason == "late" and reply.state in pr.STOP_STATES:
             self.request.current_state = pr.RUNNING
             return None
         return reason

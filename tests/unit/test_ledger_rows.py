@@ -12,8 +12,6 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based.engine_side import ledger_writer
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.ledger import memory
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages.replies import Reply
 
 
 def open_rows() -> tuple[memory.MemoryLedger, ledger_writer.Rows, Any]:
@@ -35,8 +33,8 @@ def test_request_of_lost_owner_is_concluded() -> None:
     assert not ledger.finish(entry.id, 1, "w1", b"{}")
     [seen] = rows.read([entry])
     assert seen.state == ledgers.ROW_DONE and seen.result is not None
-    assert Reply.from_message(seen.result).value().check(exc.WorkerLost)
-    assert seen.result.number(hd.WBE_EPOCH) == 1
+    assert seen.result.value().check(exc.WorkerLost)
+    assert seen.result.epoch == 1
 
 
 def test_request_is_not_concluded_unless_claimed_by_lost_owner() -> None:

@@ -14,6 +14,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import events, recovery
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
@@ -41,10 +42,8 @@ class Heirs(Bench):
         assert asked_of(effects) == (worker, [(entry.id, FENCE)])
         return entry
 
-    def answer_in_row(self, epoch: int, result: Any = 3) -> env.Envelope:
-        headers = {hd.WBE_VERSION: "1", hd.WBE_WORKER: "w1", hd.WBE_EPOCH: epoch}
-        body = {"state": pr.SUCCESS, "data": {"result": result}}
-        return env.Envelope(pr.RESPONSE, body, correlation_id="", headers=headers)
+    def reply_in_row(self, entry: TrackedRequest, epoch: int, result: Any = 3) -> Reply:
+        return Reply(entry.id, pr.SUCCESS, {"result": result}, worker="w1", epoch=epoch)
 
 
 @pytest.fixture
@@ -83,9 +82,8 @@ def test_open_row_with_epoch_of_this_run_is_revoked(bench: Heirs) -> None:
 
 def test_done_request_is_settled_from_its_row_and_dropped_when_saved(bench: Heirs) -> None:
     entry, _ = bench.left()
-    answer = bench.answer_in_row(epoch=1)
-    answer.correlation_id = entry.id
-    (outcome,) = settled(bench.row(entry, ledgers.ROW_DONE, result=answer))
+    reply = bench.reply_in_row(entry, epoch=1)
+    (outcome,) = settled(bench.row(entry, ledgers.ROW_DONE, result=reply))
     assert (outcome.value, outcome.worker) == (3, "w1")
     assert bench.tracker.on_saved([entry.invocation]) == [fx.Drop(entry.id)]
 
@@ -181,7 +179,7 @@ def test_owner_without_promise_is_queried_again_with_growing_pauses(bench: Heirs
     """The question or its reply may be lost."""
     entry = bench.held()
     bench.reply_to_query(
-        entry, pr.RUNNING, **{hd.WBE_ASK: 1024}
+        entry, pr.RUNNING, inquiry_number=1024
     )  # a promise to another engine does not count
     bench.answer(entry, pr.RUNNING, {}, epoch=1)
     times = []
@@ -241,9 +239,8 @@ def test_idempotent_request_of_dead_worker_is_reopened_and_resent(bench: Heirs) 
     assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
     other, _ = bench.left(kind=Again)
     bench.row(other, ledgers.ROW_CLAIMED, holder="w1", silent=True)
-    answer = bench.answer_in_row(epoch=1)
-    answer.correlation_id = other.id
-    assert settled(bench.tracker.on_reopened(other, answer, T0))
+    reply = bench.reply_in_row(other, epoch=1)
+    assert settled(bench.tracker.on_reopened(other, reply, T0))
 
 
 def test_unreachable_ledger_is_read_again_later(bench: Heirs) -> None:
@@ -255,11 +252,11 @@ def test_unreachable_ledger_is_read_again_later(bench: Heirs) -> None:
 def test_new_request_with_claimed_row_queries_its_owner(bench: Heirs) -> None:
     """The store can be older than the ledger: the request was already sent and claimed."""
     entry = bench.pending()
-    assert bench.reply_to_query(entry, pr.PENDING, **{hd.WBE_ASK: 0})[0] == fx.Inspect(entry)
+    assert bench.reply_to_query(entry, pr.PENDING, inquiry_number=0)[0] == fx.Inspect(entry)
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w7")
     assert asked_of(effects) == ("w7", [(entry.id, 1)])
     assert entry.state == pr.RUNNING
-    assert bench.reply_to_query(entry, pr.PENDING, **{hd.WBE_ASK: 0}) == [
+    assert bench.reply_to_query(entry, pr.PENDING, inquiry_number=0) == [
         fx.Acknowledge("receipt")
     ]
 
@@ -378,11 +375,8 @@ def test_redelivered_request_is_lost_despite_broker_outage() -> None:
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
     bench.fleet.gone = T0 - 5, T0 + 2
-    headers = {hd.WBE_VERSION: "1", hd.WBE_WORKER: "w2", hd.WBE_EPOCH: 1, hd.WBE_LOST: 1}
-    answer = env.Envelope(
-        pr.RESPONSE, {"state": pr.FAILURE, "data": {}}, correlation_id=entry.id, headers=headers
-    )
-    assert asks(bench.tracker.on_reply(answer, "receipt", T0 + 3))
+    reply = Reply(entry.id, pr.FAILURE, {}, worker="w2", epoch=1, is_lost=True)
+    assert asks(bench.tracker.on_reply(reply, "receipt", T0 + 3))
     bench.tracker.on_timer(T0 + 3)
     assert asks(bench.tracker.on_round(T0 + 4)) and entry.live
     assert failures(bench.tracker.on_round(T0 + bench.fleet.patience + 3), exc.WorkerLost)

@@ -13,8 +13,8 @@ from wbengine import invocation, task
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracker
 from wbengine.engines.worker_based.requests.events import RowSnapshot
@@ -155,13 +155,8 @@ def test_unreadable_result_settles_the_request_as_failed(bench: Bench) -> None:
 
 def test_outcome_has_start_and_end_times_of_the_worker(bench: Bench) -> None:
     entry = bench.running()
-    answer = env.Envelope(
-        pr.RESPONSE,
-        {"state": pr.SUCCESS, "data": {"result": None}},
-        correlation_id=entry.id,
-        headers={hd.WBE_STARTED: 5.0, hd.WBE_ENDED: 6.5},
-    )
-    (outcome,) = settled(bench.tracker.on_reply(answer, None, T0))
+    reply = Reply(entry.id, pr.SUCCESS, {"result": None}, started_at=5.0, ended_at=6.5)
+    (outcome,) = settled(bench.tracker.on_reply(reply, None, T0))
     assert (outcome.started, outcome.ended) == (5.0, 6.5)
 
 

@@ -29,6 +29,7 @@ from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import recovery, tracker
 from wbengine.engines.worker_based.requests.events import UNKNOWN
@@ -71,15 +72,10 @@ class Fleeting(Bench):
         """Report that a second worker received the request, without a ledger."""
         failure = Failure.from_exception(exc.WorkerLost("given twice"))
         data = {"result": failure.to_dict()}
-        headers = {
-            hd.WBE_VERSION: "1", hd.WBE_WORKER: worker, hd.WBE_SEQ: 1,
-            hd.WBE_EPOCH: entry.epoch, hd.WBE_LOST: 1,
-        }  # fmt: skip
-        answer = env.Envelope(
-            pr.RESPONSE, {"state": pr.FAILURE, "data": data}, correlation_id=entry.id,
-            headers=headers,
-        )  # fmt: skip
-        return self.tracker.on_reply(answer, "receipt", T0)
+        reply = Reply(
+            entry.id, pr.FAILURE, data, worker=worker, epoch=entry.epoch, seq=1, is_lost=True
+        )
+        return self.tracker.on_reply(reply, "receipt", T0)
 
 
 @pytest.fixture
@@ -169,7 +165,7 @@ def test_reply_to_a_question_has_a_start_time_if_the_task_runs(bench: Fleeting) 
     bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
     assert bench.reply_to_query(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
     assert shown(bench, entry) == (snapshots.QUEUED, "w1")
-    effects = bench.reply_to_query(entry, pr.RUNNING, **{hd.WBE_STARTED: 5.0})
+    effects = bench.reply_to_query(entry, pr.RUNNING, started_at=5.0)
     assert effects == [fx.RecordStart(entry, "w1"), fx.Acknowledge("receipt")]
     assert shown(bench, entry) == (snapshots.STARTED, "w1")
 
@@ -190,9 +186,8 @@ def test_reopen_that_finds_a_result_settles_the_request(bench: Fleeting) -> None
     entry = bench.again()
     bench.lose("w1")
     bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")
-    body = {"state": pr.SUCCESS, "data": {"result": 3}}
-    answer = env.Envelope(pr.RESPONSE, body, correlation_id=entry.id, headers={hd.WBE_EPOCH: 1})
-    (outcome,) = settled(bench.tracker.on_reopened(entry, answer, T0))
+    reply = Reply(entry.id, pr.SUCCESS, {"result": 3}, epoch=1)
+    (outcome,) = settled(bench.tracker.on_reopened(entry, reply, T0))
     assert outcome.value == 3
 
 
@@ -275,7 +270,7 @@ def test_worker_with_recent_ledger_heartbeat_keeps_its_request(bench: Fleeting) 
 def test_released_request_is_republished_with_the_same_epoch(bench: Fleeting, kind: Any) -> None:
     """An example is a worker that claimed the row because of a forged copy."""
     entry = bench.pending(kind=kind)
-    bench.reply_to_query(entry, pr.PENDING, "w2", **{hd.WBE_ASK: 0})
+    bench.reply_to_query(entry, pr.PENDING, "w2", inquiry_number=0)
     assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"))[0] == "w1"
     assert bench.reply_to_query(entry, pr.PENDING, "w1")[0] == fx.Inspect(entry)
     dispatch = sent(bench.row(entry, ledgers.ROW_OPEN))
@@ -370,7 +365,7 @@ def test_without_ledger_idle_workers_are_queried_before_a_resend() -> None:
     bench.fleet.idle["q"] = 2
     to, asked = asked_of(bench.tracker.on_round(T0 + 10))
     assert (to, asked) == (env.ALL_WORKERS, [(first.id, 1), (second.id, 1)])
-    bench.reply_to_query(first, pr.RUNNING, **{hd.WBE_EPOCH: 1})
+    bench.reply_to_query(first, pr.RUNNING, epoch=1)
     assert first.state == pr.RUNNING
     effects = bench.tracker.on_round(T0 + 20)
     dispatch = sent(effects)
@@ -536,7 +531,7 @@ def test_running_reply_to_a_queued_question_ends_the_search() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
     bench.tracker.on_unconfirmed(entry, 1, T0)
-    bench.reply_to_query(entry, pr.RUNNING, "w5", **{hd.WBE_EPOCH: 1})
+    bench.reply_to_query(entry, pr.RUNNING, "w5", epoch=1)
     bench.reply_to_query(entry, pr.PENDING, "w6")  # The reply to the second question.
     assert (entry.state, entry.lookups, entry.worker) == (pr.RUNNING, 0, "w5")
     bench.fleet.spoke["q"] = 2
@@ -591,7 +586,7 @@ def test_redelivered_request_is_confirmed_with_its_first_worker() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.running("w1")
     assert asked_of(bench.given_twice(entry))[0] == "w1"
-    bench.reply_to_query(entry, pr.RUNNING, "w1", **{hd.WBE_EPOCH: 1})
+    bench.reply_to_query(entry, pr.RUNNING, "w1", epoch=1)
     bench.fleet.spoke["q"] = 2
     assert bench.tracker.on_round(T0 + 20) == []
     assert settled(bench.succeed(entry))
@@ -656,9 +651,9 @@ def test_running_reply_of_an_old_epoch_does_not_end_the_search() -> None:
     entry.sent_at = T0
     bench.answer(entry, pr.RUNNING, {}, worker="w2", epoch=2)
     bench.given_twice(entry, "w3")
-    bench.reply_to_query(entry, pr.RUNNING, "w1", **{hd.WBE_EPOCH: 1})
+    bench.reply_to_query(entry, pr.RUNNING, "w1", epoch=1)
     assert entry.lookups
-    bench.reply_to_query(entry, pr.RUNNING, "w2", **{hd.WBE_EPOCH: 2})
+    bench.reply_to_query(entry, pr.RUNNING, "w2", epoch=2)
     assert not entry.lookups
 
 

@@ -8,8 +8,7 @@ from tests.unit.trackers import T0, Bench, failures, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.events import RowSnapshot
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
@@ -24,10 +23,8 @@ def bench() -> Bench:
 
 
 def done(entry: TrackedRequest, result: int = 7) -> RowSnapshot:
-    headers = {hd.WBE_VERSION: "1", hd.WBE_WORKER: "w1", hd.WBE_EPOCH: entry.epoch}
-    body = {"state": pr.SUCCESS, "data": {"result": result}}
-    answer = env.Envelope(pr.RESPONSE, body, correlation_id=entry.id, headers=headers)
-    return RowSnapshot(ledgers.ROW_DONE, None, answer, entry.epoch)
+    reply = Reply(entry.id, pr.SUCCESS, {"result": result}, worker="w1", epoch=entry.epoch)
+    return RowSnapshot(ledgers.ROW_DONE, None, reply, entry.epoch)
 
 
 def fail(bench: Bench, entry: TrackedRequest) -> list[fx.Effect]:

@@ -8,8 +8,7 @@ from typing import Any
 from wbengine import invocation, task
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracker
 from wbengine.engines.worker_based.requests.events import RowSnapshot
@@ -164,30 +163,20 @@ class Bench:
         receipt: Any = "receipt",
         now: float = T0,
     ) -> list[fx.Effect]:
-        headers: dict[str, Any] = {}
+        reply = Reply(entry.id, state, data, extended=False)
         if worker is not None:
-            headers |= {hd.WBE_VERSION: "1", hd.WBE_WORKER: worker, hd.WBE_SEQ: seq}
-            headers[hd.WBE_EPOCH] = epoch
-        envelope = env.Envelope(
-            pr.RESPONSE, {"state": state, "data": data}, correlation_id=entry.id, headers=headers
-        )
-        return self.tracker.on_reply(envelope, receipt, now)
+            reply = Reply(entry.id, state, data, worker=worker, epoch=epoch, seq=seq)
+        return self.tracker.on_reply(reply, receipt, now)
 
     def succeed(self, entry: TrackedRequest, result: Any = 3, **options: Any) -> list[fx.Effect]:
         return self.answer(entry, pr.SUCCESS, {"result": result}, **options)
 
     def reply_to_query(
-        self, entry: TrackedRequest, state: str, worker: str = "w1", **headers: Any
+        self, entry: TrackedRequest, state: str, worker: str = "w1", **fields: Any
     ) -> list[fx.Effect]:
         """Process the reply of a worker to a query about a request."""
-        headers = {
-            hd.WBE_VERSION: "1", hd.WBE_WORKER: worker, hd.WBE_SEQ: 2,
-            hd.WBE_ASK: entry.number, **headers,
-        }  # fmt: skip
-        answer = env.Envelope(
-            pr.RESPONSE, {"state": state, "data": {}}, correlation_id=entry.id, headers=headers
-        )
-        return self.tracker.on_reply(answer, "receipt", T0)
+        fields = {"worker": worker, "seq": 2, "inquiry_number": entry.number, **fields}
+        return self.tracker.on_reply(Reply(entry.id, state, {}, **fields), "receipt", T0)
 
     def row(
         self, entry: TrackedRequest, state: str | None, now: float = T0, lost: str | None = None,

@@ -86,7 +86,7 @@ class Rows:
 
     def reopen(
         self, requests: Sequence[tuple[TrackedRequest, int]]
-    ) -> list[tuple[bool, env.Envelope | None]]:
+    ) -> list[tuple[bool, Reply | None]]:
         """Move rows of lost owners back to OPEN, with new epochs.
 
         :returns: for each request whether that succeeded, and the reply if it is done.
@@ -94,7 +94,7 @@ class Rows:
         crashpoint("executor.before-reopen")
         results = self._ledger.reopen_many([(tracked.id, epoch) for tracked, epoch in requests])
         crashpoint("executor.after-reopen")
-        replies: list[tuple[bool, env.Envelope | None]] = []
+        replies: list[tuple[bool, Reply | None]] = []
         for (tracked, _), result in zip(requests, results, strict=True):
             if isinstance(result, exc.LedgerFailure):
                 self._log_failure("reopen the ledger row of", tracked, result)
@@ -155,15 +155,15 @@ class Rows:
 
     def _failure_reply(self, tracked: TrackedRequest, failure: ft.Failure) -> bytes:
         data = {"result": pr.failure_to_dict(failure)}
-        message = Reply(tracked.id, pr.FAILURE, data, epoch=tracked.epoch).to_message("")
+        message = Reply(tracked.id, pr.FAILURE, data, epoch=tracked.epoch).to_message()
         message.signer = self._signer
         return env.freeze(message)
 
-    def _decode_reply(self, result: bytes | None, tracked: TrackedRequest) -> env.Envelope | None:
+    def _decode_reply(self, result: bytes | None, tracked: TrackedRequest) -> Reply | None:
         if result is None:
             return None
         try:
-            return env.thaw(result, tracked.id, signer=self._signer)
+            return Reply.from_message(env.thaw(result, tracked.id, signer=self._signer))
         except (LookupError, TypeError, ValueError, exc.NotTrusted) as error:
             LOG.warning(
                 "the reply to request %s in the ledger cannot be read: %s", tracked.id, error

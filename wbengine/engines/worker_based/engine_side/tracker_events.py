@@ -26,6 +26,7 @@ from wbengine.engines.worker_based.engine_side.publishing import (
     Publishing,
 )
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.proxy import Proxy
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
@@ -98,7 +99,8 @@ class TrackerEvents:
             return
         # The message object remains in memory until its outcome is saved.
         message.body = b""
-        self._requests.report(self._tracker.on_reply, env.received(data, message), message)
+        reply = Reply.from_message(env.received(data, message))
+        self._requests.report(self._tracker.on_reply, reply, message)
 
     def on_workers(self, gained: set[str], lost: list[TopicWorker]) -> None:
         now = SYSTEM.monotonic()

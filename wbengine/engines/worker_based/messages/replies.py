@@ -42,9 +42,10 @@ class Reply(NamedTuple):
     ended_at: float | None = None
     #: Whether no worker completed the request, and its effects are unknown.
     is_lost: bool = False
+    #: Routing key of the engine; "" if the reply was read from a ledger.
+    to: str = ""
 
-    def to_message(self, to: str) -> env.Envelope:
-        """Return the message for the engine with this routing key."""
+    def to_message(self) -> env.Envelope:
         headers: dict[str, Any] = {}
         if self.extended:
             headers[hd.WBE_VERSION] = hd.VERSION
@@ -63,35 +64,42 @@ class Reply(NamedTuple):
             if self.is_lost:
                 headers[hd.WBE_LOST] = 1
         body = {"state": self.state, "data": self.data}
-        return env.Envelope(pr.RESPONSE, body, to, self.request_id, None, headers)
+        return env.Envelope(pr.RESPONSE, body, self.to, self.request_id, None, headers)
 
     @classmethod
     def from_message(cls, message: env.Envelope) -> Reply:
         """Read a message with a validated body. Invalid headers get their defaults."""
-        headers, number = message.headers, message.number
-        state = message.body["state"]
-        epoch = number(hd.WBE_EPOCH, -1)
+        headers, state = message.headers, message.body["state"]
+        if hd.WBE_VERSION not in headers:
+            return cls(
+                message.correlation_id or "", state, message.body["data"], False,
+                to=message.routing_key,
+            )  # fmt: skip
+        number, epoch = message.number, message.number(hd.WBE_EPOCH, -1)
         return cls(
             message.correlation_id or "",
             state,
             message.body["data"],
-            message.extended,
+            True,
             message.text(hd.WBE_WORKER),
             epoch if epoch >= 0 else None,
             number(hd.WBE_SEQ),
             number(hd.WBE_ASK) if hd.WBE_ASK in headers else None,
-            message.seconds(hd.WBE_STARTED),
-            message.seconds(hd.WBE_ENDED),
+            message.seconds(hd.WBE_STARTED) if hd.WBE_STARTED in headers else None,
+            message.seconds(hd.WBE_ENDED) if hd.WBE_ENDED in headers else None,
             state == pr.FAILURE and hd.WBE_LOST in headers,
+            message.routing_key,
         )
-
-    @property
-    def ends(self) -> bool:
-        return self.state in pr.STOP_STATES
 
     def value(self) -> Any:
         """Return the value or failure of a terminal reply; a failure if it cannot be decoded."""
-        return result_of(self.state, self.data, self.extended)
+        result = self.data["result"]
+        try:
+            if self.state == pr.FAILURE:
+                return ft.Failure.from_dict(result)
+            return env.unpacker(self.extended)(result)
+        except Exception as error:
+            return ft.Failure.from_exception(error)
 
     def details(self) -> dict[str, Any] | None:
         """Return the details of an event, or None if they cannot be decoded."""
@@ -103,17 +111,6 @@ class Reply(NamedTuple):
         return details if isinstance(details, dict) else None
 
 
-def result_of(state: str, data: Mapping[str, Any], extended: bool) -> Any:
-    """Return the result of a terminal reply with these fields: see `Reply.value`."""
-    result = data["result"]
-    try:
-        if state == pr.FAILURE:
-            return ft.Failure.from_dict(result)
-        return env.unpacker(extended)(result)
-    except Exception as error:
-        return ft.Failure.from_exception(error)
-
-
 class ReplyFactory:
     """Creates the replies of one worker. `max_size` limits the encoded body, in bytes."""
 
@@ -123,8 +120,11 @@ class ReplyFactory:
 
     def running(self, job: Job) -> env.Envelope:
         job.seq += 1
-        reply = Reply(job.id, pr.RUNNING, {}, job.extended, self._identity, job.epoch, job.seq)
-        return reply.to_message(job.reply_to)
+        reply = Reply(
+            job.id, pr.RUNNING, {}, job.extended, self._identity, job.epoch, job.seq,
+            to=job.reply_to,
+        )  # fmt: skip
+        return reply.to_message()
 
     def report(
         self, job: Job, state: str, number: int, started_at: float | None = None
@@ -136,14 +136,17 @@ class ReplyFactory:
         """
         job.seq += 1
         reply = Reply(
-            job.id, state, {}, job.extended, self._identity, job.epoch, job.seq, number, started_at
-        )
-        return reply.to_message(job.reply_to)
+            job.id, state, {}, job.extended, self._identity, job.epoch, job.seq, number,
+            started_at, to=job.reply_to,
+        )  # fmt: skip
+        return reply.to_message()
 
     def unknown(self, request_id: str, number: int, to: str) -> env.Envelope:
         """Return the reply to an inquiry about a request that this worker does not have."""
-        reply = Reply(request_id, pr.PENDING, {}, worker=self._identity, inquiry_number=number)
-        return reply.to_message(to)
+        reply = Reply(
+            request_id, pr.PENDING, {}, worker=self._identity, inquiry_number=number, to=to
+        )
+        return reply.to_message()
 
     def event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> env.Envelope:
         """Return an EVENT.
@@ -200,6 +203,6 @@ class ReplyFactory:
         started, ended = (None, None) if outcome is None else (outcome.started, outcome.ended)
         reply = Reply(
             job.id, state, data, job.extended, self._identity, job.epoch, job.seq, None,
-            started, ended, lost,
+            started, ended, lost, job.reply_to,
         )  # fmt: skip
-        return reply.to_message(job.reply_to)
+        return reply.to_message()

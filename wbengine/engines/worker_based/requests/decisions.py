@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.tracked import OfRequest
 from wbengine.types import failure as ft
@@ -60,7 +60,7 @@ class Wait(OfRequest):
 class AcceptStored(OfRequest):
     """End the request with the reply in its row."""
 
-    reply: env.Envelope
+    reply: Reply
 
 
 class AcceptEarly(OfRequest):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests.tracked import OfRequest
 from wbengine.types import failure as ft
 
@@ -91,7 +91,7 @@ class RowSnapshot(NamedTuple):
 
     state: str | None
     holder: str | None = None
-    result: env.Envelope | None = None
+    result: Reply | None = None
     epoch: int | None = None
     silent: bool = False
     silence: float | None = None
@@ -116,7 +116,7 @@ class RowRevoked(OfRequest):
 class RowReopened(OfRequest):
     """A `Reopen` succeeded, or found the `reply` of a request that is done."""
 
-    reply: env.Envelope | None
+    reply: Reply | None
 
 
 @dataclass(slots=True)

@@ -13,8 +13,7 @@ from typing import Final
 
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import decisions as dc
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import events as ev
@@ -154,7 +153,7 @@ class LedgerRecovery(Recovery):
         """Handle a checked request that has an owner: inquire, or treat the owner as lost."""
         # The owner does not have the request, and would have stored its result before this report.
         dead = dead or (tracked.denied and tracked.worker == holder)
-        tracked.adopt(row.epoch if row.epoch is not None else tracked.epoch)
+        tracked.adopt(row.epoch)
         tracked.opened = True
         found: list[Decision] = [dc.Hold(tracked, holder), dc.AcceptEarly(tracked)]
         if dead:
@@ -235,11 +234,11 @@ def _check_once(tracked: TrackedRequest) -> list[Decision]:
     return [] if tracked.lookups else [dc.CheckLater(tracked)]
 
 
-def _on_done(tracked: TrackedRequest, reply: env.Envelope | None) -> list[Decision]:
+def _on_done(tracked: TrackedRequest, reply: Reply | None) -> list[Decision]:
     if reply is None:  # The result cannot be decoded.
         return [dc.Settle(tracked, tracked.loss())]
     if tracked.lookups:
-        tracked.adopt(reply.number(hd.WBE_EPOCH, tracked.epoch))
+        tracked.adopt(reply.epoch)
     return [dc.AcceptStored(tracked, reply)]
 
 

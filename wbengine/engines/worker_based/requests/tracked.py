@@ -16,7 +16,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.ledger.base import Opening
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.messages.requests import Request
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.types import failure as ft
@@ -205,34 +205,35 @@ class TrackedRequest:
         self._seqs.add((worker, seq))
         return len(self._seqs) > size
 
-    def refusal(self, answer: env.Envelope) -> str | None:
-        """Return the reason to drop a validated RESPONSE, or None if it is new."""
-        state = answer.body["state"]
+    def refusal(self, reply: Reply) -> str | None:
+        """Return the reason to drop a reply, or None if it is new."""
+        state = reply.state
         if not self.live:
             return "late"
         if state in pr.WAITING_STATES:
             return "unexpected"
-        if not self.is_current_reply(answer):
+        if not self.is_current_reply(reply):
             return "old_epoch"
         if state == pr.RUNNING:
-            if self.claimed and hd.WBE_ASK not in answer.headers:
+            if self.claimed and reply.inquiry_number is None:
                 self.heard = True
                 return None  # The request waited for a slot.
             heard_before, self.heard = self.heard, True
             if self.state == pr.RUNNING:
                 return "duplicate" if heard_before else "reordered"
         # Only events need this check: a second RUNNING has no effect, and the first result counts.
-        if state == pr.EVENT and not self.fresh(
-            answer.text(hd.WBE_WORKER), answer.number(hd.WBE_SEQ)
-        ):
+        if state == pr.EVENT and not self.fresh(reply.worker, reply.seq):
             return "duplicate"
         return None
 
-    def is_current_reply(self, answer: env.Envelope) -> bool:
-        return self.lowest_epoch <= answer.number(hd.WBE_EPOCH, self.epoch) <= self.epoch
+    def is_current_reply(self, reply: Reply) -> bool:
+        return reply.epoch is None or self.lowest_epoch <= reply.epoch <= self.epoch
 
-    def adopt(self, epoch: int) -> None:
-        self.epoch = self.lowest_epoch = epoch
+    def adopt(self, epoch: int | None) -> None:
+        """Accept only messages of this epoch (None: the present one)."""
+        if epoch is not None:
+            self.epoch = epoch
+        self.lowest_epoch = self.epoch
 
     def release(self) -> None:
         """Forget the owner, which did not start the request."""

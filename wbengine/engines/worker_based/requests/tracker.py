@@ -26,8 +26,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based.discovery.roster import TopicWorker, anonymous_key
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import replies, worker_commands
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.messages.requests import Death
 from wbengine.engines.worker_based.requests import decisions as dc
@@ -156,7 +155,7 @@ class RequestTracker:
         self._inquiries = Inquiries()
         # Whether replies may arrive before their requests are submitted, and such replies.
         self._inherits = False
-        self._early_replies: OrderedDict[str, tuple[env.Envelope, Any]] = OrderedDict()
+        self._early_replies: OrderedDict[str, tuple[Reply, Any]] = OrderedDict()
         # By the uuid of the flow: see `expect`.
         self._origins: dict[str, str | None] = {}
         # Workers that announced their end, latest last.
@@ -335,53 +334,48 @@ class RequestTracker:
     # Replies.
 
     def on_reply(
-        self, answer: env.Envelope, receipt: Any, now: float, *, stored: bool = False
+        self, reply: Reply, receipt: Any, now: float, *, stored: bool = False
     ) -> list[Effect]:
-        """Process a validated RESPONSE. Duplicate, late and misaddressed replies change nothing.
+        """Process a reply. Duplicate, late and misaddressed replies change nothing.
 
         The receipt of a terminal reply is acknowledged only after its outcome was saved.
         Replies to other names are rejected, because any process may publish to all engines.
 
         :param stored: whether the reply comes from a row.
         """
-        if answer.routing_key not in ("", self.reply_to):  # A reply from the ledger has no key.
+        if reply.to not in ("", self.reply_to):
             self.ignored["misaddressed"] += 1
-            LOG.warning("refused a reply to %.80r, which is not this engine", answer.routing_key)
+            LOG.warning("refused a reply to %.80r, which is not this engine", reply.to)
             return [fx.Acknowledge(receipt)]
-        tracked = self._requests.get(answer.correlation_id or "")
-        reason = tracked.refusal(answer) if tracked is not None else "unknown"
+        tracked = self._requests.get(reply.request_id)
+        reason = tracked.refusal(reply) if tracked is not None else "unknown"
         if tracked is None or reason is not None:
-            return self._on_dropped_reply(tracked, reason or "unknown", answer, receipt, now)
-        if hd.WBE_LOST in answer.headers and answer.body["state"] == pr.FAILURE:
-            epoch = answer.number(hd.WBE_EPOCH, tracked.epoch)
+            return self._on_dropped_reply(tracked, reason or "unknown", reply, receipt, now)
+        if reply.is_lost:
+            epoch = tracked.epoch if reply.epoch is None else reply.epoch
             effects = self._report(ev.Redelivered(tracked, epoch), now)
             return [*effects, fx.Acknowledge(receipt)]
-        ends = answer.body["state"] in pr.STOP_STATES
+        ends = reply.state in pr.STOP_STATES
         if ends and self.separate_ledger and not stored:
-            if answer.body["state"] == pr.FAILURE:
-                tracked.refused = Reply.from_message(answer).value()
+            if reply.state == pr.FAILURE:
+                tracked.refused = reply.value()
             return [fx.Inspect(tracked), fx.Acknowledge(receipt)]
         # The reply to an inquiry contains the start time if the request runs.
-        waits = hd.WBE_ASK in answer.headers and hd.WBE_STARTED not in answer.headers
-        worker = answer.text(hd.WBE_WORKER)
-        effects = self._started(tracked, worker, now, ends, waits=waits)
-        if tracked.lookups and (self.ledger is None or hd.WBE_ASK in answer.headers):
+        waits = reply.inquiry_number is not None and reply.started_at is None
+        effects = self._started(tracked, reply.worker, now, ends, waits=waits)
+        if tracked.lookups and (self.ledger is None or reply.inquiry_number is not None):
             tracked.lookups = 0
         if ends:
             tracked.receipt = receipt
             return effects + self._settle(
-                tracked,
-                replies.result_of(answer.body["state"], answer.body["data"], answer.extended),
-                started=answer.seconds(hd.WBE_STARTED),
-                ended=answer.seconds(hd.WBE_ENDED),
-                now=now,
+                tracked, reply.value(), started=reply.started_at, ended=reply.ended_at, now=now
             )
-        if answer.body["state"] == pr.EVENT and tracked.invocation.events is not None:
-            details = Reply.from_message(answer).details()
+        if reply.state == pr.EVENT and tracked.invocation.events is not None:
+            details = reply.details()
             if details is None:
                 self.ignored["unreadable"] += 1
             else:
-                effects.append(fx.ForwardEvent(tracked, answer.body["data"]["event_type"], details))
+                effects.append(fx.ForwardEvent(tracked, reply.data["event_type"], details))
         effects.append(fx.Acknowledge(receipt))
         return effects
 
@@ -389,43 +383,45 @@ class RequestTracker:
         self,
         tracked: TrackedRequest | None,
         reason: str,
-        answer: env.Envelope,
+        reply: Reply,
         receipt: Any,
         now: float,
     ) -> list[Effect]:
-        if tracked is not None and tracked.live and hd.WBE_ASK in answer.headers:
-            return [*self._on_report(tracked, answer, now), fx.Acknowledge(receipt)]
-        if tracked is None and self._inherits and answer.body["state"] in pr.STOP_STATES:
-            return self._keep_early_reply(answer, receipt)
+        if tracked is not None and tracked.live and reply.inquiry_number is not None:
+            effects = self._on_report(tracked, reply, reply.inquiry_number, now)
+            return [*effects, fx.Acknowledge(receipt)]
+        if tracked is None and self._inherits and reply.state in pr.STOP_STATES:
+            return self._keep_early_reply(reply, receipt)
         self.ignored[reason] += 1
         LOG.debug(
             "ignored %s for request %s (epoch %s, worker %s): %s",
-            answer.body["state"], answer.correlation_id, answer.headers.get(hd.WBE_EPOCH),
-            answer.text(hd.WBE_WORKER), reason,
+            reply.state, reply.request_id, reply.epoch, reply.worker, reason,
         )  # fmt: skip
         return [fx.Acknowledge(receipt)]
 
-    def _on_report(self, tracked: TrackedRequest, answer: env.Envelope, now: float) -> list[Effect]:
+    def _on_report(
+        self, tracked: TrackedRequest, reply: Reply, number: int, now: float
+    ) -> list[Effect]:
         """Handle a report of a worker about whether it has a request of this engine.
 
         Number 0 marks a report without an inquiry: another worker has claimed the request, or its
         replies have another address.
         """
-        number, worker = answer.number(hd.WBE_ASK), answer.text(hd.WBE_WORKER)
-        if answer.body["state"] == pr.RUNNING:
-            if number != tracked.number or not tracked.is_current_reply(answer):
+        if reply.state == pr.RUNNING:
+            if number != tracked.number or not tracked.is_current_reply(reply):
                 return []
             tracked.lookups = 0
-            has_started = tracked.claimed and hd.WBE_STARTED in answer.headers
-            return self._began(tracked, worker) if has_started else []
+            has_started = tracked.claimed and reply.started_at is not None
+            return self._began(tracked, reply.worker) if has_started else []
         if number not in (0, tracked.number):
             return []
-        return self._report(ev.Denied(tracked, worker) if number else ev.ClaimRefused(tracked), now)
+        event = ev.Denied(tracked, reply.worker) if number else ev.ClaimRefused(tracked)
+        return self._report(event, now)
 
-    def _keep_early_reply(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
-        if answer.correlation_id in self._early_replies:
+    def _keep_early_reply(self, reply: Reply, receipt: Any) -> list[Effect]:
+        if reply.request_id in self._early_replies:
             return [fx.Acknowledge(receipt)]
-        self._early_replies[answer.correlation_id or ""] = answer, receipt
+        self._early_replies[reply.request_id] = reply, receipt
         if len(self._early_replies) > MAX_EARLY_REPLIES:
             return [fx.Acknowledge(self._early_replies.popitem(last=False)[1][1])]
         return []
@@ -433,10 +429,10 @@ class RequestTracker:
     def _accept_early_reply(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if tracked.id not in self._early_replies:
             return []
-        answer, receipt = self._early_replies.pop(tracked.id)
+        reply, receipt = self._early_replies.pop(tracked.id)
         if self.ledger is None:  # Any result of this attempt is valid.
-            tracked.adopt(answer.number(hd.WBE_EPOCH, tracked.epoch))
-        return self.on_reply(answer, receipt, now)
+            tracked.adopt(reply.epoch)
+        return self.on_reply(reply, receipt, now)
 
     def _started(
         self,
@@ -784,7 +780,7 @@ class RequestTracker:
         return self._report(ev.RowRevoked(tracked, revoked), now)
 
     def on_reopened(
-        self, tracked: TrackedRequest, reply: env.Envelope | None, now: float
+        self, tracked: TrackedRequest, reply: Reply | None, now: float
     ) -> list[Effect]:
         """Handle the result of a `Reopen`, with the reply if the request is done."""
         return self._report(ev.RowReopened(tracked, reply), now)
