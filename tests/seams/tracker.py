@@ -112,12 +112,12 @@ class Request:
         return hash(self._entry)
 
     def __repr__(self) -> str:
-        return repr(self._entry.request)
+        return repr(self._entry)
 
     def described(self) -> str:
         entry = self._entry
         return (
-            f"{entry.request} epoch {entry.epoch} doubts {entry.lookups}"
+            f"{entry} epoch {entry.epoch} doubts {entry.lookups}"
             f" dispatched {entry.dispatched} queue {entry.queue} worker {entry.worker}"
         )
 
@@ -605,7 +605,7 @@ def _running_after_success(before: Any) -> Any:
         entry = self._requests.get(reply.request_id)
         late = entry is not None and entry.state in pr.STOP_STATES
         if late and reply.state == pr.RUNNING:
-            entry.request.current_state = pr.RUNNING
+            entry.current_state = pr.RUNNING
         return before(self, reply, receipt, now, **how)
 
     return on_reply

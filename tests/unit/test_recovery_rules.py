@@ -40,7 +40,7 @@ class World:
         tracked.queue, tracked.worker, tracked.sent_at = "q", worker, T0
         tracked.opened = tracked.dispatched = True
         tracked.unused_epoch = 2
-        tracked.request.current_state = state
+        tracked.current_state = state
         tracked.ran = state == pr.RUNNING
         if state == pr.PENDING:
             self.in_flight.put("q", tracked)

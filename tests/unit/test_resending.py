@@ -313,7 +313,7 @@ def test_open_row_is_republished_after_two_idle_reports(bench: Fleeting) -> None
     bench.fleet.idle["q"] = 2
     assert bench.tracker.on_round(T0 + 10) == [fx.Inspect(entry)]
     dispatch = sent(bench.row(entry, ledgers.ROW_OPEN, T0 + 10))
-    assert (dispatch.epoch, entry.request.since) == (1, T0)
+    assert (dispatch.epoch, entry.since) == (1, T0)
     # No further copy is published before this one is out.
     assert entry.sent_at is None and bench.tracker.on_round(T0 + 15) == []
     # The timeout of the request does not restart.

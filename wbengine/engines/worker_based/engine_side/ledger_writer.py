@@ -175,7 +175,7 @@ class Rows:
         reason = action, str(error).replace(tracked.id, "")
         level = logging.DEBUG if reason in self._logged else logging.WARNING
         self._logged.add(reason)
-        LOG.log(level, "failed to %s %r: %s", action, tracked.request, error)
+        LOG.log(level, "failed to %s %r: %s", action, tracked, error)
 
 
 LOG = logging.getLogger(__name__)

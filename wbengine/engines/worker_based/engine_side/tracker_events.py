@@ -205,7 +205,7 @@ def _forward_event(tracked: TrackedRequest, event_type: str, details: dict[str, 
     try:
         events(event_type, details)
     except Exception:
-        LOG.exception("failed to pass on event %s of %r", event_type, tracked.request)
+        LOG.exception("failed to pass on event %s of %r", event_type, tracked)
 
 
 def _nothing() -> None:

@@ -203,7 +203,7 @@ class LedgerRecovery(Recovery):
             passed = self._is_skipped_by_idle(tracked) or self._is_passed(tracked, now)
             if row.state is not None and passed and _may_repeat(tracked, now):
                 return [dc.Republish(tracked)]
-        if tracked.request.expired_at(now):
+        if tracked.expired_at(now):
             # The request is not published yet, or a worker can still receive it.
             return [dc.RestartTimeout(tracked)]
         return []
@@ -247,7 +247,7 @@ def _on_unknown(tracked: TrackedRequest, lost: str | None, now: float) -> list[D
         return []  # The next check is already scheduled.
     if tracked.state == pr.RUNNING or tracked.pending_outcome is not None or lost is not None:
         return [dc.CheckLater(tracked)]
-    return [dc.RestartTimeout(tracked)] if tracked.request.expired_at(now) else []
+    return [dc.RestartTimeout(tracked)] if tracked.expired_at(now) else []
 
 
 def _may_repeat(tracked: TrackedRequest, now: float) -> bool:

@@ -77,8 +77,8 @@ _MAX_STALE_TIMERS: Final = 1000
 WITHDRAWN: Final = -1
 
 
-class TrackedRequest:
-    """One request, in at most one `RequestIndex`, under a `key`.
+class TrackedRequest(pr.Request):
+    """A request with the state of its tracker, in at most one `RequestIndex`, under a `key`.
 
     *Publishing*: `dispatched`: the request was passed to the publisher. The publisher sets
     `publish_count` (number of started attempts), `opening` (the row, if it is opened together with
@@ -105,22 +105,14 @@ class TrackedRequest:
         "_seqs", "absent_since", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta",
         "expires_at", "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost",
         "lowest_epoch", "missing_row_reason", "opened", "opening", "pending_outcome", "position",
-        "possibly_lost", "publish_count", "queue", "ran", "receipt", "refused", "request",
+        "possibly_lost", "publish_count", "queue", "ran", "receipt", "refused",
         "resends", "search_started_at", "sent_at", "suspect", "task_cls", "unused_epoch", "worker",
     )  # fmt: skip
 
     def __init__(
         self, call: invocation.Invocation, done: invocation.Done, timeout: float | None, now: float
     ) -> None:
-        #: Correlation id of its messages and id of its row.
-        self.id = invocation.request_id(
-            call.uuid, call.action, call.attempt, call.index, call.resumed
-        )
-        self.invocation = call
-        self.flow = call.flow_uuid
-        self.done = done
-        self.task_cls = _names.class_name(type(call.task))
-        self.request = pr.Request(
+        super().__init__(
             call.task,
             call.uuid,
             call.action,
@@ -129,7 +121,15 @@ class TrackedRequest:
             call.result if call.action == invocation.REVERT else pr.NO_RESULT,
             call.failures,
         )
-        self.request.since = self.born = now
+        #: Correlation id of its messages and id of its row.
+        self.id = invocation.request_id(
+            call.uuid, call.action, call.attempt, call.index, call.resumed
+        )
+        self.invocation = call
+        self.flow = call.flow_uuid
+        self.done = done
+        self.task_cls = _names.class_name(type(call.task))
+        self.since = self.born = now
         self.epoch = self.lowest_epoch = self.unused_epoch = call.epoch
         self.lookups = self.resends = self.publish_count = 0
         self.search_started_at = now
@@ -155,7 +155,7 @@ class TrackedRequest:
 
     @property
     def state(self) -> str:
-        return self.request.current_state
+        return self.current_state
 
     @property
     def number(self) -> int:
@@ -170,7 +170,7 @@ class TrackedRequest:
     @property
     def live(self) -> bool:
         """Whether the request has no outcome yet and was not forgotten."""
-        return self.request.current_state not in pr.STOP_STATES and self.epoch != WITHDRAWN
+        return self.current_state not in pr.STOP_STATES and self.epoch != WITHDRAWN
 
     @property
     def in_doubt(self) -> bool:
@@ -282,7 +282,7 @@ class TrackedRequest:
         request = Request(
             self.id,
             reply_to,
-            self.request.encode(env.packer(extended)),
+            self.encode(env.packer(extended)),
             extended,
             epoch=self.epoch,
             attempt=call.attempt,
@@ -502,7 +502,7 @@ class InFlight(RequestIndex):
         return (
             now - (reached[-1][1] if reached else -math.inf) > STANDSTILL_SECONDS
             and (oldest := self.first(key)) is not None
-            and now - oldest.request.since > STANDSTILL_SECONDS
+            and now - oldest.since > STANDSTILL_SECONDS
         )
 
     def record_loss(self, key: str, now: float) -> None:
@@ -517,7 +517,7 @@ class InFlight(RequestIndex):
         reached = self._reached.get(tracked.key)
         if not reached:
             return False
-        return reached[0][0] < tracked.position and reached[-1][1] > tracked.request.since
+        return reached[0][0] < tracked.position and reached[-1][1] > tracked.since
 
 
 class TimerHeap:

@@ -217,7 +217,7 @@ class RequestTracker:
     ) -> TrackedRequest:
         tracked = TrackedRequest(call, done, self._timeout, now)
         if tracked.id in self._requests:
-            raise exc.Duplicate(f"request {tracked.request!r} is already tracked")
+            raise exc.Duplicate(f"request {tracked!r} is already tracked")
         call.ticket = tracked
         self._requests[tracked.id] = tracked
         flow = self._flows.get(tracked.flow)
@@ -251,7 +251,7 @@ class RequestTracker:
                 return self._handle(ev.Moved(tracked), now)
             self._rejoin(tracked, queue, now)
             return []
-        tracked.request.transition(pr.PENDING)
+        tracked.transition(pr.PENDING)
         tracked.queue = queue
         tracked.position = (-tracked.invocation.priority, next(self._order))
         if self._in_flight.count(queue) >= self._capacity(queue):
@@ -278,7 +278,7 @@ class RequestTracker:
             self._timers.set(now + WARN_AFTER_SECONDS, WARN, tracked)
 
     def _start_clock(self, tracked: TrackedRequest, now: float) -> None:
-        tracked.request.since = now
+        tracked.since = now
         if self._timeout is not None:
             self._timers.set(now + self._timeout, TIMEOUT, tracked)
 
@@ -448,12 +448,11 @@ class RequestTracker:
         :param ends: whether the reply is terminal.
         :param waits: whether the worker may still wait for a free slot.
         """
-        request = tracked.request
-        if request.current_state == pr.RUNNING:
+        if tracked.current_state == pr.RUNNING:
             return self._began(tracked, worker) if tracked.claimed and not (waits or ends) else []
-        if request.current_state == pr.WAITING:
-            request.transition(pr.PENDING)
-        request.transition(pr.RUNNING)
+        if tracked.current_state == pr.WAITING:
+            tracked.transition(pr.PENDING)
+        tracked.transition(pr.RUNNING)
         tracked.ran = True
         queue = tracked.queue if tracked.index is self._in_flight else None
         if queue is not None:
@@ -497,7 +496,7 @@ class RequestTracker:
         ended: float | None = None,
     ) -> list[Effect]:
         ran = tracked.state == pr.RUNNING
-        tracked.request.transition(pr.FAILURE if isinstance(value, ft.Failure) else pr.SUCCESS)
+        tracked.transition(pr.FAILURE if isinstance(value, ft.Failure) else pr.SUCCESS)
         queue = tracked.queue if tracked.index is self._in_flight else None
         tracked.leave_index()
         worker = (tracked.worker or tracked.queue) if ran else None
@@ -551,7 +550,7 @@ class RequestTracker:
                     LOG.warning("%s", why_waiting(tracked, self._offers, now))
             elif kind != TIMEOUT:
                 effects += self._on_due(kind, tracked, now)
-            elif tracked.request.expired_at(now):
+            elif tracked.expired_at(now):
                 effects += self._check_timeout(tracked, now)
         return effects + self.ask() if self._inquiries.pending else effects
 
@@ -569,17 +568,16 @@ class RequestTracker:
             return self._route(tracked, now)
         if tracked.index is not self._waiting or not tracked.dispatched:
             return []
-        waited = now - tracked.request.since
+        waited = now - tracked.since
         self._timers.set(now + max(STRAY_AFTER_SECONDS, min(60.0, waited)), STRAY, tracked)
         return [fx.Inspect(tracked)]
 
     def _check_timeout(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        request = tracked.request
-        missed = self._offers.missed(request.since, now)
-        if missed and request.timeout is not None:
-            request.since += missed  # The engine received no reports in this time.
-            if not request.expired_at(now):
-                self._timers.set(request.since + request.timeout, TIMEOUT, tracked)
+        missed = self._offers.missed(tracked.since, now)
+        if missed and tracked.timeout is not None:
+            tracked.since += missed  # The engine received no reports in this time.
+            if not tracked.expired_at(now):
+                self._timers.set(tracked.since + tracked.timeout, TIMEOUT, tracked)
                 return []
         if tracked.index is self._inherited:
             queue = self._offers.queue_for(tracked.task_cls, self._load)
@@ -588,7 +586,7 @@ class RequestTracker:
                 self._start_final_timeout(tracked, now)
                 return []
             return self._handle(ev.TimedOut(tracked), now)
-        if tracked.sent_at is not None and tracked.sent_at - request.since > STANDSTILL_SECONDS:
+        if tracked.sent_at is not None and tracked.sent_at - tracked.since > STANDSTILL_SECONDS:
             remaining = tracked.sent_at + 2 * STANDSTILL_SECONDS - now
             if remaining > 0:  # The request was resent recently.
                 self._timers.set(now + remaining, TIMEOUT, tracked)
@@ -603,11 +601,10 @@ class RequestTracker:
         return self._handle(ev.TimedOut(tracked), now)
 
     def _start_final_timeout(self, tracked: TrackedRequest, now: float) -> None:
-        request = tracked.request
-        request.transition(pr.PENDING)
-        request.timeout = float(pr.REQUEST_TIMEOUT) if self._timeout is None else self._timeout
-        request.since = now
-        self._timers.set(now + request.timeout, TIMEOUT, tracked)
+        tracked.transition(pr.PENDING)
+        tracked.timeout = float(pr.REQUEST_TIMEOUT) if self._timeout is None else self._timeout
+        tracked.since = now
+        self._timers.set(now + tracked.timeout, TIMEOUT, tracked)
 
     def _queue_progresses(self, tracked: TrackedRequest, now: float) -> bool:
         """Return whether a request waits only for other requests. Its timeout then restarts."""
@@ -869,7 +866,7 @@ class RequestTracker:
 
     def _reroute(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         # Not `transition`, which does not permit PENDING to WAITING.
-        tracked.request.current_state = pr.WAITING
+        tracked.current_state = pr.WAITING
         queue = tracked.key if tracked.index is self._in_flight else None
         tracked.leave_index()
         effects = self._route(tracked, now)
@@ -879,7 +876,7 @@ class RequestTracker:
 
     def _rejoin(self, tracked: TrackedRequest, queue: str, now: float) -> None:
         tracked.search_started_at = now
-        tracked.request.transition(pr.PENDING)
+        tracked.transition(pr.PENDING)
         self._in_flight.put(queue, tracked)
         if tracked.sent_at is not None:
             tracked.possibly_lost |= self._in_flight.last_loss(queue) > tracked.sent_at
@@ -1016,7 +1013,7 @@ class RequestTracker:
             f"task {tracked.invocation.task.name!r} was abandoned in state"
             f" {tracked.state}: {reason}"
         )
-        return self._settle(tracked, ft.Failure.from_exception(error), now=tracked.request.since)
+        return self._settle(tracked, ft.Failure.from_exception(error), now=tracked.since)
 
     def reopen(self) -> None:
         self._closed = None

@@ -14,7 +14,7 @@ _MAX_NAMED: Final = 8
 
 
 def why_waiting(tracked: TrackedRequest, offers: ProxyWorkerFinder, now: float) -> str:
-    name, waited = tracked.invocation.task.name, now - tracked.request.since
+    name, waited = tracked.invocation.task.name, now - tracked.since
     why = _why_no_worker(offers, tracked.task_cls)
     if tracked.queue is not None and tracked.state == pr.PENDING:
         why = f"the workers of {tracked.queue!r} offer it, but none has started it"
