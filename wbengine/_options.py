@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _names
 
 __all__ = [
-    "Reader", "anything", "check_known", "choice", "complete", "flag", "number", "read", "text",
-    "whole",
+    "Reader", "anything", "check_known", "choice", "complete", "flag", "number", "option",
+    "option_names", "read", "text", "whole",
 ]  # fmt: skip
 
 #: Converts the value of an option, given its name and this value.
@@ -135,3 +136,16 @@ def complete(what: str, given: Any, defaults: Mapping[str, Any]) -> dict[str, An
         raise TypeError(f"{what} must be a dict, got {given!r}")
     check_known(what, given or (), defaults)
     return {**defaults, **(given or {})}
+
+
+def option(default: object, doc: str) -> Any:
+    """Return a field of a dataclass of options.
+
+    :param doc: its description in the documentation.
+    """
+    return dataclasses.field(default=default, metadata={"doc": doc})
+
+
+def option_names(options: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass of options."""
+    return tuple(each.name for each in dataclasses.fields(options))

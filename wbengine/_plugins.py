@@ -16,6 +16,7 @@ from wbengine import _names, exceptions
 
 GROUPS: Final = (
     "wbengine.engines",
+    "wbengine.transports",
     "wbengine.persistence",
     "wbengine.jobboards",
     "wbengine.conductors",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import doctest
 import importlib
 import os
@@ -22,7 +23,7 @@ from wbengine.engines import ownership
 from wbengine.engines.worker_based.discovery.snapshots import STATES
 from wbengine.engines.worker_based.engine import WorkerBasedActionEngine
 from wbengine.runtime import saving
-from wbengine.transports import _redis_link, amqp, registry
+from wbengine.transports import registry
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"
@@ -219,11 +220,14 @@ def test_worker_based_options_and_request_states_are_described() -> None:
 
 
 def test_options_of_transports_are_described() -> None:
-    text = (SOURCE / "reference" / "worker_options.rst").read_text(encoding="utf-8")
-    text += (SOURCE / "howto" / "choose_brokers.rst").read_text(encoding="utf-8")
-    filesystem = registry._OUR_OPTIONS["filesystem"]
-    options = {*_redis_link.OPTIONS, *filesystem, *amqp._URL_OPTIONS}
-    assert {name for name in options if f"``{name}``" not in text} == set()
+    page = (SOURCE / "reference" / "worker_options.rst").read_text(encoding="utf-8")
+    tables = re.findall(r"\.\. transport_options:: (\S+)", page)
+    kinds = registry.loaded_kinds()
+    assert {*tables} == {f"{kind.options.__module__}:{kind.options.__name__}" for kind in kinds}
+    guide = (SOURCE / "howto" / "choose_brokers.rst").read_text(encoding="utf-8")
+    names = {each.name for kind in kinds for each in dataclasses.fields(kind.options)}
+    of_tls = {name for name in names if name.startswith("ssl_")}
+    assert {name for name in of_tls if f"``{name}``" not in guide} == set()
 
 
 def test_wire_page_contains_each_worker_based_module() -> None:

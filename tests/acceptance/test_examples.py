@@ -14,7 +14,7 @@ from tests.support import workers
 
 FOLDER = workers.REPOSITORY / "examples"
 #: Modules in the folder that are not examples.
-OTHERS = {"__init__", "kinds", "remote_tasks"}
+OTHERS = {"__init__", "kinds", "remote_tasks", "table_transport"}
 
 SERIAL, THREADS, PROCESSES, WORKERS = "serial", "threads", "processes", "worker-based"
 LOCAL = (SERIAL, THREADS, PROCESSES)

@@ -72,7 +72,11 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     ),
     "wbengine.engines.worker_based.ledger.sql": ("SQLLedger",),
     "wbengine.engines.worker_based.ledger.redis": ("RedisLedger",),
-    "wbengine.transports.redis": ("OPTIONS", "RedisBroker", "place"),
+    "wbengine.transports.redis": ("RedisBroker", "place"),
+    "wbengine.transports.registry": (
+        "BrokerKind", "KombuKind", "Target", "TransportKind", "check_names", "kombu_target",
+        "resolve",
+    ),
     "wbengine.persistence.backends": ("fetch", "backend", "BACKEND_NAMESPACE"),
     "wbengine.persistence.backends.directory": ("DirectoryBackend", "DirectoryConnection"),
     "wbengine.persistence.backends.sql": ("SQLBackend", "SQLConnection"),

@@ -12,6 +12,7 @@ from wbengine.conductors import backends as conductor_kinds
 from wbengine.exceptions import NotFound
 from wbengine.jobs import backends as board_kinds
 from wbengine.persistence import backends as store_kinds
+from wbengine.transports import registry as transport_kinds
 
 
 @pytest.fixture
@@ -56,8 +57,9 @@ def test_unknown_plugin_group_is_empty():
         (conductor_kinds.CONDUCTOR_NAMESPACE, conductor_kinds.KINDS),
         (board_kinds.BACKEND_NAMESPACE, board_kinds.KINDS),
         (store_kinds.BACKEND_NAMESPACE, store_kinds.KINDS),
+        (transport_kinds.GROUP, transport_kinds.KINDS),
     ],
-    ids=["conductors", "job-boards", "stores"],
+    ids=["conductors", "job-boards", "stores", "transports"],
 )
 def test_each_builtin_kind_is_an_entry_point(group, kinds):
     """Lists of plug-ins show the entry points of setup.cfg."""

@@ -71,7 +71,7 @@ def test_matching_takes_polynomial_steps():
 
 
 def test_routing_table_cache_is_bounded():
-    table = _routing.Table([("#", "q")])
+    table = _routing.RoutingTable([("#", "q")])
     for number in range(3 * _routing._MAX_CACHED_KEYS):
         assert table.route(str(number)) == ("q",)
     assert len(table._memo) <= _routing._MAX_CACHED_KEYS

@@ -27,8 +27,7 @@ def test_filesystem_url_sets_both_folders(tmp_path):
     target = resolve(f"filesystem://{tmp_path}/x")
     assert target.is_native
     assert target.transport == "filesystem"
-    assert target.folders == (f"{tmp_path}/x", f"{tmp_path}/x")
-    assert target.broker is None
+    assert target.place == (f"{tmp_path}/x", f"{tmp_path}/x")
     assert not (tmp_path / "x").exists()
 
 
@@ -39,20 +38,20 @@ def test_folder_name_with_special_characters_round_trips(tmp_path, name):
     with target.open() as broker:
         broker.declare_queue("q")
     assert Folder(tmp_path / name).queues == ["q"]
-    assert resolve(target.url).folders == target.folders
+    assert resolve(target.url).place == target.place
 
 
 def test_folders_for_input_and_output_can_differ(tmp_path):
     options = {"data_folder_in": tmp_path / "a", "data_folder_out": tmp_path / "b"}
     target = resolve(None, "filesystem", {k: str(v) for k, v in options.items()})
-    assert target.folders == (str(tmp_path / "a"), str(tmp_path / "b"))
+    assert target.place == (str(tmp_path / "a"), str(tmp_path / "b"))
 
 
 def test_memory_url_names_a_broker():
     assert resolve("memory://x").url == "memory://x"
-    assert resolve("memory://x").broker == "x"
-    assert resolve(None, "memory").broker == "default"
-    assert resolve("memory://").broker == "default"
+    assert resolve("memory://x").place == "x"
+    assert resolve(None, "memory").place == "default"
+    assert resolve("memory://").place == "default"
     assert resolve("memory://", "memory").transport == "memory"
     with pytest.raises(ValueError, match="memory broker"):
         resolve("memory://a/b/../c")
@@ -66,7 +65,7 @@ def test_other_urls_are_passed_to_kombu():
         False,
     )
     assert target.options == {"confirm_publish": True}
-    assert (target.folders, target.broker) == (None, None)
+    assert target.place is None
     assert resolve("sqlalchemy+sqlite:///x").transport is None
     assert resolve(None, "pyamqp").transport == "pyamqp"
     assert isinstance(target.connect(), kombu.Connection)
@@ -74,21 +73,21 @@ def test_other_urls_are_passed_to_kombu():
 
 def test_url_is_read_from_the_environment_by_default(monkeypatch, tmp_path):
     monkeypatch.setenv("WBENGINE_URL", "memory://env")
-    assert resolve().broker == "env"
+    assert resolve().place == "env"
     monkeypatch.setenv("WBENGINE_URL", f"filesystem://{tmp_path}/env")
-    assert resolve().folders == (f"{tmp_path}/env",) * 2
+    assert resolve().place == (f"{tmp_path}/env",) * 2
     # Explicit folders take precedence.
-    assert resolve(None, None, {"data_folder_in": "/x"}).folders == ("/x", "/x")
+    assert resolve(None, None, {"data_folder_in": "/x"}).place == ("/x", "/x")
 
 
 def test_default_folder_is_private(monkeypatch, tmp_path):
     expected = str(tmp_path / "run" / "wbengine")
-    assert resolve().folders == (expected, expected)
+    assert resolve().place == (expected, expected)
     assert stat.S_IMODE(os.stat(expected).st_mode) == 0o700
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     for target in (resolve(), resolve("filesystem://"), resolve(None, "filesystem")):
-        assert target.folders[0] == str(tmp_path / f"wbengine-{os.getuid()}")
+        assert target.place[0] == str(tmp_path / f"wbengine-{os.getuid()}")
 
 
 def test_unsafe_default_folder_is_rejected(tmp_path):

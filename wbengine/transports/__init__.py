@@ -1,10 +1,25 @@
 """Connections to brokers: wbengine's own transports, kombu's, and their selection by URL.
 
-`registry.resolve(url, transport, transport_options)` returns the address of a broker.
+`resolve(url, transport, transport_options)` returns the address of a broker. A package that adds a
+transport needs only the names that this module exports.
 """
 
 from __future__ import annotations
 
-from wbengine.transports.registry import RetryOptions, Target, resolve
+from wbengine._names import check_label
+from wbengine._options import option
+from wbengine.transports._routing import RoutingTable
+from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Delivery, Frame
+from wbengine.transports.registry import (
+    BrokerKind,
+    RetryOptions,
+    Target,
+    check_options,
+    kombu_target,
+    resolve,
+)
 
-__all__ = ["RetryOptions", "Target", "resolve"]
+__all__ = [
+    "MAX_BATCH_BYTES", "Broker", "BrokerKind", "Delivery", "Frame", "RetryOptions",
+    "RoutingTable", "Target", "check_label", "check_options", "kombu_target", "option", "resolve",
+]  # fmt: skip

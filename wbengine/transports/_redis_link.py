@@ -24,9 +24,9 @@ from redis import exceptions as errors
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from wbengine import _names, exceptions
+from wbengine import _names, _options, exceptions
 from wbengine._lua import Script
-from wbengine.transports import reasons, tls
+from wbengine.transports import reasons, redis_kind, tls
 
 pack_command: Callable[[tuple[Any, ...]], bytes] | None
 try:
@@ -37,7 +37,6 @@ except ImportError:
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-SCHEMES: Final = ("redis", "rediss")
 #: Prefix of keys if no exchange is given.
 DEFAULT_PREFIX: Final = "wbengine"
 
@@ -47,9 +46,9 @@ _MAX_SCRIPT_VALUES: Final = 1000
 #: Idle time after which a connection is checked before use.
 _HEALTH_CHECK_SECONDS: Final = 30
 _DURATION_OPTIONS: Final = ("socket_timeout", "socket_connect_timeout")
-_TLS_OPTIONS: Final = (*tls.NAMES, "ssl_ca_path", "ssl_ca_data", "ssl_password", "ssl_min_version")
-_URL_OPTIONS: Final = ("prefix", *_DURATION_OPTIONS, *_TLS_OPTIONS)
-OPTIONS: Final = (*_URL_OPTIONS, "dead_after")
+_URL_OPTIONS: Final = tuple(
+    name for name in _options.option_names(redis_kind.Options) if name != "dead_after"
+)
 
 #: Exceptions for an unreachable or disconnected server. Others mean that the server refused.
 LOST: Final = (errors.ConnectionError, errors.TimeoutError, OSError)
@@ -78,9 +77,10 @@ class Place:
         :raises ValueError: if the URL or an option is invalid.
         """
         parts = urlsplit(url)
-        if parts.scheme not in SCHEMES:
+        if parts.scheme not in redis_kind.NAMES:
             raise ValueError(
-                f"The scheme of a Redis URL must be {' or '.join(SCHEMES)}, got {parts.scheme!r}"
+                f"The scheme of a Redis URL must be {' or '.join(redis_kind.NAMES)},"
+                f" got {parts.scheme!r}"
             )
         try:
             port = parts.port or 6379

@@ -36,7 +36,7 @@ def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
     return all(word == "#" for word in pattern[p:])
 
 
-class Table:
+class RoutingTable:
     """Bindings of one exchange. Immutable: a changed exchange gets a new table."""
 
     __slots__ = ("_exact", "_memo", "_wild")

@@ -1,14 +1,20 @@
-"""Options of kombu for RabbitMQ: heartbeats, timeouts and the check of its certificate."""
+"""The kind of RabbitMQ: heartbeats, timeouts and the check of its certificate."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+import kombu
+from amqp import exceptions as amqp_errors
+
 from wbengine import _names, _options
-from wbengine.transports import tls
+from wbengine.concurrency import eventlet
+from wbengine.transports import _amqp_socket, kombu_kind, tls
+from wbengine.transports.registry import KombuKind, Target
 
 #: Default of the transport option `heartbeat`. Both sides close the connection after two missing
 #: heartbeats.
@@ -18,27 +24,34 @@ HEARTBEAT_SECONDS: Final = 10.0
 _MAX_HEARTBEAT_SECONDS: Final = 65535
 
 _SECURE: Final = "amqps"
-_NAMES: Final = ("amqp", _SECURE, "pyamqp")
 
-_URL_OPTIONS: Final = ("heartbeat", *tls.NAMES, "ssl_server_hostname")
-#: Those without `ssl` are py-amqp's.
-_OPTIONS: Final = (
-    *_URL_OPTIONS,
-    "ssl",
-    *("client_properties", "login_method", "login_response", "authentication", "locale"),
-    *("channel_max", "frame_max", "connect_timeout", "read_timeout", "write_timeout"),
-    *("socket_settings", "confirm_publish"),
-)
+@dataclass(frozen=True)
+class Options(tls.Options):
+    """Options of the transport. `heartbeat` and those with `ssl_` are also options of the URL."""
+
+    heartbeat: float = _options.option(HEARTBEAT_SECONDS, "Seconds between heartbeats; 0: none.")
+    ssl_server_hostname: str | None = _options.option(None, "The name in the certificate.")
+    ssl: object = _options.option(None, "As in kombu.")
+    client_properties: object = _options.option(None, "As in py-amqp.")
+    login_method: object = _options.option(None, "As in py-amqp.")
+    login_response: object = _options.option(None, "As in py-amqp.")
+    authentication: object = _options.option(None, "As in py-amqp.")
+    locale: object = _options.option(None, "As in py-amqp.")
+    channel_max: object = _options.option(None, "As in py-amqp.")
+    frame_max: object = _options.option(None, "As in py-amqp.")
+    connect_timeout: object = _options.option(None, "As in py-amqp.")
+    read_timeout: object = _options.option(None, "As in py-amqp.")
+    write_timeout: object = _options.option(None, "As in py-amqp.")
+    socket_settings: object = _options.option(None, "As in py-amqp.")
+    confirm_publish: object = _options.option(None, "As in py-amqp.")
+
+
+_OPTIONS: Final = _options.option_names(Options)
+_URL_OPTIONS: Final = ("heartbeat", *_options.option_names(tls.Options), "ssl_server_hostname")
 
 
 class InvalidURLError(ValueError):
     """A URL or its options are invalid. The message contains no secret."""
-
-
-def is_rabbitmq(url: str | None, transport: Any) -> bool:
-    """Return whether a URL and a transport, of which one may be None, refer to RabbitMQ."""
-    name = transport if transport is not None else (url or "").partition("://")[0]
-    return name in _NAMES
 
 
 def alternates(url: str | None) -> tuple[str | None, ...]:
@@ -111,3 +124,64 @@ def _tls_arguments(options: Mapping[str, Any], url: str | None) -> dict[str, Any
     elif not read.get("server_hostname"):
         read["server_hostname"] = (urlsplit(url).hostname if url else None) or "localhost"
     return read
+
+
+class RabbitMQKind(KombuKind):
+    """RabbitMQ, reached by a subclass of kombu's py-amqp transport."""
+
+    name = "rabbitmq"
+    options = Options
+    is_amqp = True
+    diagnosis = "wbengine.diagnosis.rabbitmq_checks"
+
+    def resolve(
+        self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None
+    ) -> Target:
+        return Target(url, transport, self, options)
+
+    def check(self, target: Target) -> bool:
+        eventlet.check_poll(f"the broker at {target.shown}")
+        self.check_names(target)
+        files = self.connect(target, 0).ssl or {}
+        tls.check_files({f"ssl_{name}": path for name, path in files.items()})
+        return False
+
+    def check_names(self, target: Target) -> None:
+        for number in range(len(alternates(target.url))):
+            self.connect(target, number)
+
+    def shown(self, target: Target) -> str:
+        return kombu_kind.KIND.shown(target)
+
+    def connect(self, target: Target, number: int, **kwargs: Any) -> kombu.Connection:
+        brokers = alternates(target.url)
+        try:
+            url, settings = arguments(
+                brokers[number % len(brokers)], target.transport, target.options
+            )
+            return kombu.Connection(
+                url, transport=_amqp_socket.Transport, **{**settings, **kwargs}
+            )
+        except InvalidURLError as error:
+            raise ValueError(str(error)) from None
+        except ValueError:
+            # kombu's message may contain a part of the password, which it regards as the port.
+            raise kombu_kind.malformed(target) from None
+
+    def explain(self, error: BaseException) -> str | None:
+        match error:
+            case amqp_errors.ConsumerCancelled():
+                return "a consumed queue was deleted"
+            case amqp_errors.AccessRefused() if "access to" in str(error):
+                return f"permission denied ({error})"
+            case amqp_errors.AccessRefused():
+                return f"it refuses this user or password ({error})"
+            case amqp_errors.NotAllowed():
+                return f"it has no such virtual host for this user ({error})"
+        return None
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return isinstance(error, amqp_errors.AccessRefused | amqp_errors.NotAllowed)
+
+
+KIND: Final = RabbitMQKind()

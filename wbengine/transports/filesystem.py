@@ -20,14 +20,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
-from urllib.parse import unquote
 
 from wbengine import _names, exceptions
 from wbengine.transports import _encoding, _fifos, _files, _folder, _routing
 from wbengine.transports._folder import FREE, MAX_TAKES
 from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Delivery, Frame
 
-__all__ = ["FileBroker", "folders", "path_of"]
+__all__ = ["FileBroker"]
 
 LOG = logging.getLogger("wbengine.transports.filesystem")
 
@@ -544,7 +543,7 @@ class _Routes:
         for exchange, key, queue in folder.read("SELECT exchange, key, queue FROM binding"):
             bindings.setdefault(exchange, []).append((key, queue))
         self._queues = frozenset(name for (name,) in folder.read("SELECT name FROM queue"))
-        self._tables = {name: _routing.Table(pairs) for name, pairs in bindings.items()}
+        self._tables = {name: _routing.RoutingTable(pairs) for name, pairs in bindings.items()}
 
     def find(self, exchange: str, key: str) -> Sequence[str]:
         if not exchange:
@@ -566,36 +565,3 @@ def _split(items: Sequence[_T], frame_of: Callable[[_T], Frame]) -> Iterator[lis
             part, size = [], 0
     if part:
         yield part
-
-
-def folders(url: str | None, options: dict[str, Any]) -> tuple[str, str]:
-    """Return the folders (in, out) of the options, or of the URL.
-
-    :raises ValueError: if there is none.
-    """
-    folder_in = options.get("data_folder_in") or options.get("data_folder_out")
-    folder_out = options.get("data_folder_out") or folder_in
-    if not folder_in:
-        folder_in = folder_out = path_of(url or "")
-    if not folder_in or not folder_out:
-        raise ValueError(
-            "The folder is missing: use the URL filesystem:///PATH, or `data_folder_in` in the"
-            f" transport options, got {url or 'no URL'!r}"
-        )
-    return os.path.abspath(folder_in), os.path.abspath(folder_out)
-
-
-def path_of(url: str) -> str:
-    """Return the folder of `filesystem://PATH`, or ''.
-
-    :raises ValueError: if a query follows the path.
-    """
-    scheme, mark, rest = url.partition("://")
-    if not mark or scheme != "filesystem" or rest.strip("/") in ("", "localhost"):
-        return ""
-    if "?" in rest:
-        raise ValueError(
-            f"The URL of a folder must be filesystem:///PATH, got {url!r}: pass options as"
-            " transport options, and write '?' in a path as %3F"
-        )
-    return unquote(rest)

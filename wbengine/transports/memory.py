@@ -12,12 +12,14 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from wbengine import _names, exceptions
+from wbengine import _names, _options, exceptions
 from wbengine.concurrency import conditions
 from wbengine.transports import _routing
 from wbengine.transports.broker import Broker, Delivery, Frame
+from wbengine.transports.registry import BrokerKind, Target, check_options
 
 #: (9 - priority, sequence number, data, redelivered)
 _Entry = tuple[int, int, bytes, bool]
@@ -36,7 +38,7 @@ class _Exchange:
 
     def __init__(self) -> None:
         self.bindings: dict[tuple[str, str], None] = {}
-        self.table: _routing.Table | None = None
+        self.table: _routing.RoutingTable | None = None
 
 
 class Hub:
@@ -160,7 +162,7 @@ class MemoryBroker(Broker):
             if target is None:
                 return ()
             if target.table is None:
-                target.table = _routing.Table(target.bindings)
+                target.table = _routing.RoutingTable(target.bindings)
             return target.table.route(key)
 
     def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
@@ -248,9 +250,43 @@ class MemoryBroker(Broker):
         _disconnect(self.hub)
 
 
+@dataclass(frozen=True)
+class Options:
+    """Options of the transport."""
+
+    polling_interval: float | None = _options.option(None, "No effect; kombu's transport has it.")
+
+
+class MemoryKind(BrokerKind):
+    """Queues in the memory of this process. The place is the name of the hub."""
+
+    name = "memory"
+    options = Options
+    is_local = is_in_process = True
+    ledger = "wbengine.engines.worker_based.ledger.memory:of_broker"
+
+    def resolve(
+        self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None
+    ) -> Target:
+        check_options(self, options)
+        return Target(f"memory://{hub_name(url)}", self.name, self)
+
+    def place(self, target: Target) -> str:
+        return hub_name(target.url)
+
+    def open(self, target: Target) -> Broker:
+        return MemoryBroker(self.place(target))
+
+
 def hub_name(url: str | None) -> str:
-    """Return the name of the hub in `memory://NAME`, by default 'default'."""
+    """Return the name of the hub in `memory://NAME`, by default 'default'.
+
+    :raises ValueError: if the name is invalid.
+    """
     scheme, mark, rest = (url or "").partition("://")
     if not mark or scheme != "memory":
         return "default"
     return _names.check_label("memory broker", rest.strip("/") or "default")
+
+
+KIND: Final = MemoryKind()

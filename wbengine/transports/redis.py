@@ -27,12 +27,12 @@ from redis import exceptions as errors
 from wbengine import _names, exceptions
 from wbengine.backoff import Backoff
 from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
-from wbengine.transports._redis_link import LOST, OPTIONS, Client, Link, Place, Step
+from wbengine.transports._redis_link import LOST, Client, Link, Place, Step
 from wbengine.transports._redis_scripts import Routing, Take, TakenEntry
 from wbengine.transports._redis_wait import BlockingWait, WaitResult
 from wbengine.transports.broker import Broker, Delivery, Frame
 
-__all__ = ["OPTIONS", "RedisBroker", "place"]
+__all__ = ["RedisBroker", "place"]
 
 LOG = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Routes:
     __slots__ = ("_tables", "version")
 
     def __init__(
-        self, version: str = ":", tables: Mapping[str, _routing.Table] | None = None
+        self, version: str = ":", tables: Mapping[str, _routing.RoutingTable] | None = None
     ) -> None:
         self.version = version
         self._tables = tables or {}
@@ -139,7 +139,7 @@ class Routes:
         bound: dict[str, list[tuple[str, str]]] = {}
         for queue, exchange, key in routing.bindings:
             bound.setdefault(exchange, []).append((key, queue))
-        tables = {exchange: _routing.Table(pairs) for exchange, pairs in bound.items()}
+        tables = {exchange: _routing.RoutingTable(pairs) for exchange, pairs in bound.items()}
         return cls(routing.version, tables)
 
     def of(self, exchange: str, key: str) -> Sequence[str]:

@@ -1,41 +1,42 @@
-"""Broker addresses: from URL, transport name and options to a connection."""
+"""Transports: their kinds, the targets that they reach, and the way from a URL to a target."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import os
 import re
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Any, ClassVar, Final
 
 import kombu
-from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport import TRANSPORT_ALIASES
 
-from wbengine import _installing, _names, _options
+from wbengine import _names, _options, _plugins
 from wbengine.concurrency import eventlet
-from wbengine.transports import _amqp_socket, _files, amqp, filesystem, memory, tls
 from wbengine.transports.broker import Broker
 
 #: Environment variable with the default broker of engines and workers.
 URL_VARIABLE: Final = "WBENGINE_URL"
 
-#: wbengine's transports and their options. `polling_interval` of `memory` has no effect, but is
-#: accepted because kombu's transport has it.
-_OUR_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "filesystem": ("data_folder_in", "data_folder_out", "polling_interval", "inotify"),
-    "memory": ("polling_interval",),
+_DEFAULT: Final = "filesystem"
+
+#: Entry point group of transports.
+GROUP: Final = "wbengine.transports"
+
+#: wbengine's transports. They are first, so that hints for misspelled names prefer them.
+KINDS: Final[Mapping[str, str]] = {
+    "amqp": "wbengine.transports.amqp:KIND",
+    "amqps": "wbengine.transports.amqp:KIND",
+    "pyamqp": "wbengine.transports.amqp:KIND",
+    "redis": "wbengine.transports.redis_kind:KIND",
+    "rediss": "wbengine.transports.redis_kind:KIND",
+    "filesystem": "wbengine.transports.folder_kind:KIND",
+    "memory": "wbengine.transports.memory:KIND",
 }
-_REDIS: Final = ("redis", "rediss")
-#: wbengine's transports are first, so that hints for misspelled names prefer them.
-_KNOWN_TRANSPORTS: Final = tuple(
-    dict.fromkeys(("amqp", "amqps", *_REDIS, *_OUR_OPTIONS, *TRANSPORT_ALIASES))
-)
-#: Extras of kombu whose name is not that of the transport.
-_KOMBU_EXTRAS: Final[Mapping[str, str]] = {"kafka": "confluentkafka", "sqla": "sqlalchemy"}
+#: The kind of all transports that only kombu has.
+_OF_KOMBU: Final = "wbengine.transports.kombu_kind:KIND"
 
 
 @dataclass(frozen=True)
@@ -77,38 +78,125 @@ class RetryOptions:
         return full * (1 - chance / 2)
 
 
+class TransportKind(abc.ABC):
+    """A kind of transport: its options, how it reaches a broker, and what it adds to other parts.
+
+    An instance for each of its names (as `transport`, or scheme of the URL) is an entry point in
+    the group `wbengine.transports`. The import of its module must be cheap: an object that needs a
+    client library is named ('package.module:name') and loaded on first use.
+    """
+
+    #: The name of the transport, and of the messaging system in metrics.
+    name: ClassVar[str]
+    #: A dataclass with the transport options. The metadata `doc` of a field is its description.
+    options: ClassVar[type]
+    #: Whether the broker is RabbitMQ, reached by the frames of AMQP.
+    is_amqp: ClassVar[bool] = False
+    #: Whether connections cannot break: the broker is in this process or in a folder.
+    is_local: ClassVar[bool] = False
+    #: Name of a function (target, role, result_ttl) that opens the ledger of a broker; None: it has
+    #: none.
+    ledger: ClassVar[str | None] = None
+    #: Name of a module with checks of `wbengine doctor`: `check(place)` yields findings, and
+    #: `fix(reason, target)` returns how to reach an unreachable broker, or None.
+    diagnosis: ClassVar[str | None] = None
+
+    @abc.abstractmethod
+    def resolve(
+        self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None
+    ) -> Target:
+        """Check an address and its options without connecting.
+
+        :raises ValueError: if the URL or an option is invalid, or a library is not installed.
+        """
+
+    def check_names(self, target: Target) -> None:  # noqa: B027
+        """Check names that `resolve` does not check, without connecting.
+
+        :raises ValueError: if a name is unknown; the message contains the nearest known name.
+        """
+
+    @abc.abstractmethod
+    def check(self, target: Target) -> bool:
+        """Check that the transport can be used. Return whether kombu emulates it.
+
+        :raises ValueError: if it cannot be used.
+        """
+
+    def shown(self, target: Target) -> str:
+        """Return the URL without passwords and options."""
+        return masked(target.url or self.name)
+
+    def system(self, target: Target) -> str:
+        """Return the name of the messaging system."""
+        return self.name
+
+    def quick_options(self, seconds: float) -> dict[str, Any]:
+        """Return the options with which an attempt to connect takes at most these seconds."""
+        return {}
+
+    def explain(self, error: BaseException) -> str | None:
+        """Return in a few words what an error of the client library means, or None."""
+        return None
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Return whether the error means that the broker refuses access, so retries are useless."""
+        return False
+
+
+class BrokerKind(TransportKind):
+    """A kind of transport that implements `Broker`."""
+
+    #: Whether the broker is in this process, so that no file or socket is polled.
+    is_in_process: ClassVar[bool] = False
+
+    def check(self, target: Target) -> bool:
+        if not self.is_in_process:
+            eventlet.check_poll(f"the broker at {target.shown}")
+        return False
+
+    @abc.abstractmethod
+    def place(self, target: Target) -> Any:
+        """Return a comparable value that identifies the broker, for ledgers and `open`."""
+
+    @abc.abstractmethod
+    def open(self, target: Target) -> Broker:
+        """Connect. The option `claims` is set if received messages are to be claimed.
+
+        :raises TransportFailure, OSError: if the broker cannot be reached.
+        """
+
+
+class KombuKind(TransportKind):
+    """A kind of transport that kombu implements."""
+
+    @abc.abstractmethod
+    def connect(self, target: Target, number: int, **kwargs: Any) -> kombu.Connection:
+        """Return a connection, not open yet. See `Target.connect`."""
+
+
 @dataclass(frozen=True)
 class Target:
     """Resolved broker address.
 
-    If `is_native` is True, `transport` is the name of a transport of wbengine. Otherwise it is an
-    alias of kombu, or None, which leaves the choice to kombu.
+    `transport` is the name of a transport of wbengine or of a plug-in; for transports of kombu, an
+    alias or class of kombu, or None, which leaves the choice to kombu.
     """
 
     url: str | None
     transport: Any
+    kind: TransportKind
     options: dict[str, Any] = field(default_factory=dict)
-    is_native: bool = False
     retry: RetryOptions = RetryOptions()
 
     def open(self) -> Broker:
-        """Connect to a broker with a transport of wbengine.
+        """Connect to a broker with a transport that implements `Broker`.
 
         :raises TransportFailure, OSError: if it cannot be reached.
         """
-        if self.broker is not None:
-            return memory.MemoryBroker(self.broker)
-        if self.folders is not None:
-            settings = self.options
-            return filesystem.FileBroker(
-                *self.folders,
-                settings.get("polling_interval"),
-                settings.get("inotify", True),
-                settings.get("claims"),
-            )
-        from wbengine.transports import redis
-
-        return redis.RedisBroker.reach(self.redis, self.options)
+        if not isinstance(self.kind, BrokerKind):
+            raise TypeError(f"{self.shown} has no Broker; use connect")
+        return self.kind.open(self)
 
     def connect(self, number: int = 0, **kwargs: Any) -> kombu.Connection:
         """Return a kombu connection, not open yet.
@@ -117,22 +205,9 @@ class Target:
         :param kwargs: arguments of `kombu.Connection`.
         :raises ValueError: if the URL is malformed.
         """
-        url = self.url
-        transport: Any = self.transport
-        settings: dict[str, Any] = {"transport_options": dict(self.options)}
-        try:
-            if self.amqp:
-                brokers = amqp.alternates(url)
-                url, settings = amqp.arguments(
-                    brokers[number % len(brokers)], self.transport, self.options
-                )
-                transport = _amqp_socket.Transport
-            return kombu.Connection(url, transport=transport, **{**settings, **kwargs})
-        except amqp.InvalidURLError as error:
-            raise ValueError(str(error)) from None
-        except ValueError:
-            # kombu's message may contain a part of the password, which it regards as the port.
-            raise ValueError(f"the URL of the broker ({self.shown}) is malformed") from None
+        if not isinstance(self.kind, KombuKind):
+            raise TypeError(f"{self.shown} is not reached by kombu; use open")
+        return self.kind.connect(self, number, **kwargs)
 
     def check(self) -> bool:
         """Check that the transport can be used. Return whether kombu emulates it.
@@ -140,94 +215,96 @@ class Target:
         :raises ValueError: if it is unknown or not installed, if a file of its options does not
             exist, or if it does not work in a process patched by eventlet.
         """
-        if self.amqp or (self.is_native and not self.broker):
-            eventlet.check_poll(f"the broker at {self.shown}")
-        for number in range(1, len(amqp.alternates(self.url)) if self.amqp else 0):
-            self.connect(number)
-        self._check_files()
-        if self.is_native:
-            return False
-        try:
-            return isinstance(self.connect().transport, virtual.Transport)
-        except (KeyError, ImportError, AttributeError, NameError) as error:
-            name = str(self.transport or str(self.url).partition("://")[0])
-            raise ValueError(_unusable(name, error)) from error
+        return self.kind.check(self)
 
-    def _check_files(self) -> None:
-        """Check that files of options exist, because later errors do not name the file."""
-        if self.amqp:
-            files = {f"ssl_{name}": path for name, path in (self.connect().ssl or {}).items()}
-        else:
-            files = dict(self.redis.settings) if self.redis is not None else {}
-        for name in tls.FILES:
-            path = files.get(name)
-            if path is not None and not os.path.isfile(path):
-                raise ValueError(f"{name} must be an existing file, got {str(path)!r}")
+    @property
+    def place(self) -> Any:
+        """What identifies the broker for its ledger, None if its transport has no `Broker`."""
+        return self.kind.place(self) if isinstance(self.kind, BrokerKind) else None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the transport implements `Broker`; otherwise kombu connects."""
+        return isinstance(self.kind, BrokerKind)
 
     @property
     def amqp(self) -> bool:
         """Whether this is RabbitMQ, reached by kombu's py-amqp transport."""
-        return not self.is_native and amqp.is_rabbitmq(self.url, self.transport)
+        return self.kind.is_amqp
 
     @property
     def system(self) -> str:
         """Name of the messaging system: `rabbitmq`, `redis`, `filesystem`, `memory`, ..."""
-        if self.amqp:
-            return "rabbitmq"
-        name = getattr(self.transport, "driver_type", None) or self.transport
-        return str(name or str(self.url).partition("://")[0])
+        return self.kind.system(self)
 
     @property
     def is_local(self) -> bool:
         """Whether connections cannot break: the broker is in this process or in a folder."""
-        return self.folders is not None or self.broker is not None
+        return self.kind.is_local
 
     @property
     def shown(self) -> str:
         """URL for display, without passwords and options."""
-        if self.url is None:
-            name = self.transport
-            return name if isinstance(name, str) else getattr(name, "driver_type", "the transport")
-        if self.redis is not None:
-            return str(self.redis.shown)
-        return ";".join(_masked(part) for part in self.url.split(";"))
-
-    @property
-    def redis(self) -> Any:
-        """Part of a Redis that wbengine's transport uses (`redis.Place`), else None."""
-        if self.transport != "redis" or not self.is_native:
-            return None
-        from wbengine.transports import redis
-
-        return redis.place(self.url, self.options)
-
-    @property
-    def folders(self) -> tuple[str, str] | None:
-        """Folders (in, out) of wbengine's filesystem transport, else None."""
-        if self.transport != "filesystem" or not self.is_native:
-            return None
-        return filesystem.folders(self.url, self.options)
-
-    @property
-    def broker(self) -> str | None:
-        """Name of the hub of wbengine's memory transport, else None."""
-        return memory.hub_name(self.url) if self.transport == "memory" and self.is_native else None
+        return self.kind.shown(self)
 
 
-def default_folder() -> str:
-    """Return the default folder of this user, created with mode 0700 if needed.
+def check_options(kind: TransportKind, options: Mapping[str, Any]) -> None:
+    """Check the names of transport options, and the value of `polling_interval`.
 
-    It is `$XDG_RUNTIME_DIR/wbengine`, or `wbengine-<uid>` in the temporary folder.
-
-    :raises TransportFailure: if it belongs to another user, is accessible to others, or is a
-        symlink.
+    :raises ValueError: if a name is unknown, with the nearest known name, or the value is invalid.
     """
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.path.isdir(runtime):
-        path = os.path.join(runtime, "wbengine")
+    _options.check_known(f"the {kind.name} transport", options, _options.option_names(kind.options))
+    interval = options.get("polling_interval")
+    if interval is not None and not (isinstance(interval, int | float) and interval > 0):
+        raise ValueError(f"polling_interval must be a number above 0, got {interval!r}")
+
+
+def masked(url: str) -> str:
+    """Return a URL, or several separated by `;`, without passwords and options."""
+    return ";".join(_masked(part) for part in url.split(";"))
+
+
+def _masked(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return url.rpartition("@")[2]
+    return scheme + mark + re.sub(r"^([^:/?#]*):.*@", r"\1:**@", rest.partition("?")[0])
+
+
+#: Kinds of plug-ins that were used, by name.
+_plugin_kinds: Final[dict[str, TransportKind]] = {}
+
+
+def find_kind(name: Any) -> TransportKind:
+    """Return the kind with this name, by default the one of kombu's transports.
+
+    :param name: an alias or a class of kombu is allowed.
+    """
+    kind: TransportKind
+    if isinstance(name, str) and name not in KINDS and name in _plugins.names(GROUP):
+        kind = _plugin_kinds[name] = _plugins.find(GROUP, name)
     else:
-        path = os.path.join(tempfile.gettempdir(), f"wbengine-{os.getuid()}")
-    return _files.make_folder(path, private=True)
+        kind = _names.load(KINDS.get(name, _OF_KOMBU) if isinstance(name, str) else _OF_KOMBU)
+    return kind
+
+
+def loaded_kinds() -> Iterable[TransportKind]:
+    """Return wbengine's kinds, and those of plug-ins that were used."""
+    own = [_names.load(name) for name in dict.fromkeys(KINDS.values())]
+    return (*own, *_plugin_kinds.values())
+
+
+def default_name(
+    url: str | None, transport: Any, transport_options: Mapping[str, Any] | None
+) -> tuple[str | None, Any]:
+    """Return URL and transport, by default of `$WBENGINE_URL`, or else of a folder."""
+    if url is not None or transport is not None:
+        return url, transport
+    options = transport_options or {}
+    url = os.environ.get(URL_VARIABLE) or None
+    if url is None or options.get("data_folder_in") or options.get("data_folder_out"):
+        return None, _DEFAULT
+    return url, None
 
 
 def resolve(
@@ -240,8 +317,9 @@ def resolve(
     """Resolve a broker address, without connecting.
 
     `filesystem`, `memory`, `redis` and `rediss` (as transport or scheme of the URL) are transports
-    of wbengine; all others are kombu's. In Redis, keys begin with the name of the exchange. Without
-    URL and transport, use `$WBENGINE_URL`, else the default folder, which is created.
+    of wbengine; others are of plug-ins or kombu's. In Redis, keys begin with the name of the
+    exchange. Without URL and transport, use `$WBENGINE_URL`, else the default folder, which is
+    created.
 
     :raises TypeError: if an argument has a wrong type.
     :raises ValueError: if an option is invalid or the client of Redis is not installed.
@@ -251,34 +329,24 @@ def resolve(
         raise TypeError(f"The url of a broker must be a str, got {url!r}")
     if transport_options is not None and not isinstance(transport_options, Mapping):
         raise TypeError(f"transport_options must be a dict, got {transport_options!r}")
-    options = dict(transport_options or {})
-    has_folder = bool(options.get("data_folder_in") or options.get("data_folder_out"))
-    if url is None and transport is None:
-        url = os.environ.get(URL_VARIABLE) or None
-        if url is None or has_folder:
-            url, transport = None, "filesystem"
-    name = transport if transport is not None else (url or "").partition("://")[0]
-    if isinstance(name, str) and name in _REDIS:
-        return _redis(url, name, options, exchange)
-    if not isinstance(name, str) or name not in _OUR_OPTIONS:
-        target = Target(url, transport, options)
-        if transport is None and "://" not in (url or ""):
-            raise ValueError(
-                f"The URL of a broker must begin with its transport, as in amqp://{target.shown}"
-            )
-        return target
-    _options.check_known(f"the {name} transport", options, _OUR_OPTIONS[name])
-    interval = options.get("polling_interval")
-    if interval is not None and not (isinstance(interval, int | float) and interval > 0):
-        raise ValueError(f"polling_interval must be a number above 0, got {interval!r}")
-    if name == "memory":
-        return Target(f"memory://{memory.hub_name(url)}", name, options, is_native=True)
-    if not has_folder and not filesystem.path_of(url or ""):
-        url = _url(default_folder())
-    folder_in, folder_out = filesystem.folders(url, options)
-    if has_folder:
-        options.update(data_folder_in=folder_in, data_folder_out=folder_out)
-    return Target(_url(folder_in), name, options, is_native=True)
+    url, transport = default_name(url, transport, transport_options)
+    kind = kind_of(url, transport)
+    return kind.resolve(url, transport, dict(transport_options or {}), exchange)
+
+
+def kind_of(url: str | None, transport: Any) -> TransportKind:
+    """Return the kind of a URL and a transport, of which one may be None."""
+    return find_kind(transport if transport is not None else (url or "").partition("://")[0])
+
+
+def kombu_target(
+    url: str | None, transport: Any = None, options: Mapping[str, Any] | None = None
+) -> Target:
+    """Return a target that kombu reaches, also if wbengine has a transport for the URL."""
+    kind = kind_of(url, transport)
+    if not kind.is_amqp:
+        kind = _names.load(_OF_KOMBU)
+    return Target(url, transport, kind, dict(options or {}))
 
 
 def check_names(
@@ -290,61 +358,14 @@ def check_names(
 
     :raises ValueError: if a name is unknown. The message contains the nearest known name.
     """
-    if url is None and transport in (None, "filesystem"):
+    if url is None and transport in (None, _DEFAULT):
         # A path prevents that the default folder is created.
         url = "filesystem:///-"
     target = resolve(url, transport, transport_options)
-    if target.amqp:
-        for number in range(len(amqp.alternates(url))):
-            target.connect(number)
-    elif not target.is_native:
-        name = str(transport or url).partition("://")[0].partition("+")[0]
-        # The class of another library's transport contains a dot or a colon.
-        if not {".", ":"} & set(name) and name not in TRANSPORT_ALIASES:
-            raise ValueError(_unknown(name))
+    target.kind.check_names(target)
 
 
-def _redis(url: str | None, name: str, options: dict[str, Any], exchange: str | None) -> Target:
-    # Do not import the client in processes that do not use Redis.
-    try:
-        from wbengine.transports import redis
-    except ImportError as error:
-        raise ValueError(_installing.needs(f"transport {name!r}", "redis-py", "redis")) from error
-
-    _options.check_known("the redis transport", options, redis.OPTIONS)
-    if exchange is not None:
-        options.setdefault("prefix", exchange)
-    url = url or f"{name}://"
-    redis.place(url, options)
-    return Target(url, "redis", options, is_native=True)
-
-
-def _unknown(name: str) -> str:
-    return f"Unknown transport {name!r}{_names.hint(name, _KNOWN_TRANSPORTS)}"
-
-
-def _unusable(name: str, error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return _unknown(name)
-    # Its library is not installed. kombu may raise NameError for missing imports.
-    kind = name.partition("+")[0].lower()
-    if kind in (*_REDIS, "sentinel"):
-        return _installing.needs(f"transport {name!r}", "redis-py", "redis")
-    extra = _KOMBU_EXTRAS.get(kind, kind)
-    if extra in metadata.metadata("kombu").get_all("Provides-Extra", []):
-        instruction = _installing.pip("install", f"kombu[{extra}]")
-    else:
-        instruction = str(error)
-    return f"transport {name!r} requires a library that is not installed: {instruction}"
-
-
-def _masked(url: str) -> str:
-    scheme, mark, rest = url.partition("://")
-    if not mark:
-        return url.rpartition("@")[2]
-    return scheme + mark + re.sub(r"^([^:/?#]*):.*@", r"\1:**@", rest.partition("?")[0])
-
-
-def _url(folder: str) -> str:
-    # `;` separates alternatives in kombu's URLs.
-    return f"filesystem://{quote(folder)}"
+def unknown(name: str) -> str:
+    """Return the error message for an unknown transport, with the nearest known name."""
+    known = dict.fromkeys((*KINDS, *_plugins.names(GROUP), *TRANSPORT_ALIASES))
+    return f"Unknown transport {name!r}{_names.hint(name, known)}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from wbengine import _options
@@ -11,8 +14,19 @@ from wbengine import _options
 FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 CHECK_HOSTNAME: Final = "ssl_check_hostname"
 CERT_REQS: Final = "ssl_cert_reqs"
-#: Options that every broker with TLS has.
-NAMES: Final = (*FILES, CERT_REQS, CHECK_HOSTNAME, "ssl_ciphers")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options that every transport with TLS has."""
+
+    ssl_ca_certs: str | None = _options.option(None, "File with the trusted authorities.")
+    ssl_certfile: str | None = _options.option(None, "File with the certificate of this side.")
+    ssl_keyfile: str | None = _options.option(None, "File with the key of this side.")
+    ssl_cert_reqs: str = _options.option("required", "``optional``, or ``none``: no verification.")
+    ssl_check_hostname: bool = _options.option(True, "False accepts the certificate of any host.")
+    ssl_ciphers: str | None = _options.option(None, "Allowed ciphers, in the format of OpenSSL.")
+
 
 _REQUIREMENTS: Final = ("none", "optional", "required")
 
@@ -32,3 +46,14 @@ def read(name: str, value: Any) -> Any:
             word = word.lower().removeprefix("cert_")
         return _options.choice(name, word, _REQUIREMENTS)
     return value
+
+
+def check_files(files: Mapping[str, Any]) -> None:
+    """Check that the files of options of TLS exist, because later errors do not name the file.
+
+    :raises ValueError: if one does not exist.
+    """
+    for name in FILES:
+        path = files.get(name)
+        if path is not None and not os.path.isfile(path):
+            raise ValueError(f"{name} must be an existing file, got {str(path)!r}")

@@ -9,11 +9,15 @@
    .. metrics:: MODULE:NAME     a mapping of names of metrics to what describes them
    .. settings:: MODULE         the settings of the command line, from `settings_schema`
    .. options:: MODULE:CLASS    a table of the list of options in the docstring of a class
+   .. transport_options:: MODULE:CLASS [BEGINNING ...]
+                                a table of the fields of a dataclass, except those that begin so
+   .. methods:: MODULE:CLASS    a table of the public methods of a class
    .. scripts:: FOLDER          a table of the Lua scripts in a folder of the package
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import json
@@ -126,6 +130,29 @@ def options(arguments: Sequence[str]) -> list[str]:
     return table(("Option", "Default", "Meaning"), (26, 14, 60), rows)
 
 
+def transport_options(arguments: Sequence[str]) -> list[str]:
+    place, *omitted = arguments
+    rows = [
+        (f"``{each.name}``", f"``{each.default}``", each.metadata["doc"])
+        for each in dataclasses.fields(named(place))
+        if not each.name.startswith(tuple(omitted))
+    ]
+    return table(("Option", "Default", "Meaning"), (30, 14, 56), rows)
+
+
+def methods(arguments: Sequence[str]) -> list[str]:
+    """Mark the methods that must be implemented."""
+    rows = []
+    for name, each in vars(named(arguments[0])).items():
+        if name.startswith("_") or not inspect.isfunction(each):
+            continue
+        text = " ".join((inspect.getdoc(each) or "").split()).replace("`", "``")
+        must = "yes" if getattr(each, "__isabstractmethod__", False) else ""
+        parameters = [word for word in inspect.signature(each).parameters if word != "self"]
+        rows.append((f"``{name}({', '.join(parameters)})``", must, text))
+    return table(("Method", "Required", "Meaning"), (32, 10, 58), rows)
+
+
 def scripts(arguments: Sequence[str]) -> list[str]:
     """Read the last paragraphs of the comments: the guarantees."""
     rows = []
@@ -151,6 +178,9 @@ def directive(write: Callable[[Sequence[str]], list[str]]) -> type[SphinxDirecti
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    for write in (schema, constants, tables, metrics, settings, options, scripts):
+    for write in (
+        *(schema, constants, tables, metrics, settings, options),
+        *(transport_options, methods, scripts),
+    ):
         app.add_directive(write.__name__, directive(write))
     return {"parallel_read_safe": True}

@@ -63,7 +63,7 @@ class Proxy:
         self._bindings = tuple(bindings)
         self._interop = interop
         if interop:  # TaskFlow's peers use the transports of kombu.
-            target = transports.Target(url, transport, dict(transport_options or {}))
+            target = transports.kombu_target(url, transport, transport_options)
         else:
             target = transports.resolve(url, transport, transport_options, exchange=exchange)
         retry = transports.RetryOptions.read(retry_options)

@@ -180,8 +180,8 @@ def _backend(url: str) -> str:
 def _target(url: str) -> transports.Target:
     if "://" not in url:
         raise ValueError(f"The URL of a broker must begin with its transport, as in amqp://{url}")
-    target = transports.Target(url, None, {"confirm_publish": True, "heartbeat": 0})
-    return target if target.amqp else transports.Target(url, None, dict(results.BROKER_OPTIONS))
+    target = transports.kombu_target(url, options={"confirm_publish": True, "heartbeat": 0})
+    return target if target.amqp else transports.kombu_target(url, options=results.BROKER_OPTIONS)
 
 
 def hostname() -> str:

@@ -16,7 +16,6 @@ from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions
 from wbengine.concurrency import conditions, threads
-from wbengine.engines.worker_based.connections import connecting
 from wbengine.transports import reasons
 
 __all__ = [
@@ -145,7 +144,7 @@ def is_lost(error: BaseException) -> bool:
 def is_refusal(error: BaseException) -> bool:
     """Return True if an error is permanent, such as a wrong password or a missing library."""
     return any(
-        connecting.is_refusal(cause) or isinstance(cause, ImportError)
+        reasons.is_refusal(cause) or isinstance(cause, ImportError)
         for cause in (error, error.__cause__)
     )
 

@@ -138,7 +138,7 @@ class RpcReader(Reader):
 
     def __init__(self, url: str, content_type: str = JSON) -> None:
         is_redis = url.startswith(("redis", "sentinel"))
-        self._target = transports.Target(url, None, dict(BROKER_OPTIONS if is_redis else {}))
+        self._target = transports.kombu_target(url, options=BROKER_OPTIONS if is_redis else {})
         super().__init__(self._target.shown, content_type)
         name = f"wbengine-replies-{uuid.uuid4()}"
         self.queue = kombu.Queue(
@@ -186,7 +186,7 @@ class RedisReader(Reader):
 
         :raises TransportFailure: if redis-py is not installed.
         """
-        super().__init__(transports.Target(url, None).shown, content_type)
+        super().__init__(transports.kombu_target(url).shown, content_type)
         self._client = _redis_client(url)
         self._content_type = content_type
         self._prefix = prefix

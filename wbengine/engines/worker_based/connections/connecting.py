@@ -8,7 +8,6 @@ import ipaddress
 import logging
 import random
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
@@ -24,13 +23,6 @@ from wbengine.transports import reasons
 LOG = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS: Final = 4.0
-
-_PERMANENT_ERRORS: Final = (
-    amqp_errors.AccessRefused,
-    amqp_errors.NotAllowed,
-    ssl.SSLCertVerificationError,
-)
-_PERMANENT_REDIS_ERRORS: Final = frozenset(("AuthenticationError", "NoPermissionError"))
 
 #: A `Broker` of wbengine or an untyped connection of kombu.
 Connection: TypeAlias = Any
@@ -101,21 +93,15 @@ def reach_soon(target: transports.Target, within: float) -> Connection:
     :raises TransportFailure: if the broker was not reached.
     """
     target = dataclasses.replace(target, retry=transports.RetryOptions(max_retries=1))
-    if target.redis is not None:  # The Redis client has its own timeouts.
-        less = {name: min(within, 5.0) for name in ("socket_timeout", "socket_connect_timeout")}
-        target = dataclasses.replace(target, options={**less, **target.options})
+    options = {**target.kind.quick_options(within), **target.options}
+    target = dataclasses.replace(target, options=options)
     return reach(target, conditions.Event(), within=within)
 
 
-def is_refusal(error: BaseException | None) -> bool:
-    """Return whether the broker refuses access, so that a retry is useless."""
-    # Compare names, so that the Redis client need not be imported.
-    names = {cls.__name__ for cls in type(error).__mro__}
-    return isinstance(error, _PERMANENT_ERRORS) or not names.isdisjoint(_PERMANENT_REDIS_ERRORS)
-
-
 def _is_final(error: BaseException) -> bool:
-    return is_refusal(error) or isinstance(error, exc.TransportFailure | ValueError | ImportError)
+    return reasons.is_refusal(error) or isinstance(
+        error, exc.TransportFailure | ValueError | ImportError
+    )
 
 
 def _open(target: transports.Target, number: int, seconds: float) -> Connection:

@@ -101,7 +101,7 @@ class LifeCycle:
         if self._proxy.consumer.has_ended:
             self._proxy.renew(self._finder.uuid)
         ledger = ledgers.choose(self._ledger_place, target, result_ttl=self._result_ttl)
-        openings = ledger.openings(target.redis) if ledger is not None else None
+        openings = ledger.openings(target.place) if ledger is not None else None
         self._writer.use(ledger, self._proxy.signer, openings)
         tracker.use_ledger(ledger.digest if ledger is not None else None)
         tracker.separate_ledger = ledgers.is_separate(ledger, self._ledger_place, target)

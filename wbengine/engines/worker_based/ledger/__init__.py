@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import _installing, _names, exceptions
-from wbengine.engines.worker_based.ledger import base, directory, memory
-from wbengine.transports import memory as brokers
+from wbengine.engines.worker_based.ledger import base
 
 if TYPE_CHECKING:
-    from wbengine.transports.registry import Target
+    from wbengine.transports import Target
 
 
 #: Environment variable with the default ledger of engines and workers.
@@ -23,8 +22,37 @@ _FORMS: Final = (
     "memory://NAME, dir:///PATH, redis://HOST/DB, sqlite:////PATH, mysql://USER@HOST/DB,"
     " postgresql://USER@HOST/DB and none"
 )
-_REDIS_SCHEMES: Final = ("redis", "rediss")
-_DATABASE_SCHEMES: Final = ("sqlite", "mysql", "mariadb", "postgresql", "postgres", "pgsql")
+
+
+class _Kind(NamedTuple):
+    """A kind of ledger: a module with `check(place)` and `open_place(place, result_ttl)`.
+
+    :ivar is_path: whether a place must have a path, and no options.
+    :ivar needs: the arguments of `_installing.needs` if the import of the module fails.
+    """
+
+    module: str
+    is_path: bool = False
+    needs: tuple[str, str, _installing.Extra] | None = None
+
+    def load(self) -> Any:
+        """Return the module. A process imports only the one of its ledger."""
+        try:
+            return _names.load(f"{__name__}.{self.module}")
+        except ImportError as error:
+            if self.needs is None:
+                raise
+            raise ImportError(_installing.needs(*self.needs)) from error
+
+
+_DATABASES: Final = _Kind("sql")
+_REDIS: Final = _Kind("redis", needs=("a ledger in Redis", "redis-py", "redis"))
+_KINDS: Final[Mapping[str, _Kind]] = {
+    **dict.fromkeys(("sqlite", "mysql", "mariadb", "postgresql", "postgres", "pgsql"), _DATABASES),
+    **dict.fromkeys(("redis", "rediss"), _REDIS),
+    "memory": _Kind("memory", is_path=True),
+    "dir": _Kind("directory", is_path=True),
+}
 
 
 def check_place(place: str | None) -> str | None:
@@ -38,18 +66,7 @@ def check_place(place: str | None) -> str | None:
     place = place if place is not None else os.environ.get(LEDGER_VARIABLE) or None
     if place is None or place == NONE:
         return place
-    kind, rest = _split(place)
-    if kind in _DATABASE_SCHEMES:
-        _databases().check(place)
-    elif kind in _REDIS_SCHEMES:
-        _redis().check(place)
-    elif kind == "memory" and rest:
-        brokers.hub_name(place)
-    elif kind != "dir" or not rest or "?" in rest:
-        shown = f"{kind}://..." if kind else repr(place)
-        known = (*_DATABASE_SCHEMES, *_REDIS_SCHEMES, "memory", "dir", NONE)
-        near = "" if kind in known else _names.hint(kind or place, known)
-        raise ValueError(f"ledger must be one of {_FORMS}, got {shown}{near}")
+    _kind(place).load().check(place)
     return place
 
 
@@ -84,29 +101,12 @@ def open_ledger(
     if isinstance(place, str):
         if place == NONE:
             raise ValueError(f"ledger must be one of {_FORMS}, got {place!r}")
-        check_place(place)
-        kind, rest = _split(place)
-        if kind == "memory":
-            return _of_broker(place)
-        if kind == "dir":
-            return directory.DirectoryLedger(unquote(rest), result_ttl)
-        opened: base.Ledger = (
-            _redis().RedisLedger(_redis().check(place), result_ttl)
-            if kind in _REDIS_SCHEMES
-            else _databases().SQLLedger(place, result_ttl)
-        )
+        opened: base.Ledger = _kind(place).load().open_place(place, result_ttl)
         return opened
-    if place.broker is not None:
-        return _of_broker(f"memory://{place.broker}")
-    if place.folders is not None:
-        folder_in, folder_out = place.folders
-        folder = folder_in if role == "worker" else folder_out
-        return directory.DirectoryLedger(folder, result_ttl)
-    where = place.redis
-    if where is not None:
-        on_broker: base.Ledger = _redis().RedisLedger(where, result_ttl, consumes=True)
-        return on_broker
-    raise ValueError(f"ledger must be given: the broker at {place.shown} provides none")
+    if not _provides_ledger(place):
+        raise ValueError(f"ledger must be given: the broker at {place.shown} provides none")
+    on_broker: base.Ledger = _names.load(str(place.kind.ledger))(place, role, result_ttl)
+    return on_broker
 
 
 def shown(place: str | None, target: Target) -> str:
@@ -151,7 +151,7 @@ def for_target(
 
 
 def _provides_ledger(target: Target) -> bool:
-    return bool(target.broker or target.folders or target.redis)
+    return target.kind.ledger is not None
 
 
 def attach_claims(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
@@ -160,7 +160,7 @@ def attach_claims(ledger: base.Ledger | None, target: Target, holder: str) -> bo
     This is possible if the ledger and the broker use the same Redis or folder; otherwise return
     False. It affects connections that are opened later: their messages have a `claim`.
     """
-    claims = None if ledger is None else ledger.claims(target.redis or target.folders, holder)
+    claims = None if ledger is None else ledger.claims(target.place, holder)
     if claims is None:
         return False
     target.options["claims"] = claims
@@ -174,33 +174,15 @@ def is_separate(ledger: base.Ledger | None, place: str | None, target: Target) -
     """
     if ledger is None or place is None:
         return False
-    return target.redis is None or getattr(ledger, "place", None) != target.redis
+    return ledger.openings(target.place) is None
 
 
-def _of_broker(url: str) -> base.Ledger:
-    hub = brokers.hub(brokers.hub_name(url))
-    with hub.lock:
-        if hub.ledger is None:
-            hub.ledger = memory.MemoryLedger()
-        opened: base.Ledger = hub.ledger
-        return opened
-
-
-def _split(place: str) -> tuple[str, str]:
+def _kind(place: str) -> _Kind:
     scheme, mark, rest = place.partition("://")
-    return (scheme.partition("+")[0], rest) if mark else ("", "")
-
-
-def _databases() -> Any:
-    # A worker without a database does not need this import.
-    from wbengine.engines.worker_based.ledger import sql
-
-    return sql
-
-
-def _redis() -> Any:
-    try:
-        from wbengine.engines.worker_based.ledger import redis
-    except ImportError as error:
-        raise ImportError(_installing.needs("a ledger in Redis", "redis-py", "redis")) from error
-    return redis
+    scheme = scheme.partition("+")[0] if mark else ""
+    kind = _KINDS.get(scheme)
+    if kind is None or (kind.is_path and (not rest or "?" in rest)):
+        shown = f"{scheme}://..." if scheme else repr(place)
+        near = "" if kind is not None else _names.hint(scheme or place, (*_KINDS, NONE))
+        raise ValueError(f"ledger must be one of {_FORMS}, got {shown}{near}")
+    return kind

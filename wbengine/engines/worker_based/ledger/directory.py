@@ -2,6 +2,11 @@
 
 It is a table in the database file of the folder transport (`transports/_folder`). Each step is one
 statement that names the expected state.
+
+The statements are not shared with the ledger in a database (`sql`). Here triggers of the same file
+claim and finish rows together with messages, so both use one connection without SQLAlchemy, and
+the clock of the host, which the triggers receive as an argument. `sql` uses the clock of the
+server, and needs no columns for the message of a row.
 """
 
 from __future__ import annotations
@@ -12,12 +17,14 @@ import os
 import threading
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import _folder
 from wbengine.transports.broker import Delivery
 from wbengine.transports.filesystem import Row
+from wbengine.transports.registry import Target
 
 LOG = logging.getLogger(__name__)
 
@@ -234,3 +241,18 @@ class Claims:
 
 def _row(id: str, epoch: int, state: int, holder: str | None, result: bytes | None) -> base.Row:
     return base.Row(id, epoch, _STATES[state], holder, result)
+
+
+def check(place: str) -> str:
+    """Return the path in `dir:///PATH`."""
+    return unquote(place.partition("://")[2])
+
+
+def open_place(place: str, result_ttl: float | None) -> DirectoryLedger:
+    return DirectoryLedger(check(place), result_ttl)
+
+
+def of_broker(target: Target, role: str, result_ttl: float | None) -> DirectoryLedger:
+    """Open the ledger in the folder of requests: `out` of an engine, `in` of a worker."""
+    folder_in, folder_out = target.place
+    return DirectoryLedger(folder_in if role == "worker" else folder_out, result_ttl)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from wbengine import _clock, exceptions
 from wbengine.engines.worker_based.ledger import base
+from wbengine.transports import memory
+from wbengine.transports.registry import Target
 
 
 class MemoryLedger(base.Ledger):
@@ -139,3 +141,29 @@ class MemoryLedger(base.Ledger):
     def _remove(self, id: str) -> None:
         self._rows.pop(id, None)
         self._changed.pop(id, None)
+
+
+def check(place: str) -> str:
+    """Return the name of the hub in `memory://NAME`.
+
+    :raises ValueError: if it is invalid.
+    """
+    return memory.hub_name(place)
+
+
+def open_place(place: str, result_ttl: float | None) -> base.Ledger:
+    """Return the ledger of the hub with this name."""
+    return _of_hub(check(place))
+
+
+def of_broker(target: Target, role: str, result_ttl: float | None) -> base.Ledger:
+    return _of_hub(target.place)
+
+
+def _of_hub(name: str) -> base.Ledger:
+    hub = memory.hub(name)
+    with hub.lock:
+        if hub.ledger is None:
+            hub.ledger = MemoryLedger()
+        opened: base.Ledger = hub.ledger
+        return opened

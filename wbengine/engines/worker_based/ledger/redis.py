@@ -39,6 +39,7 @@ from wbengine.transports._redis_scripts import Opened
 if TYPE_CHECKING:
     from wbengine.transports.broker import Frame
     from wbengine.transports.redis import RedisBroker
+    from wbengine.transports.registry import Target
 
 LOG = logging.getLogger(__name__)
 
@@ -59,6 +60,14 @@ def check(place: str) -> Place:
     :raises ValueError: if it is not valid.
     """
     return Place.parse(place)
+
+
+def open_place(place: str, result_ttl: float | None) -> RedisLedger:
+    return RedisLedger(check(place), result_ttl)
+
+
+def of_broker(target: Target, role: str, result_ttl: float | None) -> RedisLedger:
+    return RedisLedger(target.place, result_ttl, consumes=True)
 
 
 class RedisLedger(base.Ledger):

@@ -414,3 +414,7 @@ class SQLLedger(base.Ledger):
 def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(ids), _MAX_ROWS_PER_STATEMENT):
         yield ids[start : start + _MAX_ROWS_PER_STATEMENT]
+
+
+def open_place(place: str, result_ttl: float | None) -> SQLLedger:
+    return SQLLedger(place, result_ttl)

@@ -1,0 +1,92 @@
+"""The kind of the transport through Redis. It does not import the client of Redis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wbengine import _installing, _names, _options
+from wbengine.transports import network_errors, tls
+from wbengine.transports.broker import Broker
+from wbengine.transports.registry import BrokerKind, Target
+
+NAMES: Final = ("redis", "rediss")
+
+
+@dataclass(frozen=True)
+class Options(tls.Options):
+    """Options of the transport. All except `dead_after` are also options of the URL."""
+
+    prefix: str | None = _options.option(None, "Part of all keys: ``wbe:{PREFIX}:``.")
+    socket_timeout: float = _options.option(5.0, "Seconds to wait for a reply.")
+    socket_connect_timeout: float = _options.option(5.0, "Seconds to wait for a connection.")
+    ssl_ca_path: str | None = _options.option(None, "As in redis-py.")
+    ssl_ca_data: str | None = _options.option(None, "As in redis-py.")
+    ssl_password: str | None = _options.option(None, "As in redis-py.")
+    ssl_min_version: object = _options.option(None, "As in redis-py.")
+    dead_after: float = _options.option(
+        10.0, "Seconds of silence after which the messages of a consumer are requeued."
+    )
+
+
+class RedisKind(BrokerKind):
+    """Queues in a Redis. The place is a `_redis_link.Place`."""
+
+    name = "redis"
+    options = Options
+    ledger = "wbengine.engines.worker_based.ledger.redis:of_broker"
+    diagnosis = "wbengine.diagnosis.redis_checks"
+
+    def resolve(
+        self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None
+    ) -> Target:
+        name = transport or (url or "").partition("://")[0]
+        # A missing client is reported before other problems.
+        try:
+            _names.load(_MODULE)
+        except ImportError as error:
+            message = _installing.needs(f"transport {name!r}", "redis-py", "redis")
+            raise ValueError(message) from error
+        _options.check_known("the redis transport", options, _options.option_names(Options))
+        if exchange is not None:
+            options.setdefault("prefix", exchange)
+        target = Target(url or f"{name}://", self.name, self, options)
+        self.place(target)
+        return target
+
+    def place(self, target: Target) -> Any:
+        return _names.load(_MODULE).place(target.url, target.options)
+
+    def shown(self, target: Target) -> str:
+        return str(self.place(target).shown)
+
+    def check(self, target: Target) -> bool:
+        tls.check_files(self.place(target).settings)
+        return super().check(target)
+
+    def open(self, target: Target) -> Broker:
+        broker: Broker = _names.load(_MODULE).RedisBroker.reach(self.place(target), target.options)
+        return broker
+
+    def quick_options(self, seconds: float) -> dict[str, Any]:
+        return dict.fromkeys(("socket_timeout", "socket_connect_timeout"), min(seconds, 5.0))
+
+    def explain(self, error: BaseException) -> str | None:
+        if type(error).__module__ != "redis.exceptions":
+            return None
+        match type(error).__name__:
+            case "AuthenticationError":
+                return f"it refuses this user or password ({error})"
+            case "TimeoutError":
+                return "it does not answer"
+            case "ConnectionError" if isinstance(error.__context__, OSError):
+                return network_errors.explain(error.__context__)
+        return None
+
+    def is_refusal(self, error: BaseException) -> bool:
+        names = {cls.__name__ for cls in type(error).__mro__}
+        return not names.isdisjoint(("AuthenticationError", "NoPermissionError"))
+
+
+_MODULE: Final = "wbengine.transports.redis"
+KIND: Final = RedisKind()
