@@ -17,7 +17,7 @@ from tests.support import sample_tasks, workers
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.worker_side import task_runner
+from wbengine.engines.worker_based.worker_side import finishing
 from wbengine.patterns import linear_flow
 
 #: Writes that the database refuses: results that are too large, or all writes after a claim.
@@ -65,7 +65,7 @@ def test_result_refused_by_ledger_fails_its_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker logs once that it retries, and its slot is free afterwards."""
-    monkeypatch.setattr(task_runner, "LEDGER_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(finishing, "TIMEOUT_SECONDS", 1.0)
     path, ledger = make_ledger(tmp_path)
     refuse(path, LARGE)
     url = f"memory://{tmp_path.name}"
@@ -81,20 +81,20 @@ def test_result_is_stored_when_unavailable_ledger_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker retries unless the ledger accepts other writes."""
-    monkeypatch.setattr(task_runner, "LEDGER_TIMEOUT_SECONDS", 0.0)
-    monkeypatch.setattr(task_runner, "LEDGER_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(finishing, "TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(finishing, "RETRY_SECONDS", 0.01)
     path, ledger = make_ledger(tmp_path)
     url = f"memory://{tmp_path.name}"
     tries: list[Any] = []
-    finish = task_runner.TaskRunner._finish_rows
+    finish = finishing.Finisher._finish_rows
 
-    def mend(runner: Any, messages: Any) -> Any:
+    def mend(finisher: Any, messages: Any) -> Any:
         tries.append(messages)
         if len(tries) == 20:
             accept(path)
-        return finish(runner, messages)
+        return finish(finisher, messages)
 
-    monkeypatch.setattr(task_runner.TaskRunner, "_finish_rows", mend)
+    monkeypatch.setattr(finishing.Finisher, "_finish_rows", mend)
     with worker_in_thread(url, sample_tasks, ledger=ledger):
         engine = load(url, ledger, 5)
         refuse(path, *ALL)

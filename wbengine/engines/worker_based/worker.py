@@ -330,8 +330,10 @@ class Worker:
             target = self._proxy.target
             opened = ledgers.choose(place, target, "worker", result_ttl=checked_ttl)
             ledgers.attach_claims(opened, target, self.identity)
-            self._runner.ledger = self._beats.ledger = opened
-            self._runner.separate_ledger = ledgers.is_separate(opened, place, target)
+            self._beats.ledger = opened
+            self._runner.use_ledger(
+                opened, is_separate=ledgers.is_separate(opened, place, target)
+            )
             self._server.ledger = opened.digest if opened is not None else None
 
         return open_ledger

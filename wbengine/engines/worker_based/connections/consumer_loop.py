@@ -383,6 +383,10 @@ class ConsumerLoop:
     def _ack_soon(self, messages: Iterable[Any]) -> None:
         self._pending_calls.extend(functools.partial(self._settle, each, _ack) for each in messages)
 
+    def ack_answered(self, acknowledge: Callable[[list[Any]], object], jobs: Sequence[Any]) -> None:
+        """Call `acknowledge(jobs)`, which calls `ack_many`, after their replies are published."""
+        acknowledge(list(jobs))
+
     def release_many(self, messages: Sequence[Any]) -> None:
         """Release the slots of requests that are about to be answered, if the sender keeps up.
 
@@ -494,6 +498,9 @@ class BrokerConsumerLoop(ConsumerLoop):
 
     def ack_later(self, *messages: Any) -> None:
         self._sender.call_later(self.ack_many, *messages)
+
+    def ack_answered(self, acknowledge: Callable[[list[Any]], object], jobs: Sequence[Any]) -> None:
+        self._sender.call_later(acknowledge, *jobs)  # Later, so that no slot waits for it.
 
     def forget_many(self, messages: Sequence[Any]) -> None:
         for consumer, group in _grouped(messages, "channel").items():

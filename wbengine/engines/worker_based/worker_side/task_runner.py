@@ -17,15 +17,15 @@ from wbengine._crash import crashpoint
 from wbengine.concurrency import conditions
 from wbengine.engines.worker_based import dispatcher, endpoint, proxy
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import notices, requests, worker_commands
 from wbengine.engines.worker_based.worker_side import heartbeat, reporting
 from wbengine.engines.worker_based.worker_side import server_effects as fx
+from wbengine.engines.worker_based.worker_side.finishing import Finisher
 from wbengine.engines.worker_based.worker_side.jobs import Job
 from wbengine.engines.worker_based.worker_side.slots import Pool
-from wbengine.transports.broker import Broker
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -40,12 +40,8 @@ CANCEL_GRACE_SECONDS: Final = 10.0
 #: Runtime of a task in seconds after which RUNNING is sent.
 RUNNING_DELAY_SECONDS: Final = 0.005
 
-#: Delay in seconds after a failed operation on the ledger, before a retry or a requeue.
+#: Delay in seconds after a failed claim or read of a row, before a retry or a requeue.
 LEDGER_RETRY_SECONDS: Final = 0.5
-
-#: Seconds after which a result that cannot be stored is given up, while the ledger accepts
-#: heartbeats or the worker stops.
-LEDGER_TIMEOUT_SECONDS: Final = 5.0
 
 
 class TaskRunner:
@@ -68,8 +64,6 @@ class TaskRunner:
         self.lock = threading.RLock()
         self._changed = conditions.Condition(self.lock)
         self.ledger: ledgers.Ledger | None = None
-        #: Whether the ledger is separate from the broker. Then engines accept only stored results.
-        self.separate_ledger = False
         #: Time of the last request, on the monotonic clock.
         self.last_request_at = -math.inf
         self._proxy = wire
@@ -79,9 +73,9 @@ class TaskRunner:
         self._beats = beats
         self._on_drain = on_drain
         self._closed = conditions.Event()
-        self._answering, self._storing, self._ending = (
-            _Answering(self), _Storing(self), _Ending(self),
-        )  # fmt: skip
+        self._finisher = Finisher(
+            core, self.lock, wire, pool, self._closed, self.apply, self._on_settled
+        )
         self._unacked = 0
         self._reporting = 0
         # Jobs with an unsent RUNNING, each with the time at which it is due.
@@ -125,6 +119,11 @@ class TaskRunner:
             )
         self.apply(effects)
 
+    def use_ledger(self, ledger: ledgers.Ledger | None, *, is_separate: bool) -> None:
+        """Set the ledger: see `Finisher.use`."""
+        self.ledger = ledger
+        self._finisher.use(ledger, is_separate)
+
     @property
     def busy(self) -> bool:
         """Whether tasks run, or messages are not acknowledged or reported yet."""
@@ -160,7 +159,8 @@ class TaskRunner:
                 case fx.Reply(job, envelope, terminal, deferrable):
                     self._reply(job, envelope, terminal, deferrable)
                 case fx.Finish(job, answer):
-                    self._finish(job, answer)
+                    self._discard_running(job)
+                    self._finisher.finish(job, answer)
                 case fx.Acknowledge(receipt):
                     self._acknowledge(receipt)
                 case fx.Cancel(job):
@@ -235,128 +235,6 @@ class TaskRunner:
             job.fresh = -math.inf
         self.report(self.server.on_released, job, released)
 
-    def _finish(self, job: Job, answer: env.Envelope) -> None:
-        if getattr(job.receipt, "claim", None) is not None:
-            self._send_end(OutgoingMessage(answer, self._ending, job))
-            return
-        message = OutgoingMessage(answer, self._storing, job)
-        if self.separate_ledger or not self._proxy.target.is_native:
-            # This may block, and heartbeats must continue.
-            self.store((message,))
-            if message.withdrawn:
-                return
-        self._send_end(message)
-
-    def store(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Store the results of messages before they are published; withdraw fenced messages."""
-        assert self.ledger is not None
-        crashpoint("worker.before-finish")
-        results = self._finish_rows(messages)
-        if self.separate_ledger:  # Then there is a single message: see `_finish`.
-            results = [
-                self._finish_late(message, result)
-                if isinstance(result, exc.LedgerFailure)
-                else result
-                for message, result in zip(messages, results, strict=True)
-            ]
-        crashpoint("worker.after-finish")
-        for message, stored in zip(messages, results, strict=True):
-            job = message.correlation
-            # The hooks without storing: publishing may take several attempts.
-            message.hooks = self._answering
-            message.withdrawn = not stored and self._is_fenced(job)
-            if isinstance(stored, exc.LedgerFailure):  # The reply is still sent.
-                LOG.warning("the reply to request %s cannot be stored: %s", job.id, stored)
-            with self.lock:
-                effects = self.server.on_stored(job, message.withdrawn)
-            self.apply(e for e in effects if not (isinstance(e, fx.Reply) and e.terminal))
-
-    def _finish_rows(self, messages: Sequence[OutgoingMessage]) -> list[bool | exc.LedgerFailure]:
-        assert self.ledger is not None
-        ended = [(m.correlation.id, m.correlation.epoch, self._frozen_reply(m)) for m in messages]
-        return self.ledger.finish_many(self.server.identity, ended)
-
-    def _frozen_reply(self, message: OutgoingMessage) -> bytes:
-        return env.freeze(self._proxy.signed(message.envelope))
-
-    def _finish_late(
-        self, message: OutgoingMessage, error: exc.LedgerFailure
-    ) -> bool | exc.LedgerFailure:
-        """Retry to store a result, because the engine accepts no other if the ledger is separate.
-
-        While the ledger is unavailable, this waits until the worker stops. If the ledger accepts
-        heartbeats but refuses the result, a small failure replaces the result.
-        """
-        assert self.ledger is not None
-        job: Job = message.correlation
-        LOG.warning("the result of request %s cannot be stored, retrying: %s", job.id, error)
-        give_up, is_refused = math.inf, False
-        while not self._closed.wait(LEDGER_RETRY_SECONDS):
-            try:
-                self.ledger.renew(self.server.identity)
-                is_unavailable = False
-            except exc.LedgerFailure:
-                is_unavailable = True
-            now = time.monotonic()
-            waits = is_unavailable and not self.server.ending
-            give_up = math.inf if waits else min(give_up, now + LEDGER_TIMEOUT_SECONDS)
-            (stored,) = self._finish_rows((message,))
-            if isinstance(stored, bool):
-                return stored
-            if now < give_up:
-                continue
-            if self.server.ending and (is_unavailable or is_refused):
-                return stored
-            give_up = math.inf
-            if not is_refused:
-                is_refused = True
-                with self.lock:
-                    message.envelope = self.server.on_unstorable(job, stored)
-                LOG.warning("request %s fails: the ledger refused its result: %s", job.id, stored)
-        return error
-
-    def end(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
-        """Store, publish and acknowledge, in one step, the jobs that were claimed on receipt."""
-        crashpoint("worker.before-finish")
-        jobs: list[Job] = [message.correlation for message in messages]
-        finished = [
-            ((job.id, job.epoch), job.receipt, message)
-            for job, message in zip(jobs, messages, strict=True)
-        ]
-        order = None
-        if self._pool.private:
-            order = self._proxy.consumer.order([job.receipt for job in jobs])
-        else:
-            self.release_slots(jobs)
-        counts = broker.answer_many(finished, order)
-        crashpoint("worker.after-finish")
-        try:
-            for job, count in zip(jobs, counts, strict=True):
-                if count < 0:
-                    _log_fenced(job)
-                with self.lock:
-                    effects = self.server.on_stored_and_sent(job, count < 0)
-                self.apply(effects)
-        finally:
-            if order is not None:  # This must precede the report that the worker is idle.
-                order.deliver()
-        return (True for _ in jobs)
-
-    def _is_fenced(self, job: Job) -> bool:
-        """Return whether a row that rejected a result has another epoch or owner.
-
-        A missing row is not fenced: the row may be lost, and the engine may wait for the reply.
-        """
-        assert self.ledger is not None
-        try:
-            row = self.ledger.state(job.id)
-        except exc.LedgerFailure:
-            return False  # The engine decides.
-        if row is None or (row.epoch == job.epoch and row.state == ledgers.ROW_DONE):
-            return False
-        _log_fenced(job)
-        return True
-
     def _run(self, job: Job) -> None:
         assert job.endpoint is not None
         job.began = time.time()
@@ -422,7 +300,8 @@ class TaskRunner:
                 notices.stamp(envelope, time.time())
             self._proxy.send(OutgoingMessage(envelope), first=True, defer=True)
         elif terminal:
-            self._send_end(OutgoingMessage(envelope, self._answering, job))
+            self._discard_running(job)
+            self._finisher.reply(job, envelope)
         elif deferrable:
             due = time.monotonic() + RUNNING_DELAY_SECONDS
             job.running = envelope
@@ -458,37 +337,7 @@ class TaskRunner:
         with self.lock:
             job.running = None
 
-    def _send_end(self, message: OutgoingMessage) -> None:
-        job = message.correlation
-        self._discard_running(job)
-        soon = self._pool.has_more  # The next message follows at once: send both together.
-        plainly = message.hooks is self._answering and job.is_quiet
-        self._proxy.signed(message.envelope)
-        if not (plainly and self._proxy.consumer.answer(message, job.receipt, soon)):
-            self._proxy.send(message, defer=soon)
-
-    def release_slots(self, jobs: Sequence[Job]) -> None:
-        """Release the slots of jobs that are about to be answered, in one step."""
-        self._proxy.consumer.release_many([job.receipt for job in jobs])
-
-    def acknowledge_jobs(self, jobs: Sequence[Job]) -> None:
-        """Acknowledge jobs whose terminal replies are published, or cannot be published."""
-        if self._proxy.target.is_native:  # Later, so that no slot waits for it.
-            for job in jobs:
-                self._proxy.call_later(self._acknowledge_all, job)
-        else:
-            self._acknowledge_all(jobs)
-
-    def _acknowledge_all(self, jobs: Sequence[Job]) -> None:
-        self._proxy.consumer.ack_many([job.receipt for job in jobs])
-        self._forget(jobs)
-
-    def forget_acknowledged(self, jobs: Sequence[Job]) -> None:
-        """Forget jobs whose messages were acknowledged together with their replies."""
-        self._proxy.consumer.forget_many([job.receipt for job in jobs])
-        self._forget(jobs)
-
-    def _forget(self, jobs: Sequence[Job]) -> None:
+    def _on_settled(self, jobs: Sequence[Job]) -> None:
         with self.lock:
             for job in jobs:
                 self.server.on_answered(job)
@@ -508,43 +357,3 @@ class TaskRunner:
         self._unacked -= count
         if not self._unacked:
             self._changed.notify_all()
-
-
-class _Answering(DeliveryHooks):
-    def __init__(self, runner: TaskRunner) -> None:
-        self._runner = runner
-
-    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        self._runner.release_slots([message.correlation for message in messages])
-
-    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
-        self._runner.acknowledge_jobs([message.correlation for message in messages])
-
-    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
-        self._runner.acknowledge_jobs((message.correlation,))
-
-
-class _Storing(_Answering):
-    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        super().prepare(messages)
-        self._runner.store(messages)
-
-
-class _Ending(_Answering):
-    writes = True
-
-    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Do nothing: `write` releases the slots."""
-
-    def write(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
-        return self._runner.end(broker, messages)
-
-    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
-        self._runner.forget_acknowledged([message.correlation for message in messages])
-
-
-def _log_fenced(job: Job) -> None:
-    LOG.warning(
-        "the engine withdrew request %s while it ran here: its result is discarded",
-        job.id,
-    )
