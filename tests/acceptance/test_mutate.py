@@ -33,6 +33,16 @@ class Order:
     def __repr__(self) -> str:
         return f"{1 + 1}"
 '''
+HANDLERS = """
+
+def read() -> int:
+    try:
+        return 1
+    except (re.error, KeyError):
+        return 2
+    except re.error:
+        return 3
+"""
 TESTS = """\
 import shop
 
@@ -108,6 +118,15 @@ def test_row_of_same_part_and_seed_is_replaced_on_page(tmp_path: Path) -> None:
     written = page.read_text(encoding="utf-8")
     assert table.read(rst.places(written)[table.PLACE]) == [new, *before[1:]]
     assert written.partition(".. begin figures")[0] == text.partition(".. begin figures")[0]
+
+
+@pytest.mark.slow
+def test_handler_of_dotted_exceptions_is_left_unchanged(tree: Path) -> None:
+    (tree / "shop.py").write_text(SHOP + HANDLERS)
+    ended = mutate(
+        "shop.py", "--tests", "test_shop.py", "--tree", str(tree), "--sample", "99", "--seed", "3"
+    )
+    assert ended.stdout.count("ExceptionReplacer") == 1  # of KeyError
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from typing import Any
 import parso.python.tree
 from cosmic_ray import mutating, plugins
 from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.operators import exception_replacer
 from cosmic_ray.operators.operator import Example, Operator
 
 Position = tuple[int, int]
@@ -31,6 +32,15 @@ BINARY = {
     "BitAnd_BitOr", "BitXor_BitAnd", "LShift_RShift", "RShift_LShift",
 }  # fmt: skip
 LOGS = {"log", "logger", "logging"}
+
+
+class ExceptionReplacer(exception_replacer.ExceptionReplacer):
+    """Operator of cosmic-ray without dotted names of exceptions, which it cannot replace."""
+
+    @staticmethod
+    def _name_nodes(node: Any) -> list[Any]:
+        nodes = exception_replacer.ExceptionReplacer._name_nodes(node)
+        return [each for each in nodes if each.type == "name"]
 
 
 class StatementRemover(Operator):
@@ -64,6 +74,8 @@ def operators() -> Iterator[tuple[str, Operator]]:
     for name in plugins.operator_names():
         operator = plugins.get_operator(name)
         name = name.rpartition("/")[2]
+        if name == ExceptionReplacer.__name__:
+            operator = ExceptionReplacer
         kind, _, change = name.partition("Operator_")
         # without a decorator, the module cannot be imported
         if operator.arguments() or name == "RemoveDecorator":
