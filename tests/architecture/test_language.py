@@ -25,6 +25,7 @@ UNCLEAR_NAME = re.compile(
     r"test_(?:it|that|what|who|whoever|whose|nobody|somebody)_"
     r"|test_\w*_(?:what|who|whoever|nobody|somebody|told|anew|gone)(?:_|$)"
 )
+TEST_NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 MAX_NAME_LENGTH = 70
 PATTERN = re.compile(rf"\b(?:{'|'.join(FORBIDDEN)})\b", re.IGNORECASE)
 #: Directives of reStructuredText whose block is code.
@@ -138,23 +139,22 @@ def test_messages_are_plain() -> None:
 
 
 def test_docstrings_and_comments_are_plain() -> None:
-    found, count = [], 0
-    for path in code_files():
-        for line, text in docstrings_and_comments(path.read_text(encoding="utf-8")):
-            count += 1
-            found += hits(text, str(path.relative_to(imports.ROOT)), line)
-    assert count > 5_000
+    paths, found = code_files(), []
+    assert len(paths) > 1_000
+    for path in paths:
+        source = path.read_text(encoding="utf-8")
+        if PATTERN.search(source):  # reading the syntax of all files takes many seconds
+            for line, text in docstrings_and_comments(source):
+                found += hits(text, str(path.relative_to(imports.ROOT)), line)
     assert not found, "\n" + "\n".join(found)
 
 
 def unclear_names(source: str) -> list[str]:
     """Return the names of tests that are in dialect or too long."""
     return [
-        node.name
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name.startswith("test_")
-        and (UNCLEAR_NAME.match(node.name) or len(node.name) > MAX_NAME_LENGTH)
+        name
+        for name in TEST_NAME.findall(source)
+        if UNCLEAR_NAME.match(name) or len(name) > MAX_NAME_LENGTH
     ]
 
 
