@@ -9,8 +9,6 @@ import multiprocessing.connection
 import os
 import signal
 import socket
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +18,7 @@ import redis
 
 from tests.celery import tasks
 from tests.support import workers
-from tests.support.forked import Forked
+from tests.support.forked import Forked, ForkServer
 
 QUEUE = "celery"
 NAME = "tests.celery.tasks"
@@ -131,33 +129,13 @@ class _OverUnix(http.client.HTTPConnection):
         self.sock.connect(self._socket_path)
 
 
-class Celery:
+class Celery(ForkServer):
     """The process with Celery that forks all others; it starts in about a second."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._errors = (folder / "side.log").open("wb")
-        environment = {**os.environ, tasks.SIDE: "celery", "FLOWER_UNAUTHENTICATED_API": "1"}
-        environment["C_FORCE_ROOT"] = "1"  # Celery otherwise refuses pickle for root
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.celery.celery_side"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            cwd=workers.REPOSITORY, env=environment, text=True,
-        )  # fmt: skip
-        self._line()
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, (self._folder / "side.log").read_text(encoding="utf-8")
-        return line
-
-    def _order(self, what: str, **order: Any) -> tuple[int, Path]:
-        log = self._folder / f"{what}-{uuid.uuid4().hex[:6]}.log"
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{json.dumps({'do': what, 'log': str(log), **order})}\n")
-        self._process.stdin.flush()
-        return int(self._line()), log
+        variables = {tasks.SIDE: "celery", "FLOWER_UNAUTHENTICATED_API": "1"}
+        variables["C_FORCE_ROOT"] = "1"  # Celery otherwise refuses pickle for root
+        super().__init__(folder, "tests.celery.celery_side", variables)
 
     @contextlib.contextmanager
     def worker(
@@ -179,7 +157,7 @@ class Celery:
         words = ["-P", pool, "-c", str(concurrency), "-Q", queue, "-n", f"{name}@here"]
         words += ["-l", "INFO", "--without-mingle", "--without-gossip", *arguments]
         settings = conf_of(url, backend, queue=queue, **conf)
-        peer = Peer(*self._order("work", conf=settings, arguments=words))
+        peer = Peer(*self.order("work", conf=settings, arguments=words))
         try:
             workers.until(lambda: " ready." in peer.text or _died(peer))
             yield peer
@@ -191,7 +169,7 @@ class Celery:
     def command(self, url: str, *arguments: str, **conf: Any) -> Iterator[Peer]:
         """Yield a command such as `celery inspect ping`; kill it afterwards."""
         settings = conf_of(url, **conf)
-        peer = Peer(*self._order("command", conf=settings, arguments=arguments))
+        peer = Peer(*self.order("command", conf=settings, arguments=arguments))
         try:
             yield peer
         finally:
@@ -202,7 +180,7 @@ class Celery:
         """Yield Flower when it listens; kill it afterwards."""
         where = self._folder / f"flower-{uuid.uuid4().hex[:6]}"
         words = ["flower", f"--unix_socket={where}", *arguments]
-        pid, log = self._order("command", conf=conf_of(url, **conf), arguments=words)
+        pid, log = self.order("command", conf=conf_of(url, **conf), arguments=words)
         peer = Flower(pid, log, where)
         try:
             workers.until(lambda: peer.listens or _died(peer))
@@ -214,19 +192,12 @@ class Celery:
     def client(self) -> Iterator[Client]:
         """Yield a client; kill it afterwards."""
         with multiprocessing.connection.Listener(family="AF_UNIX") as listener:
-            peer = Peer(*self._order("serve", socket=listener.address))
+            peer = Peer(*self.order("serve", socket=listener.address))
             try:
                 with contextlib.closing(Client(peer, listener.accept())) as client:
                     yield client
             finally:
                 peer.kill()
-
-    def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._process.stdout.close()
-        self._errors.close()
 
 
 def _died(peer: Peer) -> bool:

@@ -1,9 +1,12 @@
-"""Fixtures for stores."""
+"""Fixtures for stores, ledgers and transports."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,15 @@ from tests.support import servers
 from wbengine.persistence import backends, base
 
 from . import places
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Temporary folder, in memory if possible, because the tests create many files."""
+    shared = "/dev/shm"
+    parent = shared if os.access(shared, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as path:
+        yield Path(path)
 
 
 @pytest.fixture(scope="module", params=stores.KINDS)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pathlib
 import sqlite3
-import tempfile
 import threading
 import time
 import uuid
@@ -35,15 +33,6 @@ durable = pytest.mark.parametrize("kind", ledgers.DURABLE, indirect=True, scope=
 @pytest.fixture(scope="module", params=ledgers.KINDS)
 def kind(request):
     return request.param
-
-
-@pytest.fixture
-def folder():
-    """Temporary folder, in memory if possible, because the tests create many files."""
-    shared = "/dev/shm"
-    parent = shared if os.access(shared, os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as path:
-        yield pathlib.Path(path)
 
 
 @pytest.fixture(scope="module")

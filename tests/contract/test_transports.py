@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import pathlib
 import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,15 +18,6 @@ import pytest
 from tests.seams import transports
 from tests.seams.transports import MAX_BATCH_BYTES, Side, Site, body, lay_out, producer
 from wbengine import exceptions
-
-
-@pytest.fixture
-def folder():
-    """Temporary folder, in memory if possible, because the tests create many files."""
-    shared = "/dev/shm"
-    parent = shared if os.access(shared, os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as path:
-        yield pathlib.Path(path)
 
 
 @pytest.fixture(params=transports.KINDS)

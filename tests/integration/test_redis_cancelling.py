@@ -27,6 +27,22 @@ class Begin(task.Task):
         return name
 
 
+@pytest.fixture(autouse=True)
+def no_task_has_begun():
+    BEGUN.clear()
+
+
+class Results(dict):
+    """Results of calls by the name of the task; an instance is the callback of the executor."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, call, outcome):
+        self.calls.append(call)
+        self[call.arguments["name"]] = outcome.value
+
+
 class RepeatedCalls:
     """Repeated calls of a function in a thread until the end of the block."""
 
@@ -122,19 +138,15 @@ def test_request_of_a_flow_without_a_store_is_published_with_its_row(
     redis_url, redis_server, client
 ):
     """One round trip publishes both. Otherwise the flow may have another owner by then."""
-    make, ends = ledger_scripts.SCRIPTS["open_rows"], {}
+    make, ends = ledger_scripts.SCRIPTS["open_rows"], Results()
     client.script_load(make.text)
-
-    def done(call, outcome):
-        ends[call.arguments["name"]] = outcome.value
-
     with behind_a_proxy(redis_url, redis_server, 5) as (proxy, executor):
         proxy.hold(make.digest)
-        executor.submit(new_call("kept nowhere"), done)
+        executor.submit(new_call("kept nowhere"), ends)
         until(lambda: ends)
         assert not proxy.held(make.digest)
         executor.guard("flow", list)
-        executor.submit(new_call("kept"), done)
+        executor.submit(new_call("kept"), ends)
         until(lambda: proxy.held(make.digest))
         proxy.let_go(make.digest)
         until(lambda: len(ends) == 2)
@@ -145,11 +157,11 @@ def load_scripts(client, make):
         client.script_load(step.text)
 
 
-def cancel_during_publication(stack, proxy, executor, make, done):
+def cancel_during_publication(stack, proxy, executor, make, ends):
     """Cancel a request whose row the step `make` creates late, so that no row can be revoked."""
     call, look = new_call("late"), ledger_scripts.SCRIPTS["read_rows"]
     blocker = stack.enter_context(PointBlocker("executor.before-open"))
-    stack.enter_context(running((executor.submit, call, done)))
+    stack.enter_context(running((executor.submit, call, ends)))
     assert blocker.there.wait(60)
     proxy.hold(look.digest)
     stack.enter_context(running((executor.cancel, [call])))
@@ -162,23 +174,18 @@ def cancel_during_publication(stack, proxy, executor, make, done):
 
 def test_cancelled_request_does_not_start_after_delayed_open(redis_url, redis_server, client):
     """The delayed step that opens its row arrives after the request was reported as cancelled."""
-    BEGUN.clear()
-    ends = {}
-
-    def done(call, outcome):
-        ends[call.arguments["name"]] = outcome.value
-
+    ends = Results()
     make = ledger_scripts.SCRIPTS["open_rows"]
     load_scripts(client, make)
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 1))
         executor.guard("flow", list)
-        cancel_during_publication(stack, proxy, executor, make, done)
+        cancel_during_publication(stack, proxy, executor, make, ends)
         until(lambda: ends)
         assert ends["late"].check(exceptions.Cancelled)
         assert proxy.held(make.digest) == 1
         proxy.let_go(make.digest)
-        executor.submit(new_call("next"), done)  # published after the first one, if that is
+        executor.submit(new_call("next"), ends)  # published after the first one, if that is
         until(lambda: "next" in ends)
     assert ends["next"] == "next"
     assert BEGUN == {"next": 1}
@@ -186,17 +193,12 @@ def test_cancelled_request_does_not_start_after_delayed_open(redis_url, redis_se
 
 def test_cancel_of_request_being_published_waits_for_its_row(redis_url, redis_server, client):
     """The cancel finds no row, and the worker starts the request after that."""
-    BEGUN.clear()
-    ends = {}
-
-    def done(call, outcome):
-        ends[call.arguments["name"]] = outcome.value
-
+    ends = Results()
     make = _redis_scripts.SCRIPTS["open_and_publish"]
     load_scripts(client, make)
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 60))
-        cancel_during_publication(stack, proxy, executor, make, done)
+        cancel_during_publication(stack, proxy, executor, make, ends)
         time.sleep(0.2)  # enough time to report an early result
         assert not ends
         proxy.let_go(make.digest)
@@ -206,12 +208,7 @@ def test_cancel_of_request_being_published_waits_for_its_row(redis_url, redis_se
 
 def test_row_that_is_being_opened_does_not_count_as_revoked(redis_url, redis_server, client):
     """The first attempt to revoke it gets no reply, and the second one finds no row."""
-    BEGUN.clear()
-    ends = {}
-
-    def done(call, outcome):
-        ends[call.arguments["name"]] = outcome.value
-
+    ends = Results()
     make, revoke = _redis_scripts.SCRIPTS["open_and_publish"], ledger_scripts.SCRIPTS["revoke_rows"]
     for script in (make, revoke):
         client.script_load(script.text)
@@ -219,7 +216,7 @@ def test_row_that_is_being_opened_does_not_count_as_revoked(redis_url, redis_ser
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 60))
         call = new_call("late")
         proxy.hold(make.digest)
-        stack.enter_context(running((executor.submit, call, done)))
+        stack.enter_context(running((executor.submit, call, ends)))
         until(lambda: proxy.held(make.digest))
         proxy.hold(revoke.digest)
         stack.enter_context(running((executor.cancel, [call])))
@@ -240,13 +237,7 @@ def test_row_that_is_being_opened_does_not_count_as_revoked(redis_url, redis_ser
 
 @pytest.mark.parametrize("seed", range(2))
 def test_request_cancelled_before_start_never_starts(redis_url, redis_server, seed):
-    BEGUN.clear()
-    ends, ended_calls = {}, []
-
-    def done(call, outcome):
-        ended_calls.append(call)
-        ends[call.arguments["name"]] = outcome.value
-
+    ends = Results()
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 0.3))
         chance = random.Random(seed)
@@ -260,14 +251,14 @@ def test_request_cancelled_before_start_never_starts(redis_url, redis_server, se
                     wait = chance.choice((0, 0.001, 0.003, 0.02, 0.35, 0.5))
                     threads.append(threading.Timer(wait, executor.cancel, [(call,)]))
                     threads[-1].start()
-                executor.submit_many((call,), done)
+                executor.submit_many((call,), ends)
                 if chance.random() < 0.5:
                     time.sleep(chance.random() * 0.01)
         for thread in threads:
             thread.join()
         until(lambda: len(ends) == 150)
         time.sleep(0.3)  # delayed messages have arrived
-    assert len(ended_calls) == 150
+    assert len(ends.calls) == 150
     for number in range(150):
         name = f"{seed}-{number}"
         value = ends[name]

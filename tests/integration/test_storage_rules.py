@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -320,16 +318,8 @@ def test_progress_details_are_kept_until_replaced() -> None:
 # -- threads -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def restless() -> Iterator[None]:
-    """Switch threads as often as Python allows."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def test_many_threads_read_and_write_while_a_flow_runs(restless: None) -> None:
+@pytest.mark.usefixtures("frequent_thread_switches")
+def test_many_threads_read_and_write_while_a_flow_runs() -> None:
     backend = memory.MemoryBackend()
     names = [f"t{n}" for n in range(400)]
     flow = unordered_flow.Flow("f").add(*(give(name, name, name) for name in names))

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -18,7 +14,7 @@ from kombu.utils import json as kombu_json
 
 from tests.interop import tasks
 from tests.support import workers
-from tests.support.forked import Forked
+from tests.support.forked import Forked, ForkServer
 
 TOPIC = "t"
 
@@ -41,33 +37,11 @@ class Engine(Forked):
         return data
 
 
-class TaskFlow:
+class TaskFlow(ForkServer):
     """The process with TaskFlow that forks all others; it starts in about a second."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._errors = (folder / "side.log").open("wb")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.interop.taskflow_side"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            cwd=workers.REPOSITORY, env={**os.environ, tasks.SIDE: "taskflow"}, text=True,
-        )  # fmt: skip
-        self._line()
-        self._made: list[Forked] = []
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, (self._folder / "side.log").read_text(encoding="utf-8")
-        return line
-
-    def _order(self, what: str, url: str, **order: Any) -> tuple[int, Path]:
-        log = self._folder / f"{what}-{uuid.uuid4().hex[:6]}.log"
-        assert self._process.stdin is not None
-        message = {"do": what, "url": str(url), "log": str(log), **order}
-        self._process.stdin.write(f"{json.dumps(message)}\n")
-        self._process.stdin.flush()
-        return int(self._line()), log
+        super().__init__(folder, "tests.interop.taskflow_side", {tasks.SIDE: "taskflow"})
 
     @contextlib.contextmanager
     def worker(
@@ -75,7 +49,7 @@ class TaskFlow:
     ) -> Iterator[Forked]:
         """Yield a worker; kill it afterwards."""
         order = {"topic": topic, "threads": threads, "exchange": exchange, **more}
-        peer = Forked(*self._order("work", url, **order))
+        peer = Forked(*self.order("work", url=str(url), **order))
         try:
             yield peer
         finally:
@@ -100,20 +74,13 @@ class TaskFlow:
             "into": str(into),
             "options": {"topics": [TOPIC], **options},
         }
-        pid, log = self._order("run", url, **order)
+        pid, log = self.order("run", url=str(url), **order)
         peer = Engine(pid, log, into)
         try:
             yield peer
         finally:
             peer.signal(signal.SIGCONT)
             peer.kill()
-
-    def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._process.stdout.close()
-        self._errors.close()
 
 
 @contextlib.contextmanager
