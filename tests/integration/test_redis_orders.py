@@ -49,7 +49,7 @@ def test_reply_fetches_as_many_requests_as_it_finishes(both, client):
     fill_slots(both, 3)
     order = both.channel.order(both.messages[:2])
     assert order.max_messages == 2
-    assert both.end(*both.messages[:2], order=order) == [1, 1]
+    assert both.end(*both.messages[:2], order=order) == [True, True]
     order.deliver()
     assert ids(both.messages) == IDS[:5]
     assert [m.claim for m in both.messages[3:]] == [base.Claim("GRANTED", 1, None, "w")] * 2
@@ -75,7 +75,7 @@ def test_order_stops_at_byte_limit_of_batch(both):
         both.send(id, body="x" * (MAX_BATCH_BYTES * 2 // 3))
     order = both.channel.order(both.messages)
     assert order.max_messages == 2
-    assert both.end(*both.messages, order=order) == [1, 1]
+    assert both.end(*both.messages, order=order) == [True, True]
     order.deliver()
     assert ids(both.messages) == ["a", "b", "c"]
     both.connection.drain_events(timeout=SOON)
@@ -129,7 +129,7 @@ def test_requests_of_order_with_lost_reply_are_requeued_unmarked(
         order = both.channel.order(both.messages)
         dropper.drop_reply_to = _redis_scripts.SCRIPTS["finish_requests"].digest.encode()
         with pytest.raises(LOST):
-            lossy.store.answer_many(both.end_arguments(both.messages), order)
+            lossy.store.finish(both.finished(both.messages), order)
     assert both.ledger.state("r2").state == base.ROW_CLAIMED
     with pytest.raises(LOST, match="was lost"):
         both.connection.drain_events(timeout=SOON)
@@ -137,7 +137,7 @@ def test_requests_of_order_with_lost_reply_are_requeued_unmarked(
     with contextlib.closing(Both(redis_url)) as other:
         assert waiting_ids(other, client) == {True: set(), False: set(IDS[2:])}
         assert {other.ledger.state(id).state for id in IDS[2:]} == {base.ROW_OPEN}
-        assert other.store.answer_many(other.end_arguments(both.messages)) == [1, 1]
+        assert other.store.finish(other.finished(both.messages)) == [True, True]
         assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
 
 
@@ -146,8 +146,8 @@ def test_consumer_closed_during_order_requeues_ordered_requests(both, redis_url,
         both.post(*IDS)
         fill_slots(both, 2)
         order = both.channel.order(both.messages)
-        told = both.end_arguments(both.messages)
-        other.store.answer_many(told, order)
+        told = both.finished(both.messages)
+        other.store.finish(told, order)
         both.connection.release()
         order.deliver()
         assert ids(both.messages) == IDS[:2]
@@ -174,7 +174,7 @@ def test_cancelled_consumer_that_lost_connection_requeues_requests(both, client)
     order = both.channel.order(both.messages)
     both.channel.basic_cancel("q")
     with contextlib.closing(Both(both.url)) as other:
-        assert other.store.answer_many(both.end_arguments(both.messages), order) == [1, 1]
+        assert other.store.finish(both.finished(both.messages), order) == [True, True]
         client.client_kill_filter(_type="normal", skipme=True)
         order.deliver()
         both.connection.release()
@@ -191,7 +191,7 @@ def test_connection_lost_before_large_bodies_arrive_requeues_whole_order(both, r
     both.send("large", body="large" * 20_000)
     order = both.channel.order(both.messages)
     with contextlib.closing(Both(redis_url)) as other:
-        assert other.store.answer_many(both.end_arguments(both.messages), order) == [1, 1]
+        assert other.store.finish(both.finished(both.messages), order) == [True, True]
         assert {both.ledger.state(id).state for id in ("small", "large")} == {base.ROW_CLAIMED}
         client.client_kill_filter(_type="normal", skipme=True)
         order.deliver()
@@ -351,11 +351,11 @@ def test_concurrent_orders_never_exceed_slots(redis_url, frequent_thread_switche
                         some = [waiting.pop()]
                         if waiting and chance.random() < 0.3 and found.acquire(blocking=False):
                             some.append(waiting.pop())
-                    told = both.end_arguments(some)
+                    told = both.finished(some)
                     with lock:
                         held.difference_update(m.delivery_tag for m in some)
                     order = both.channel.order(some)
-                    answering.answer_many(told, order)
+                    answering.finish(told, order)
                     if order is not None:
                         order.deliver()
                     both.channel.forget_many(some)

@@ -38,7 +38,7 @@ def test_server_that_refuses_writes_rejects_results_as_a_whole():
             with pytest.raises(exceptions.LedgerFailure, match="maxmemory"):
                 both.post("a")
             assert both.ledger.ids() == {"known"}
-            assert both.end(*both.messages) == [1]  # claimed requests can finish
+            assert both.end(*both.messages) == [True]  # claimed requests can finish
             assert both.ledger.state("known").state == base.ROW_DONE and both.kept("known") == b"r"
             client.config_set("maxmemory", 0)
             client.config_set("min-replicas-to-write", 1)
@@ -88,7 +88,7 @@ def test_result_resent_after_lost_reply_leaves_no_message(lossy, client):
     with pytest.raises(LOST):
         lossy.end(*lossy.messages)
     with lossy.target.open() as answering:
-        assert answering.answer_many(lossy.end_arguments(lossy.messages)) == [1, 1]
+        assert answering.finish(lossy.finished(lossy.messages)) == [True, True]
     assert lossy.left(client) == ([], 0)
     assert lossy.ledger.state("a").state == base.ROW_DONE and lossy.kept("a") == b"r"
 
@@ -98,7 +98,7 @@ def test_reply_to_request_with_newer_epoch_is_not_sent(both, client):
     both.take(3)
     both.ledger.reopen("taken", 2)
     both.ledger.drop("removed")
-    assert both.end(*both.messages) == [-1, 1, 1]
+    assert both.end(*both.messages) == [False, True, True]
     assert both.answers() == 2
     assert both.ledger.state("taken") == base.Row("taken", 2, base.ROW_OPEN)
     assert both.ledger.state("removed") is None
@@ -108,7 +108,7 @@ def test_reply_to_request_with_newer_epoch_is_not_sent(both, client):
 def test_reply_without_bound_queue_finishes_its_row(both, client):
     both.post("a")
     both.take(1)
-    assert both.end(*both.messages, key="nobody") == [0]
+    assert both.end(*both.messages, key="nobody") == [True]
     assert both.ledger.state("a").state == base.ROW_DONE
     assert both.left(client) == ([], 0)
 
@@ -120,7 +120,7 @@ def test_worker_taken_for_dead_finishes_its_request(both, client):
     client.delete(f"{both.store.place.prefix}c")  # as if it was considered dead
     both.store._run(_redis_scripts.leave(both.store._consumer_name, ()))
     assert both.store.size("q") == 1
-    assert both.end(*both.messages) == [1]
+    assert both.end(*both.messages) == [True]
     claim = both.take(2)[1]
     assert claim == base.Claim("DONE", 1, both.ledger.state("a").result)
     both.messages[1].ack()
@@ -231,11 +231,11 @@ def test_resent_large_result_leaves_no_body(lossy, both, client):
     lossy.post("a")
     lossy.take(1)
     lossy.lose(_redis_scripts.SCRIPTS["finish_requests"])
-    told = lossy.end_arguments(lossy.messages, result=LARGE.encode())
+    told = lossy.finished(lossy.messages, result=LARGE.encode())
     with pytest.raises(LOST):
-        lossy.store.answer_many(told)
+        lossy.store.finish(told)
     with lossy.target.open() as answering:
-        assert answering.answer_many(told) == [1]
+        assert answering.finish(told) == [True]
     both.take_answers(2)
     assert [message.body for message in both.messages] == [LARGE.encode()] * 2
     for message in both.messages:

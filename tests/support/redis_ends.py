@@ -14,6 +14,7 @@ from tests.seams import transports
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import redis
 from wbengine.transports import _redis_link, resolve
+from wbengine.transports.broker import Finish
 
 #: Timeout in seconds, far shorter than the poll interval of a client with the fixture `patient`:
 #: a : message in time was not found by polling.
@@ -153,17 +154,17 @@ class Both(Taker):
         self.ledger.open_many([(id, epoch) for id in ids])
         return list(self.store.publish_many([self.message(key, id, **headers) for id in ids]))
 
-    def end_arguments(self, messages, result=b"r", key="answer"):
-        """Return the arguments for `end_many`."""
+    def finished(self, messages, result=b"r", key="answer"):
+        """Return the batch for `finish`."""
         frame = self.channel.frame(result, "ex", key)
-        return [((m.properties["correlation_id"], m.claim.epoch), m, frame) for m in messages]
+        return [Finish(m.properties["correlation_id"], m.claim.epoch, m, frame) for m in messages]
 
     def kept(self, id):
         """Return the body of the result in a row."""
         return self.ledger.state(id).result.partition(b"\n")[2]
 
     def end(self, *messages, order=None, **told):
-        return self.store.answer_many(self.end_arguments(messages, **told), order)
+        return self.store.finish(self.finished(messages, **told), order)
 
     def take_answers(self, count=1, timeout=SOON):
         self.channel.basic_consume("answers", False, self.messages.append, consumer_tag="answers")

@@ -14,7 +14,7 @@ from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base, directory
 from wbengine.transports import _encoding, filesystem, resolve
-from wbengine.transports.broker import Consumer, Delivery, Frame
+from wbengine.transports.broker import Consumer, Delivery, Finish, Frame
 
 Opened = Callable[..., filesystem.FileBroker]
 
@@ -67,8 +67,8 @@ def take(store: filesystem.FileBroker, most: int = 10) -> list[Delivery]:
     return found
 
 
-def answer(taken: Delivery, id: str) -> tuple[Any, Delivery, Any]:
-    return (id, 1), taken, Frame("", "answers", 0, id.encode(), b"!")
+def answer(taken: Delivery, id: str) -> Finish:
+    return Finish(id, 1, taken, Frame("", "answers", 0, id.encode(), b"!"))
 
 
 def waiting(root: Path, queue: str = "answers") -> list[bytes]:
@@ -164,7 +164,7 @@ def test_requeued_copy_leaves_row_to_its_owner(
     assert ledger.state("a") == base.Row("a", 1, "claimed", "w")
 
 
-def test_end_many_stores_results_sends_replies_and_acknowledges(
+def test_finish_stores_results_sends_replies_and_acknowledges(
     opened: Opened, root: Path, ledger: directory.DirectoryLedger
 ) -> None:
     worker, writer = opened("w"), opened("w")
@@ -173,8 +173,8 @@ def test_end_many_stores_results_sends_replies_and_acknowledges(
     found = take(worker)
     ledger.reopen("b", 2)
     ledger.drop("c")
-    counts, _ = writer.end_many([answer(t, id) for t, id in zip(found, "abcd", strict=True)])
-    assert list(counts) == [1, -1, 1, 1]
+    finished = writer.finish([answer(t, id) for t, id in zip(found, "abcd", strict=True)])
+    assert finished == [True, False, True, True]
     assert waiting(root) == [b"a!", b"c!", b"d!"]
     assert ledger.state("a") == base.Row("a", 1, "done", None, b"a!")
     assert ledger.state("b") == base.Row("b", 2, "open") and ledger.state("c") is None
@@ -192,7 +192,7 @@ def test_a_result_is_written_once(
     ledger.open_many([("a", 1), ("b", 1)])
     put(worker, ledger, "a", "b")
     found = take(worker)
-    worker.end_many([answer(found[0], "a"), answer(found[1], "b")])
+    worker.finish([answer(found[0], "a"), answer(found[1], "b")])
     assert Folder(root)._ask("SELECT result FROM request") == [(b"a!",), (b"b!",)]
     assert Folder(root)._ask("SELECT data FROM message") == [(None,), (None,)]
     assert waiting(root) == [b"a!", b"b!"]
@@ -204,7 +204,7 @@ def test_a_result_is_written_once(
     assert came == waiting(root) == Folder(root).rejected == []
 
 
-def test_failed_end_many_changes_nothing_and_can_be_repeated(
+def test_failed_finish_changes_nothing_and_can_be_repeated(
     opened: Opened,
     root: Path,
     ledger: directory.DirectoryLedger,
@@ -218,14 +218,14 @@ def test_failed_end_many_changes_nothing_and_can_be_repeated(
     ended = [answer(taken, id) for taken, id in zip(found, "abc", strict=True)]
     # this reply cannot be written
     unwritable: Any = float("nan")
-    ended[2] = (*ended[2][:2], Frame("", "answers", unwritable, b""))
+    ended[2] = ended[2]._replace(reply=Frame("", "answers", unwritable, b""))
     monkeypatch.setattr(filesystem, "_split", lambda items, frame_of: [items])
     with pytest.raises(exceptions.TransportFailure):
-        worker.end_many(ended)
+        worker.finish(ended)
     assert waiting(root) == [] and len(waiting(root, "q")) == 3
     assert {row.state for row in ledger.list_rows().rows} == {"claimed"}
     ended[2] = answer(found[2], "c")
-    assert list(worker.end_many(ended)[0]) == [1, 1, 1]
+    assert worker.finish(ended) == [True, True, True]
     assert waiting(root) == [b"a!", b"b!", b"c!"] and waiting(root, "q") == []
 
 
@@ -236,7 +236,7 @@ def test_finished_request_of_dead_worker_is_not_granted_again(
     ledger.open_many([("a", 1), ("b", 1)])
     put(dying, ledger, "a", "b")
     first, _ = take(dying)
-    dying.end_many([answer(first, "a")])
+    dying.finish([answer(first, "a")])
     assert dying._liveness_file is not None
     dying._liveness_file.abandon()
     other._sweep_dead()
@@ -253,11 +253,11 @@ def test_queue_bound_late_receives_the_reply(
     ledger.open_many([("a", 1), ("b", 1)])
     put(worker, ledger, "a", "b")
     first, second = take(worker)
-    worker.end_many([answer(first, "a")])
+    worker.finish([answer(first, "a")])
     engine.declare_queue("late")
     engine.bind("ex", "k", "late")
-    counts, _ = worker.end_many([(("b", 1), second, Frame("ex", "k", 0, b"b", b"!"))])
-    assert list(counts) == [1] and waiting(root, "late") == [b"b!"]
+    finished = worker.finish([Finish("b", 1, second, Frame("ex", "k", 0, b"b", b"!"))])
+    assert finished == [True] and waiting(root, "late") == [b"b!"]
 
 
 def test_claims_are_attached_only_to_folder_transport(

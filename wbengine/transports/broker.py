@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._log_rate import RareWarnings
@@ -121,6 +121,18 @@ class Delivery:
         self.reject(requeue=True)
 
 
+class Finish(NamedTuple):
+    """A request to finish that was claimed with its message.
+
+    The `reply` is stored in the row (`id`, `epoch`) and published, and `delivery` is acknowledged.
+    """
+
+    id: str
+    epoch: int
+    delivery: Delivery
+    reply: Frame
+
+
 Handle = Callable[[Delivery], object]
 
 
@@ -211,43 +223,39 @@ class Broker(abc.ABC):
         :raises TransportFailure: if a message cannot be written (no space, no permission).
         """
 
-    def end_many(
-        self,
-        ended: Sequence[tuple[tuple[str, int], Delivery, Frame]],
-        take_order: Any = None,
-    ) -> tuple[Sequence[int], Sequence[Delivery]]:
-        """Finish requests that were claimed with their messages, in one step.
+    def finish(self, batch: Sequence[Finish], order: Order | None = None) -> Sequence[bool]:
+        """Finish requests of any consumers, with an `order` also take messages, in one step.
 
-        For each request, this stores the reply in the row (id, epoch), publishes the reply and
-        acknowledges the request. With `take_order` (see `prepare_take`), it also takes messages.
-
-        :returns: for each reply, its number of queues, or -1 if it was not published because
-            another process owns the row; and the messages taken.
+        :returns: for each request whether this process still owned its row. Otherwise the reply is
+            neither stored nor published.
         """
-        raise NotImplementedError
-
-    def answer_many(
-        self,
-        ended: Sequence[tuple[tuple[str, int], Delivery, Frame]],
-        order: AnswerAndTake | None = None,
-    ) -> Sequence[int]:
-        """Finish requests of any consumers with `end_many`, and fill the order."""
         if order is None:
-            return self.end_many(ended)[0]
+            return self._finish(batch, None)[0]
         try:
-            counts, order.taken = self.end_many(ended, order.take_order)
+            finished, order.taken = self._finish(batch, order.take_order)
         except exceptions.TransportFailure:  # Nothing was done.
             order.deliver()
             raise
         except BaseException:
             order.consumer.miss(order)
             raise
-        return counts
+        return finished
+
+    def _finish(
+        self, batch: Sequence[Finish], take_order: Any
+    ) -> tuple[Sequence[bool], Sequence[Delivery]]:
+        """Implement `finish`; return also the messages taken for `take_order`, unless None.
+
+        Only brokers that claim requests with their messages need it.
+
+        :raises TransportFailure: if nothing was done.
+        """
+        raise NotImplementedError
 
     def prepare_take(self, max_messages: int, queues: Sequence[str]) -> Any:
-        """Return the argument with which `end_many` takes messages for this connection.
+        """Return the argument with which `finish` takes messages for this connection.
 
-        `end_many` may be called on another connection. Afterwards call `confirm_taken` or
+        `finish` may be called on another connection. Afterwards call `confirm_taken` or
         `fail_taken`.
 
         :returns: None if this broker takes messages only with `take_many`.
@@ -255,10 +263,10 @@ class Broker(abc.ABC):
         return None
 
     def confirm_taken(self, take_order: Any, undelivered: Sequence[Delivery]) -> None:  # noqa: B027
-        """Confirm the messages that `end_many` took. The `undelivered` ones are requeued."""
+        """Confirm the messages that `finish` took. The `undelivered` ones are requeued."""
 
     def fail_taken(self, take_order: Any) -> None:  # noqa: B027
-        """Close this connection, because it is unknown which messages `end_many` took."""
+        """Close this connection, because it is unknown which messages `finish` took."""
 
     @abc.abstractmethod
     def watch(self, queue: str) -> None:
@@ -479,10 +487,10 @@ class CreditWindow:
             self._on_capacity()
 
 
-class AnswerAndTake:
+class Order:
     """An order to take at most `max_messages` messages in the step that finishes other requests.
 
-    `Consumer.order` creates it. `Broker.answer_many` sets `taken`. Then call `deliver`, or
+    `Consumer.order` creates it. `Broker.finish` sets `taken`. Then call `deliver`, or
     `Consumer.miss` if it is unknown which messages were taken. `take_order` is the result of
     `Broker.prepare_take`.
     """
@@ -614,10 +622,10 @@ class Consumer:
         self.credit.unsettled[message] = None
         return True
 
-    def order(self, done: Iterable[Delivery]) -> AnswerAndTake | None:
+    def order(self, done: Iterable[Delivery]) -> Order | None:
         """Return an order for the capacity that is free once `done` are settled.
 
-        Pass it to `answer_many` of any connection to the same broker, then deliver it.
+        Pass it to `finish` of any connection to the same broker, then deliver it.
 
         :returns: None if the consumer is closed or has no capacity, or if its draining thread takes
             the messages.
@@ -631,11 +639,11 @@ class Consumer:
                 self._broker.prepare_take(max_messages, self.queues) if max_messages else None
             )
         if take_order is not None:
-            return AnswerAndTake(self, max_messages, take_order)
+            return Order(self, max_messages, take_order)
         self.credit.release_order(max_messages, 0)
         return None
 
-    def receive(self, order: AnswerAndTake) -> list[Delivery]:
+    def receive(self, order: Order) -> list[Delivery]:
         """Return the messages of an order. This consumer now owns them."""
         messages: list[Delivery] = []
         with self._closing:
@@ -659,7 +667,7 @@ class Consumer:
         for message in self.forget_many(messages):
             self._broker.requeue(message, delivered=False)
 
-    def miss(self, order: AnswerAndTake) -> None:
+    def miss(self, order: Order) -> None:
         self._broker.fail_taken(order.take_order)
 
     def ack_many(self, messages: Sequence[Delivery]) -> bool:

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, TypeVar
 from wbengine import _names, exceptions
 from wbengine.transports import _encoding, _fifos, _files, _folder, _routing
 from wbengine.transports._folder import FREE, MAX_TAKES
-from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Delivery, Frame
+from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Delivery, Finish, Frame
 
 __all__ = ["FileBroker"]
 
@@ -225,48 +225,42 @@ class FileBroker(Broker):
             self._notify(routes)
             return [bool(queues) for queues in routes]
 
-    def end_many(
-        self,
-        ended: Sequence[tuple[tuple[str, int], Delivery, Frame]],
-        take_order: None = None,
-    ) -> tuple[Sequence[int], Sequence[Delivery]]:
+    def _finish(
+        self, batch: Sequence[Finish], take_order: None
+    ) -> tuple[Sequence[bool], Sequence[Delivery]]:
         # Requests without a token were already finished by an attempt that failed at a later
         # request.
-        unfinished = [entry for entry in ended if entry[1].token is not None]
-        counts = [1] * (len(ended) - len(unfinished))
-        for part in _split(unfinished, lambda entry: entry[2]):
-            counts += self._end(part)
-        return counts, ()
+        unfinished = [each for each in batch if each.delivery.token is not None]
+        finished = [True] * (len(batch) - len(unfinished))
+        for part in _split(unfinished, lambda each: each.reply):
+            finished += self._finish_part(part)
+        return finished, ()
 
-    def _end(self, ended: Sequence[tuple[tuple[str, int], Delivery, Frame]]) -> list[int]:
+    def _finish_part(self, batch: Sequence[Finish]) -> list[bool]:
         assert self._claims is not None
         now = _folder.now()
-        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(ended))
+        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(batch))
         changed_rows = 0
         while not changed_rows:
             routing = self._routes
-            routes = [routing.find(frame.exchange, frame.routing_key) for *_, frame in ended]
+            routes = [routing.find(each.reply.exchange, each.reply.routing_key) for each in batch]
             if not all(routes) and self._is_changed(routing):
                 continue
             values: list[Any] = []
-            for (row, delivery, frame), queues in zip(ended, routes, strict=True):
-                values += (*row, self._claims.holder, *delivery.token[:2], routing.version)
+            for (id, epoch, delivery, frame), queues in zip(batch, routes, strict=True):
+                values += (id, epoch, self._claims.holder, *delivery.token[:2], routing.version)
                 values += (json.dumps(queues), 9 - frame.priority, now, frame.head + frame.body)
             changed_rows = self._out.write_through(f"INSERT INTO ended VALUES {places}", values)
             if not changed_rows and not self._is_changed(routing):
                 break
         self._notify(routes)
-        for _, delivery, _ in ended:
-            delivery.token = None
-        counts = [len(queues) for queues in routes]
+        for each in batch:
+            each.delivery.token = None
         # Each reply changes its row, adds a message to each queue, and deletes its request.
-        if changed_rows < sum(counts) + 2 * len(counts):
-            foreign_rows = self._rows_of_others([row for row, _, _ in ended])
-            counts = [
-                -1 if row in foreign_rows else count
-                for (row, _, _), count in zip(ended, counts, strict=True)
-            ]
-        return counts
+        if changed_rows >= sum(map(len, routes)) + 2 * len(routes):
+            return [True] * len(batch)
+        foreign_rows = self._rows_of_others([(each.id, each.epoch) for each in batch])
+        return [(each.id, each.epoch) not in foreign_rows for each in batch]
 
     def _rows_of_others(self, ended: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
         """Return those (id, epoch) whose row another process owns.

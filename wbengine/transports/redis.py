@@ -30,7 +30,7 @@ from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
 from wbengine.transports._redis_link import LOST, Client, Link, Place, Step
 from wbengine.transports._redis_scripts import Routing, Take, TakenEntry
 from wbengine.transports._redis_wait import BlockingWait, WaitResult
-from wbengine.transports.broker import Broker, Delivery, Frame
+from wbengine.transports.broker import Broker, Delivery, Finish, Frame
 
 __all__ = ["RedisBroker", "place"]
 
@@ -327,29 +327,28 @@ class RedisBroker(Broker):
         """Publish messages in one step, with one round trip unless the routing has changed."""
         return map(bool, self.publish_with(_redis_scripts.publish, frames))
 
-    def end_many(
-        self,
-        ended: Sequence[tuple[tuple[str, int], Delivery, Frame]],
-        take_order: TakeOrder | None = None,
-    ) -> tuple[Sequence[int], Sequence[Delivery]]:
+    def _finish(
+        self, batch: Sequence[Finish], take_order: TakeOrder | None
+    ) -> tuple[Sequence[bool], Sequence[Delivery]]:
         assert self._claims is not None
         script = functools.partial(
             _redis_scripts.finish_requests,
             requests=[
                 _redis_scripts.FinishedRequest(
-                    *row, delivery.token[0], delivery.queue, delivery.token[1]
+                    id, epoch, delivery.token[0], delivery.queue, delivery.token[1]
                 )
-                for row, delivery, _ in ended
+                for id, epoch, delivery, _ in batch
             ],
             holder=self._claims.holder,
             ttl=self._claims.ttl,
             order=take_order and take_order.take,
         )
-        counts, entries = self.publish_with(script, [frame for *_, frame in ended])
+        counts, entries = self.publish_with(script, [each.reply for each in batch])
+        finished = [count >= 0 for count in counts]
         # None: the consumer is unknown, which its next wait detects.
         if take_order is None or entries is None:
-            return counts, ()
-        return counts, [self._taken(take_order.take, take_order.at, entry) for entry in entries]
+            return finished, ()
+        return finished, [self._taken(take_order.take, take_order.at, entry) for entry in entries]
 
     def prepare_take(self, max_messages: int, queues: Sequence[str]) -> TakeOrder | None:
         if not self._consumer_name:

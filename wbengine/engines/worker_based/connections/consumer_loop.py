@@ -33,7 +33,7 @@ from wbengine.engines.worker_based.connections.receiver import (
 from wbengine.engines.worker_based.connections.sender import DEFERRED_SECONDS, Sender
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import reasons
-from wbengine.transports.broker import AnswerAndTake
+from wbengine.transports.broker import Order
 
 LOG = logging.getLogger(__name__)
 
@@ -393,8 +393,8 @@ class ConsumerLoop:
         Thread-safe; only for brokers of wbengine.
         """
 
-    def order(self, done: Sequence[Any]) -> AnswerAndTake | None:
-        """Call `release_many` and return the order for `Broker.answer_many`, or None."""
+    def order(self, done: Sequence[Any]) -> Order | None:
+        """Call `release_many` and return the order for `Broker.finish`, or None."""
         return None
 
     def forget_many(self, messages: Sequence[Any]) -> None:
@@ -519,7 +519,7 @@ class BrokerConsumerLoop(ConsumerLoop):
             for consumer, group in _grouped(messages, "channel").items():
                 consumer.release_many(group)
 
-    def order(self, done: Sequence[Any]) -> AnswerAndTake | None:
+    def order(self, done: Sequence[Any]) -> Order | None:
         order = None
         for consumer, group in _grouped(done, "channel").items():
             if consumer is self.work.channel:

@@ -21,7 +21,7 @@ from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side import server_effects as fx
 from wbengine.engines.worker_based.worker_side.jobs import Job
-from wbengine.transports.broker import Broker
+from wbengine.transports.broker import Broker, Finish
 
 if TYPE_CHECKING:
     import threading
@@ -205,8 +205,8 @@ class Finisher:
         """Store, publish and acknowledge the replies to jobs that were claimed on receipt."""
         crashpoint("worker.before-finish")
         jobs: list[Job] = [message.correlation for message in messages]
-        finished = [
-            ((job.id, job.epoch), job.receipt, message)
+        batch = [
+            Finish(job.id, job.epoch, job.receipt, message)
             for job, message in zip(jobs, messages, strict=True)
         ]
         order = None
@@ -214,14 +214,14 @@ class Finisher:
             order = self._proxy.consumer.order(_receipts(jobs))
         else:
             self.release_slots(jobs)
-        counts = broker.answer_many(finished, order)
+        finished = broker.finish(batch, order)
         crashpoint("worker.after-finish")
         try:
-            for job, count in zip(jobs, counts, strict=True):
-                if count < 0:
+            for job, was_owned in zip(jobs, finished, strict=True):
+                if not was_owned:
                     _log_fenced(job)
                 with self._lock:
-                    effects = self._server.on_stored_and_sent(job, count < 0)
+                    effects = self._server.on_stored_and_sent(job, not was_owned)
                 self._apply(effects)
         finally:
             if order is not None:  # This must precede the report that the worker is idle.
