@@ -88,7 +88,7 @@ def test_row_is_created_in_same_step_as_its_message(engine: Engine, peer: Both) 
     assert engine.publish(engine.row("a"), engine.row("b")) == [1, 1]
     assert engine.ledger.state("b") == base.Row("b", 1, base.ROW_OPEN)
     assert [each.granted for each in peer.take(2)] == [True, True]
-    assert peer.end(*peer.messages) == [1, 1]
+    assert peer.end(*peer.messages) == [True, True]
     assert engine.ledger.ids() == set()
 
 
@@ -105,7 +105,7 @@ def test_request_with_lost_reply_is_not_published_twice(
     lost, new = engine.row("lost"), engine.row("new")
     lose_answer(dropper, engine, lost)
     assert peer.take(1)[0].granted
-    assert peer.end(*peer.messages) == [1]
+    assert peer.end(*peer.messages) == [True]
     assert engine.ledger.state("lost") is None
     assert engine.publish(lost, new) == [1, 1]
     assert engine.ledger.ids() == {"new"}
@@ -162,7 +162,7 @@ def test_delayed_publish_has_no_effect_after_next_attempt(
     publish_delayed(engine, proxy, row)
     assert engine.publish(row) == [1]
     assert peer.take(1)[0].granted
-    assert peer.end(*peer.messages) == [1]
+    assert peer.end(*peer.messages) == [True]
     deliver_delayed(proxy)
     assert engine.ledger.ids() == set()
     assert peer.store.size("q") == 0

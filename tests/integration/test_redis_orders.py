@@ -57,11 +57,11 @@ def test_reply_fetches_as_many_requests_as_it_finishes(both, client):
     assert both.channel.order([]) is None, "there is no room"
     assert both.store.size("q") == 3
     order = both.channel.order(both.messages[2:])
-    assert both.end(*both.messages[2:], order=order) == [1, 1, 1]
+    assert both.end(*both.messages[2:], order=order) == [True] * 3
     order.deliver()
     assert ids(both.messages) == IDS
     order = both.channel.order(both.messages[5:])
-    assert both.end(*both.messages[5:], order=order) == [1, 1, 1]
+    assert both.end(*both.messages[5:], order=order) == [True] * 3
     order.deliver()
     assert len(both.messages) == 8
     assert both.left(client) == ([], 0)
@@ -112,7 +112,7 @@ def test_consumer_takes_requests_again_after_empty_order(both):
     order = both.channel.order(both.messages)
     with pytest.raises(TimeoutError):  # no free slot
         both.connection.drain_events(timeout=0.05)
-    assert both.end(both.messages[0], order=order) == [1]
+    assert both.end(both.messages[0], order=order) == [True]
     order.deliver()
     both.post("b")
     both.connection.drain_events(timeout=SOON)
@@ -277,7 +277,7 @@ def test_unregistered_consumer_receives_nothing_by_order_and_registers(both, cli
     fill_slots(both, 1)
     client.delete(f"{both.store.place.prefix}c")
     order = both.channel.order(both.messages)
-    assert both.end(*both.messages, order=order) == [1]
+    assert both.end(*both.messages, order=order) == [True]
     order.deliver()
     assert len(both.messages) == 1
     both.connection.drain_events(timeout=SOON)
@@ -295,7 +295,7 @@ def test_refused_order_delivers_nothing_and_consumer_recovers(both, client):
     finally:
         client.config_set("min-replicas-to-write", 0)
     assert both.channel.order(both.messages) is None
-    assert both.end(*both.messages) == [1]
+    assert both.end(*both.messages) == [True]
     both.connection.drain_events(timeout=SOON)
     assert ids(both.messages) == IDS[:2]
 

@@ -73,7 +73,7 @@ def test_identity_of_ledger_is_restored_on_wiped_server(both, client, lost):
 def test_results_are_stored_replied_and_acknowledged(both, client):
     both.post("a", "b", "c")
     both.take(3)
-    assert both.end(*both.messages) == [1, 1, 1]
+    assert both.end(*both.messages) == [True] * 3
     assert [both.ledger.state(id).state for id in "abc"] == [base.ROW_DONE] * 3
     assert both.left(client) == ([], 0)
     assert both.answers() == 3
@@ -132,7 +132,7 @@ def test_results_of_several_megabytes_are_sent_in_one_step(both, client, size):
     both.post("a", "b")
     both.take(2)
     result = b"x" * (size << 20)
-    assert both.end(*both.messages, result=result) == [1, 1]
+    assert both.end(*both.messages, result=result) == [True, True]
     assert both.kept("b") == result
     assert both.left(client) == ([], 0)
 
@@ -156,7 +156,7 @@ def test_large_body_is_sent_to_redis_once(both, client):
     both.post("a")
     both.take(3)
     assert transports.body(both.messages[1]) == LARGE
-    assert both.end(both.messages[2], result=LARGE.encode()) == [1]
+    assert both.end(both.messages[2], result=LARGE.encode()) == [True]
     assert len(bodies(client)) == 2
     assert all(client.pttl(key) > 7 * 24 * 3600 * 1000 - 60_000 for key in bodies(client))
     assert client.info()["total_net_input_bytes"] - before < 2.2 * len(LARGE)
@@ -248,7 +248,7 @@ def test_reply_without_body_of_dropped_row_is_not_delivered(both, client, caplog
     """The engine read and dropped the row before it received the reply."""
     both.post("a")
     both.take(1)
-    assert both.end(both.messages[0], result=LARGE.encode()) == [1]
+    assert both.end(both.messages[0], result=LARGE.encode()) == [True]
     both.ledger.drop("a")
     with pytest.raises(TimeoutError):
         both.take_answers(timeout=0.1)
@@ -260,7 +260,7 @@ def test_result_with_zero_ttl_is_still_sent_to_engine(redis_url, client):
     with contextlib.closing(Both(redis_url, result_ttl=0)) as both:
         both.post("a")
         both.take(1)
-        assert both.end(both.messages[0], result=LARGE.encode()) == [1]
+        assert both.end(both.messages[0], result=LARGE.encode()) == [True]
         assert both.ledger.state("a") is None
         both.take_answers()
         assert both.messages[1].body == LARGE.encode()
@@ -273,7 +273,7 @@ def test_reply_outlives_its_row(redis_url, client):
     with contextlib.closing(Both(redis_url, result_ttl=0.05)) as both:
         both.post("a")
         both.take(1)
-        assert both.end(both.messages[0], result=LARGE.encode()) == [1]
+        assert both.end(both.messages[0], result=LARGE.encode()) == [True]
         until(lambda: both.ledger.state("a") is None)
         both.take_answers()
         assert both.messages[1].body == LARGE.encode()
@@ -307,7 +307,7 @@ def test_body_that_expired_before_its_script_is_sent_inline(both, client, monkey
     both.post("a")
     both.take(2)
     assert transports.body(both.messages[0]) == LARGE
-    assert both.end(both.messages[1], result=LARGE.encode()) == [1]
+    assert both.end(both.messages[1], result=LARGE.encode()) == [True]
     assert both.kept("a") == LARGE.encode()
     assert bodies(client) == []
 
@@ -320,7 +320,7 @@ def test_server_without_memory_accepts_large_results():
             client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
             with pytest.raises(exceptions.TransportFailure, match="maxmemory"):
                 both.channel.publish(LARGE)
-            assert both.end(*both.messages, result=LARGE.encode()) == [1]
+            assert both.end(*both.messages, result=LARGE.encode()) == [True]
             client.config_set("maxmemory", 0)
         assert both.kept("known") == LARGE.encode()
         both.ledger.drop("known")
