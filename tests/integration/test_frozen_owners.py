@@ -232,7 +232,10 @@ def test_second_ctrl_c_leaves_running_task_to_the_next_engine(tmp_path: Path) ->
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
         signal.pthread_kill(main, signal.SIGINT)
         workers.until(
-            lambda: any(isinstance(e.done, executors._CountedDone) for e in book.unfinished())
+            lambda: any(
+                isinstance(each.done, executors._CountedDone)
+                for each in book.requests.unfinished()
+            )
         )
         signal.pthread_kill(main, signal.SIGINT)
 

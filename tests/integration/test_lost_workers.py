@@ -217,7 +217,7 @@ def test_hundred_engines_share_one_executor() -> None:
             thread.join(60)
             assert not thread.is_alive()
     assert sorted(failed) == list(range(3, 100, 10))
-    assert len(executor._tracker) == 0 and not executor._tracker._flows
+    assert len(executor._tracker.requests) == 0
     # The executor stops when its last engine has ended.
     assert executor._life_cycle._thread is None and executor._life_cycle._users == 0
 

@@ -211,7 +211,7 @@ def test_forged_copy_of_request_is_refused_and_real_one_runs(
 def _forged_copy(executor: Any) -> env.Envelope:
     """Return a copy of the queued request with other arguments, which is delivered first."""
     (request,) = executor.requests("queued")
-    (real,) = [each for each in executor._tracker.unfinished() if each.id == request.id]
+    (real,) = [each for each in executor._tracker.requests.unfinished() if each.id == request.id]
     forged = real.envelope(
         "victim", executor._options, extended=True, ledger=executor._tracker.ledger
     )
@@ -371,7 +371,7 @@ def test_request_with_label_of_another_request_is_refused(
         with running(executor, tmp_path, *echoes) as engine:
             until(lambda: len(executor.requests("queued")) == 2)
             ids = [each.id for each in executor.requests("queued")]
-            one, two = (each for each in executor._tracker.unfinished() if each.id in ids)
+            one, two = (each for each in executor._tracker.requests.unfinished() if each.id in ids)
             with contextlib.closing(connecting.reach_soon(executor._proxy.target, 5)) as broker:
                 copy, other = (
                     each.envelope(

@@ -323,13 +323,13 @@ class Tracker:
     # Requests.
 
     def __len__(self) -> int:
-        return len(self._tracker)
+        return len(self._tracker.requests)
 
     def requests(self) -> list[Request]:
-        return [Request(entry) for entry in self._tracker._requests.values()]
+        return [Request(entry) for entry in self._tracker.requests.of_flow(None)]
 
     def request(self, id: str) -> Request | None:
-        entry = self._tracker._requests.get(id)
+        entry = self._tracker.requests.get(id)
         return Request(entry) if entry is not None else None
 
     def expect(self, flow: str, ledgers: Collection[str | None] | None) -> None:
@@ -364,7 +364,8 @@ class Tracker:
 
     def unstarted(self) -> list[Request]:
         """Return the requests that no worker has started, except those of earlier runs."""
-        return [Request(e) for e in self._tracker.unstarted() if not self._tracker.is_inherited(e)]
+        unstarted = self._tracker.requests.unstarted()
+        return [Request(each) for each in unstarted if not self._tracker.is_inherited(each)]
 
     def give_back(self, request: Request, *, ours: bool) -> bool:
         """Forget a request that no worker can start. Return False if a worker can."""
@@ -524,7 +525,7 @@ class Tracker:
         wait.
         """
         inconsistent = []
-        for entry in self._tracker._requests.values():
+        for entry in self._tracker.requests.of_flow(None):
             if entry.live == (entry.index is not None):
                 continue
             sought = any(
@@ -538,8 +539,8 @@ class Tracker:
     def leftovers(self) -> str | None:
         """Return the state that remains although no request exists."""
         tracked = self._tracker
-        if len(tracked):
-            return f"{list(tracked.requests.values())}"
+        if len(tracked.requests):
+            return f"{tracked.requests.of_flow(None)}"
         indexes = (
             tracked._waiting,
             tracked._backlog,
@@ -602,7 +603,7 @@ def _no_epoch_check(before: Any) -> Any:
 
 def _running_after_success(before: Any) -> Any:
     def on_reply(self: Any, reply: Reply, receipt: Any, now: float, **how: Any) -> Any:
-        entry = self._requests.get(reply.request_id)
+        entry = self.requests.get(reply.request_id)
         late = entry is not None and entry.state in pr.STOP_STATES
         if late and reply.state == pr.RUNNING:
             entry.current_state = pr.RUNNING
@@ -616,7 +617,7 @@ def _time_alone(before: Any) -> Any:
 
     def on_round(self: Any, now: float) -> Any:
         effects = before(self, now)
-        for entry in list(self._requests.values()):
+        for entry in self.requests.of_flow(None):
             late = entry.sent_at is not None and now - entry.sent_at > 10.0
             if late and entry.index is self._in_flight:
                 if self.ledger is None:

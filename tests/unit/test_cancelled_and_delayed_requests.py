@@ -292,7 +292,7 @@ def test_request_with_eta_can_be_cancelled_and_withdrawn(bench: Bench) -> None:
     first, _ = timed(bench, eta=30)
     second, _ = timed(bench, eta=30)
     assert failures(bench.tracker.cancel([first.invocation], T0), exc.Cancelled)
-    assert bench.tracker.unstarted() == [second]
+    assert bench.tracker.requests.unstarted() == [second]
     bench.tracker.forget(second)
     assert bench.tracker.on_timer(T0 + 60) == []
 

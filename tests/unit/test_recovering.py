@@ -61,7 +61,7 @@ def asks(effects: list[fx.Effect]) -> list[fx.Inquire]:
 def test_recovered_request_is_not_published_before_its_row_is_read(bench: Heirs) -> None:
     entry, effects = bench.left()
     assert effects == [fx.Inspect(entry)]
-    assert bench.tracker.unstarted() == bench.tracker.unfinished() == [entry]
+    assert bench.tracker.requests.unstarted() == bench.tracker.requests.unfinished() == [entry]
     assert bench.tracker.is_inherited(entry)
 
 
@@ -419,9 +419,9 @@ def test_disown_forgets_all_requests_of_the_flow(bench: Heirs) -> None:
     bench.succeed(done, receipt="r")
     other = bench.pending(flow_uuid="other")
     bench.tracker.disown("flow")
-    assert bench.tracker.unfinished() == [other] and not running.live
+    assert bench.tracker.requests.unfinished() == [other] and not running.live
     assert bench.tracker.on_saved([done.invocation]) == []
-    assert bench.tracker.close("over") and not bench.tracker.unfinished()
+    assert bench.tracker.close("over") and not bench.tracker.requests.unfinished()
 
 
 def test_closed_tracker_rejects_recovered_requests(bench: Heirs) -> None:

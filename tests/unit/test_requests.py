@@ -62,7 +62,7 @@ def test_request_is_dispatched_acknowledged_settled_and_retired(bench: Bench) ->
     # The reply is acknowledged, and the row dropped, only after the outcome was saved.
     assert bench.tracker.on_saved([call]) == [fx.Drop(entry.id), fx.Acknowledge("r2")]
     assert bench.tracker.on_saved([call]) == []
-    assert len(bench.tracker) == 0
+    assert len(bench.tracker.requests) == 0
     assert call.ticket is None
 
 
@@ -222,7 +222,7 @@ def test_request_keeps_waiting_if_the_new_worker_left_already() -> None:
     entry, _ = bench.submit()
     assert bench.tracker.on_workers_gained([JOB], T0) == []
     assert entry.state == pr.WAITING
-    assert bench.tracker.unstarted() == [entry]
+    assert bench.tracker.requests.unstarted() == [entry]
 
 
 def test_requests_over_capacity_are_dispatched_by_priority(bench: Bench) -> None:
@@ -243,7 +243,7 @@ def test_arguments_that_cannot_be_encoded_fail_only_their_request(bench: Bench) 
     assert text.startswith("arguments['x'][0]")
     assert entry.state == pr.FAILURE
     assert bench.tracker.on_saved([entry.invocation]) == []
-    assert len(bench.tracker) == 0
+    assert len(bench.tracker.requests) == 0
 
 
 def test_too_large_request_fails_with_the_task_name() -> None:
@@ -624,10 +624,10 @@ def test_requests_of_lost_taskflow_worker_wait_for_another() -> None:
 
 def test_forgotten_request_ignores_replies_rows_and_timers(bench: Bench) -> None:
     entry = bench.pending()
-    assert bench.tracker.unstarted() == [entry]
+    assert bench.tracker.requests.unstarted() == [entry]
     bench.tracker.forget(entry)
     assert not entry.live
-    assert (len(bench.tracker), entry.invocation.ticket) == (0, None)
+    assert (len(bench.tracker.requests), entry.invocation.ticket) == (0, None)
     assert bench.succeed(entry) == [fx.Acknowledge("receipt")]
     assert bench.tracker.on_unsent(entry, ValueError("x"), T0) == []
     assert bench.tracker.on_revoked(entry, True, T0) == []
@@ -652,7 +652,7 @@ def test_close_fails_all_requests_until_reopen(bench: Bench) -> None:
     bench.submit(kind=Rest)
     effects = bench.tracker.close("stopped")
     texts = failures(effects, exc.ExecutionFailure)
-    assert len(texts) == 4 and len(bench.tracker) == 0
+    assert len(texts) == 4 and len(bench.tracker.requests) == 0
     assert sum(isinstance(effect, fx.Drop) for effect in effects) == 2
     assert all("stopped" in text for text in texts)
     _, late = bench.submit()
@@ -664,18 +664,18 @@ def test_close_fails_all_requests_until_reopen(bench: Bench) -> None:
 def test_abandon_fails_only_requests_of_one_flow(bench: Bench) -> None:
     ours, theirs = bench.pending(flow_uuid="ours"), bench.pending(flow_uuid="theirs")
     running = bench.running(flow_uuid="ours")
-    assert bench.tracker.unstarted("ours") == [ours]
+    assert bench.tracker.requests.unstarted("ours") == [ours]
     texts = failures(bench.tracker.abandon("bye", "ours"), exc.ExecutionFailure)
     assert len(texts) == 2
     assert theirs.live and not ours.live and not running.live
-    assert len(bench.tracker) == 1
+    assert len(bench.tracker.requests) == 1
     bench.pending()
 
 
 def test_request_without_outcome_is_not_retired(bench: Bench) -> None:
     entry = bench.pending()
     assert bench.tracker.on_saved([entry.invocation]) == []
-    assert len(bench.tracker) == 1
+    assert len(bench.tracker.requests) == 1
 
 
 def _failure_body() -> dict[str, Any]:

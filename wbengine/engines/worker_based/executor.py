@@ -309,7 +309,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def withdraw(self, flow: str | None = None) -> list[invocation.Invocation]:
         """Withdraw requests (of one flow) that no worker has started."""
         with self._requests.lock:
-            unstarted = self._tracker.unstarted(flow)
+            unstarted = self._tracker.requests.unstarted(flow)
             # Inherited requests remain: the next run searches for them too.
             inherited_ids = {
                 tracked.id for tracked in unstarted if self._tracker.is_inherited(tracked)
@@ -338,7 +338,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         """Wait until all submitted requests (of one flow) end or are forgotten."""
         ended: queue.SimpleQueue[None] = queue.SimpleQueue()
         with self._requests.lock:
-            unfinished = self._tracker.unfinished(flow)
+            unfinished = self._tracker.requests.unfinished(flow)
             for tracked in unfinished:
                 tracked.done = _CountedDone(tracked.done, ended)
         for _ in unfinished:
@@ -355,7 +355,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def disown(self, flow: str | None = None) -> None:
         """Forget all requests (of one flow), without reports and without changes elsewhere."""
         with self._requests.lock:
-            forgotten = self._tracker.unfinished(flow)
+            forgotten = self._tracker.requests.unfinished(flow)
             self._tracker.disown(flow)
             self._guards.disowned = flow is None
             _release_waiters(forgotten)

@@ -155,7 +155,7 @@ class Administration:
         wall = SYSTEM.time() - SYSTEM.monotonic()
         tracker = self._requests.tracker
         with self._requests.lock:
-            descriptions = [*tracker.ended, *(e.described() for e in tracker.unfinished())]
+            descriptions = [*tracker.ended, *(e.described() for e in tracker.requests.unfinished())]
         return [
             dataclasses.replace(each, submitted=wall + (each.submitted or 0.0))
             for each in itertools.starmap(snapshots.RequestSnapshot, descriptions)

@@ -16,8 +16,8 @@ import contextlib
 import itertools
 import logging
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, Protocol
 
 from wbengine import exceptions as exc
@@ -46,6 +46,7 @@ from wbengine.engines.worker_based.requests.recovery import (
 from wbengine.engines.worker_based.requests.recovery_taskflow import TaskFlowRecovery
 from wbengine.engines.worker_based.requests.recovery_with_ledger import LedgerRecovery
 from wbengine.engines.worker_based.requests.recovery_without_ledger import InquiryRecovery
+from wbengine.engines.worker_based.requests.table import EarlyReplies, RequestTable
 from wbengine.engines.worker_based.requests.tracked import (
     CANCELLED,
     DUE,
@@ -79,9 +80,6 @@ STRAY_AFTER_SECONDS: Final = 10.0
 
 #: Number of completed requests for snapshots.
 MAX_ENDED: Final = 1000
-
-#: Maximum number of stored replies for requests that are not submitted yet.
-MAX_EARLY_REPLIES: Final = 10_000
 
 #: Seconds until a message without a queue is published again.
 REPUBLISH_PAUSE_SECONDS: Final = 1.0
@@ -138,8 +136,8 @@ class RequestTracker:
         self._options = options
         self._wall = wall
         self._closed: str | None = None
-        self._requests: dict[str, TrackedRequest] = {}
-        self._flows: dict[str, dict[str, TrackedRequest]] = {}
+        #: All requests, by id and by flow.
+        self.requests = RequestTable()
         self._order = itertools.count(1)
         # Each request is in at most one of these indexes.
         self._waiting = tracking.RequestIndex()  # By task class.
@@ -155,7 +153,7 @@ class RequestTracker:
         self._inquiries = Inquiries()
         # Whether replies may arrive before their requests are submitted, and such replies.
         self._inherits = False
-        self._early_replies: OrderedDict[str, tuple[Reply, Any]] = OrderedDict()
+        self._early_replies = EarlyReplies()
         # By the uuid of the flow: see `expect`.
         self._origins: dict[str, str | None] = {}
         # Workers that announced their end, latest last.
@@ -169,9 +167,6 @@ class RequestTracker:
         self.ignored: Counter[str] = Counter()
         #: The last completed requests, as `described`.
         self.ended: deque[tuple[Any, ...]] = deque(maxlen=MAX_ENDED)
-
-    def __len__(self) -> int:
-        return len(self._requests)
 
     def use_ledger(self, digest: str | None) -> None:
         """Set the ledger of all further requests, and the rules for uncertain requests."""
@@ -216,15 +211,8 @@ class RequestTracker:
         self, call: invocation.Invocation, done: invocation.Done, now: float
     ) -> TrackedRequest:
         tracked = TrackedRequest(call, done, self._timeout, now)
-        if tracked.id in self._requests:
-            raise exc.Duplicate(f"request {tracked!r} is already tracked")
+        self.requests.add(tracked)
         call.ticket = tracked
-        self._requests[tracked.id] = tracked
-        flow = self._flows.get(tracked.flow)
-        if flow is None:
-            self._flows[tracked.flow] = {tracked.id: tracked}
-        else:
-            flow[tracked.id] = tracked
         return tracked
 
     def _route(self, tracked: TrackedRequest, now: float) -> list[Effect]:
@@ -347,7 +335,7 @@ class RequestTracker:
             self.ignored["misaddressed"] += 1
             LOG.warning("refused a reply to %.80r, which is not this engine", reply.to)
             return [fx.Acknowledge(receipt)]
-        tracked = self._requests.get(reply.request_id)
+        tracked = self.requests.get(reply.request_id)
         reason = tracked.refusal(reply) if tracked is not None else "unknown"
         if tracked is None or reason is not None:
             return self._on_dropped_reply(tracked, reason or "unknown", reply, receipt, now)
@@ -391,7 +379,8 @@ class RequestTracker:
             effects = self._on_report(tracked, reply, reply.inquiry_number, now)
             return [*effects, fx.Acknowledge(receipt)]
         if tracked is None and self._inherits and reply.state in pr.STOP_STATES:
-            return self._keep_early_reply(reply, receipt)
+            rejected = self._early_replies.keep(reply, receipt)
+            return [] if rejected is None else [fx.Acknowledge(rejected)]
         self.ignored[reason] += 1
         LOG.debug(
             "ignored %s for request %s (epoch %s, worker %s): %s",
@@ -418,18 +407,11 @@ class RequestTracker:
         event = ev.Denied(tracked, reply.worker) if number else ev.ClaimRefused(tracked)
         return self._report(event, now)
 
-    def _keep_early_reply(self, reply: Reply, receipt: Any) -> list[Effect]:
-        if reply.request_id in self._early_replies:
-            return [fx.Acknowledge(receipt)]
-        self._early_replies[reply.request_id] = reply, receipt
-        if len(self._early_replies) > MAX_EARLY_REPLIES:
-            return [fx.Acknowledge(self._early_replies.popitem(last=False)[1][1])]
-        return []
-
     def _accept_early_reply(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        if tracked.id not in self._early_replies:
+        early = self._early_replies.take(tracked.id)
+        if early is None:
             return []
-        reply, receipt = self._early_replies.pop(tracked.id)
+        reply, receipt = early
         if self.ledger is None:  # Any result of this attempt is valid.
             tracked.adopt(reply.epoch)
         return self.on_reply(reply, receipt, now)
@@ -515,25 +497,17 @@ class RequestTracker:
             tracked = call.ticket
             if not isinstance(tracked, TrackedRequest) or tracked.live:
                 continue
-            if tracked.id not in self._requests:
+            if self.requests.get(tracked.id) is not tracked:
                 continue
-            self._remove(tracked)
+            self.requests.remove(tracked)
             call.ticket = None
             if tracked.dispatched:
                 effects.append(fx.Drop(tracked.id))
             if tracked.receipt is not None:
                 effects.append(fx.Acknowledge(tracked.receipt))
                 tracked.receipt = None
-        self._timers.tidy(len(self._requests))
+        self._timers.tidy(len(self.requests))
         return effects
-
-    def _remove(self, tracked: TrackedRequest) -> None:
-        flow = tracked.flow
-        del self._requests[tracked.id]
-        row = self._flows[flow]
-        del row[tracked.id]
-        if not row:
-            del self._flows[flow]
 
     # Time.
 
@@ -660,7 +634,7 @@ class RequestTracker:
 
     def disown(self, flow: str | None = None) -> None:
         """Forget all requests (of one flow) without a result: another engine continues the flow."""
-        for tracked in self._all_of(flow):
+        for tracked in self.requests.of_flow(flow):
             self.forget(tracked)
         if flow is None:
             self._early_replies.clear()
@@ -824,7 +798,7 @@ class RequestTracker:
             case dc.Republish():
                 return self._dispatch(tracked, now)
             case dc.AcceptStored(_, reply):
-                _, receipt = self._early_replies.pop(tracked.id, (None, None))
+                _, receipt = self._early_replies.take(tracked.id) or (None, None)
                 return self.on_reply(reply, receipt, now, stored=True)
             case dc.AcceptEarly():
                 return self._accept_early_reply(tracked, now)
@@ -962,31 +936,16 @@ class RequestTracker:
         named = [(tracked.id, tracked.number) for tracked in requests]
         return [fx.Cancel(order) for order in worker_commands.cancellations(named, to)]
 
-    def unfinished(self, flow: str | None = None) -> list[TrackedRequest]:
-        return [tracked for tracked in self._all_of(flow) if tracked.live]
-
-    def unstarted(self, flow: str | None = None) -> list[TrackedRequest]:
-        """Return the requests (of one flow, by its uuid) that no worker is known to have started.
-
-        Dispatched requests must be revoked before they are forgotten, except inherited ones
-        (`is_inherited`), which are still unchanged.
-        """
-        return [tracked for tracked in self.unfinished(flow) if tracked.state in pr.WAITING_STATES]
-
     def is_inherited(self, tracked: TrackedRequest) -> bool:
         return tracked.index is self._inherited
-
-    def _all_of(self, flow: str | None) -> Iterator[TrackedRequest]:
-        requests = self._requests if flow is None else self._flows.get(flow, {})
-        return iter(list(requests.values()))
 
     def forget(self, tracked: TrackedRequest) -> None:
         tracked.leave_index()
         tracked.queue = None
         tracked.epoch = WITHDRAWN
         tracked.invocation.ticket = None
-        self._remove(tracked)
-        self._timers.tidy(len(self._requests))
+        self.requests.remove(tracked)
+        self._timers.tidy(len(self.requests))
 
     def close(self, reason: str, kept_flows: Collection[str] = ()) -> list[Effect]:
         """Settle all remaining requests as failed, and all later ones."""
@@ -1001,7 +960,7 @@ class RequestTracker:
         The rows of the flows in `kept_flows` are kept for the next run, because their failures may
         not be saved.
         """
-        live = self.unfinished(flow)
+        live = self.requests.unfinished(flow)
         effects = [effect for tracked in live for effect in self._settle_abandoned(tracked, reason)]
         for tracked in live:
             if tracked.invocation.flow_uuid in kept_flows:
