@@ -33,6 +33,20 @@ def test_failed_run_shows_frames_of_user_and_next_command(engine: str, shop: Sho
     assert "/wbengine/invocation.py" in whole and USER_FRAME.search(whole)
 
 
+def test_retry_with_another_broker_names_the_broker_of_the_previous_run(shop: Shop) -> None:
+    with shop.worker():
+        shop.run(f"flow run :fails --flow-id {UUID} --engine workers", columns=120)
+        same = shop.run(f"flow retry {UUID}", columns=200)
+    assert "another broker" not in same.scrollback
+    first = shop.environment["WBENGINE_URL"]
+    shop.environment["WBENGINE_URL"] = f"filesystem://{shop.folder}/other"
+    with shop.worker():
+        retry = shop.run(f"flow retry {UUID}", columns=250)
+    advice = f"to use it: wbengine --broker {first} flow retry {UUID}"
+    assert f"the previous run used another broker; {advice}" in retry.scrollback
+    assert "failed: print: ValueError: out of paper" in retry.scrollback
+
+
 def test_run_with_traceback_shows_all_frames(shop: Shop) -> None:
     with shop.terminal("flow run :fails --traceback", columns=120, checked=False) as run:
         run.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -163,6 +164,12 @@ def _perform(
             )
         arguments = {"reason": reason} if operation == "revert" else {}
         loaded_engine = _engine(context, backend, operation, row.uuid, engine, **arguments)
+        previous = getattr(loaded_engine, "previous_broker", None)
+        if previous is not None and engine is None:
+            context.printer.note(
+                f"the previous run used another broker; to use it: wbengine --broker"
+                f" {shlex.quote(previous)} flow {operation} {row.uuid}"
+            )
         run = engine_run.Running(
             context=context,
             backend=backend,

@@ -140,6 +140,14 @@ class WorkerBasedActionEngine(Engine):
         shared = self.options.get("executor")
         return super().executor if shared is None else shared
 
+    @property
+    def previous_broker(self) -> str | None:
+        """The address of the broker of the previous run, if this run uses another one.
+
+        It contains no password.
+        """
+        return self._earlier_runs.other_broker()
+
     def _make_executor(self) -> Any:
         options = self.options
         shared = options.get("executor")

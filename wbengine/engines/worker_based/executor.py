@@ -151,6 +151,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         return self._finder
 
     @property
+    def broker(self) -> str:
+        """The address of the broker, without passwords and options."""
+        return self._proxy.target.shown
+
+    @property
     def is_blocked(self) -> bool:
         """Whether the broker accepts no messages because of a memory or disk alarm."""
         return self._proxy.is_blocked

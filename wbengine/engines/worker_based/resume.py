@@ -1,4 +1,4 @@
-"""The record of a flow's earlier runs on workers: the executor's name and the ledgers.
+"""The record of a flow's earlier runs on workers: the executor's name, the ledgers, the broker.
 
 It is stored in the `meta` of the flow before the first request is published. The next run uses it
 to find requests in progress.
@@ -18,6 +18,7 @@ KEY: Final = "worker_based"
 
 _EXECUTOR: Final = "executor"
 _LEDGERS: Final = "ledgers"
+_BROKER: Final = "broker"
 
 _RUNNING_STATES: Final = (states.RUNNING, states.REVERTING)
 _REVERTED_STATES: Final = (states.REVERTED, states.REVERT_FAILURE)
@@ -45,6 +46,11 @@ class EarlierRuns:
         record = self._storage.flow_meta.get(KEY)
         return record if isinstance(record, dict) else None
 
+    def other_broker(self) -> str | None:
+        """Return the address of the broker of the previous run, if this run uses another one."""
+        address = (self._stored_record() or {}).get(_BROKER)
+        return address if isinstance(address, str) and address != self._executor.broker else None
+
     def take_name(self) -> None:
         """Name the executor like the previous one. Call this before the executor starts."""
         record = self._stored_record()
@@ -64,7 +70,8 @@ class EarlierRuns:
         name = (record or {}).get(_EXECUTOR)
         if self._own and executor.inheritable:
             name = executor.uuid
-        self._store({_EXECUTOR: name, _LEDGERS: {**used, **self._present_ledger()}})
+        ledgers = {**used, **self._present_ledger()}
+        self._store({_EXECUTOR: name, _LEDGERS: ledgers, _BROKER: executor.broker})
         if record is not None:
             executor.sweep(ended(self._storage.flow_detail))
 
