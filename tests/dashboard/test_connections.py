@@ -249,10 +249,10 @@ def test_unauthenticated_client_that_does_not_read_is_disconnected(tmp_path: Pat
         assert site.port is not None
         site.seconds("/livez")
         before = site.descriptors
-        for _ in range(10):
+        for _ in range(3):
             stranger = end.enter_context(socket.create_connection(("127.0.0.1", site.port)))
             stranger.sendall(request("/static/dashboard.js") * 1000)
-        until(lambda: site.descriptors >= before + 10)
+        until(lambda: site.descriptors >= before + 3)
         until(lambda: site.descriptors <= before)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.owned_flows import as_left_by_dead_engine
+from tests.seams.scheduling import load_at
 from tests.support import engine_threads, paused_tasks
 from tests.support.held_tasks import HeldTasks
 from tests.support.paused_tasks import RELEASED, STARTED, Charge, Item, Ship, Slow
@@ -182,6 +183,7 @@ def test_serial_batch_stops_between_two_tasks(store: base.Backend) -> None:
     time.sleep(0.5)
     assert len(STARTED) == count, "nothing starts during the pause"
     assert count < 60 and time.monotonic() - began < 30
+    RELEASED.set()
     operations.resume_tasks(store, f"{TYPES}Slow")
     assert run.end() == states.SUCCESS
     assert len(STARTED) == 60
@@ -196,6 +198,7 @@ def test_retry_controller_behind_paused_tasks_of_batch_runs(store: base.Backend)
     operations.pause_tasks(store, f"{TYPES}Slow")
     until(lambda: "ship" in STARTED)
     assert len(STARTED) < 31
+    RELEASED.set()
     operations.resume_tasks(store, f"{TYPES}Slow")
     assert run.end() == states.SUCCESS
     assert len(STARTED) == 31
@@ -281,12 +284,6 @@ def pause_until(store: base.Backend, name: str, seconds: float) -> float:
     return pause.until
 
 
-def load_at(clock: _clock.Clock, flow: Any, store: base.Backend, /, **options: Any) -> Any:
-    engine = engines.load(flow, backend=store, **options)
-    engine._clock = clock
-    return engine
-
-
 def start_times(engine: Any) -> dict[str, float]:
     """Return the times at which tasks begin, which the run fills in, by name."""
     times: dict[str, float] = {}
@@ -307,7 +304,7 @@ def test_each_type_starts_at_the_end_of_its_own_pause(
         "ship": pause_until(store, "Ship", ship),
     }
     flow = unordered_flow.Flow("f").add(Charge("charge"), Ship("ship"))
-    engine = load_at(_clock.ManualClock(time.time()), flow, store)
+    engine = load_at(_clock.ManualClock(time.time()), flow, backend=store)
     times = start_times(engine)
     engine.run(deadline=10_000)
     assert times == pytest.approx(ends, abs=0.01)
@@ -317,7 +314,7 @@ def test_task_starts_when_the_last_of_its_pauses_ends(store: base.Backend) -> No
     pause_until(store, "Char*", 1000)
     end = pause_until(store, "Charge", 3000)
     pause_until(store, "*arge", 2000)
-    engine = load_at(_clock.ManualClock(time.time()), Charge("charge"), store)
+    engine = load_at(_clock.ManualClock(time.time()), Charge("charge"), backend=store)
     times = start_times(engine)
     engine.run(deadline=10_000)
     assert times == {"charge": pytest.approx(end, abs=0.01)}
@@ -333,7 +330,7 @@ def test_item_waits_for_the_later_of_pause_and_eta(
     began = time.time()
     clock = _clock.ManualClock(began)
     flow = linear_flow.Flow("f").add(task.Map(item, over="numbers", item="item"))
-    load_at(clock, flow, store, store={"numbers": [1, 2]}).run(deadline=10_000)
+    load_at(clock, flow, backend=store, store={"numbers": [1, 2]}).run(deadline=10_000)
     assert STARTED == ["item 1", "item 2"]
     assert clock.time() == pytest.approx(began + 3000, abs=10)
 
@@ -346,7 +343,7 @@ def test_tasks_released_by_pause_wait_for_permits(store: base.Backend) -> None:
     pause_until(store, "Charge", 1000)
     clock = _clock.ManualClock(time.time())
     flow = unordered_flow.Flow("f").add(*tasks)
-    engine = load_at(clock, flow, store, engine="parallel", executor=executor)
+    engine = load_at(clock, flow, backend=store, engine="parallel", executor=executor)
     run = engine_threads.Running(engine)
     run.start()
     until(lambda: executor.batches)
@@ -388,7 +385,7 @@ def test_failure_reverts_flow_whose_other_tasks_are_paused(store: base.Backend) 
         task.Map(Item(), over="numbers", item="item"),
         linear_flow.Flow("fails").add(Ship("ship"), Fails()),
     )
-    engine = load_at(clock, flow, store, store={"numbers": [1, 2]})
+    engine = load_at(clock, flow, backend=store, store={"numbers": [1, 2]})
     with pytest.raises(LookupError):
         engine.run(deadline=10_000)
     assert engine.storage.get_flow_state() == states.REVERTED
@@ -399,7 +396,7 @@ def test_suspended_map_of_paused_type_resumes_with_all_items(store: base.Backend
     pause_until(store, "Item", 1000)
     clock = _clock.ManualClock(time.time())
     flow = linear_flow.Flow("f").add(task.Map(Item(), over="numbers", item="item"))
-    engine = load_at(clock, flow, store, store={"numbers": [1, 2]})
+    engine = load_at(clock, flow, backend=store, store={"numbers": [1, 2]})
     for state in engine.run_iter(timeout=10):
         if state == states.WAITING and engine.paused_tasks():
             engine.suspend()
@@ -420,7 +417,7 @@ def test_large_map_creates_only_some_items_during_pause(store: base.Backend) -> 
         ),
     )
     values = {"numbers": list(range(count)), "few": [1]}
-    engine = load_at(_clock.ManualClock(time.time()), flow, store, store=values)
+    engine = load_at(_clock.ManualClock(time.time()), flow, backend=store, store=values)
     paused: list[int] = []
     for state in engine.run_iter(timeout=10, deadline=10_000):
         if state == states.WAITING and engine.storage.get_atom_state("small") == states.SUCCESS:
