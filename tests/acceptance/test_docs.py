@@ -101,36 +101,28 @@ def test_code_blocks_of_page_run_and_print_shown_output(
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("suffix", "text", "words"),
     [
-        ("See::\n\n    run()\n", "literal block"),
-        (".. code:: python\n\n   run()\n", "none of python"),
-        (".. code-block:: bash\n\n   ls\n", "bash is none of"),
-        (".. code-block::\n\n   ls\n", "none of"),
-        (">>> 1\n1\n", "interpreter session"),
-        (".. code-block:: output\n\n   1\n", "does not follow"),
-        (".. code-block:: python\n\n   1\n\nx\n\n.. code-block:: output\n\n   1\n", "not follow"),
+        ("rst", "See::\n\n    run()\n", "literal block"),
+        ("rst", ".. code:: python\n\n   run()\n", "none of python"),
+        ("rst", ".. code-block:: bash\n\n   ls\n", "bash is none of"),
+        ("rst", ".. code-block::\n\n   ls\n", "none of"),
+        ("rst", ">>> 1\n1\n", "interpreter session"),
+        ("rst", ".. code-block:: output\n\n   1\n", "does not follow"),
+        (
+            "rst",
+            ".. code-block:: python\n\n   1\n\nx\n\n.. code-block:: output\n\n   1\n",
+            "not follow",
+        ),
+        ("md", "See:\n\n    run()\n", "indented"),
+        ("md", "```\nrun()\n```\n", "a fence is none of"),
+        ("md", "```bash\nls\n```\n", "bash is none of"),
+        ("md", "```output\n1\n```\n", "does not follow"),
+        ("md", "```python\n1\n```\nx\n```output\n1\n```\n", "not follow"),
     ],
 )
-def test_untested_block_in_rst_is_refused(text: str, words: str, tmp_path: Path) -> None:
-    page = tmp_path / "page.rst"
-    page.write_text(text, encoding="utf-8")
-    with pytest.raises(pages.BlockError, match=words):
-        pages.blocks(page)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("See:\n\n    run()\n", "indented"),
-        ("```\nrun()\n```\n", "a fence is none of"),
-        ("```bash\nls\n```\n", "bash is none of"),
-        ("```output\n1\n```\n", "does not follow"),
-        ("```python\n1\n```\nx\n```output\n1\n```\n", "not follow"),
-    ],
-)
-def test_untested_block_in_markdown_is_refused(text: str, words: str, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
+def test_untested_block_is_refused(suffix: str, text: str, words: str, tmp_path: Path) -> None:
+    page = tmp_path / f"page.{suffix}"
     page.write_text(text, encoding="utf-8")
     with pytest.raises(pages.BlockError, match=words):
         pages.blocks(page)

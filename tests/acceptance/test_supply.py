@@ -7,8 +7,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support import fresh
 from tests.support.workers import REPOSITORY
 from tools import _supply
 
@@ -152,14 +151,8 @@ class Checkout:
             f" 'install', '-q', '--dry-run', '--no-index', '--find-links', {str(self._index)!r}]))"
         )
         base = {name: value for name, value in os.environ.items() if name != "CI"}
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=self._tools,
-            env={**base, "PIP_CONFIG_FILE": os.devnull, **variables},
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
+        environment = {**base, "PIP_CONFIG_FILE": os.devnull, **variables}
+        done = fresh.run(program, code=None, cwd=self._tools, env=environment)
         return done.returncode, done.stdout.strip(), done.stderr
 
 

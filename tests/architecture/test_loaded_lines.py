@@ -7,11 +7,11 @@ import io
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import tokenize
 
 import pytest
+
+from tests.support import fresh
 
 from . import imports
 
@@ -79,15 +79,7 @@ def run(folder: pathlib.Path, *arguments: str) -> tuple[str, int]:
         "XDG_CONFIG_HOME": str(folder),
         "PYTHONPATH": os.pathsep.join([str(imports.ROOT), str(folder)]),
     }
-    process = subprocess.run(
-        [sys.executable, "-c", SCRIPT, "files.json", *arguments],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert process.returncode == 0, process.stderr
+    process = fresh.run(SCRIPT, "files.json", *arguments, cwd=folder, env=variables)
     files = json.loads((folder / "files.json").read_text())
     return process.stdout, sum(
         code_lines(pathlib.Path(file).read_text(encoding="utf-8")) for file in files

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests.support import fresh
 
 FORBIDDEN = (
     "networkx",
@@ -38,11 +38,7 @@ json.dump(sorted(sys.modules), sys.stdout)
 
 def loaded_by(*arguments: str, script: str = SCRIPT) -> list[str]:
     """Return the modules that a new process has imported at the end of a script."""
-    process = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60
-    )
-    assert process.returncode == 0, process.stderr
-    names: list[str] = json.loads(process.stdout)
+    names: list[str] = json.loads(fresh.run(script, *arguments).stdout)
     return names
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import importlib.util
 import pickle
-import subprocess
 import sys
 from types import SimpleNamespace as Space
 from typing import Any
@@ -14,6 +13,7 @@ import celery
 import kombu
 import pytest
 
+from tests.support import fresh
 from wbengine import exceptions
 from wbengine.interop.celery import CeleryTask, publisher, results
 from wbengine.interop.celery.protocol import Result
@@ -228,5 +228,4 @@ def test_celery_task_does_not_import_celery() -> None:
         f"CeleryTask('t', {URL!r}, result_backend='redis://x');"
         "print([name for name in ('celery', 'redis') if name in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    assert fresh.run(text).stdout.strip() == "[]"

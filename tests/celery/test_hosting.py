@@ -16,7 +16,7 @@ import pytest
 from tests.celery import peers
 from tests.celery.conftest import Bed, Ours
 from tests.celery.journal import lines
-from tests.support import brokers, sample_tasks, workers
+from tests.support import brokers, fresh, sample_tasks, workers
 from tests.support.brokers import Place
 from tests.support.workers import until
 from wbengine import engines
@@ -266,16 +266,12 @@ def test_unreachable_celery_broker_is_reported(tmp_path: Path) -> None:
 
 
 def test_missing_celery_package_is_reported() -> None:
-    code = (
+    script = (
         "import sys; sys.modules['celery'] = None; from wbengine import worker;"
         " sys.exit(worker.main(sys.argv[1:]))"
     )
     words = "--tasks", "tests.support.sample_tasks", "--celery-queue", "q"
-    completed = subprocess.run(
-        [sys.executable, "-c", code, *words],
-        cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100, env={**os.environ},
-    )  # fmt: skip
-    assert completed.returncode == 2
+    completed = fresh.run(script, *words, code=2)
     assert re.search(r"--celery-queue needs Celery: .*pip install .*\[celery\]'", completed.stderr)
 
 

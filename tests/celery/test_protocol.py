@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-import subprocess
-import sys
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -17,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.celery import random_messages
 from tests.celery.apps import ours
+from tests.support import fresh
 from wbengine import exceptions, limits, running, task
 from wbengine.engines.worker_based import endpoint
 from wbengine.interop.celery import protocol as codec
@@ -444,5 +443,4 @@ def test_celery_is_not_imported() -> None:
     names = "protocol", "events", "serializers", "task", "publisher", "results"
     text = "import sys\n" + "".join(f"import wbengine.interop.celery.{n}\n" for n in names)
     text += "print([n for n in sys.modules if n.partition('.')[0] == 'celery'])"
-    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    assert fresh.run(text).stdout.strip() == "[]"

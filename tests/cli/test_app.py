@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.commands import ALL, UNKNOWN
 from tests.cli.conftest import Command
+from tests.support import fresh
 from tests.support import worker_tasks as tasks
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, task
@@ -33,11 +34,7 @@ def loaded(*words: str) -> set[str]:
         "import sys; from wbengine.cli import app; code = app.main(sys.argv[1:]);"
         "print(*sys.modules, file=sys.stderr); sys.exit(code)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=60
-    )
-    assert ended.returncode == 0, ended.stderr
-    return set(ended.stderr.split())
+    return set(fresh.run(script, *words).stderr.split())
 
 
 @pytest.mark.parametrize("words", [("--help",), ("--version",), ("flow", "--help")], ids=" ".join)

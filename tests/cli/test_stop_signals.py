@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.support import fresh
 
 _BEGIN = """
 import os, signal, sys, threading, time
@@ -75,7 +74,5 @@ print("ended", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, signal.set_wa
     ids=["another thread", "twice", "forked"],
 )
 def test_signals_are_handled_whatever_the_main_thread_does(program: str, message: str) -> None:
-    completed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (completed.returncode, completed.stdout, completed.stderr) == (0, message, "")
+    completed = fresh.run(program)
+    assert (completed.stdout, completed.stderr) == (message, "")

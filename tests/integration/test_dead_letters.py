@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import brokers, workers
 from tests.support import fragile_tasks as tasks
+from tests.support.brokers import broker_url
 from tests.support.workers import until
 from wbengine import engines, transports
 from wbengine import exceptions as exc
@@ -36,12 +37,7 @@ Limited = Callable[[str, str, str], str]
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    kind: str = request.param
-    if kind == "memory":
-        return f"memory://{uuid.uuid4().hex}"
-    if kind == "filesystem":
-        return f"filesystem://{tmp_path / 'broker'}"
-    return str(request.getfixturevalue(f"{kind}_url"))
+    return broker_url(request.param, request, tmp_path)
 
 
 @contextlib.contextmanager

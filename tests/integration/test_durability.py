@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.owned_flows import Step, load_recording_engine, reload_engine, stored_flow
+from tests.seams.scheduling import load_at
 from tests.support import disks, map_tasks
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
@@ -487,8 +488,7 @@ def test_long_serial_iteration_is_written_in_several_batches() -> None:
         log: list[Any] = []
         wait = functools.partial(clock.advance, 0.1)
         flow = unordered_flow.Flow("f").add(*[Step(f"t{n:02}", wait) for n in range(30)])
-        engine: Any = engines.load(flow, backend=LoggingBackend(log), durability=durability)
-        engine._clock = clock
+        engine = load_at(clock, flow, backend=LoggingBackend(log), durability=durability)
         engine.prepare()
         log.clear()
         engine.run()

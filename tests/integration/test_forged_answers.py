@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import engine_threads, sample_tasks
+from tests.support.brokers import broker_url
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based import executor as executors
@@ -25,10 +26,9 @@ from wbengine.types.failure import Failure
 
 
 @pytest.fixture(params=["memory", "filesystem", "redis", "rabbitmq"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of a broker for one test."""
-    own = {"memory": f"memory://{tmp_path.name}", "filesystem": f"filesystem://{tmp_path}/broker"}
-    return own.get(request.param) or request.getfixturevalue(f"{request.param}_url")
+    return broker_url(request.param, request, tmp_path)
 
 
 @contextlib.contextmanager

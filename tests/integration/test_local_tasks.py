@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.cancelling import Log
 from tests.support import cancelled_tasks, sample_tasks
+from tests.support.brokers import broker_url
 from tests.support.engine_threads import Running
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, states, task
@@ -68,9 +69,7 @@ class FailsTwice(task.Task):
 @pytest.fixture(params=["memory", "filesystem"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of a broker for one test."""
-    if request.param == "memory":
-        return f"memory://{tmp_path.name}"
-    return f"filesystem://{tmp_path / 'broker'}"
+    return broker_url(request.param, request, tmp_path)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contract.flows import kinds
+from tests.seams.scheduling import set_clock
 from tests.support import map_tasks as tasks
 from tests.support.held_tasks import HeldTasks
 from tests.support.snapshots import Snapshots
@@ -594,7 +595,7 @@ def test_deadline_stops_map_and_reverts_finished_items(near: kinds.Kind, tmp_pat
 
     functor = task.FunctorTask(body, "b", revert=undo)
     engine = near.load(flow_of(fan(functor, max_in_flight=1)), store={"items": range(100)})
-    engine._clock = clock  # type: ignore[attr-defined]
+    set_clock(engine, clock)
     with pytest.raises(exceptions.DeadlineExceeded):
         engine.run(deadline=2.5)
     told = tasks.notes(tmp_path)

@@ -22,6 +22,7 @@ import pytest
 
 from tests.contract import records
 from tests.integration.owned_flows import Step, load_recording_engine, reload_engine, stored_flow
+from tests.support import fresh
 from tests.support.engine_threads import Gate, running
 from tests.support.waiting import until
 from wbengine import _crash, engines, exceptions, retry, states, task
@@ -258,9 +259,7 @@ def test_lease_of_dead_process_is_taken_over_at_once() -> None:
     backend = memory.MemoryBackend()
     engine = engines.load(line(Step("a")), backend=backend)
     program = "from wbengine.persistence import owners; print(owners.new())"
-    dead = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    dead = fresh.run(program).stdout.strip()
     with backend.get_connection() as connection:
         connection.acquire_lease(engine.storage.flow_uuid, dead, 1000)
     engine.run()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.seams.scheduling import load_at
 from wbengine import _clock, engines, exceptions, retry, states, task
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -287,12 +288,6 @@ def test_reset_of_failed_atoms_without_failure_has_no_effect() -> None:
 # -- waiting -------------------------------------------------------------------------------------
 
 
-def waiting(flow: Any, clock: _clock.Clock, **options: Any) -> Any:
-    engine = engines.load(flow, **options)
-    engine._clock = clock  # type: ignore[attr-defined]
-    return engine
-
-
 def record_changes(engine: base.Engine, clock: _clock.Clock) -> list[tuple[float, str, str]]:
     changes: list[tuple[float, str, str]] = []
     engine.atom_notifier.register(
@@ -308,7 +303,7 @@ def test_retry_waits_before_each_further_attempt() -> None:
     """RETRYING is reported once; the atoms are PENDING meanwhile."""
     clock = _clock.ManualClock(100.0)
     wait = retry.Backoff(5, 3, max_delay=20)
-    engine = waiting(LINE("f", retry.Times(4, "r", backoff=wait)).add(Noted("t", [], 3)), clock)
+    engine = load_at(clock, LINE("f", retry.Times(4, "r", backoff=wait)).add(Noted("t", [], 3)))
     changes = record_changes(engine, clock)
     engine.run()
     retries = [(at - 100, state) for at, name, state in changes if name == "r"]
@@ -326,7 +321,7 @@ def test_waiting_retry_does_not_delay_other_branches() -> None:
     clock = _clock.ManualClock()
     slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1))
     other = LINE("other").add(*[Noted(f"t{n}", log) for n in range(5)])
-    engine = waiting(unordered_flow.Flow("f").add(slow, other), clock)
+    engine = load_at(clock, unordered_flow.Flow("f").add(slow, other))
     changes = record_changes(engine, clock)
     engine.run()
     assert clock.monotonic() == 60
@@ -340,7 +335,7 @@ def test_thousand_retries_wait_concurrently_for_their_own_times() -> None:
     flow = unordered_flow.Flow("f")
     for n in range(1000):
         flow.add(LINE(f"f{n}", retry.Times(2, f"r{n}", backoff=n + 1)).add(Noted(f"t{n}", [], 1)))
-    engine = waiting(flow, clock)
+    engine = load_at(clock, flow)
     changes = record_changes(engine, clock)
     turns = sum(state == states.WAITING for state in engine.run_iter())
     assert clock.monotonic() == 1000
@@ -354,7 +349,7 @@ def test_retries_with_the_same_time_run_together() -> None:
     flow = unordered_flow.Flow("f")
     for n in range(5):
         flow.add(LINE(f"f{n}", retry.Times(2, f"r{n}", backoff=60)).add(Noted(f"t{n}", [], 1)))
-    engine = waiting(flow, clock)
+    engine = load_at(clock, flow)
     engine.run(deadline=1000)
     assert clock.monotonic() == 60
     assert engine.storage.get_flow_state() == states.SUCCESS
@@ -364,7 +359,7 @@ def test_numeric_backoff_is_constant_and_none_means_no_wait() -> None:
     for wanted, expected in ((7, 21), (0, 0), (None, 0)):
         clock = _clock.ManualClock()
         flow = LINE("f", retry.ForEach("abcd", "r", "x", backoff=wanted)).add(Noted("t", [], 3))
-        waiting(flow, clock).run()
+        load_at(clock, flow).run()
         assert clock.monotonic() == expected
 
 
@@ -387,7 +382,7 @@ def test_resumed_retry_waits_for_remaining_time() -> None:
             )
 
         with backends.backend("memory") as backend:
-            engine = waiting(flow(), clock, backend=backend)
+            engine = load_at(clock, flow(), backend=backend)
             suspend_in_wait(engine)
             storage = engine.storage
             assert storage.get_flow_state() == states.SUSPENDED
@@ -398,7 +393,7 @@ def test_resumed_retry_waits_for_remaining_time() -> None:
             if restored:
                 with backend.get_connection() as connection:
                     detail = connection.get_flow_details(storage.flow_uuid)
-                engine = waiting(flow(), clock, backend=backend, flow_detail=detail)
+                engine = load_at(clock, flow(), backend=backend, flow_detail=detail)
             changes = record_changes(engine, clock)
             engine.run()
             assert clock.monotonic() == 1060
@@ -414,7 +409,7 @@ def test_resumed_retry_waits_for_remaining_time() -> None:
 
 def test_resumed_retry_does_not_wait_if_its_time_has_passed() -> None:
     clock = _clock.ManualClock()
-    engine = waiting(LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)), clock)
+    engine = load_at(clock, LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)))
     suspend_in_wait(engine)
     clock.advance(3600)
     engine.run()
@@ -430,7 +425,7 @@ def test_wall_clock_set_back_does_not_prolong_wait() -> None:
             return 10_000 - 100 * self.monotonic()
 
     clock = Jumping()
-    waiting(LINE("f", retry.Times(3, "r", backoff=7)).add(Noted("t", [], 2)), clock).run()
+    load_at(clock, LINE("f", retry.Times(3, "r", backoff=7)).add(Noted("t", [], 2))).run()
     assert clock.monotonic() == 14
 
 
@@ -445,7 +440,7 @@ def test_failure_outside_cancels_wait_of_retry(answer: Any) -> None:
         LINE("other").add(*[Noted(f"t{n}", log) for n in range(4)], late),
     )
     outer = ScriptedRetry("outer", answer, log=log)
-    engine = waiting(LINE("f", outer).add(inner), clock)
+    engine = load_at(clock, LINE("f", outer).add(inner))
     changes = record_changes(engine, clock)
     if answer == AGAIN:
         engine.run()
@@ -470,7 +465,7 @@ def test_time_of_cancelled_wait_does_not_run_retry_again() -> None:
     others = [Noted(f"t{n}", log) for n in range(4)]
     other = LINE("other").add(*others, Noted("late", log, 1, LookupError), after)
     inner = unordered_flow.Flow("inner").add(slow, other)
-    engine = waiting(LINE("f", ScriptedRetry("outer", AGAIN)).add(inner), clock)
+    engine = load_at(clock, LINE("f", ScriptedRetry("outer", AGAIN)).add(inner))
     changes = record_changes(engine, clock)
     engine.run(deadline=1000)
     assert engine.storage.get_flow_state() == states.SUCCESS
@@ -495,7 +490,7 @@ def test_retry_with_cancelled_wait_waits_full_time_again() -> None:
             LINE("other").add(*[Noted(f"t{n}", log) for n in range(4)], Late("late", log, 1)),
         )
     )
-    engine = waiting(flow, clock)
+    engine = load_at(clock, flow)
     changes = record_changes(engine, clock)
     engine.run()
     waits = [at for at, name, state in changes if name == "r" and state == "RETRYING"]
@@ -505,7 +500,7 @@ def test_retry_with_cancelled_wait_waits_full_time_again() -> None:
 
 def test_reset_cancels_wait_of_retry() -> None:
     clock = _clock.ManualClock()
-    engine = waiting(LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)), clock)
+    engine = load_at(clock, LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)))
     suspend_in_wait(engine)
     engine.reset()
     assert RETRY_AT not in engine.storage.record("r").meta
@@ -541,7 +536,7 @@ def test_retry_waits_by_system_clock() -> None:
 def test_statistics_count_seconds_of_retry_delays_as_waiting() -> None:
     clock = _clock.ManualClock()
     flow = LINE("f", retry.Times(3, "r", backoff=60)).add(Noted("t", [], 2))
-    engine = waiting(flow, clock)
+    engine = load_at(clock, flow)
     engine.run()
     seconds = engine.statistics["seconds_per_state"]
     assert seconds.pop("waiting") == clock.monotonic() >= 120
@@ -551,7 +546,7 @@ def test_statistics_count_seconds_of_retry_delays_as_waiting() -> None:
 def test_run_iter_timeout_yields_while_retry_waits() -> None:
     """`timeout` limits each single wait, including this one."""
     clock = _clock.ManualClock()
-    engine = waiting(LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("t", [], 1)), clock)
+    engine = load_at(clock, LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("t", [], 1)))
     waits = sum(state == states.WAITING for state in engine.run_iter(timeout=10))
     assert clock.monotonic() == 60
     assert 6 <= waits < 15
@@ -570,7 +565,7 @@ def test_failed_reversion_ends_flow_while_retry_waits() -> None:
             Noted("t1", []), Stuck("s", []), Noted("late", [], 1, LookupError)
         ),
     )
-    engine = waiting(flow, clock)
+    engine = load_at(clock, flow)
     with pytest.raises(OSError, match="stuck"):
         engine.run()
     assert clock.monotonic() == 0
@@ -584,7 +579,7 @@ def test_backoff_of_task_is_applied_and_survives_suspension() -> None:
     clock = _clock.ManualClock()
     again = Noted("bad", [], 2)
     again.retries, again.backoff = 2, retry.Backoff(60, multiplier=2)
-    engine = waiting(LINE("f").add(again), clock)
+    engine = load_at(clock, LINE("f").add(again))
     suspend_in_wait(engine, "bad_retry")
     engine.run()
     assert clock.monotonic() == 180

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.integration.engine_kinds import engine_options
+from tests.seams.scheduling import set_clock
 from tests.support import engine_threads
 from tests.support import sample_tasks as samples
 from tests.support.workers import until
@@ -65,7 +66,7 @@ class ClockTask(task.Task):
 def load(flow: Any, clock: _clock.Clock | None = None, **options: Any) -> Any:
     engine = engines.load(flow, **options)
     if clock is not None:
-        engine._clock = clock  # type: ignore[attr-defined]
+        set_clock(engine, clock)
     return engine
 
 

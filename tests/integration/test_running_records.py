@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.owned_flows import stored_atoms
+from tests.seams.scheduling import load_at
 from tests.support import workers
 from tests.support.engine_threads import running
 from wbengine import _clock, engines, task
@@ -125,8 +126,7 @@ def test_progress_is_written_about_once_per_second() -> None:
             return clock.monotonic() > 2.5
 
         flow = linear_flow.Flow("f").add(Tells("a", seen))
-        engine: Any = engines.load(flow, backend=backend, durability=durability)
-        engine._clock = clock
+        engine = load_at(clock, flow, backend=backend, durability=durability)
         engine.prepare()
         before = len(backend.writes)
         engine.run()

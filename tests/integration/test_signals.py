@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.engine_kinds import engine_options
+from tests.seams.scheduling import load_at, set_clock
 from tests.support import engine_threads
 from tests.support.fresh import process
 from tests.support.held_tasks import HeldTasks
@@ -203,18 +204,12 @@ def test_signal_from_another_process_is_received_by_polling(
 # -- timeouts
 
 
-def at(clock: _clock.Clock, flow: Any, **options: Any) -> Any:
-    engine = engines.load(flow, **options)
-    engine._clock = clock  # type: ignore[attr-defined]
-    return engine
-
-
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
 def test_wait_for_signal_times_out_and_flow_is_reverted(
     kind: str, backend: base.Backend | None
 ) -> None:
     clock = _clock.ManualClock(1000.0)
-    engine = at(clock, line(timeout=3600), backend=backend, engine=kind)
+    engine = load_at(clock, line(timeout=3600), backend=backend, engine=kind)
     with pytest.raises(exceptions.SignalTimeout, match="waited 3600 s for signal 'approved'"):
         engine.run()
     assert clock.time() == pytest.approx(4600.0)
@@ -225,14 +220,14 @@ def test_signal_timeout_counts_from_first_start_across_suspension(store: base.Ba
     """Time of suspension counts too, whichever engine resumes the flow."""
     clock = _clock.ManualClock(1000.0)
     flow = line(timeout=3600)
-    engine = at(clock, flow, backend=store)
+    engine = load_at(clock, flow, backend=store)
     for state in engine.run_iter(timeout=1):
         if state == states.WAITING and clock.time() >= 1100:
             engine.suspend()
     assert engine.storage.get_flow_state() == states.SUSPENDED
     clock.advance(3000 - (clock.time() - 1000))
     later = resume_engine(engine, flow, store)
-    later._clock = clock
+    set_clock(later, clock)
     with pytest.raises(exceptions.SignalTimeout):
         later.run()
     assert clock.time() == pytest.approx(4600.0)
@@ -241,7 +236,7 @@ def test_signal_timeout_counts_from_first_start_across_suspension(store: base.Ba
 @pytest.mark.parametrize("park_after", [10, 100])
 def test_flow_is_parked_only_if_timeout_is_far_away(park_after: float, store: base.Backend) -> None:
     clock = _clock.ManualClock()
-    engine = at(clock, line(timeout=50), backend=store)
+    engine = load_at(clock, line(timeout=50), backend=store)
     engine.park_after = park_after
     if park_after < 50:
         engine.run()
@@ -255,7 +250,7 @@ def test_flow_is_parked_only_if_timeout_is_far_away(park_after: float, store: ba
 
 def test_reset_restarts_signal_timeout(store: base.Backend) -> None:
     clock = _clock.ManualClock(1000.0)
-    engine = at(clock, line(timeout=3600), backend=store)
+    engine = load_at(clock, line(timeout=3600), backend=store)
     for state in engine.run_iter(timeout=1):
         if state == states.WAITING and clock.time() >= 1100:
             engine.suspend()
@@ -273,7 +268,7 @@ def test_changed_wall_clock_does_not_change_signal_timeout() -> None:
 
     clock = Jumping()
     with pytest.raises(exceptions.SignalTimeout):
-        at(clock, line(timeout=60)).run()
+        load_at(clock, line(timeout=60)).run()
     assert clock.monotonic() == pytest.approx(60)
 
 
@@ -288,7 +283,7 @@ def test_retried_wait_for_signal_has_full_timeout_per_attempt(
         flow = LINE("f").add(waits)
     else:
         flow = LINE("f").add(LINE("tried", retry.Times(3)).add(Step("s"), waits))
-    engine = at(clock, flow, backend=backend)
+    engine = load_at(clock, flow, backend=backend)
     with pytest.raises(exceptions.SignalTimeout):
         engine.run()
     assert clock.time() == pytest.approx(300)
@@ -313,7 +308,7 @@ def test_each_wait_for_signal_ends_at_its_own_timeout() -> None:
     clock = _clock.ManualClock()
     short, long = task.WaitFor("a", timeout=10), task.WaitFor("b", timeout=95)
     short.retries = 50
-    engine = at(clock, unordered_flow.Flow("f").add(short, long))
+    engine = load_at(clock, unordered_flow.Flow("f").add(short, long))
     with pytest.raises(exceptions.SignalTimeout, match="waited 95 s for signal 'b'"):
         engine.run(deadline=1000)
     assert clock.time() == pytest.approx(95)
@@ -326,7 +321,7 @@ def test_retried_wait_does_not_end_at_timeout_of_earlier_attempt(kind: str) -> N
         approval(timeout=50), FailsOnce("fails", clock)
     )
     options = {"executor": HeldTasks()} if kind == "parallel" else {}
-    engine = at(clock, tried, engine=kind, **options)
+    engine = load_at(clock, tried, engine=kind, **options)
     with pytest.raises(exceptions.SignalTimeout):
         engine.run(deadline=1000)
     assert clock.time() == pytest.approx(70)
@@ -336,7 +331,7 @@ def test_failure_in_one_flow_does_not_end_wait_of_another() -> None:
     clock = _clock.ManualClock()
     tried = unordered_flow.Flow("tried", retry.Times(2)).add(approval(), FailsOnce("fails", clock))
     flow = unordered_flow.Flow("f").add(tried, task.WaitFor("b", name="other"))
-    engine = at(clock, flow, engine="parallel", executor=HeldTasks())
+    engine = load_at(clock, flow, engine="parallel", executor=HeldTasks())
     signals = ["approved", "b"]
     for state in engine.run_iter(timeout=10, deadline=1000):
         if state == states.WAITING and clock.time() >= 30 and signals:
@@ -353,7 +348,7 @@ def test_waits_for_signal_and_eta_end_together(how: str) -> None:
     flow = unordered_flow.Flow("f").add(delayed, approval())
     if how == "failure":
         flow.add(Spoils("spoils"))
-    engine = at(clock, flow, engine="parallel", executor=HeldTasks())
+    engine = load_at(clock, flow, engine="parallel", executor=HeldTasks())
     with contextlib.suppress(LookupError):
         for state in engine.run_iter(timeout=10, deadline=1000):
             if state == states.WAITING and clock.time() == 20:
@@ -370,7 +365,7 @@ def test_waits_for_signal_and_eta_end_together(how: str) -> None:
 def test_signal_ends_all_waits_for_it() -> None:
     flow = unordered_flow.Flow("f").add(*(task.WaitFor("s", name=f"w{n}") for n in range(3)))
     clock = _clock.ManualClock()
-    engine = at(clock, flow)
+    engine = load_at(clock, flow)
     signals = ["s"]
     for state in engine.run_iter(timeout=10, deadline=1000):
         if state == states.WAITING and clock.time() >= 30 and signals:
@@ -381,7 +376,7 @@ def test_signal_ends_all_waits_for_it() -> None:
 def test_signal_read_from_store_when_wait_starts_is_used(store: base.Backend) -> None:
     """Another process sends the signal before the wait starts, and this engine does not poll."""
     clock = _clock.ManualClock()
-    engine = at(clock, line(), backend=store)
+    engine = load_at(clock, line(), backend=store)
 
     def send(state: str, details: dict[str, Any]) -> None:
         if details["task_name"] == "first":
@@ -404,7 +399,7 @@ def test_signal_during_pause_of_its_task_is_used_after_pause(store: base.Backend
     clock = _clock.ManualClock(time.time())
     pause = operations.pause_tasks(store, f"{__name__}.Approval", seconds=1000)
     assert pause.until is not None
-    engine = at(clock, LINE("f").add(Approval("approved", provides="approval")), backend=store)
+    engine = load_at(clock, LINE("f").add(Approval("approved", provides="approval")), backend=store)
     engine.signal("approved", 1)
     engine.run(deadline=10_000)
     assert engine.storage.fetch("approval") == 1
@@ -414,7 +409,7 @@ def test_signal_during_pause_of_its_task_is_used_after_pause(store: base.Backend
 def test_unread_signal_precedes_timeout(store: base.Backend) -> None:
     """Another process sent the signal, and this engine has not read it when the wait ends."""
     clock = _clock.ManualClock()
-    engine = at(clock, line(timeout=3600), backend=store)
+    engine = load_at(clock, line(timeout=3600), backend=store)
     engine.compile()
     engine.prepare()
     signal = Signal.of("approved", 1, time.time())
@@ -453,7 +448,7 @@ def test_failure_of_another_task_ends_wait_for_signal(
 
 
 def test_deadline_ends_wait_for_signal(backend: base.Backend | None) -> None:
-    engine = at(_clock.ManualClock(), line(), backend=backend)
+    engine = load_at(_clock.ManualClock(), line(), backend=backend)
     with pytest.raises(exceptions.DeadlineExceeded):
         engine.run(deadline=30)
     assert engine.storage.get_flow_state() == states.REVERTED

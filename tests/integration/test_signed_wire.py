@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support import sample_tasks, signed
+from tests.support.brokers import broker_url
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, keys
 from wbengine import exceptions as exc
@@ -37,8 +38,7 @@ PATIENCE = 60
 
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    own = {"memory": f"memory://{tmp_path.name}", "filesystem": f"filesystem://{tmp_path}/broker"}
-    return own.get(request.param) or str(request.getfixturevalue(f"{request.param}_url"))
+    return broker_url(request.param, request, tmp_path)
 
 
 class Files:

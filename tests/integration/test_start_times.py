@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.engine_kinds import engine_options
+from tests.seams.scheduling import load_at
 from tests.support.held_tasks import HeldTasks
 from wbengine import _clock, engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
@@ -183,12 +184,6 @@ class FailsOnce(Starts):
             assert isinstance(self.clock, _clock.ManualClock)
             self.clock.advance(20)
             raise LookupError("once")
-
-
-def load_at(clock: _clock.Clock, flow: Any, **options: Any) -> Any:
-    engine = engines.load(flow, **options)
-    engine._clock = clock
-    return engine
 
 
 def run_at(clock: _clock.Clock, flow: Any, **options: Any) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.owned_flows import stored_atoms
-from tests.support import dying_flow, workers
+from tests.support import dying_flow, fresh
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models
@@ -265,21 +263,12 @@ with backends.backend(sys.argv[1]) as store:
 """
 
 
-def process(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", text, *arguments],
-        capture_output=True, text=True, cwd=workers.REPOSITORY, check=False,
-    )  # fmt: skip
-
-
 @BOTH
 def test_second_process_resumes_the_unfinished_flow(conf: str, tmp_path: Path) -> None:
     """It loads the flow with its factory and keeps the saved results."""
-    died = process(FIRST, conf, str(tmp_path))
-    assert died.returncode == 9, died.stderr
+    fresh.run(FIRST, conf, str(tmp_path), code=9)
     (tmp_path / "go").touch()
-    done = process(SECOND, conf, str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    done = fresh.run(SECOND, conf, str(tmp_path))
     assert done.stdout.splitlines() == ["[('end', 'done'), ('more', (1,)), ('sum', 6)] 1", "[]"]
     assert (tmp_path / "log").read_text() == "6\n6\n"
 

@@ -17,6 +17,7 @@ import pytest
 from tests.seams import ledgers
 from tests.seams.transports import Folder
 from tests.support import sample_tasks as tasks
+from tests.support.brokers import broker_url
 from tests.support.workers import interrupted, until, worker_in_thread
 from wbengine import engines, exceptions, invocation, task
 from wbengine.engines.worker_based import executor as executors
@@ -34,9 +35,7 @@ MANY = (
 
 @pytest.fixture(params=["memory", "filesystem"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "memory":
-        return f"memory://{tmp_path.name}"
-    return f"filesystem://{tmp_path / 'broker'}"
+    return broker_url(request.param, request, tmp_path)
 
 
 @contextlib.contextmanager

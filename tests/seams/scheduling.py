@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from wbengine import deciders
+from wbengine import deciders, engines
+from wbengine._clock import Clock
 from wbengine.runtime import retry_decisions
 from wbengine.runtime.compiler import compile
 from wbengine.runtime.plan import FLOW, RETRY, Edge, Plan
 from wbengine.runtime.scheduler import Scheduler
-from wbengine.testing import ManualClock
 
 #: Stored state and intention of an atom.
 Saved = tuple[str | None, str]
@@ -257,6 +257,13 @@ class Run:
         return [self._flow.names[node] for node in nodes]
 
 
-def set_clock(engine: Any, clock: ManualClock) -> None:
+def set_clock(engine: Any, clock: Clock) -> None:
     """Give a simulated clock to an engine that was loaded and did not run."""
     engine._clock = clock
+
+
+def load_at(clock: Clock, flow: Any, **options: Any) -> Any:
+    """Load a flow into an engine with a simulated clock."""
+    engine = engines.load(flow, **options)
+    set_clock(engine, clock)
+    return engine

@@ -336,6 +336,18 @@ def rabbitmq_server(broker_servers: Brokers) -> Broker:
     return broker_servers["rabbitmq"]
 
 
+def broker_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    """Return the URL of a broker of this kind that only one test uses.
+
+    `memory` and `filesystem` are private to the folder.
+    """
+    if kind == "memory":
+        return f"memory://{folder.name}"
+    if kind == "filesystem":
+        return f"filesystem://{folder / 'broker'}"
+    return str(request.getfixturevalue(f"{kind}_url"))
+
+
 @pytest.fixture
 def redis_url(redis_server: Broker) -> Iterator[Place]:
     """Yield an empty database for this test."""

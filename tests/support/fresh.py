@@ -1,4 +1,4 @@
-"""A new Python interpreter for a test: it calls one function, or runs a program during a block.
+"""A new Python interpreter for a test: it runs a script or calls one function.
 
 The interpreter has no threads, so its code may fork.
 """
@@ -20,6 +20,21 @@ import importlib, json, sys
 module, function, arguments = json.load(sys.stdin)
 print(json.dumps(getattr(importlib.import_module(module), function)(*arguments)))
 """
+
+
+def run(
+    script: str, *arguments: str, code: int | None = 0, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a script, check its exit code unless `code` is None, and return its output."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        **{"cwd": REPOSITORY, **options},
+    )
+    assert code in (None, done.returncode), done.stderr
+    return done
 
 
 def call(module: str, function: str, *arguments: Any) -> Any:

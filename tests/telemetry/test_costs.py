@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.support import workers
+from tests.support import fresh
 
 TASKS = 100
 
@@ -53,11 +51,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def told() -> Any:
-    ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT % TASKS],
-        cwd=workers.REPOSITORY, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return json.loads(ended.stdout)
+    return json.loads(fresh.run(SCRIPT % TASKS).stdout)
 
 
 def test_engine_without_listener_calls_no_telemetry(told: Any) -> None:

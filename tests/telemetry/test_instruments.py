@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import celery
 import pytest
 
-from tests.support import sample_tasks, workers
+from tests.support import fresh, sample_tasks, workers
 from tests.telemetry import metric_values, spans
 from wbengine import engines
 from wbengine.patterns import linear_flow, unordered_flow
@@ -149,7 +147,4 @@ with tracing.instrument(engine):
     engine.run()
 assert not [name for name in sys.modules if name.startswith("prometheus_client")]
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=workers.REPOSITORY, capture_output=True, text=True
-    )
-    assert ended.returncode == 0, ended.stderr
+    fresh.run(script)

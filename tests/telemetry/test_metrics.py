@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-import subprocess
 import sys
 import threading
 import uuid
@@ -19,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from tests.support import (
     engine_threads,
     fragile_tasks,
+    fresh,
     paused_tasks,
     sample_tasks,
     waiting,
@@ -583,8 +583,7 @@ bad = [m for m in sys.modules if m.startswith(("prometheus_client", "opentelemet
        or (m.startswith("wbengine.telemetry.") and m != "wbengine.telemetry.metric_definitions")]
 assert not bad, bad
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    fresh.run(script)
 
 
 def test_unsigned_messages_are_counted(tmp_path: Path) -> None:

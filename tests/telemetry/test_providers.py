@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
-from tests.support import workers
+from tests.support import fresh
 from tests.telemetry import spans
 
 
 def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a separate process, because a process has only one global provider."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=workers.REPOSITORY,
-        capture_output=True,
-        text=True,
-        env={**kept, **environment},
-        timeout=100,
-    )
+    return fresh.run(script, code=None, env={**kept, **environment})
 
 
 def test_flush_does_not_wait_for_a_stuck_exporter() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import fresh
 from wbengine import engines, exceptions, retry, task, testing
 from wbengine.engines import base
 from wbengine.listeners import capturing
@@ -358,8 +357,7 @@ def test_unused_plugin_imports_nothing(pytester: pytest.Pytester) -> None:
 
 def test_public_names_are_imported_lazily() -> None:
     script = "import sys, wbengine.testing as t; assert 'kombu' not in sys.modules; print(dir(t))"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert ended.returncode == 0 and "assert_flow_trace" in ended.stdout
+    assert "assert_flow_trace" in fresh.run(script).stdout
     for name in testing.__all__:
         assert getattr(testing, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

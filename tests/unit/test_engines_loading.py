@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import fresh
 from wbengine import _options, engines, exceptions, retry, states, task
 from wbengine.engines import loading, local
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -412,7 +411,7 @@ def test_import_of_engines_package_is_lazy() -> None:
         "assert 'load' in dir(e); e.load; "
         "assert 'wbengine.storage' in sys.modules and 'networkx' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    fresh.run(code)
     with pytest.raises(AttributeError, match="nothing"):
         engines.nothing  # noqa: B018
     assert engines.load is loading.load

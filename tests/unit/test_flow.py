@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import fresh
 from tests.unit import line_counts
 from wbengine import exceptions, retry, task
 from wbengine import flow as base
@@ -175,7 +174,7 @@ def test_networkx_is_imported_only_for_graph_flows():
         "graph_flow.Flow('x')\n"
         "assert 'networkx' in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    fresh.run(code)
 
 
 # Linear.

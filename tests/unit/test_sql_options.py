@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from sqlalchemy import pool
 
+from tests.support import fresh
 from wbengine import _sql
 from wbengine.persistence import backends
 from wbengine.persistence.backends import sql
@@ -174,5 +173,5 @@ try:
 except ImportError as error:
     print(error)
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = fresh.run(code)
     assert re.search(rf"pip install .*\[{extra}\]'", said.stdout) and module in said.stdout.lower()

@@ -479,12 +479,17 @@ def test_folder_with_files_of_an_earlier_layout_is_rejected(root: Path, name: st
         ledgers.open_ledger(f"dir://{root}")
 
 
-def test_folder_of_an_earlier_format_is_rejected(root: Path, connect: Any, folder: Folder) -> None:
+@pytest.mark.parametrize(
+    ("format", "words"),
+    [(1, "by an earlier version of wbengine: finish"), (3, "must be 2, got 3")],
+    ids=["earlier", "later"],
+)
+def test_folder_of_another_format_is_rejected(
+    connect: Any, folder: Folder, format: int, words: str
+) -> None:
     connect().release()
-    folder._ask("UPDATE about SET format = 1")
-    with pytest.raises(
-        exceptions.TransportFailure, match="by an earlier version of wbengine: finish"
-    ):
+    folder._ask(f"UPDATE about SET format = {format}")
+    with pytest.raises(exceptions.TransportFailure, match=words):
         connect()
 
 
@@ -493,13 +498,6 @@ def test_sqlite_secure_delete_is_disabled(root: Path) -> None:
     opened = _folder.open_folder(str(root))
     assert opened.read("PRAGMA secure_delete") == [(0,)]
     opened.release()
-
-
-def test_folder_of_a_later_format_is_rejected(root: Path, connect: Any, folder: Folder) -> None:
-    connect().release()
-    folder._ask("UPDATE about SET format = 3")
-    with pytest.raises(exceptions.TransportFailure, match=r"must be 2, got 3"):
-        connect()
 
 
 def test_folder_on_a_network_file_system_is_rejected(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.support import fresh
 from wbengine import _log_lines, invocation
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
@@ -331,7 +331,7 @@ def test_unwritable_log_does_not_raise() -> None:
 def test_warnings_are_printed_if_logging_is_not_configured() -> None:
     """As for other libraries, Python writes them to stderr."""
     program = "from wbengine import logging; logging.getLogger('wbengine.x').warning('look')"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    ended = fresh.run(program)
     assert (ended.stdout, ended.stderr) == ("", "look\n")
 
 

@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.brokers import broker_url
 from wbengine.fleet import client as fleets
 
 
 @pytest.fixture(params=("memory", "filesystem", "redis", "rabbitmq"))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """Return the options of the broker and the ledger for an engine."""
-    if request.param == "memory":
-        return {"url": f"memory://{tmp_path.name}"}
-    if request.param == "filesystem":
-        return {"url": f"filesystem://{tmp_path / 'broker'}"}
     ledger = {"ledger": f"dir://{tmp_path}/ledger"} if request.param == "rabbitmq" else {}
-    return {"url": str(request.getfixturevalue(f"{request.param}_url")), **ledger}
+    return {"url": broker_url(request.param, request, tmp_path), **ledger}
 
 
 @pytest.fixture
