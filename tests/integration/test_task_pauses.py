@@ -223,6 +223,24 @@ def test_pause_ends_at_its_time(options: dict[str, Any], store: base.Backend) ->
     assert time.monotonic() - began >= 0.6
 
 
+@pytest.mark.parametrize(
+    ("seconds", "error"),
+    [
+        pytest.param(0, ValueError, id="zero"),
+        pytest.param(float("nan"), ValueError, id="nan"),
+        pytest.param(1e15, ValueError, id="longer-than-a-century"),
+        pytest.param(True, TypeError, id="bool"),
+        pytest.param("3", TypeError, id="text"),
+    ],
+)
+def test_pause_of_invalid_length_is_refused(
+    seconds: Any, error: type[Exception], store: base.Backend
+) -> None:
+    with pytest.raises(error, match=r"The length of a pause must be .*, got"):
+        operations.pause_tasks(store, "billing.*", seconds=seconds)
+    assert operations.paused_tasks(store) == []
+
+
 def test_flow_with_paused_tasks_can_be_suspended_and_cancelled(store: base.Backend) -> None:
     operations.pause_tasks(store, f"{TYPES}Charge")
     flow = linear_flow.Flow("f").add(Ship("ship"), Charge("charge"))

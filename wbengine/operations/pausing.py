@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
+from typing import Final
 
 from wbengine import _names, exceptions
 from wbengine.persistence import base
 from wbengine.persistence.pauses import TaskPause
 
 __all__ = ["pause_tasks", "paused_tasks", "resume_tasks"]
+
+#: A century: later times cannot be displayed.
+_MAX_PAUSE_SECONDS: Final = 100 * 365 * 86400
 
 
 def pause_tasks(
@@ -27,11 +31,18 @@ def pause_tasks(
 
     :param pattern: dotted name of a class or function, with the wildcards of `fnmatch`
         (`billing.*`).
-    :param seconds: length of the pause; None: until `resume_tasks`.
+    :param seconds: length of the pause, at most 100 years; None: until `resume_tasks`.
     :raises ValueError: if the pattern or the length is invalid.
+    :raises TypeError: if the length is not a number.
     """
-    if seconds is not None and not 0 < seconds < float("inf"):
-        raise ValueError(f"The length of a pause must be more than 0 seconds, got {seconds!r}")
+    if seconds is not None:
+        if type(seconds) not in (int, float):
+            raise TypeError(f"The length of a pause must be a number of seconds, got {seconds!r}")
+        if not 0 < seconds <= _MAX_PAUSE_SECONDS:
+            raise ValueError(
+                f"The length of a pause must be more than 0 and at most"
+                f" {_MAX_PAUSE_SECONDS:,} seconds, got {seconds!r}"
+            )
     now = time.time()
     pause = TaskPause(pattern, reason, by, now, None if seconds is None else now + seconds)
     pause.check()
