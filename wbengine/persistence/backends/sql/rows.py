@@ -59,7 +59,7 @@ class Shape:
             row[name] = value if type(value) is int else _key(name, value)
         for name in self.plain:
             value = identity.get(name, rest.pop(name, None))
-            if isinstance(value, str):
+            if isinstance(value, str) and not value.isprintable():  # Otherwise it is storable.
                 stored = storable_text(value)
                 if stored != value:
                     rest[name] = value
@@ -102,8 +102,10 @@ class Shape:
 
 def text_of(value: Any) -> str:
     """Return a value as JSON text that every database can store."""
-    text = _json_text.text_of(value)
-    return text if text.isascii() or _json_text.is_text(text) else _ENCODE_ASCII(value)
+    try:
+        return _json_text.encode(value).decode()
+    except UnicodeEncodeError:  # Lone surrogates.
+        return _ENCODE_ASCII(value)
 
 
 def storable_text(text: str) -> str:

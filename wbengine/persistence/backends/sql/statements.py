@@ -84,9 +84,13 @@ class Statements:
             for with_items in (False, True)
             if dialect == dialects.POSTGRESQL
         }
-        #: SQLite statements that write only atoms under a lease, by the number of atoms.
-        self.atom_columns: Final = (*rows.ATOM.columns, "changed")
-        marks = ", ".join("?" * len(self.atom_columns))
+        #: SQLite statements that write only atoms under a lease, by the number of atoms. A missing
+        #: text is the parameter '', because the driver searches an adapter for each None.
+        self.atom_columns: Final = (*rows.ATOM.keys, *rows.ATOM.plain)
+        self.atom_texts: Final = (*rows.ATOM.packed, "more")
+        marks = ", ".join(
+            [*("?" for _ in self.atom_columns), *("NULLIF(?, '')" for _ in self.atom_texts), "?"]
+        )
         self.atom_batches = {
             count: _upsert(
                 dialect,

@@ -131,9 +131,11 @@ def write_on_driver(
     """
     parameters = lease_conditions(lease)
     if is_statement(statements, batch):
-        batch.number_rows(_batch_number(lease))
-        columns = statements.atom_columns
-        values = [row[name] for row in batch.atoms for name in columns]
+        number, values = _batch_number(lease), list[Any]()
+        for row in batch.atoms:
+            values += [row[name] for name in statements.atom_columns]
+            values += [row[name] or "" for name in statements.atom_texts]
+            values.append(number)
         text = statements.atom_batches[len(batch.atoms)]
         return driver.execute(text, (*values, *parameters.values())).rowcount > 0
     if batch.flow is not None:
