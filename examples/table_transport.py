@@ -1,19 +1,21 @@
-"""A transport whose queues are rows of an SQLite table: `table:///PATH`.
+"""A transport whose queues are rows of SQLite tables: `table:///PATH`.
 
-It is the example of the page "Write a transport". Its connections poll, and a killed process keeps
-its messages: a transport for production requeues the messages of dead processes.
+It is the example of the page "Write a transport". Its connections poll. A connection that reported
+nothing for `dead_after` seconds is dead: the next one that polls requeues its messages.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
+from wbengine.exceptions import TransportFailure
 from wbengine.transports import (
     Broker,
     BrokerKind,
@@ -27,7 +29,8 @@ from wbengine.transports import (
 )
 
 TABLES = """
-CREATE TABLE IF NOT EXISTS queue(name TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS connection(id TEXT PRIMARY KEY, seen);
+CREATE TABLE IF NOT EXISTS queue(name TEXT PRIMARY KEY, owner);
 CREATE TABLE IF NOT EXISTS binding(exchange, key, queue, UNIQUE(exchange, key, queue));
 CREATE TABLE IF NOT EXISTS message(n INTEGER PRIMARY KEY, queue, place, data, owner, again);
 """
@@ -36,64 +39,105 @@ CREATE TABLE IF NOT EXISTS message(n INTEGER PRIMARY KEY, queue, place, data, ow
 class TableBroker(Broker):
     """A connection to the queues in one file."""
 
-    def __init__(self, path: str, poll_seconds: float) -> None:
+    def __init__(self, path: str, poll_seconds: float, dead_after: float) -> None:
         super().__init__()
-        self._owner = uuid4().hex
+        self._id = uuid4().hex
         self._poll_seconds = poll_seconds
+        self._dead_after = dead_after
+        self._report_at = 0.0
         self._woken_up = threading.Event()
         self._lock = threading.Lock()
         self._database = sqlite3.connect(
             path, timeout=30, isolation_level=None, check_same_thread=False
         )
-        self._database.executescript(TABLES)
         self._watched: list[str] = []
         self._closed = False
+        try:
+            self._database.executescript("PRAGMA journal_mode = WAL;" + TABLES)
+        except sqlite3.Error as error:
+            self._database.close()
+            raise TransportFailure(f"the broker at {path} cannot be used: {error}") from error
+        self._report()
 
-    def _run(self, statement: str, *values: Any) -> sqlite3.Cursor:
-        with self._lock:
-            return self._database.execute(statement, values)
+    def _run(self, statement: str, *values: Any) -> tuple[list[Any], int]:
+        """Execute a statement. Return its rows, and the number of changed rows."""
+        try:
+            with self._lock:
+                cursor = self._database.execute(statement, values)
+                return cursor.fetchall(), cursor.rowcount
+        except sqlite3.Error as error:  # The statement changed nothing.
+            raise TransportFailure(f"the table broker failed: {error}") from error
+
+    def _read(self, statement: str, *values: Any) -> list[Any]:
+        return self._run(statement, *values)[0]
+
+    def _write(self, statement: str, *values: Any) -> int:
+        return self._run(statement, *values)[1]
+
+    def _report(self) -> None:
+        """Report that this connection is alive, and remove dead ones, once per second."""
+        now = time.time()
+        if now < self._report_at:
+            return
+        self._report_at = now + min(1.0, self._dead_after / 3)
+        self._write("INSERT OR REPLACE INTO connection VALUES (?, ?)", self._id, now)
+        silent = "SELECT id FROM connection WHERE seen < ?"
+        for (dead,) in self._read(silent, now - self._dead_after):
+            self._requeue_all(dead)
+            owned = "SELECT name FROM queue WHERE owner = ?"
+            for (queue,) in self._read(owned, dead):
+                self.delete_queue(queue)
+            self._write("DELETE FROM connection WHERE id = ?", dead)
+
+    def _requeue_all(self, connection: str) -> None:
+        self._write("UPDATE message SET owner = NULL, again = 1 WHERE owner = ?", connection)
 
     def declare_exchange(self, name: str) -> None:
         check_label("exchange", name)
 
     def declare_queue(self, queue: str, *, owned: bool = False) -> None:
         check_label("queue", queue)
-        self._run("INSERT OR IGNORE INTO queue VALUES (?)", queue)
+        self._write(
+            "INSERT INTO queue VALUES (?, ?) ON CONFLICT DO UPDATE SET owner = excluded.owner",
+            queue, self._id if owned else None,
+        )  # fmt: skip
 
     def delete_queue(self, queue: str) -> int:
-        self._run("DELETE FROM binding WHERE queue = ?", queue)
-        self._run("DELETE FROM queue WHERE name = ?", queue)
-        return self.purge(queue)
+        self._write("DELETE FROM binding WHERE queue = ?", queue)
+        self._write("DELETE FROM queue WHERE name = ?", queue)
+        waiting = self.purge(queue)
+        self._write("DELETE FROM message WHERE queue = ?", queue)
+        return waiting
 
     def purge(self, queue: str) -> int:
-        return self._run("DELETE FROM message WHERE queue = ? AND owner IS NULL", queue).rowcount
+        return self._write("DELETE FROM message WHERE queue = ? AND owner IS NULL", queue)
 
     def size(self, queue: str) -> int:
         waiting = "SELECT count(*) FROM message WHERE queue = ? AND owner IS NULL"
-        return int(self._run(waiting, queue).fetchone()[0])
+        return int(self._read(waiting, queue)[0][0])
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
-        self._run("INSERT OR IGNORE INTO binding VALUES (?, ?, ?)", exchange, key, queue)
+        self._write("INSERT OR IGNORE INTO binding VALUES (?, ?, ?)", exchange, key, queue)
 
     def unbind(self, exchange: str, key: str, queue: str) -> None:
         same = "exchange = ? AND key = ? AND queue = ?"
-        self._run(f"DELETE FROM binding WHERE {same}", exchange, key, queue)
+        self._write(f"DELETE FROM binding WHERE {same}", exchange, key, queue)
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
-        return self._run("SELECT queue, exchange, key FROM binding").fetchall()
+        return self._read("SELECT queue, exchange, key FROM binding")
 
     def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
         for frame in frames:
             queues: Iterable[str] = (frame.routing_key,)
             if frame.exchange:
                 bound = "SELECT key, queue FROM binding WHERE exchange = ?"
-                table = RoutingTable(self._run(bound, frame.exchange))
+                table = RoutingTable(self._read(bound, frame.exchange))
                 queues = table.route(frame.routing_key)
             data = frame.head + frame.body
             insert = (
                 "INSERT INTO message SELECT NULL, name, ?, ?, NULL, 0 FROM queue WHERE name = ?"
             )
-            yield sum(self._run(insert, -frame.priority, data, q).rowcount for q in queues) > 0
+            yield sum(self._write(insert, -frame.priority, data, q) for q in queues) > 0
 
     def watch(self, queue: str) -> None:
         self._watched.append(queue)
@@ -102,6 +146,7 @@ class TableBroker(Broker):
         self._watched.remove(queue)
 
     def refresh(self) -> int:
+        self._report()
         return sum(map(self.size, self._watched))
 
     def take_many(
@@ -113,18 +158,18 @@ class TableBroker(Broker):
         )
         for group, (_, queues) in enumerate(groups):
             for queue in queues:
-                for n, data, again in self._run(take, self._owner, queue).fetchall():
+                for n, data, again in self._read(take, self._id, queue):
                     return [(group, Delivery(queue, n, data, bool(again)))]
         return []
 
     def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
         delete = "DELETE FROM message WHERE n = ? AND owner = ?"
-        counts = [self._run(delete, each.token, self._owner).rowcount for each in deliveries]
+        counts = [self._write(delete, each.token, self._id) for each in deliveries]
         return all(counts)
 
     def requeue(self, delivery: Delivery, *, delivered: bool = True) -> None:
         free = "UPDATE message SET owner = NULL, again = again OR ? WHERE n = ? AND owner = ?"
-        self._run(free, delivered, delivery.token, self._owner)
+        self._write(free, delivered, delivery.token, self._id)
 
     def discard(self, delivery: Delivery, why: str) -> None:
         self.settle_many((delivery,))
@@ -142,9 +187,10 @@ class TableBroker(Broker):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            free = "UPDATE message SET owner = NULL, again = 1 WHERE owner = ?"
-            self._run(free, self._owner)
-            self._database.close()
+            try:
+                self._requeue_all(self._id)
+            finally:
+                self._database.close()
 
 
 @dataclass(frozen=True)
@@ -152,6 +198,7 @@ class Options:
     """Options of the transport."""
 
     poll_seconds: float = option(0.05, "Seconds between two polls.")
+    dead_after: float = option(10.0, "Seconds of silence after which a connection is dead.")
 
 
 class TableKind(BrokerKind):
@@ -171,7 +218,8 @@ class TableKind(BrokerKind):
         return unquote(str(target.url).partition("://")[2])
 
     def open(self, target: Target) -> Broker:
-        return TableBroker(self.place(target), target.options.get("poll_seconds", 0.05))
+        options = Options(**target.options)
+        return TableBroker(self.place(target), options.poll_seconds, options.dead_after)
 
 
 KIND = TableKind()
