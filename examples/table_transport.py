@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
+from wbengine.engines.worker_based.ledger import open_ledger
 from wbengine.exceptions import TransportFailure
 from wbengine.transports import (
     Broker,
@@ -201,12 +202,18 @@ class Options:
     dead_after: float = option(10.0, "Seconds of silence after which a connection is dead.")
 
 
+def ledger_of(target: Target, role: str, result_ttl: float | None) -> Any:
+    """Open the ledger of a broker, in a file of its own."""
+    return open_ledger(f"sqlite:///{target.place}-ledger", role, result_ttl)
+
+
 class TableKind(BrokerKind):
     """The kind that the entry point names. The place is the path of the file."""
 
     name = "table"
     options = Options
     is_local = True
+    ledger = f"{__name__}:ledger_of"
 
     def resolve(
         self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None

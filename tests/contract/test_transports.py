@@ -19,7 +19,9 @@ import pytest
 from examples import table_transport
 from tests.seams import transports
 from tests.seams.transports import Side, Site, body, lay_out, producer
-from wbengine import exceptions
+from wbengine import engines, exceptions, task
+from wbengine.patterns import linear_flow
+from wbengine.testing import worker_in_thread
 from wbengine.testing.transport_contract import TransportContract
 from wbengine.transports import registry, resolve
 
@@ -89,6 +91,21 @@ class TestTableOfExample(TransportContract):
     @pytest.fixture
     def transport_options(self):
         return {"dead_after": 1.0}
+
+
+class _Double(task.Task):
+    def execute(self, number):
+        return 2 * number
+
+
+@pytest.mark.usefixtures("table_package")
+def test_flow_runs_over_plugin_with_its_ledger(folder):
+    url = f"table://{folder}/broker.db"
+    flow = linear_flow.Flow("one").add(_Double("double", provides="result"))
+    with worker_in_thread(url, _Double):
+        results = engines.run(flow, engine="worker-based", url=url, inputs={"number": 4})
+    assert results["result"] == 8
+    assert (folder / "broker.db-ledger").exists()
 
 
 @pytest.mark.usefixtures("table_package")

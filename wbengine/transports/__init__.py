@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from wbengine._names import check_label
 from wbengine._options import option
+from wbengine.transports._nudge import Nudge
 from wbengine.transports._routing import RoutingTable
 from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Delivery, Frame
 from wbengine.transports.registry import (
@@ -20,6 +21,6 @@ from wbengine.transports.registry import (
 )
 
 __all__ = [
-    "MAX_BATCH_BYTES", "Broker", "BrokerKind", "Delivery", "Frame", "RetryOptions",
+    "MAX_BATCH_BYTES", "Broker", "BrokerKind", "Delivery", "Frame", "Nudge", "RetryOptions",
     "RoutingTable", "Target", "check_label", "check_options", "kombu_target", "option", "resolve",
 ]  # fmt: skip

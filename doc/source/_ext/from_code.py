@@ -147,6 +147,8 @@ def methods(arguments: Sequence[str]) -> list[str]:
         if name.startswith("_") or not inspect.isfunction(each):
             continue
         text = " ".join((inspect.getdoc(each) or "").split()).replace("`", "``")
+        text = re.sub(r":raises ([\w, ]+):", r"Raises \1", text)
+        text = re.sub(r":param (\w+):", r"``\1``:", text).replace(":returns:", "Returns:")
         must = "yes" if getattr(each, "__isabstractmethod__", False) else ""
         parameters = [word for word in inspect.signature(each).parameters if word != "self"]
         rows.append((f"``{name}({', '.join(parameters)})``", must, text))
