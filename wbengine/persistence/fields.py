@@ -93,8 +93,8 @@ class _Meta(_Value):
     """A dict of user data. An empty one is loaded as None."""
 
     def dump(self, value: Any, name: str, typed: bool) -> Any:
-        # Other threads may add to the dict during the dump.
-        return super().dump(dict(value), name, typed)
+        # A copy, because other threads may add to the dict during the dump.
+        return super().dump(dict(value), name, typed) if value else {}
 
     def load(self, data: Any, name: str, typed: bool) -> Any:
         return dict(super().load(data, name, typed)) if data else None

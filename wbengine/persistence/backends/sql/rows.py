@@ -59,7 +59,7 @@ class Shape:
             row[name] = value if type(value) is int else _key(name, value)
         for name in self.plain:
             value = identity.get(name, rest.pop(name, None))
-            if isinstance(value, str) and not value.isprintable():  # Otherwise it is storable.
+            if isinstance(value, str) and ("\0" in value or not value.isascii()):
                 stored = storable_text(value)
                 if stored != value:
                     rest[name] = value
