@@ -81,8 +81,9 @@ _TIMED_STATES: Final = (states.RESUMING, states.SCHEDULING, states.WAITING, stat
 MAX_ATOMS_PER_ITERATION: Final = 4096
 
 #: The maximum for executors that run tasks in the thread of the loop, without a store. It is lower,
-#: so that few objects exist at a time.
-MAX_ATOMS_PER_SHORT_ITERATION: Final = 256
+#: so that fewer objects exist at a time than start a garbage collection (700): the objects
+#: of an iteration are not moved to older generations, whose collections read the whole flow.
+MAX_ATOMS_PER_SHORT_ITERATION: Final = 64
 
 
 class Run:
