@@ -233,6 +233,8 @@ def test_flow_of_a_dead_engine_is_listed_as_interrupted(wbengine: Command, home:
     assert states() == ["INTERRUPTED"]
     (flow,) = wbengine("flow", "list", "--json").json["flows"]
     assert (flow["state"], flow["interrupted"]) == ("RUNNING", True)
+    assert listed(wbengine, "--state", "interrupted") == [flow["uuid"]]
+    assert listed(wbengine, "--state", "waiting", "--state", "cancelling") == []
     assert "INTERRUPTED" in wbengine("flow", "show", flow["uuid"]).out
 
 

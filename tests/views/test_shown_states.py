@@ -84,6 +84,11 @@ class Looks:
         told = view.to_dict()["shown_state"], row.to_dict()["shown_state"]
         return {view.shown_state, row.shown_state, *told}
 
+    def is_listed(self, state: str) -> bool:
+        """Return whether a list of flows in this state contains the flow."""
+        with self.store.get_connection() as connection:
+            return bool(flow_list.page(connection, uuid=self.uuid, states=[state]).flows)
+
     def events(self) -> list[event_history.Event]:
         with self.store.get_connection() as connection:
             return watcher.events_of(connection.get_flow_details(self.uuid))
@@ -98,7 +103,7 @@ def test_cancelled_flow_is_shown_as_cancelling_and_then_as_cancelled(
         assert RUNS.wait(60)
         assert looks.states == {states.RUNNING} and not engine.is_cancelled
         operations.cancel(store, looks.uuid, reason="no need", by="ann")
-        assert looks.states == {states.CANCELLING}
+        assert looks.states == {states.CANCELLING} and looks.is_listed(states.CANCELLING)
         until(lambda: engine.is_cancelled)
         assert looks.states == {states.CANCELLING}
         assert looks.view().waiting == "The flow is being cancelled: 1 task is still running."
@@ -108,6 +113,7 @@ def test_cancelled_flow_is_shown_as_cancelling_and_then_as_cancelled(
     assert RUNS.is_set()  # the task was reverted
     view = looks.view()
     assert looks.states == {states.CANCELLED} and view.state == states.REVERTED
+    assert looks.is_listed(states.CANCELLED) and not looks.is_listed(states.CANCELLING)
     assert (view.cancelled, view.cancel_reason) == (True, "no need (by ann)")
     of_flow = [event for event in looks.events() if event.kind == event_history.FLOW]
     assert [event.state for event in of_flow] == ["RUNNING", "CANCELLING", "REVERTED"]
@@ -120,7 +126,7 @@ def test_flow_with_suspend_command_is_shown_as_suspending(store: base.Backend) -
     with Running(engine):
         assert RUNS.wait(60)
         operations.suspend(store, looks.uuid)
-        assert looks.states == {states.SUSPENDING}
+        assert looks.states == {states.SUSPENDING} and looks.is_listed(states.SUSPENDING)
         until(lambda: engine.storage.get_flow_state() == states.SUSPENDING)
         GO.set()
     assert looks.states == {states.SUSPENDED}
@@ -141,7 +147,7 @@ def test_flow_that_waits_for_a_signal_is_shown_as_waiting(
         view, (wait,) = looks.view(), looks.view().waits_for
         assert (wait.task, wait.signal) == ("wait-for-approved", "approved")
         assert wait.until == pytest.approx(wait.since + 600)
-        assert looks.row().waits_for == (wait,)
+        assert looks.row().waits_for == (wait,) and looks.is_listed(states.WAITING)
         assert dict(view.shown_counts) == {states.WAITING: 1}
         assert view.atoms[0].shown_state == states.WAITING and not view.queued
         assert str(view.waiting).startswith("wait-for-approved: Waiting for signal 'appro")

@@ -174,6 +174,25 @@ def test_flows_are_listed_in_pages(backend):
     assert json.loads(json.dumps(first.to_dict()))["schema"] == "wbengine/flows/1"
 
 
+def test_flows_in_a_displayed_state_are_listed_in_pages(backend):
+    """The store does not know these states, and its pages contain other flows."""
+    for number in range(9):
+        engine = engines.load(linear_flow.Flow(f"shop {number}").add(Step("a")), backend=backend)
+        if number % 3:
+            engine.run()
+        else:
+            engine.compile()
+            engine.prepare()
+            engine.storage.set_flow_state("RUNNING")  # as if its engine had died
+    pages, after = [], None
+    with backend.get_connection() as connection:
+        while not pages or after is not None:
+            page = flow_list.page(connection, states=["INTERRUPTED"], limit=2, after=after)
+            pages.append([row.name for row in page.flows])
+            after = page.after
+    assert pages == [["shop 6", "shop 3"], ["shop 0"]]
+
+
 class Quote(task.Task):
     def execute(self, password):
         raise ValueError(f"nobody is called {password}")

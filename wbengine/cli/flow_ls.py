@@ -9,7 +9,7 @@ import click
 from wbengine import states
 from wbengine.cli import base, common_options, errors, params, store_access
 from wbengine.cli import context as contexts
-from wbengine.views import formatting
+from wbengine.views import formatting, shown_states
 
 if TYPE_CHECKING:
     from wbengine.views.flow_list import RowView
@@ -35,9 +35,9 @@ _MAX_SIGNALS: Final = 3
     """,
 )
 @click.option("--state", "state_names", multiple=True, metavar="STATE",
-    type=params.Choice(states.FLOW_STATES, case_sensitive=False),
+    type=params.Choice(shown_states.LISTED, case_sensitive=False),
     help=f"List only flows in this state (repeatable):"
-    f" {', '.join(states.FLOW_STATES)}.")  # fmt: skip
+    f" {', '.join(shown_states.LISTED)}.")  # fmt: skip
 @click.option("--name", metavar="TEXT", help="List only flows whose name contains TEXT.")
 @common_options.tags("List only flows with this tag (repeatable; a flow must have all of them).")
 @click.option("--since", type=params.TIMESTAMP, metavar="WHEN",

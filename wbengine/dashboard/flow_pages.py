@@ -22,7 +22,7 @@ from wbengine.dashboard import (
     urls,
 )
 from wbengine.dashboard.app_state import AppState
-from wbengine.views import flow_list, timeline
+from wbengine.views import flow_list, shown_states, timeline
 from wbengine.views import flow_status as flows
 
 __all__ = ["FlowPages"]
@@ -67,7 +67,7 @@ class FlowPages:
             "mark": stream.digest([row.to_dict() for row in page.flows]),
             "page": page,
             "periods": listings.PERIODS,
-            "states": states.FLOW_STATES,
+            "states": shown_states.LISTED,
             "flow_filter": flow_filter,
         }
         part = request.query_params.get("part")

@@ -13,7 +13,7 @@ from wbengine import states
 from wbengine.dashboard import http_errors
 from wbengine.persistence import base as persistence
 from wbengine.persistence import listing as listings
-from wbengine.views import flow_list, redaction
+from wbengine.views import flow_list, redaction, shown_states
 
 __all__ = ["PERIODS", "FlowFilter"]
 
@@ -50,7 +50,7 @@ class FlowFilter:
         query = request.query_params
         flow_states = tuple(dict.fromkeys(state for state in query.getlist("state") if state))
         for state in flow_states:
-            states.check_known("state of a flow", state, states.FLOW_STATES)
+            states.check_known("state of a flow", state, shown_states.LISTED)
         since, limit = query.get("since", ""), http_errors.limit(request, DEFAULT_LIMIT, MAX_LIMIT)
         if since and since not in PERIODS:
             raise ValueError(f"since must be one of {', '.join(PERIODS)}, got {since!r:.40}")

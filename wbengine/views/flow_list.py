@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -102,25 +103,54 @@ def page(
 ) -> ListingView:
     """Return a page of flows. `Connection.list_flows` describes the filters.
 
+    :param states: stored or displayed states (`shown_states.LISTED`).
     :raises ValueError: if a state, a tag, `limit` or `after` is invalid.
     """
-    flow_page = connection.list_flows(
-        states=states,
+    read = functools.partial(
+        connection.list_flows,
+        states=None if states is None else shown_states.stored_states(states),
         name=name,
         since=since,
         book=book,
         uuid=uuid,
         newest_first=newest_first,
-        limit=limit,
-        after=after,
         text=text,
         tags=tags,
     )
+    if states is None or shown_states.are_stored(states):
+        flow_page = read(limit=limit, after=after)
+    else:
+        flow_page = _page_of_shown_states(read, states, limit, after)
     redactor = redactor or Redactor()
     rows = [
         row_of(row, redaction.redactor_for(connection, row, redactor)) for row in flow_page.flows
     ]
     return ListingView(tuple(rows), flow_page.after)
+
+
+def _page_of_shown_states(
+    read: Callable[..., listing.Page], states: Collection[str], limit: int, after: str | None
+) -> listing.Page:
+    """Return a page of flows in one of these stored or displayed states.
+
+    Stores do not know displayed states, so this reads pages until enough flows match.
+    """
+    found: list[FlowRow] = []
+    while True:
+        stored_page = read(limit=limit, after=after)
+        matching = [
+            number
+            for number, row in enumerate(stored_page.flows, 1)
+            if row.state in states or shown_state(row) in states
+        ]
+        if len(matching) > limit - len(found):
+            # The next page must start after the last flow of this page.
+            matching = matching[: limit - len(found)]
+            stored_page = read(limit=matching[-1], after=after)
+        found += [stored_page.flows[number - 1] for number in matching]
+        after = stored_page.after
+        if after is None or len(found) >= limit:
+            return listing.Page(found, after)
 
 
 def row_of(row: listing.FlowRow, redactor: Redactor) -> RowView:

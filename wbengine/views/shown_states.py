@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from wbengine import states
 from wbengine.persistence import commands
 
-__all__ = ["INTERRUPTED", "OF_RETRY", "STATES_WITHOUT_RUN", "shown_state"]
+__all__ = [
+    "INTERRUPTED",
+    "LISTED",
+    "OF_RETRY",
+    "STATES_WITHOUT_RUN",
+    "are_stored",
+    "shown_state",
+    "stored_states",
+]
 
 #: Displayed state of a flow that is stored as running but has no live engine.
 INTERRUPTED: Final = "INTERRUPTED"
@@ -17,6 +26,30 @@ OF_RETRY: Final = frozenset({states.RETRYING, states.FAILURE, states.REVERT_FAIL
 
 #: States of a flow that no engine runs.
 STATES_WITHOUT_RUN: Final = states.FLOW_ENDED | {states.SUSPENDED, states.PENDING}
+
+_NOT_ENDED: Final = frozenset(states.FLOW_STATES) - states.FLOW_ENDED
+
+#: Displayed states that differ from the stored ones, with the stored states of such flows.
+_STORED: Final = {
+    states.WAITING: _NOT_ENDED,
+    states.SUSPENDING: _NOT_ENDED,
+    INTERRUPTED: _NOT_ENDED - STATES_WITHOUT_RUN,
+    states.CANCELLING: _NOT_ENDED,
+    states.CANCELLED: frozenset({states.REVERTED}),
+}
+
+#: States by which lists of flows can be filtered.
+LISTED: Final = tuple(dict.fromkeys((*states.FLOW_STATES, *_STORED)))
+
+
+def are_stored(names: Iterable[str]) -> bool:
+    """Return whether each of these states in `LISTED` is displayed for each flow that has it."""
+    return _STORED.keys().isdisjoint(names)
+
+
+def stored_states(names: Iterable[str]) -> frozenset[str]:
+    """Return the stored states of flows that can have one of these states in `LISTED`."""
+    return frozenset[str]().union(*(_STORED.get(name, {name}) for name in names))
 
 
 def shown_state(
