@@ -26,7 +26,6 @@ from wbengine.engines.worker_based.messages.replies import Reply
 from wbengine.engines.worker_based.requests import (
     decisions,
     events,
-    inquiries,
     options,
     recovery,
     recovery_with_ledger,
@@ -736,7 +735,7 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "anything-twice": ((options.RequestOptions, "repeats", _anything_twice),),
     "no-drop": ((tracker.RequestTracker, "on_saved", _no_drop),),
     "no-refill": ((tracker.RequestTracker, "_refill", _no_refill),),
-    "never-asks": ((inquiries.Inquiries, "take", _never_asks),),
+    "never-asks": ((fx.Inquiries, "take", _never_asks),),
     "revoke-is-enough": ((tracker.RequestTracker, "on_revoked", _revoke_is_enough),),
     "every-end-counts": ((TrackedRequest, "refusal", _late_failure),),
     "silence-counts-always": (

@@ -34,9 +34,8 @@ from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import events as ev
 from wbengine.engines.worker_based.requests import tracked as tracking
 from wbengine.engines.worker_based.requests.decisions import Decision
-from wbengine.engines.worker_based.requests.effects import Effect
+from wbengine.engines.worker_based.requests.effects import Effect, Inquiries
 from wbengine.engines.worker_based.requests.events import Event, RowSnapshot
-from wbengine.engines.worker_based.requests.inquiries import Inquiries
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.engines.worker_based.requests.recovery import (
     MAX_LOOKUP_PAUSE_SECONDS,
@@ -46,7 +45,6 @@ from wbengine.engines.worker_based.requests.recovery import (
 from wbengine.engines.worker_based.requests.recovery_taskflow import TaskFlowRecovery
 from wbengine.engines.worker_based.requests.recovery_with_ledger import LedgerRecovery
 from wbengine.engines.worker_based.requests.recovery_without_ledger import InquiryRecovery
-from wbengine.engines.worker_based.requests.table import EarlyReplies, RequestTable
 from wbengine.engines.worker_based.requests.tracked import (
     CANCELLED,
     DUE,
@@ -59,6 +57,8 @@ from wbengine.engines.worker_based.requests.tracked import (
     TIMEOUT,
     WARN,
     WITHDRAWN,
+    EarlyReplies,
+    RequestTable,
     TrackedRequest,
 )
 from wbengine.engines.worker_based.requests.waiting_reasons import why_waiting
