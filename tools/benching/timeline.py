@@ -93,7 +93,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.connections.amqp_sender:AmqpSender._publish",
         f"{_WIRE}.connections.publisher_confirms:ReplyPublisher.answer",
         "wbengine.transports.filesystem:FileBroker._publish",
-        "wbengine.transports.filesystem:FileBroker._end",
+        "wbengine.transports.filesystem:FileBroker._finish_part",
         "wbengine.transports.filesystem:FileBroker.take_many",
     ),
     "task": (f"{_WIRE}.endpoint:Endpoint.begin",),
@@ -152,7 +152,7 @@ SENDS = {
         "wbengine.transports._amqp_socket:AmqpSocket.flush"
     ),
     "wbengine.transports.filesystem:FileBroker._publish": "wbengine.transports._fifos:notify",
-    "wbengine.transports.filesystem:FileBroker._end": "wbengine.transports._fifos:notify",
+    "wbengine.transports.filesystem:FileBroker._finish_part": "wbengine.transports._fifos:notify",
 }
 
 _PART = {name: part for part, names in PARTS.items() for name in names}
