@@ -144,6 +144,24 @@ def test_ended_worker_is_not_alive_despite_recent_heartbeat() -> None:
     assert fx.Reopen in kinds(world.decide(ev.RowRead(tracked, row, "w1")))
 
 
+@pytest.mark.parametrize(
+    ("state", "lost", "expected"),
+    [
+        (pr.PENDING, None, [dc.RestartTimeout]),
+        (pr.PENDING, "w1", [dc.CheckLater]),
+        (pr.RUNNING, None, [dc.CheckLater]),
+    ],
+    ids=["waits", "worker-lost", "runs"],
+)
+def test_request_with_unreadable_row_is_checked_later_unless_it_waits(
+    state: str, lost: str | None, expected: list[type]
+) -> None:
+    world = World(LedgerRecovery)
+    tracked = world.request(state, "w1")
+    unknown = ev.RowSnapshot(ev.UNKNOWN)
+    assert kinds(world.decide(ev.RowRead(tracked, unknown, lost), T0 + 3600)) == expected
+
+
 # Searches without a ledger.
 
 

@@ -619,6 +619,17 @@ def test_number_of_remembered_replies_is_limited(monkeypatch: pytest.MonkeyPatch
     assert bench.started(id="id-1")
 
 
+def test_bytes_of_remembered_replies_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    reply = only(server.Reply, bench.finish(bench.started(id="id-0")))
+    monkeypatch.setattr(server, "MAX_REMEMBERED_BYTES", int(2.5 * len(reply.envelope.encoded)))
+    for number in range(1, 5):
+        bench.finish(bench.started(id=f"id-{number}"))
+    assert bench.request("old", id="id-2", ledger=None) == [server.Acknowledge("old")]
+    assert ending(bench.request(id="id-3", ledger=None))
+    assert ending(bench.request(id="id-4", ledger=None))
+
+
 @pytest.mark.parametrize("epoch", [-1, 1.5, "2", True, None, 10**400])
 def test_invalid_epoch_is_read_as_one(epoch: Any) -> None:
     claim = only(server.Claim, Bench().request(epoch=epoch))
