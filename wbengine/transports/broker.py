@@ -55,7 +55,7 @@ class Delivery:
     The consumer parses it before it calls its handler.
 
     :ivar token: what the broker needs to settle the message.
-    :ivar data: the encoded message; None if it was stored in a row that has been deleted.
+    :ivar data: the encoded message; None if its body was in a row that has been deleted since.
     :ivar body_location: location of the body if it is stored out of line; `Broker.fetch` loads it.
     :ivar claim: the reply of the ledger, if the request was claimed in the same step; else None.
     :ivar taken_at: start of that step on the monotonic clock.
@@ -112,7 +112,7 @@ class Delivery:
         return self.channel is not None and self.channel.ack_many((self,))
 
     def reject(self, requeue: bool = False) -> None:
-        """Requeue the message in its old place, or acknowledge it without running its request."""
+        """Requeue the message in its old place, or `refuse` it."""
         self.acknowledged = True
         if self.channel is not None:
             self.channel.reject(self, requeue)
@@ -143,7 +143,7 @@ class Broker(abc.ABC):
     `drain`. All other methods are thread-safe. Do not call any after `close`.
     """
 
-    #: Maximum number of messages in a batch for consumers without a limit.
+    #: Maximum number of messages that one consumer takes at a time.
     batch = 1
     #: Whether the broker reads labels (see `_encoding.label`).
     labels = False
@@ -224,7 +224,7 @@ class Broker(abc.ABC):
         """
 
     def finish(self, batch: Sequence[Finish], order: Order | None = None) -> Sequence[bool]:
-        """Finish requests of any consumers, with an `order` also take messages, in one step.
+        """Finish requests of any consumers and, with an `order`, take messages, in one step.
 
         :returns: for each request whether this process still owned its row. Otherwise the reply is
             neither stored nor published.
@@ -302,7 +302,7 @@ class Broker(abc.ABC):
         """Acknowledge and delete messages. Return False if this connection has lost any of them."""
 
     def refuse(self, delivery: Delivery) -> None:
-        """Acknowledge a message without running its request.
+        """Delete a message whose request does not run.
 
         A claim that was made with it is undone, so that an authentic request can claim the row.
         """
@@ -441,8 +441,7 @@ class CreditWindow:
     def reserve_for_order(self, max_messages: int, ready: int) -> int:
         """Reserve capacity for another thread, until `release_order`.
 
-        Returns 0 unless the draining thread has found no capacity: otherwise that thread takes the
-        messages.
+        Returns 0 while the draining thread takes the messages itself, because it finds capacity.
         """
         if not self._starved:
             return 0
@@ -690,7 +689,7 @@ class Consumer:
         self.credit.notify_capacity()
 
     def reject(self, message: Delivery, requeue: bool) -> None:
-        """Requeue a message in its old place, or acknowledge it without running its request."""
+        """Requeue a message in its old place, or `Broker.refuse` it."""
         if self.credit.settle((message,)):
             if requeue:
                 self._broker.requeue(message)

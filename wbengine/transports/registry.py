@@ -81,9 +81,9 @@ class RetryOptions:
 class TransportKind(abc.ABC):
     """A kind of transport: its options, how it reaches a broker, and what it adds to other parts.
 
-    An instance for each of its names (as `transport`, or scheme of the URL) is an entry point in
-    the group `wbengine.transports`. The import of its module must be cheap: an object that needs a
-    client library is named ('package.module:name') and loaded on first use.
+    The entry points of the group `wbengine.transports` name instances; the name of an entry point
+    is the scheme of URLs, and the value of `transport`. The import of its module must be cheap: an
+    object that needs a client library is named ('package.module:name') and loaded on first use.
     """
 
     #: The name of the transport, and of the messaging system in metrics.
@@ -161,7 +161,10 @@ class BrokerKind(TransportKind):
 
     @abc.abstractmethod
     def open(self, target: Target) -> Broker:
-        """Connect. The option `claims` is set if received messages are to be claimed.
+        """Connect.
+
+        The option `claims` of the target is the result of `Ledger.claims`, with which the broker
+        claims rows as it takes messages; it is missing if it should not claim.
 
         :raises TransportFailure, OSError: if the broker cannot be reached.
         """

@@ -635,7 +635,7 @@ class RequestTable:
         """Return the unfinished requests that no worker is known to have started.
 
         Dispatched requests must be revoked before they are forgotten, except inherited ones
-        (`RequestTracker.is_inherited`), which are still unchanged.
+        (`RequestTracker.is_inherited`), which this run has not sent.
         """
         return [tracked for tracked in self.unfinished(flow) if tracked.state in pr.WAITING_STATES]
 
@@ -656,7 +656,11 @@ class EarlyReplies:
         return id in self._by_id
 
     def keep(self, reply: Reply, receipt: Any) -> Any:
-        """Keep the first reply to a request. Return the receipt of a reply not kept, or None."""
+        """Keep the first reply to a request.
+
+        :returns: the receipt to acknowledge now, or None: that of a second reply to the request,
+            or that of the oldest reply if there are too many.
+        """
         if reply.request_id in self._by_id:
             return receipt
         self._by_id[reply.request_id] = reply, receipt

@@ -1,8 +1,8 @@
 """All requests of an executor, from submission to their outcome, without I/O.
 
 `RequestTracker` receives invocations, replies, changes of workers and the time. It returns
-*effects*, which its owner performs in that order. It has no thread, lock or clock, so that tests
-can replay any history.
+*effects*, which its owner performs in the order of the list. It has no thread, lock or clock, so
+that tests can replay any history.
 
 A request is WAITING while no known worker offers its task. It is PENDING from the time at which it
 is routed to a queue, and RUNNING when a worker has it. It has exactly one outcome: the first
@@ -130,7 +130,7 @@ class RequestTracker:
         self._offers = offers
         self._timeout = transition_timeout
         #: Whether the ledger is separate from the broker. Then results are read from the ledger and
-        #: replies only announce them: programs without access to the ledger could publish replies.
+        #: replies only announce them: a program without access to the ledger may forge a reply.
         self.separate_ledger = False
         self._plain = plain
         self._options = options
@@ -151,8 +151,9 @@ class RequestTracker:
         # Requests that are searched for in each round.
         self._searched: dict[str, TrackedRequest] = {}
         self._inquiries = Inquiries()
-        # Whether replies may arrive before their requests are submitted, and such replies.
+        # Whether replies may arrive before their requests are submitted.
         self._inherits = False
+        # These replies.
         self._early_replies = EarlyReplies()
         # By the uuid of the flow: see `expect`.
         self._origins: dict[str, str | None] = {}
@@ -184,7 +185,8 @@ class RequestTracker:
     ) -> list[Effect]:
         """Accept a request. If it cannot be encoded, it is settled as a failure at once.
 
-        Call `ask` after the last request of a batch: an earlier run may have sent some of them.
+        After a batch, call `ask`: it sends inquiries about requests that an earlier run may have
+        sent.
 
         :raises Duplicate: if this action of this attempt of the atom is already tracked.
         """

@@ -35,8 +35,8 @@ LOG = logging.getLogger(__name__)
 #: Delay in seconds before a result is stored again.
 RETRY_SECONDS: Final = 0.5
 
-#: Seconds after which a result that cannot be stored is given up, while the ledger accepts
-#: heartbeats or the worker stops.
+#: Seconds of retries before a result that cannot be stored is given up. They count only while the
+#: ledger accepts heartbeats, or the worker stops.
 TIMEOUT_SECONDS: Final = 5.0
 
 
@@ -119,7 +119,7 @@ class Finisher:
         crashpoint("worker.after-finish")
         for message, stored in zip(messages, results, strict=True):
             job = message.correlation
-            # The hooks without storing: publishing may take several attempts.
+            # If publishing is repeated, do not store again.
             message.hooks = self._publishing
             message.withdrawn = not stored and self._is_fenced(job)
             if isinstance(stored, exc.LedgerFailure):  # The reply is still sent.
@@ -175,7 +175,8 @@ class Finisher:
     def _is_fenced(self, job: Job) -> bool:
         """Return whether a row that rejected a result has another epoch or owner.
 
-        A missing row is not fenced: the row may be lost, and the engine may wait for the reply.
+        The result of a fenced row must be discarded. A missing row is not fenced: it may be lost,
+        and the engine may wait for the reply.
         """
         assert self._ledger is not None
         try:
