@@ -601,7 +601,10 @@ def test_running_tasks_of_dead_engine_take_permits_without_waiting(
 
 def held_permits(store: base.Backend, limit: str) -> dict[str, int]:
     """Return the number of permits of each flow."""
-    account, now = account_stores.store_of(store).all()[limit]
+    accounts = account_stores.store_of(store).all()
+    if limit not in accounts:  # Its first flow has not begun.
+        return {}
+    account, now = accounts[limit]
     return {uuid: row.held for uuid, row in account.live(now).items()}
 
 
