@@ -8,6 +8,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,22 @@ def frames(data: bytes) -> list[tuple[int, Any]]:
     return methods
 
 
+def acknowledgements(tap: Any) -> list[bool]:
+    """Return for each acknowledgement whether it directly follows a reply on its channel."""
+    follows = []
+    for data in tap.said:
+        channels: dict[int, list[Any]] = {}
+        for channel, method in frames(bytes(data)):
+            channels.setdefault(channel, []).append(method)
+        for methods in channels.values():
+            follows += [
+                methods[at - 3 : at] == [PUBLISH, None, None]
+                for at, method in enumerate(methods)
+                if method == ACK
+            ]
+    return follows
+
+
 def test_reply_is_published_before_request_is_acknowledged(tapped: Any, rabbitmq_url: str) -> None:
     url, tap = tapped
     asked = ReplyingWorker(url, slots=3)
@@ -49,19 +66,20 @@ def test_reply_is_published_before_request_is_acknowledged(tapped: Any, rabbitmq
         for number in range(60):
             e.send(number, "q")
         until(lambda: len(e.received) == 60)
-    receipts = 0
-    for data in tap.said:
-        written = frames(bytes(data))
-        own = [each for each in written if each[1] == ACK]
-        if not any(each[1] == PUBLISH for each in written) or not own:
-            continue
-        channel = own[0][0]
-        on_it = [method for number, method in written if number == channel]
-        for at, method in enumerate(on_it):
-            if method == ACK:
-                assert on_it[at - 3 : at] == [PUBLISH, None, None]
-                receipts += 1
-    assert receipts == 60
+    assert acknowledgements(tap) == [True] * 60
+
+
+def test_stored_reply_is_written_together_with_the_acknowledgement(
+    tapped: Any, rabbitmq_url: str, tmp_path: Path
+) -> None:
+    url, tap = tapped
+    ledger = f"sqlite:///{tmp_path}/ledger.db"
+    flow = unordered_flow.Flow("f").add(*(sample_tasks.Echo(f"t{n}") for n in range(20)))
+    with worker_in_thread(url, sample_tasks, ledger=ledger, threads_count=1):
+        engines.run(
+            flow, store={"value": 1}, engine="worker-based", url=rabbitmq_url, ledger=ledger
+        )
+    assert sum(acknowledgements(tap)) == 20
 
 
 def test_threads_reply_to_each_request_once_within_prefetch_limit(rabbitmq_url: str) -> None:

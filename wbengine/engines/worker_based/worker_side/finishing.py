@@ -1,7 +1,7 @@
 """Finish requests: store the result in the row, publish the reply, acknowledge the request.
 
 The broker may combine these steps. All three are one step for a request that was claimed with its
-message. On RabbitMQ, the reply and the acknowledgement of a request without a row are one write.
+message. On RabbitMQ, the reply and the acknowledgement are one write, after the result is stored.
 Otherwise they follow each other in this order, so that a request is delivered again if its worker
 is killed in between.
 """
@@ -94,16 +94,16 @@ class Finisher:
 
     def reply(self, job: Job, reply: env.Envelope) -> None:
         """Finish a request without a row."""
-        message = OutgoingMessage(reply, self._publishing, job)
-        soon = self._pool.has_more
-        self._proxy.signed(reply)
-        if not (job.is_quiet and self._proxy.consumer.answer(message, job.receipt, soon)):
-            self._proxy.send(message, defer=soon)
+        self._send(OutgoingMessage(reply, self._publishing, job))
 
     def _send(self, message: OutgoingMessage) -> None:
+        job = message.correlation
+        soon = self._pool.has_more  # The next message follows at once: send both together.
+        # Only publishing and acknowledging are left.
+        is_last_step = message.hooks is self._publishing and job.is_quiet
         self._proxy.signed(message.envelope)
-        # The next message follows at once: send both together.
-        self._proxy.send(message, defer=self._pool.has_more)
+        if not (is_last_step and self._proxy.consumer.answer(message, job.receipt, soon)):
+            self._proxy.send(message, defer=soon)
 
     # One step after another.
 
