@@ -13,7 +13,7 @@ from amqp import exceptions as amqp_errors
 
 from wbengine import _names, _options
 from wbengine.concurrency import eventlet
-from wbengine.transports import _amqp_socket, kombu_kind, tls
+from wbengine.transports import _amqp_socket, tls
 from wbengine.transports.registry import KombuKind, Target
 
 #: Default of the transport option `heartbeat`. Both sides close the connection after two missing
@@ -24,6 +24,7 @@ HEARTBEAT_SECONDS: Final = 10.0
 _MAX_HEARTBEAT_SECONDS: Final = 65535
 
 _SECURE: Final = "amqps"
+
 
 @dataclass(frozen=True)
 class Options(tls.Options):
@@ -150,9 +151,6 @@ class RabbitMQKind(KombuKind):
         for number in range(len(alternates(target.url))):
             self.connect(target, number)
 
-    def shown(self, target: Target) -> str:
-        return kombu_kind.KIND.shown(target)
-
     def connect(self, target: Target, number: int, **kwargs: Any) -> kombu.Connection:
         brokers = alternates(target.url)
         try:
@@ -165,8 +163,7 @@ class RabbitMQKind(KombuKind):
         except InvalidURLError as error:
             raise ValueError(str(error)) from None
         except ValueError:
-            # kombu's message may contain a part of the password, which it regards as the port.
-            raise kombu_kind.malformed(target) from None
+            raise self.malformed(target) from None
 
     def explain(self, error: BaseException) -> str | None:
         match error:

@@ -11,7 +11,7 @@ import kombu
 from kombu.transport import TRANSPORT_ALIASES, virtual
 
 from wbengine import _installing
-from wbengine.transports.registry import KombuKind, Target, masked, unknown
+from wbengine.transports.registry import KombuKind, Target, unknown
 
 #: Extras of kombu whose name is not that of the transport.
 _EXTRAS: Final[Mapping[str, str]] = {"kafka": "confluentkafka", "sqla": "sqlalchemy"}
@@ -55,12 +55,6 @@ class OtherKind(KombuKind):
         if not {".", ":"} & set(name) and name not in TRANSPORT_ALIASES:
             raise ValueError(unknown(name))
 
-    def shown(self, target: Target) -> str:
-        if target.url is None:
-            name = target.transport
-            return name if isinstance(name, str) else getattr(name, "driver_type", "the transport")
-        return masked(target.url)
-
     def system(self, target: Target) -> str:
         name = getattr(target.transport, "driver_type", None) or target.transport
         return str(name or str(target.url).partition("://")[0])
@@ -70,13 +64,7 @@ class OtherKind(KombuKind):
         try:
             return kombu.Connection(target.url, transport=target.transport, **settings)
         except ValueError:
-            # kombu's message may contain a part of the password, which it regards as the port.
-            raise malformed(target) from None
-
-
-def malformed(target: Target) -> ValueError:
-    """Return the error for a URL that cannot be parsed."""
-    return ValueError(f"the URL of the broker ({target.shown}) is malformed")
+            raise self.malformed(target) from None
 
 
 def _missing_library(name: str, error: Exception) -> str:

@@ -177,6 +177,19 @@ class KombuKind(TransportKind):
     def connect(self, target: Target, number: int, **kwargs: Any) -> kombu.Connection:
         """Return a connection, not open yet. See `Target.connect`."""
 
+    def shown(self, target: Target) -> str:
+        if target.url is None:
+            name = target.transport
+            return name if isinstance(name, str) else getattr(name, "driver_type", "the transport")
+        return masked(target.url)
+
+    def malformed(self, target: Target) -> ValueError:
+        """Return the error for a URL that cannot be parsed.
+
+        It replaces kombu's, which may contain a part of the password as the port.
+        """
+        return ValueError(f"the URL of the broker ({target.shown}) is malformed")
+
 
 @dataclass(frozen=True)
 class Target:

@@ -117,10 +117,7 @@ def page(
         text=text,
         tags=tags,
     )
-    if states is None or shown_states.are_stored(states):
-        flow_page = read(limit=limit, after=after)
-    else:
-        flow_page = _page_of_shown_states(read, states, limit, after)
+    flow_page = _page(read, states, limit, after)
     redactor = redactor or Redactor()
     rows = [
         row_of(row, redaction.redactor_for(connection, row, redactor)) for row in flow_page.flows
@@ -128,8 +125,11 @@ def page(
     return ListingView(tuple(rows), flow_page.after)
 
 
-def _page_of_shown_states(
-    read: Callable[..., listing.Page], states: Collection[str], limit: int, after: str | None
+def _page(
+    read: Callable[..., listing.Page],
+    states: Collection[str] | None,
+    limit: int,
+    after: str | None,
 ) -> listing.Page:
     """Return a page of flows in one of these stored or displayed states.
 
@@ -141,7 +141,7 @@ def _page_of_shown_states(
         matching = [
             number
             for number, row in enumerate(stored_page.flows, 1)
-            if row.state in states or shown_state(row) in states
+            if states is None or row.state in states or shown_state(row) in states
         ]
         if len(matching) > limit - len(found):
             # The next page must start after the last flow of this page.

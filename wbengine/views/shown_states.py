@@ -13,7 +13,6 @@ __all__ = [
     "LISTED",
     "OF_RETRY",
     "STATES_WITHOUT_RUN",
-    "are_stored",
     "shown_state",
     "stored_states",
 ]
@@ -40,11 +39,6 @@ _STORED: Final = {
 
 #: States by which lists of flows can be filtered.
 LISTED: Final = tuple(dict.fromkeys((*states.FLOW_STATES, *_STORED)))
-
-
-def are_stored(names: Iterable[str]) -> bool:
-    """Return whether each of these states in `LISTED` is displayed for each flow that has it."""
-    return _STORED.keys().isdisjoint(names)
 
 
 def stored_states(names: Iterable[str]) -> frozenset[str]:
