@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from wbengine import exceptions, running, task_logs
 from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
-from wbengine.concurrency.cancellation import Cancellation
+from wbengine.concurrency.call import Cancellation
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ import pytest
 
 from tests.support.workers import interrupted
 from wbengine import exceptions, limits
-from wbengine.concurrency import cancellation, event_loop
+from wbengine.concurrency import event_loop
+from wbengine.concurrency.call import Cancellation
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -356,7 +357,7 @@ def test_fork_inside_coroutine_exits_in_the_child(loop: event_loop.EventLoop) ->
 
 SCRIPT = """
 import asyncio, threading
-from wbengine.concurrency import cancellation, event_loop
+from wbengine.concurrency import call, event_loop
 begun = threading.Event()
 async def forever():
     begun.set()
@@ -509,7 +510,7 @@ def test_finished_call_is_not_referenced_by_its_cancellation(loop: event_loop.Ev
     """Its function is freed without garbage collection, even if the call ended early."""
     ended = threading.Event()
 
-    class HeldUp(cancellation.Cancellation):
+    class HeldUp(Cancellation):
         """Token whose registration takes as long as the call may need to end."""
 
         def on_cancel(self, callback: Callable[[], object]) -> None:

@@ -22,7 +22,7 @@ from tests.support import fresh
 from tests.unit import pool_calls as calls
 from wbengine import exceptions, pools
 from wbengine.concurrency import process_pool, time_limits
-from wbengine.concurrency.cancellation import Cancellation
+from wbengine.concurrency.call import Cancellation
 from wbengine.types import failure as ft
 
 

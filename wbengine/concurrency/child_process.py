@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
 from wbengine.concurrency import child_logs, event_loop, interrupts
-from wbengine.concurrency.call import end_fork
-from wbengine.concurrency.cancellation import Cancellation
+from wbengine.concurrency.call import Cancellation, end_fork
 from wbengine.concurrency.time_limits import TimeLimit
 from wbengine.types import failure as ft
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
 from wbengine.concurrency import conditions, interrupts, threads, timers
-from wbengine.concurrency.call import Call, Done, end_fork
-from wbengine.concurrency.cancellation import Cancellation
+from wbengine.concurrency.call import Call, Cancellation, Done, end_fork
 from wbengine.concurrency.time_limits import UNLIMITED, TimeLimit
 from wbengine.types import failure as ft
 
