@@ -18,7 +18,7 @@ from wbengine import invocation
 from wbengine._clock import Clock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.discovery import finder, roster
+from wbengine.engines.worker_based.discovery import liveness, roster
 from wbengine.engines.worker_based.engine_side import ledger_writer
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import worker_commands
@@ -293,7 +293,7 @@ class Tracker:
             on_ids=lambda worker, ids: do(
                 _effects(self._tracker.on_heartbeat(worker, ids, self._now))
             ),
-            holds=lambda worker: self._tracker.holds(worker),
+            has_requests=lambda worker: self._tracker.holds(worker),
             clock=clock,
             interop=plain,
         )
@@ -481,7 +481,8 @@ class Tracker:
 
     def turn(self, channel: Any) -> None:
         """Record an iteration of the engine's loop, which listens on `channel`."""
-        self._finder.record_iteration(self._now, channel)
+        if self._finder.reception.record_loop_iteration(self._now, channel):
+            self._finder.record_outage(self._now)
 
     def round(self) -> float:
         """Search for workers, find lost ones, and review stalled requests. Return the time of the
@@ -492,8 +493,8 @@ class Tracker:
         self._finder.maybe_publish()
         self._finder.clean()
         self._do(_effects(self._tracker.on_round(now)))
-        self._finder.hurry = self._tracker.needs_reports(now)
-        return self._finder.next_due() or now
+        self._finder.schedule.needs_reports = self._tracker.needs_reports(now)
+        return self._finder.next_due()
 
     def tick(self) -> list[Effect]:
         """Process expired timers."""
@@ -574,8 +575,8 @@ class Tracker:
 
 def seconds_between_questions(workers: int, period: float, *, hurry: bool) -> float:
     """Return the interval in which an engine with this many workers sends no discovery message."""
-    pace = max(period, finder.SECONDS_PER_WORKER * workers)
-    return pace if hurry else finder.RELAXED_FACTOR * pace
+    pace = max(period, liveness.SECONDS_PER_WORKER * workers)
+    return pace if hurry else liveness.RELAXED_FACTOR * pace
 
 
 @contextlib.contextmanager
@@ -673,8 +674,8 @@ def _no_drop(before: Any) -> Any:
     return on_saved
 
 
-def _deaf(before: Any) -> Any:
-    return lambda self, now, patience: False
+def _never_interrupted(before: Any) -> Any:
+    return lambda self, now: False
 
 
 def _no_grace(before: Any) -> Any:
@@ -740,7 +741,7 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "every-end-counts": ((TrackedRequest, "refusal", _late_failure),),
     "silence-counts-always": (
         (types.ProxyWorkerFinder, "_restart_grace", _no_grace),
-        (finder.ReceptionGaps, "is_deaf", _deaf),
+        (liveness.Reception, "is_interrupted", _never_interrupted),
     ),
     "beats-cost-all": ((tracker.RequestTracker, "on_heartbeat", _looks_at_all),),
 }

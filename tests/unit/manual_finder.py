@@ -39,7 +39,7 @@ class World:
             self.expiry,
             on_change=self.changed,
             on_ids=lambda worker, ids: self.named.append((worker, set(ids))),
-            holds=None if self.holders is None else self.holders.__contains__,
+            has_requests=self.holders.__contains__ if self.holders is not None else lambda _: False,
             clock=self.clock,
         )
 
@@ -78,6 +78,11 @@ class World:
 
     def echo(self) -> None:
         self.finder.process_response({}, Message({hd.WBE_ECHO: "me"}))
+
+    def iterate(self, now: float, channel: Any = None) -> None:
+        """Record an iteration of the engine's loop on a channel."""
+        if self.finder.reception.record_loop_iteration(now, channel):
+            self.finder.record_outage(now)
 
     def live(self, seconds: float, *alive: str) -> None:
         """Advance the clock; in each period send an echo and the heartbeats of `alive`."""

@@ -146,7 +146,7 @@ def test_worker_based_options_in_uri_are_converted() -> None:
         "&worker_expiry=2.5&strict_results=true&exchange=x",
     )
     executor: Any = engine.executor  # type: ignore[attr-defined]
-    assert executor.finder._topics == ("a", "b.*")
+    assert executor.finder.topic_patterns == ("a", "b.*")
     assert executor._tracker._timeout is None
     with pytest.raises(ValueError, match=r"transition_timeout.*'soon'"):
         engines.load(Plain("p"), engine="worker-based", transition_timeout="soon")

@@ -10,8 +10,7 @@ import pytest
 from tests.unit.manual_finder import Message, World
 from wbengine import task
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.discovery import finder
-from wbengine.engines.worker_based.discovery import finder as finders
+from wbengine.engines.worker_based.discovery import clocks, liveness, roster
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import notices
@@ -277,7 +276,7 @@ def test_no_worker_is_lost_without_expiry(expiry: float | None) -> None:
 
 def test_announced_period_is_limited(world: World) -> None:
     world.hear("w1", period=1e9)
-    world.live(3 * finders.MAX_PERIOD_SECONDS + 10)
+    world.live(3 * roster.MAX_PERIOD_SECONDS + 10)
     assert world.names == set()
 
 
@@ -451,7 +450,7 @@ def test_round_counts_when_all_workers_of_queue_have_reported(world: World) -> N
 
 def test_silent_worker_has_no_free_slot(world: World) -> None:
     """The worker may have stopped, and the others of its queue may be busy."""
-    world.finder.hurry = True
+    world.finder.schedule.needs_reports = True
     world.hear("gone")
     world.hear("busy", running=4)
     assert world.finder.free("t.a") == 4
@@ -486,10 +485,10 @@ def test_taskflow_worker_never_counts_as_idle(world: World) -> None:
 # Rare queries -------------------------------------------------------------------------------------
 
 
-def test_workers_are_queried_rarely_while_hurry_is_off() -> None:
+def test_workers_are_queried_rarely_while_no_reports_are_needed() -> None:
     world = World(holders=set())
     world.hear("w1")
-    world.finder.hurry = False
+    world.finder.schedule.needs_reports = False
     questions = 0
     for _ in range(60):
         world.echo()
@@ -503,11 +502,11 @@ def test_workers_are_queried_rarely_while_hurry_is_off() -> None:
 
 def test_rarely_queried_worker_gets_time_to_reply() -> None:
     world = World(holders=set())
-    world.finder.hurry = False
+    world.finder.schedule.needs_reports = False
     world.finder.maybe_publish()
     world.hear("w1")
     world.live(25)
-    world.finder.hurry = True
+    world.finder.schedule.needs_reports = True
     world.live(10)
     assert world.names == {"w1"}
     world.live(5)
@@ -515,11 +514,11 @@ def test_rarely_queried_worker_gets_time_to_reply() -> None:
 
 
 def test_worker_is_lost_after_three_unanswered_queries() -> None:
-    """All queries count, even if `hurry` changes between them."""
+    """All queries count, even if `needs_reports` changes between them."""
     world = World(holders=set())
     world.hear("w1")
     for turn in range(6):
-        world.finder.hurry = turn % 2 == 0
+        world.finder.schedule.needs_reports = turn % 2 == 0
         world.live(5)
     assert world.names == set()
 
@@ -528,7 +527,7 @@ def test_silent_worker_with_requests_is_queried_early_and_lost() -> None:
     world = World(holders={"w1"})
     world.hear("w1")
     world.hear("w2")
-    world.finder.hurry = False
+    world.finder.schedule.needs_reports = False
     world.finder.maybe_publish()
     world.echo()
     world.clock.advance(5)
@@ -605,10 +604,10 @@ def test_new_worker_without_reply_is_lost_after_grace() -> None:
 def test_workers_are_not_lost_after_loop_was_frozen(world: World) -> None:
     world.echo()
     world.hear("w1")
-    world.finder.record_iteration(world.clock.monotonic())
+    world.iterate(world.clock.monotonic())
     since = world.clock.monotonic()
     world.clock.advance(60)
-    world.finder.record_iteration(world.clock.monotonic())
+    world.iterate(world.clock.monotonic())
     world.echo()
     assert world.finder.clean() == 0 and world.names == {"w1"}
     assert world.finder.missed(since, world.clock.monotonic()) == 60.0
@@ -621,10 +620,10 @@ def test_silence_during_pause_shorter_than_echo_gap_does_not_count(world: World)
     world.echo()
     world.hear("w1")
     start = world.clock.monotonic()
-    world.finder.record_iteration(start)
+    world.iterate(start)
     for seconds in (4, 4, 4, 6):
         world.clock.advance(seconds)
-        world.finder.record_iteration(world.clock.monotonic())
+        world.iterate(world.clock.monotonic())
         world.echo()
     assert world.finder.missed(start, world.clock.monotonic()) == 6.0
     world.finder.clean()
@@ -637,40 +636,27 @@ def test_short_broker_outage_is_detected_by_new_channel(world: World) -> None:
     world.echo()
     world.hear("w1")
     start = world.clock.monotonic()
-    world.finder.record_iteration(start, "one channel")
+    world.iterate(start, "one channel")
     world.clock.advance(1)
-    world.finder.record_iteration(start + 1, "one channel")
+    world.iterate(start + 1, "one channel")
     assert world.finder.missed(start, start + 1) == 0.0
     world.clock.advance(2)
-    world.finder.record_iteration(start + 3, "another")
+    world.iterate(start + 3, "another")
     assert world.finder.missed(start, start + 3) == 2.0
     # After an outage, the engine needs the state of all requests.
     world.finder.maybe_publish()
-    world.clock.advance(finders.URGENT_SECONDS)
+    world.clock.advance(liveness.URGENT_SECONDS)
     assert world.finder.maybe_publish() and world.finder.next_due() == start + 5
 
 
-def test_workers_are_queried_often_while_urgent(world: World) -> None:
+def test_workers_are_queried_often_while_searching(world: World) -> None:
     world.hear("w1")
     world.finder.maybe_publish()
-    world.clock.advance(finders.URGENT_SECONDS)
+    world.clock.advance(liveness.URGENT_SECONDS)
     assert not world.finder.maybe_publish()
-    world.finder.urgent = True
+    world.finder.schedule.is_searching = True
     assert world.finder.maybe_publish()
-    assert world.finder.next_due() == world.clock.monotonic() + finders.URGENT_SECONDS
-
-
-def test_missed_time_is_counted_once(world: World) -> None:
-    world.echo()
-    start = world.clock.monotonic()
-    world.clock.advance(30)
-    assert world.finder.missed(start + 10, start + 30) == 20.0  # the outage continues
-    world.finder._last_iteration = start
-    world.finder.record_iteration(start + 30)
-    world.echo()
-    assert world.finder.missed(start, start + 30) == 30.0
-    assert world.finder.missed(start + 30, start + 35) == 0.0
-    assert world.finder.missed(start + 25, start + 26) == 1.0
+    assert world.finder.next_due() == world.clock.monotonic() + liveness.URGENT_SECONDS
 
 
 # Reports of workers -------------------------------------------------------------------------------
@@ -697,9 +683,9 @@ def test_clock_difference_is_logged_once(world: World, caplog: pytest.LogCapture
     now = world.clock.time()
     world.hear("w1", **{hd.WBE_TIME: now + 1000})
     assert not caplog.records  # with a ledger, clocks are not compared
-    world.finder.clocks = finder.Clocks(world.finder.missed)
+    world.finder.clocks = clocks.Clocks(world.finder.missed)
     world.echo()
-    world.hear("w1", **{hd.WBE_TIME: now + finder.MAX_CLOCK_DIFFERENCE_SECONDS})
+    world.hear("w1", **{hd.WBE_TIME: now + clocks.MAX_CLOCK_DIFFERENCE_SECONDS})
     world.hear("w2", **{hd.WBE_TIME: "noon"})
     assert not caplog.records
     for _ in range(2):
@@ -712,7 +698,7 @@ def test_delayed_message_is_not_taken_for_a_clock_difference(
     world: World,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world.finder.clocks = finder.Clocks(world.finder.missed)
+    world.finder.clocks = clocks.Clocks(world.finder.missed)
     world.echo()
     written = world.clock.time()
     world.clock.advance(60)
@@ -729,7 +715,7 @@ def test_idle_engines_and_workers_exchange_few_messages() -> None:
     worlds = [World(holders=set()) for _ in range(20)]
     workers = [f"w{number}" for number in range(64)]
     for world in worlds:
-        world.finder.hurry = False
+        world.finder.schedule.needs_reports = False
         for worker in workers:
             world.hear(worker)
     delivered = 0

@@ -180,7 +180,7 @@ class Plainly(World):
         super().__init__(topics=("t", "u"), clock=ManualClock(start=50.0), **options)
         self.finder = types.ProxyWorkerFinder(
             "me", self, self.topics, self.periodicity, self.expiry,
-            interop=True, on_change=self.changed, served=self.look, clock=self.clock,
+            interop=True, on_change=self.changed, has_consumer=self.look, clock=self.clock,
         )  # fmt: skip
 
     def look(self, topic: str) -> bool:
@@ -215,7 +215,7 @@ def test_worker_identities_are_ignored_in_interop_mode() -> None:
 
 def test_finder_queries_all_topics_each_period() -> None:
     world = Plainly()
-    world.finder.hurry = False
+    world.finder.schedule.needs_reports = False
     world.hear(None)
     world.finder.maybe_publish()
     world.clock.advance(5.0)

@@ -285,7 +285,7 @@ def test_timeout_error_without_workers_names_the_topics() -> None:
     bench.submit()
     (text,) = failures(bench.tracker.on_timer(T0 + 60), exc.RequestTimeout)
     assert "no worker is known on any topic" in text
-    bench.fleet.wanted = ("video", "audio.*")
+    bench.fleet.topic_patterns = ("video", "audio.*")
     bench.submit()
     (text,) = failures(bench.tracker.on_timer(T0 + 120), exc.RequestTimeout)
     assert "no worker is known on 'video', 'audio.*' (other topics are ignored)" in text

@@ -60,4 +60,3 @@ def test_roster_finds_workers_by_process_name() -> None:
     workers = [join(roster, name, 1.0) for name in ("one", "two")]
     assert roster.topics_of("two") == workers[1:]
     assert roster.topics_of("three") == []
-    assert roster.silent(5.0, lambda worker, now: worker.joined < now) == {"one", "two"}

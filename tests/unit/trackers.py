@@ -92,7 +92,7 @@ class Fleet:
         start, end = self.gone
         return self.outage + max(0.0, min(end, now) - max(start, since))
 
-    wanted: tuple[str, ...] = ()
+    topic_patterns: tuple[str, ...] = ()
 
     def topics(self) -> list[str]:
         return sorted(self.all_slots)

@@ -109,9 +109,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             interop=interop is not None,
             on_change=self._events.on_workers,
             on_ids=self._events.on_heartbeat,
-            holds=self._events.holds,
+            has_requests=self._events.holds,
             exchange=exchange,
-            served=queue_counts.consumer_check(self._proxy.target, exchange) if interop else None,
+            has_consumer=(
+                queue_counts.consumer_check(self._proxy.target, exchange) if interop else None
+            ),
         )
         self._tracker = RequestTracker(
             uuid,

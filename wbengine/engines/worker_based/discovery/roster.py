@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine import _names
 from wbengine.engines.worker_based.messages import life as lives
+from wbengine.engines.worker_based.messages import notices
+
+LOG = logging.getLogger(__name__)
 
 #: Maximum number of workers, and approximate maximum memory for the names of tasks and requests.
 MAX_WORKERS: Final = 20_000
@@ -20,6 +24,12 @@ _BYTES_PER_RUNNING_TASK: Final = 256
 
 #: Minimum interval of two separate reports, as a fraction of a heartbeat period.
 _MIN_GAP_PERIODS: Final = 0.5
+
+#: Maximum heartbeat period of a worker.
+MAX_PERIOD_SECONDS: Final = 60.0
+
+#: States in which a worker accepts no requests, even with free slots.
+_RESTING_STATES: Final = (lives.STARTED, lives.SUSPENDED, lives.DRAINING)
 
 _NEVER: Final = (-math.inf, -math.inf)
 
@@ -37,13 +47,15 @@ def task_name(task: Any) -> str:
 
 @dataclass(slots=True, eq=False, repr=False)
 class TopicWorker:
-    """One worker process on one topic, according to its last report. Only the roster changes it.
+    """One worker process on one topic, according to its last report.
 
     `queue` is the queue of its requests, `running` the number of running tasks. Plain peers of
     TaskFlow have no identity: all workers of a topic share one entry, and the topic is the queue.
 
-    `last_reports` are the times of the last two reports. `last_free_reports` are those of the last
-    two reports with a free slot, without a report in between that had none.
+    `last_seen` is the time of the last report, or the start of a new grace period;
+    `last_reply` that of the last message about a request. `last_reports` are the times of
+    the last two reports, `last_free_reports` those of the last two reports with a free slot,
+    without a report in between that had none.
     """
 
     topic: str
@@ -55,6 +67,7 @@ class TopicWorker:
     running: int = field(init=False, default=0)
     period: float | None = field(init=False, default=None)
     last_seen: float = field(init=False, default=0.0)
+    last_reply: float = field(init=False, default=-math.inf)
     joined: float = field(init=False, default=math.inf)
     life: lives.Life | None = field(init=False, default=None)
     #: Version of wbengine of the worker, and digest of its ledger.
@@ -118,8 +131,8 @@ class Queue:
         # Members with a free slot, ordered by the time of their last report.
         self._idle: dict[tuple[Any, str], TopicWorker] = {}
         # The latest times since which all members have reported twice, or once; then the same
-        # times for reports with free slots.
-        self._since: tuple[float, float, float, float] | None = None
+        # times for reports with free slots. None: not computed since the last change.
+        self._since: tuple[float, float, float, float] | None = (*_NEVER, *_NEVER)
 
     @property
     def free(self) -> int:
@@ -174,19 +187,24 @@ class Queue:
             self._idle[worker.key] = worker
 
 
+#: A queue without workers.
+NO_WORKERS: Final = Queue()
+
+
 class Roster:
     """The index of workers. Not thread-safe.
 
-    `identities` maps each identity to its topics. Workers without an identity share an entry for
-    each topic. `tasks` maps task class names to queues with their numbers of workers.
+    `identities` maps each identity to its workers by topic. Workers without an identity share an
+    entry for each topic. `tasks` maps task class names to queues with their numbers of workers.
     """
 
-    __slots__ = ("_bytes", "_workers", "identities", "queues", "tasks")
+    __slots__ = ("_bytes", "_is_full", "_workers", "identities", "queues", "tasks")
 
     def __init__(self) -> None:
         self._bytes = 0
+        self._is_full = False
         self._workers: dict[tuple[Any, str], TopicWorker] = {}
-        self.identities: dict[Any, set[str]] = {}
+        self.identities: dict[Any, dict[str, TopicWorker]] = {}
         self.queues: dict[str, Queue] = {}
         self.tasks: dict[str, dict[str, int]] = {}
 
@@ -198,6 +216,61 @@ class Roster:
 
     def find(self, identity: Any, topic: str) -> TopicWorker | None:
         return self._workers.get(_key(identity, topic))
+
+    def record(
+        self, identity: Any, heartbeat: notices.Heartbeat, now: float, default_period: float
+    ) -> set[str]:
+        """Record a report of a worker; return its tasks if they are new.
+
+        A heartbeat of an unknown worker is ignored, because it does not contain tasks: the reply
+        to the next NOTIFY does. If a maximum is reached, further workers are ignored.
+        """
+        topic, beat = heartbeat.topic, heartbeat.state == notices.BEAT
+        worker = self.find(identity, topic)
+        if worker is None and beat:
+            return set()
+        tasks = tuple(dict.fromkeys(heartbeat.tasks))
+        gained: set[str] = set()
+        if worker is None or (not beat and tasks != worker.tasks):
+            previous, worker = worker, TopicWorker(topic, tasks, identity)
+            worker.joined = now
+            worker.queue = heartbeat.queue or topic
+            worker.software = heartbeat.software
+            if previous is not None:
+                worker.joined = previous.joined
+                self.remove(previous)
+            if not self.add(worker):
+                if previous is not None:
+                    self.add(previous)
+                self._ignore(worker)
+                return set()
+            gained = set(tasks)
+        worker.last_seen = now
+        worker.ledger = heartbeat.ledger or worker.ledger
+        worker.period = min(MAX_PERIOD_SECONDS, heartbeat.period or 0.0) or worker.period
+        if heartbeat.life is not None:
+            self.describe(worker, heartbeat.life)
+        slots = max(1, worker.slots if heartbeat.slots is None else heartbeat.slots)
+        running = worker.running if heartbeat.running is None else heartbeat.running
+        if worker.life is not None and worker.life.state in _RESTING_STATES:
+            running = max(running, slots)  # This worker accepts no requests.
+        self.update(worker, slots, running)
+        has_load = heartbeat.running is not None  # Plain peers do not report it.
+        worker.report(now, worker.period or default_period, has_load and running < slots)
+        return gained
+
+    def _ignore(self, worker: TopicWorker) -> None:
+        if not self._is_full:
+            self._is_full = True
+            LOG.warning(
+                "too many workers: %r and all further workers are ignored (%d are in use;"
+                " limits: %d workers, %d bytes of names)",
+                *(worker, len(self), MAX_WORKERS, MAX_NAME_BYTES),
+            )
+
+    def restart_grace(self, now: float) -> None:
+        for worker in self:
+            worker.last_seen = now
 
     def add(self, worker: TopicWorker) -> bool:
         """Add a new worker; return False if a maximum is reached."""
@@ -215,7 +288,7 @@ class Roster:
             return False
         self._bytes += worker.name_bytes + _bytes_of(worker.life)
         self._workers[key] = worker
-        self.identities.setdefault(key[0], set()).add(worker.topic)
+        self.identities.setdefault(key[0], {})[worker.topic] = worker
         self.queues[worker.queue] = queue
         queue.members[key] = worker
         queue.count(worker, +1)
@@ -243,7 +316,7 @@ class Roster:
         self._bytes -= _bytes_of(worker.life)
         del self._workers[key]
         topics = self.identities[key[0]]
-        topics.discard(worker.topic)
+        del topics[worker.topic]
         if not topics:
             del self.identities[key[0]]
         queue = self.queues[worker.queue]
@@ -272,10 +345,7 @@ class Roster:
         return removed
 
     def topics_of(self, identity: Any) -> list[TopicWorker]:
-        return [self._workers[identity, topic] for topic in self.identities.get(identity, ())]
-
-    def silent(self, now: float, is_silent: Callable[[TopicWorker, float], bool]) -> set[Any]:
-        return {worker.key[0] for worker in self if is_silent(worker, now)}
+        return list(self.identities.get(identity, {}).values())
 
 
 def _bytes_of(life: lives.Life | None) -> int:

@@ -12,7 +12,8 @@ from typing import Final
 from wbengine import exceptions as exc
 from wbengine.concurrency import threads
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.discovery import finder as finders
+from wbengine.engines.worker_based.discovery.clocks import Clocks
+from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
 from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based.engine_side.tracker_events import TrackerEvents
@@ -36,7 +37,7 @@ class LifeCycle:
         requests: LockedTracker,
         events: TrackerEvents,
         proxy: Proxy,
-        finder: finders.ProxyWorkerFinder,
+        finder: ProxyWorkerFinder,
         writer: LedgerWriter,
         guards: FlowGuards,
         *,
@@ -106,7 +107,7 @@ class LifeCycle:
         tracker.use_ledger(ledger.digest if ledger is not None else None)
         tracker.separate_ledger = ledgers.is_separate(ledger, self._ledger_place, target)
         # Without a ledger, the clocks of the hosts are compared.
-        self._finder.clocks = finders.Clocks(self._finder.missed) if ledger is None else None
+        self._finder.clocks = Clocks(self._finder.missed) if ledger is None else None
         thread = threads.Thread(
             target=self._serve, name=f"wbengine-executor-{self._finder.uuid}", daemon=True
         )

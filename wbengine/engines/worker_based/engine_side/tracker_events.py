@@ -121,20 +121,21 @@ class TrackerEvents:
     def on_wait(self) -> None:
         """Handle what is due. The consumer calls this between messages."""
         now = SYSTEM.monotonic()
-        self._finder.record_iteration(now, self._proxy.consumer.channel)
+        if self._finder.reception.record_loop_iteration(now, self._proxy.consumer.channel):
+            self._finder.record_outage(now)
         searching = self._tracker.is_searching
-        if searching and not self._finder.urgent:
+        if searching and not self._finder.schedule.is_searching:
             self._round_due = now
-        self._finder.urgent = searching
+        self._finder.schedule.is_searching = searching
         if now >= self._round_due:
             with self._requests.lock:
                 effects = self._tracker.on_round(now)
-                self._finder.hurry = self._tracker.needs_reports(now)
+                self._finder.schedule.needs_reports = self._tracker.needs_reports(now)
             self._requests.apply(effects)
             self._writer.retry_drops()
             self._finder.maybe_publish()
             self._finder.clean()
-            self._round_due = self._finder.next_due() or now
+            self._round_due = self._finder.next_due()
         with self._requests.lock:
             effects = self._tracker.on_timer(now)
         if effects:

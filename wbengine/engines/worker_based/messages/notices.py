@@ -95,6 +95,10 @@ class Heartbeat(NamedTuple):
         headers = {name: value for name, value in values.items() if value is not None}
         return env.Envelope(pr.NOTIFY, body, to, headers=headers)
 
+    def has_shared_queue(self, exchange: str) -> bool:
+        """Return whether the queue has the name for its topic and tasks, or no tasks are named."""
+        return not self.tasks or self.queue == env.queue_name(exchange, self.topic, self.tasks)
+
     @classmethod
     def from_message(cls, message: env.Envelope) -> Heartbeat:
         """Read a message with a validated body. Invalid headers other than names are ignored.

@@ -24,7 +24,7 @@ def why_waiting(tracked: TrackedRequest, offers: ProxyWorkerFinder, now: float) 
 def _why_no_worker(offers: ProxyWorkerFinder, task_cls: str) -> str:
     tasks, topics = offers.tasks(), offers.topics()
     if not topics:
-        topic_list = ", ".join(map(repr, offers.wanted))
+        topic_list = ", ".join(map(repr, offers.topic_patterns))
         where = f"on {topic_list} (other topics are ignored)" if topic_list else "on any topic"
         return f"no worker is known {where}, so none offers {task_cls}"
     return (
