@@ -423,29 +423,35 @@ def test_workers_are_equal_by_identity_and_topic() -> None:
 # Rounds ------------------------------------------------------------------------------------------
 
 
+def rounds(world: World, queue: str, since: float) -> tuple[int, int]:
+    """Return the rounds of reports, and of reports with a free slot."""
+    finder = world.finder
+    return finder.report_rounds(queue, since), finder.free_slot_rounds(queue, since)
+
+
 def test_round_counts_when_all_workers_of_queue_have_reported(world: World) -> None:
     world.hear("w1")
     world.hear("w2")
     since = world.clock.monotonic()
-    assert world.finder.idle_rounds("t.a", since) == world.finder.rounds("t.a", since) == 0
+    assert rounds(world, "t.a", since) == (0, 0)
     world.clock.advance(5)
     world.hear("w1")
     world.clock.advance(0.1)
     world.hear("w1")  # a second report at nearly the same time does not count
-    assert world.finder.idle_rounds("t.a", since) == 0
+    assert world.finder.free_slot_rounds("t.a", since) == 0
     world.hear("w2")
-    assert world.finder.idle_rounds("t.a", since) == world.finder.rounds("t.a", since) == 1
+    assert rounds(world, "t.a", since) == (1, 1)
     world.clock.advance(5)
     world.hear("w1")
     world.hear("w2", running=4)
-    assert (world.finder.idle_rounds("t.a", since), world.finder.rounds("t.a", since)) == (0, 2)
+    assert rounds(world, "t.a", since) == (2, 0)
     for _ in range(2):
         world.clock.advance(5)
         world.hear("w1")
         world.hear("w2")
-    assert world.finder.idle_rounds("t.a", since) == 2
-    assert world.finder.idle_rounds("t.a", world.clock.monotonic()) == 0
-    assert world.finder.idle_rounds("nobody", since) == world.finder.rounds("nobody", since) == 0
+    assert world.finder.free_slot_rounds("t.a", since) == 2
+    assert world.finder.free_slot_rounds("t.a", world.clock.monotonic()) == 0
+    assert rounds(world, "nobody", since) == (0, 0)
 
 
 def test_silent_worker_has_no_free_slot(world: World) -> None:
@@ -468,8 +474,8 @@ def test_worker_that_accepts_no_requests_has_no_free_slot(world: World, state: s
     for _ in range(3):
         world.clock.advance(5)
         world.hear("w1", **life)
-    assert (world.finder.free("t.a"), world.finder.idle_rounds("t.a", since)) == (0, 0)
-    assert world.finder.rounds("t.a", since) == 2
+    assert (world.finder.free("t.a"), world.finder.free_slot_rounds("t.a", since)) == (0, 0)
+    assert world.finder.report_rounds("t.a", since) == 2
     world.hear("w1", **{hd.WBE_LIFE: {"state": "idle"}})
     assert world.finder.free("t.a") == 4
 
@@ -479,7 +485,7 @@ def test_taskflow_worker_never_counts_as_idle(world: World) -> None:
     for _ in range(4):
         world.clock.advance(5)
         world.hear(None)
-    assert world.finder.idle_rounds("t", since) == 0
+    assert world.finder.free_slot_rounds("t", since) == 0
 
 
 # Rare queries -------------------------------------------------------------------------------------
@@ -565,10 +571,10 @@ def test_rounds_ignore_workers_that_appeared_later(world: World) -> None:
     world.hear("w1")
     world.hear("w2")
     world.clock.advance(5)
-    assert world.finder.rounds("t.a", since) == 1
+    assert world.finder.report_rounds("t.a", since) == 1
     world.hear("w1")
-    assert (world.finder.rounds("t.a", since), world.finder.idle_rounds("t.a", since)) == (2, 1)
-    assert world.finder.rounds("t.a", world.clock.monotonic()) == 0
+    assert rounds(world, "t.a", since) == (2, 1)
+    assert world.finder.report_rounds("t.a", world.clock.monotonic()) == 0
 
 
 def test_new_worker_is_sent_the_heartbeat_period() -> None:
@@ -610,7 +616,7 @@ def test_workers_are_not_lost_after_loop_was_frozen(world: World) -> None:
     world.iterate(world.clock.monotonic())
     world.echo()
     assert world.finder.clean() == 0 and world.names == {"w1"}
-    assert world.finder.missed(since, world.clock.monotonic()) == 60.0
+    assert world.finder.outage_seconds(since, world.clock.monotonic()) == 60.0
     world.live(20)
     assert world.names == set()
 
@@ -625,7 +631,7 @@ def test_silence_during_pause_shorter_than_echo_gap_does_not_count(world: World)
         world.clock.advance(seconds)
         world.iterate(world.clock.monotonic())
         world.echo()
-    assert world.finder.missed(start, world.clock.monotonic()) == 6.0
+    assert world.finder.outage_seconds(start, world.clock.monotonic()) == 6.0
     world.finder.clean()
     assert world.names == {"w1"}
     world.live(20)
@@ -639,10 +645,10 @@ def test_short_broker_outage_is_detected_by_new_channel(world: World) -> None:
     world.iterate(start, "one channel")
     world.clock.advance(1)
     world.iterate(start + 1, "one channel")
-    assert world.finder.missed(start, start + 1) == 0.0
+    assert world.finder.outage_seconds(start, start + 1) == 0.0
     world.clock.advance(2)
     world.iterate(start + 3, "another")
-    assert world.finder.missed(start, start + 3) == 2.0
+    assert world.finder.outage_seconds(start, start + 3) == 2.0
     # After an outage, the engine needs the state of all requests.
     world.finder.maybe_publish()
     world.clock.advance(liveness.URGENT_SECONDS)
@@ -683,7 +689,7 @@ def test_clock_difference_is_logged_once(world: World, caplog: pytest.LogCapture
     now = world.clock.time()
     world.hear("w1", **{hd.WBE_TIME: now + 1000})
     assert not caplog.records  # with a ledger, clocks are not compared
-    world.finder.clocks = clocks.Clocks(world.finder.missed)
+    world.finder.clocks = clocks.Clocks(world.finder.outage_seconds)
     world.echo()
     world.hear("w1", **{hd.WBE_TIME: now + clocks.MAX_CLOCK_DIFFERENCE_SECONDS})
     world.hear("w2", **{hd.WBE_TIME: "noon"})
@@ -698,7 +704,7 @@ def test_delayed_message_is_not_taken_for_a_clock_difference(
     world: World,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world.finder.clocks = clocks.Clocks(world.finder.missed)
+    world.finder.clocks = clocks.Clocks(world.finder.outage_seconds)
     world.echo()
     written = world.clock.time()
     world.clock.advance(60)

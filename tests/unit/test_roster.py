@@ -43,8 +43,9 @@ def test_queue_totals_match_a_scan_of_all_workers(seed: int) -> None:
         members = queue.members.values()
         assert queue.free_of(since) == sum(w.free for w in members if w.last_seen >= since)
         there = [after(w.last_reports, since) for w in members if w.joined <= since]
-        assert queue.rounds(since) == min(there, default=2)
-        assert queue.idle_rounds(since) == min(after(w.last_free_reports, since) for w in members)
+        assert queue.report_rounds(since) == min(there, default=2)
+        with_free_slot = [after(w.last_free_reports, since) for w in members]
+        assert queue.free_slot_rounds(since) == min(with_free_slot)
 
 
 def test_workers_of_a_queue_share_one_tuple_of_task_names() -> None:

@@ -82,13 +82,13 @@ class Fleet:
     def watch(self, identity: str, silence: float = 0.0) -> None:
         self.watched.append((identity, silence))
 
-    def rounds(self, queue: str, since: float) -> int:
+    def report_rounds(self, queue: str, since: float) -> int:
         return self.spoke.get(queue, 0)
 
-    def idle_rounds(self, queue: str, since: float) -> int:
+    def free_slot_rounds(self, queue: str, since: float) -> int:
         return self.idle.get(queue, 0)
 
-    def missed(self, since: float, now: float) -> float:
+    def outage_seconds(self, since: float, now: float) -> float:
         start, end = self.gone
         return self.outage + max(0.0, min(end, now) - max(start, since))
 

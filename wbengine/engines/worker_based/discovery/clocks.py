@@ -18,12 +18,12 @@ MAX_CLOCK_DIFFERENCE_SECONDS: Final = 30.0
 class Clocks:
     """Logs, once for each worker, that its clock differs much from this host's clock.
 
-    `seconds_without_reception(since, now)` returns the seconds in which this engine received
-    nothing. Messages that waited in that time have old timestamps.
+    `outage_seconds(since, now)` returns the seconds in which this engine received nothing. Messages
+    that waited in that time have old timestamps.
     """
 
-    def __init__(self, seconds_without_reception: Callable[[float, float], float]) -> None:
-        self._seconds_without_reception = seconds_without_reception
+    def __init__(self, outage_seconds: Callable[[float, float], float]) -> None:
+        self._outage_seconds = outage_seconds
         self._reported: set[Any] = set()
 
     def check(self, identity: Any, reported_time: float | None, clock: Clock) -> None:
@@ -33,7 +33,7 @@ class Clocks:
         if abs(ahead) <= MAX_CLOCK_DIFFERENCE_SECONDS:
             return
         now = clock.monotonic()
-        if self._seconds_without_reception(now - 2 * abs(ahead), now):
+        if self._outage_seconds(now - 2 * abs(ahead), now):
             return
         if len(self._reported) >= roster.MAX_WORKERS:
             return

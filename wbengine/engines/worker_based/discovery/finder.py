@@ -297,7 +297,7 @@ class ProxyWorkerFinder:
                 self._silence.watched[identity] = last_reply
 
     def record_echo(self) -> None:
-        """Record an echo. After a gap, restart the grace periods of all workers."""
+        """Record an echo. After an outage, restart the grace periods of all workers."""
         now = self._clock.monotonic()
         if self.reception.record_echo(now):
             self._restart_grace(now)
@@ -373,24 +373,25 @@ class ProxyWorkerFinder:
         with self._lock:
             return sorted(self._roster.tasks)
 
-    def rounds(self, queue: str, since: float) -> int:
+    def report_rounds(self, queue: str, since: float) -> int:
         """Return how many times (at most 2) every live worker has reported since `since`.
 
         Only the workers of `queue` count that joined before. Without workers, return 0.
         """
         with self._lock:
-            return self._roster.queues.get(queue, NO_WORKERS).rounds(since)
+            return self._roster.queues.get(queue, NO_WORKERS).report_rounds(since)
 
-    def idle_rounds(self, queue: str, since: float) -> int:
+    def free_slot_rounds(self, queue: str, since: float) -> int:
         """Return how many times (at most 2) every live worker has reported a free slot.
 
         Reports before `since` are ignored. A report without a free slot resets the count.
         """
         with self._lock:
-            return self._roster.queues.get(queue, NO_WORKERS).idle_rounds(since)
+            return self._roster.queues.get(queue, NO_WORKERS).free_slot_rounds(since)
 
-    def missed(self, since: float, now: float) -> float:
-        return self.reception.seconds_without_reception(since, now)
+    def outage_seconds(self, since: float, now: float) -> float:
+        """Return the seconds since `since` in which this engine received nothing."""
+        return self.reception.outage_seconds(since, now)
 
     def get_worker_for_task(self, task: Any) -> TopicWorker | None:
         """Return the live worker with the most free slots that offers `task`, or None."""

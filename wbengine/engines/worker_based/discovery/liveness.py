@@ -27,7 +27,7 @@ RELAXED_FACTOR: Final = 6
 URGENT_SECONDS: Final = 1.0
 _AFTERMATH_PERIODS: Final = 3
 
-_MAX_GAPS: Final = 64
+_MAX_OUTAGES: Final = 64
 
 #: Minimum delay in seconds after which an iteration of the engine's loop is late.
 _MIN_LATE_SECONDS: Final = 2.0
@@ -107,7 +107,7 @@ class NotifySchedule:
 
 
 class Reception:
-    """Records the times in which the engine received nothing or did not run.
+    """Records outages: times in which the engine received nothing or did not run.
 
     The engine sends echo messages to itself. If an echo is overdue, the engine receives nothing. A
     late iteration of its loop means that the process was paused; another channel means that the
@@ -122,47 +122,50 @@ class Reception:
         self._lock = threading.Lock()
         self._echo_limit = 2 * period
         self._iteration_limit = max(_MIN_LATE_SECONDS, period)
-        self._gaps: deque[tuple[float, float]] = deque(maxlen=_MAX_GAPS)
+        self._outages: deque[tuple[float, float]] = deque(maxlen=_MAX_OUTAGES)
         self._last_echo: float | None = None
         self._last_iteration = math.inf
         self._channel: Any = None
 
     def record_echo(self, now: float) -> bool:
-        """Record an echo; return whether it ends a gap."""
+        """Record an echo; return whether it ends an outage."""
         with self._lock:
             previous, self._last_echo = self._last_echo, now
             if previous is None or now - previous <= self._echo_limit:
                 return False
-            self._add_gap(previous, now)
+            self._add_outage(previous, now)
         return True
 
     def record_loop_iteration(self, now: float, channel: Any) -> bool:
-        """Record an iteration of the loop on this channel; return whether it ends a gap."""
+        """Record an iteration of the loop on this channel; return whether it ends an outage."""
         previous, self._last_iteration = self._last_iteration, now
         is_new_channel, self._channel = self._channel is not channel, channel
         if now - previous <= self._iteration_limit and not (is_new_channel and previous < now):
             return False
         with self._lock:
-            self._add_gap(previous, now)
+            self._add_outage(previous, now)
         return True
 
     def is_interrupted(self, now: float) -> bool:
         """Return whether the echo is overdue."""
         return self._last_echo is None or now - self._last_echo > self._echo_limit
 
-    def seconds_without_reception(self, since: float, now: float) -> float:
-        """Return the seconds since `since` in which the engine received nothing."""
+    def outage_seconds(self, since: float, now: float) -> float:
+        """Return the seconds of outages since `since`."""
         with self._lock:
-            seconds = sum(max(0.0, min(end, now) - max(start, since)) for start, end in self._gaps)
+            seconds = sum(
+                max(0.0, min(end, now) - max(start, since)) for start, end in self._outages
+            )
             if self._last_echo is not None and now - self._last_echo > self._echo_limit:
                 seconds += max(0.0, now - max(self._last_echo, since))
         return seconds
 
-    def _add_gap(self, start: float, end: float) -> None:
-        if self._gaps:
-            start = max(start, self._gaps[-1][1])  # Gaps may overlap: a pause also delays the echo.
+    def _add_outage(self, start: float, end: float) -> None:
+        if self._outages:
+            # Outages may overlap: a pause also delays the echo.
+            start = max(start, self._outages[-1][1])
         if end > start:
-            self._gaps.append((start, end))
+            self._outages.append((start, end))
 
 
 class Silence:

@@ -117,8 +117,8 @@ class TopicWorker:
 class Queue:
     """The workers of one queue, and their sums.
 
-    Queries cost O(1), except that `rounds` and `idle_rounds` read all members once after each
-    report.
+    Queries cost O(1), except that `report_rounds` and `free_slot_rounds` read all members once
+    after each report.
     """
 
     __slots__ = ("_idle", "_since", "busy", "identified_count", "members", "slots")
@@ -150,12 +150,12 @@ class Queue:
             free -= worker.free
         return free
 
-    def rounds(self, since: float) -> int:
+    def report_rounds(self, since: float) -> int:
         """Return how many times (at most 2) every member has reported since `since`."""
         twice, once, _, _ = self._since or self._compute_since()
         return (since < twice) + (since < once)
 
-    def idle_rounds(self, since: float) -> int:
+    def free_slot_rounds(self, since: float) -> int:
         """Return how many times (at most 2) every member has reported a free slot since `since`.
 
         A later report without a free slot resets the count.

@@ -107,7 +107,7 @@ class LifeCycle:
         tracker.use_ledger(ledger.digest if ledger is not None else None)
         tracker.separate_ledger = ledgers.is_separate(ledger, self._ledger_place, target)
         # Without a ledger, the clocks of the hosts are compared.
-        self._finder.clocks = Clocks(self._finder.missed) if ledger is None else None
+        self._finder.clocks = Clocks(self._finder.outage_seconds) if ledger is None else None
         thread = threads.Thread(
             target=self._serve, name=f"wbengine-executor-{self._finder.uuid}", daemon=True
         )

@@ -51,13 +51,13 @@ class Recovery(abc.ABC):
 
     def __init__(
         self,
-        offers: ProxyWorkerFinder,
+        finder: ProxyWorkerFinder,
         options: RequestOptions,
         in_flight: InFlight,
         inherited: RequestIndex,
         ended_workers: Collection[str],
     ) -> None:
-        self._offers = offers
+        self._finder = finder
         self._options = options
         self._in_flight = in_flight
         self._inherited = inherited
@@ -113,7 +113,7 @@ class Recovery(abc.ABC):
         return (
             tracked.sent_at is not None
             and tracked.queue is not None
-            and self._offers.idle_rounds(tracked.queue, tracked.sent_at) >= REQUIRED_ROUNDS
+            and self._finder.free_slot_rounds(tracked.queue, tracked.sent_at) >= REQUIRED_ROUNDS
         )
 
     def _skipped_by_idle(self, queue: str) -> Iterator[TrackedRequest]:

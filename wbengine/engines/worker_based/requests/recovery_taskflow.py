@@ -45,9 +45,9 @@ class TaskFlowRecovery(Recovery):
 
     def _review(self, tracked: TrackedRequest, now: float) -> list[Decision]:
         """End a request that must not start, once its queue has no workers any more."""
-        if self._offers.missed(tracked.search_started_at, now):
+        if self._finder.outage_seconds(tracked.search_started_at, now):
             tracked.search_started_at = now  # The engine received no reports in this time.
-        elif tracked.queue is None or not self._offers.slots(tracked.queue):
+        elif tracked.queue is None or not self._finder.slots(tracked.queue):
             waits = tracked.state in pr.WAITING_STATES and tracked.pending_outcome is not None
             if waits and tracked.lookups >= REQUIRED_ROUNDS:
                 return [dc.Settle(tracked, tracked.failure_before_start())]

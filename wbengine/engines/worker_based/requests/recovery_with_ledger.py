@@ -88,14 +88,14 @@ class LedgerRecovery(Recovery):
         if self._in_flight.is_stalled(queue, now):
             # A worker may have died immediately after a claim. The check finds the owner, and the
             # engine then watches it.
-            front = min(MAX_FRONT_ROWS, self._offers.free(queue))
+            front = min(MAX_FRONT_ROWS, self._finder.free(queue))
             for tracked in self._in_flight.get(queue, front):
                 if tracked.sent_at is not None and not tracked.lookups:
                     suspects[tracked.id] = tracked
         return [fx.Inspect(tracked) for tracked in suspects.values()]
 
     def _is_passed(self, tracked: TrackedRequest, now: float) -> bool:
-        sent_at, min_age = tracked.sent_at, min(PASSED_SECONDS, 2 * self._offers.period)
+        sent_at, min_age = tracked.sent_at, min(PASSED_SECONDS, 2 * self._finder.period)
         return (
             sent_at is not None and now - sent_at > min_age and self._in_flight.is_passed(tracked)
         )
@@ -145,7 +145,7 @@ class LedgerRecovery(Recovery):
         """Return whether a worker that was considered lost has a recent heartbeat."""
         if silence is None or holder in self._ended_workers:
             return False
-        return silence < LIVE_PERIODS * self._offers.period
+        return silence < LIVE_PERIODS * self._finder.period
 
     def _on_owner(
         self, tracked: TrackedRequest, row: RowSnapshot, holder: str, dead: bool, now: float
@@ -198,7 +198,7 @@ class LedgerRecovery(Recovery):
             is_own_row = row.epoch is None or row.epoch <= tracked.number
             return [fx.Revoke(tracked)] if is_own_row else []
         if tracked.index is self._in_flight and tracked.queue is not None:
-            if self._offers.slots(tracked.queue) == 0:
+            if self._finder.slots(tracked.queue) == 0:
                 return [dc.Reroute(tracked)]
             passed = self._is_skipped_by_idle(tracked) or self._is_passed(tracked, now)
             if row.state is not None and passed and _may_repeat(tracked, now):

@@ -76,13 +76,13 @@ class InquiryRecovery(Recovery):
     def review_inherited(self, now: float) -> list[Decision]:
         decisions: list[Decision] = []
         for task_cls in self._inherited.names():
-            queues = self._offers.queues(task_cls)
+            queues = self._finder.queues(task_cls)
             if len(queues) != 1:
                 continue
             for tracked in self._inherited.each(task_cls):
                 if tracked.suspect is not None or self._repeats(tracked):
                     continue
-                if self._offers.rounds(queues[0], tracked.search_started_at):
+                if self._finder.report_rounds(queues[0], tracked.search_started_at):
                     tracked.queue = queues[0]
                     decisions += self._search(tracked, UNSENT, now)
         return decisions
@@ -107,7 +107,7 @@ class InquiryRecovery(Recovery):
 
     def _ask_queue(self, tracked: TrackedRequest) -> list[Decision]:
         searched = tracked.suspect in (UNSENT, UNSEEN) and tracked.queue is not None
-        if searched and self._offers.uses_extended_protocol(tracked.queue or ""):
+        if searched and self._finder.uses_extended_protocol(tracked.queue or ""):
             return [dc.AskQueue(tracked)]
         return []
 
@@ -145,7 +145,7 @@ class InquiryRecovery(Recovery):
         return []
 
     def _review(self, tracked: TrackedRequest, now: float) -> list[Decision]:
-        if self._offers.missed(tracked.search_started_at, now):
+        if self._finder.outage_seconds(tracked.search_started_at, now):
             # The engine received no reports in this time: inquire again.
             tracked.search_started_at = now
             return [dc.Ask(tracked, env.ALL_WORKERS)]
@@ -155,21 +155,21 @@ class InquiryRecovery(Recovery):
 
     def _may_not_have_reported(self, tracked: TrackedRequest, now: float) -> bool:
         """Return whether a live worker that has the request may not have reported it yet."""
-        listening_seconds = now - tracked.born - self._offers.missed(tracked.born, now)
-        return listening_seconds <= self._offers.patience
+        listening_seconds = now - tracked.born - self._finder.outage_seconds(tracked.born, now)
+        return listening_seconds <= self._finder.patience
 
     def _is_missing(self, tracked: TrackedRequest) -> bool:
         queue = tracked.queue
-        if queue is None or not self._offers.slots(queue):
+        if queue is None or not self._finder.slots(queue):
             # Without workers, a message is certainly consumed only if a worker was lost with it.
             return tracked.lookups >= REQUIRED_ROUNDS and (
                 tracked.suspect == LOST or tracked.pending_outcome is not None
             )
-        if not self._offers.uses_extended_protocol(queue):
+        if not self._finder.uses_extended_protocol(queue):
             return False
         if tracked.suspect in (LOST, ABSENT):
-            return self._offers.rounds(queue, tracked.search_started_at) >= REQUIRED_ROUNDS
-        return self._offers.idle_rounds(queue, tracked.search_started_at) >= REQUIRED_ROUNDS
+            return self._finder.report_rounds(queue, tracked.search_started_at) >= REQUIRED_ROUNDS
+        return self._finder.free_slot_rounds(queue, tracked.search_started_at) >= REQUIRED_ROUNDS
 
     def _on_not_found(self, tracked: TrackedRequest, now: float) -> list[Decision]:
         tracked.lookups, why = 0, tracked.suspect
@@ -185,7 +185,8 @@ class InquiryRecovery(Recovery):
         if why == LOST:
             # The broker redelivers a message after an outage or the loss of a worker. After an
             # outage, no worker has started the request.
-            untaken = no_worker_lost and not tracked.ran and self._offers.missed(since, now) > 0
+            outage_seconds = self._finder.outage_seconds(since, now)
+            untaken = no_worker_lost and not tracked.ran and outage_seconds > 0
             return [dc.Send(tracked)] if untaken else self._lose(tracked, now)
         if no_worker_lost:
             return [*self._refuse(tracked), dc.Send(tracked)]

@@ -118,7 +118,7 @@ class RequestTracker:
     def __init__(
         self,
         reply_to: str,
-        offers: ProxyWorkerFinder,
+        finder: ProxyWorkerFinder,
         *,
         transition_timeout: float | None = pr.REQUEST_TIMEOUT,
         ledger: str | None = None,
@@ -127,7 +127,7 @@ class RequestTracker:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.reply_to = reply_to
-        self._offers = offers
+        self._finder = finder
         self._timeout = transition_timeout
         #: Whether the ledger is separate from the broker. Then results are read from the ledger and
         #: replies only announce them: a program without access to the ledger may forge a reply.
@@ -175,7 +175,7 @@ class RequestTracker:
         self.ledger = digest
         rules: type[Recovery] = InquiryRecovery if digest is None else LedgerRecovery
         self._recovery = (TaskFlowRecovery if self._plain else rules)(
-            self._offers, self._options, self._in_flight, self._inherited, self._ended_workers
+            self._finder, self._options, self._in_flight, self._inherited, self._ended_workers
         )
 
     # Submitting and routing.
@@ -228,7 +228,7 @@ class RequestTracker:
             self._deferred.put("", tracked)
             self._timers.set(tracked.eta, DUE, tracked)
             return []
-        queue = self._offers.queue_for(tracked.task_cls, self._load)
+        queue = self._finder.queue_for(tracked.task_cls, self._load)
         if queue is None:
             self._wait(tracked, now)
             return []
@@ -253,7 +253,7 @@ class RequestTracker:
         return self._in_flight.count(queue) + self._backlog.count(queue)
 
     def _capacity(self, queue: str) -> int:
-        served = MAX_IN_BROKER_PER_SLOT * self._offers.slots(queue)
+        served = MAX_IN_BROKER_PER_SLOT * self._finder.slots(queue)
         return served if served > MAX_IN_BROKER else MAX_IN_BROKER
 
     def _wait(self, tracked: TrackedRequest, now: float) -> None:
@@ -281,7 +281,7 @@ class RequestTracker:
             envelope = tracked.envelope(
                 self.reply_to,
                 self._options,
-                extended=self._offers.uses_extended_protocol(tracked.queue),
+                extended=self._finder.uses_extended_protocol(tracked.queue),
                 ledger=self.ledger,
                 expires=expires,
             )
@@ -445,7 +445,7 @@ class RequestTracker:
             tracked.leave_index()
         if worker is not None and ends:
             tracked.worker = worker
-            self._offers.watch(worker)
+            self._finder.watch(worker)
         elif worker is not None:
             self._hold(tracked, worker)
         elif self._plain and not ends and tracked.queue is not None:
@@ -465,7 +465,7 @@ class RequestTracker:
     def _hold(self, tracked: TrackedRequest, worker: str, silence: float = 0.0) -> None:
         tracked.worker = worker
         self._held.put(worker, tracked)
-        self._offers.watch(worker, silence)
+        self._finder.watch(worker, silence)
 
     def holds(self, worker: str) -> bool:
         return self._held.count(worker) > 0
@@ -523,7 +523,7 @@ class RequestTracker:
             if kind == WARN:
                 if tracked.state == pr.WAITING and tracked.task_cls not in warned:
                     warned.add(tracked.task_cls)  # Thousands of requests may wait for one reason.
-                    LOG.warning("%s", why_waiting(tracked, self._offers, now))
+                    LOG.warning("%s", why_waiting(tracked, self._finder, now))
             elif kind != TIMEOUT:
                 effects += self._on_due(kind, tracked, now)
             elif tracked.expired_at(now):
@@ -549,15 +549,15 @@ class RequestTracker:
         return [fx.Inspect(tracked)]
 
     def _check_timeout(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        missed = self._offers.missed(tracked.since, now)
+        missed = self._finder.outage_seconds(tracked.since, now)
         if missed and tracked.timeout is not None:
             tracked.since += missed  # The engine received no reports in this time.
             if not tracked.expired_at(now):
                 self._timers.set(tracked.since + tracked.timeout, TIMEOUT, tracked)
                 return []
         if tracked.index is self._inherited:
-            queue = self._offers.queue_for(tracked.task_cls, self._load)
-            if queue is not None and self._offers.slots(queue) and not self._offers.free(queue):
+            queue = self._finder.queue_for(tracked.task_cls, self._load)
+            if queue is not None and self._finder.slots(queue) and not self._finder.free(queue):
                 # The workers are busy, and may not have received the request yet.
                 self._start_final_timeout(tracked, now)
                 return []
@@ -585,14 +585,14 @@ class RequestTracker:
     def _queue_progresses(self, tracked: TrackedRequest, now: float) -> bool:
         """Return whether a request waits only for other requests. Its timeout then restarts."""
         queue = tracked.queue
-        if queue is None or not self._offers.slots(queue):
+        if queue is None or not self._finder.slots(queue):
             return False
         if self._plain:  # Plain workers do not report their number of slots.
             return self._held.count(anonymous_key(queue)) > 0
-        if not self._offers.free(queue):
+        if not self._finder.free(queue):
             return True
         sent = tracked.sent_at or 0.0
-        if now - sent < 2 * self._offers.period and not self._offers.rounds(queue, sent):
+        if now - sent < 2 * self._finder.period and not self._finder.report_rounds(queue, sent):
             return True  # The last report of free slots is older than this request.
         # A slot may be free for a moment between two tasks. Then consumption advances towards this
         # request.
@@ -613,7 +613,7 @@ class RequestTracker:
             self.ledger is not None and not tracked.invocation.recovered
         )
         kind = exc.NeverStarted if certain else exc.RequestTimeout
-        error = kind(why_waiting(tracked, self._offers, now))
+        error = kind(why_waiting(tracked, self._finder, now))
         return self._settle(tracked, ft.Failure.from_exception(error), now=now)
 
     # Earlier runs.
@@ -704,7 +704,7 @@ class RequestTracker:
         for worker in workers:
             name = worker.identity if isinstance(worker.identity, str) else None
             claimed_requests = self._held.get(name or anonymous_key(worker.queue))
-            is_unserved = self._offers.slots(worker.queue) == 0
+            is_unserved = self._finder.slots(worker.queue) == 0
             self._in_flight.record_loss(worker.queue, now)
             if name is not None and worker.announced_end:
                 self._ended_workers.append(name)
@@ -730,7 +730,7 @@ class RequestTracker:
         if tracked.index is not self._in_flight or tracked.sent_at is not None:
             return []
         assert tracked.queue is not None
-        if self._offers.slots(tracked.queue):
+        if self._finder.slots(tracked.queue):
             return self._dispatch(tracked, now)
         # `on_workers_lost` routes it again.
         self._timers.set(now + REPUBLISH_PAUSE_SECONDS, REPUBLISH, tracked)
@@ -846,7 +846,7 @@ class RequestTracker:
         queue = tracked.key if tracked.index is self._in_flight else None
         tracked.leave_index()
         effects = self._route(tracked, now)
-        if queue is not None and self._offers.slots(queue):
+        if queue is not None and self._finder.slots(queue):
             effects += self._refill(queue, now)
         return effects
 

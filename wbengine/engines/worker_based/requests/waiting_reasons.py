@@ -13,18 +13,18 @@ from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 _MAX_NAMED: Final = 8
 
 
-def why_waiting(tracked: TrackedRequest, offers: ProxyWorkerFinder, now: float) -> str:
+def why_waiting(tracked: TrackedRequest, finder: ProxyWorkerFinder, now: float) -> str:
     name, waited = tracked.invocation.task.name, now - tracked.since
-    why = _why_no_worker(offers, tracked.task_cls)
+    why = _why_no_worker(finder, tracked.task_cls)
     if tracked.queue is not None and tracked.state == pr.PENDING:
         why = f"the workers of {tracked.queue!r} offer it, but none has started it"
     return f"task {name!r} has waited {waited:.1f} s: {why}"
 
 
-def _why_no_worker(offers: ProxyWorkerFinder, task_cls: str) -> str:
-    tasks, topics = offers.tasks(), offers.topics()
+def _why_no_worker(finder: ProxyWorkerFinder, task_cls: str) -> str:
+    tasks, topics = finder.tasks(), finder.topics()
     if not topics:
-        topic_list = ", ".join(map(repr, offers.topic_patterns))
+        topic_list = ", ".join(map(repr, finder.topic_patterns))
         where = f"on {topic_list} (other topics are ignored)" if topic_list else "on any topic"
         return f"no worker is known {where}, so none offers {task_cls}"
     return (
