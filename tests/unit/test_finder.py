@@ -577,6 +577,15 @@ def test_rounds_ignore_workers_that_appeared_later(world: World) -> None:
     assert world.finder.report_rounds("t.a", world.clock.monotonic()) == 0
 
 
+def test_worker_with_new_tasks_does_not_count_as_new(world: World) -> None:
+    world.hear("w1")
+    world.clock.advance(1)
+    since = world.clock.monotonic()
+    world.clock.advance(5)
+    world.hear("w1", tasks=("a", "b"))
+    assert world.finder.report_rounds("t.a-b", since) == 1
+
+
 def test_new_worker_is_sent_the_heartbeat_period() -> None:
     world = World(expiry=2)
     world.hear("w1", period=5.0)
