@@ -9,9 +9,13 @@ import pytest
 
 from tests.unit.trackers import Bench
 from wbengine import exceptions as exc
+from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.engine_side import ledger_writer
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.ledger import memory
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.types.failure import Failure
 
 
 def open_rows() -> tuple[memory.MemoryLedger, ledger_writer.Rows, Any]:
@@ -79,3 +83,46 @@ def test_unreachable_ledger_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     assert not log_messages()
     ledger.why = "away"
     assert len(log_messages()) == 1
+
+
+def stored(body: Any, **headers: Any) -> env.Envelope:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return env.Envelope(pr.RESPONSE, body, headers={hd.WBE_VERSION: hd.VERSION, **names})
+
+
+def deep() -> env.Envelope:
+    reply = stored({})
+    reply._encoded = b'{"state": "SUCCESS", "data": {"result": %b}}' % (b"[" * 5000 + b"]" * 5000)
+    return reply
+
+
+FAILURE = Failure.from_exception(ValueError("x")).to_dict()
+UNREADABLE = {
+    "no-data": stored({"state": pr.SUCCESS}),
+    "no-result": stored({"state": pr.SUCCESS, "data": {}}),
+    "null-data": stored({"state": pr.SUCCESS, "data": None}),
+    "list-as-state": stored({"state": [], "data": {"result": 1}}),
+    "no-failure": stored({"state": pr.FAILURE, "data": {"result": 1}}),
+    "progress": stored({"state": pr.RUNNING, "data": {}}),
+    "unknown-state": stored({"state": "ODD", "data": {}}),
+    "lost": stored({"state": pr.FAILURE, "data": {"result": FAILURE}}, wbe_lost=1),
+    "deep": deep(),
+}
+
+
+@pytest.mark.parametrize("reply", UNREADABLE.values(), ids=UNREADABLE)
+def test_stored_reply_that_is_not_a_result_is_unreadable(reply: env.Envelope) -> None:
+    """The results of other rows of the same batch are read."""
+    bench = Bench()
+    entries = [bench.pending(), bench.pending()]
+    ledger = memory.MemoryLedger()
+    rows = ledger_writer.Rows(ledger, 60.0)
+    for entry, result in zip(
+        entries, (reply, stored({"state": pr.SUCCESS, "data": {"result": 7}})), strict=True
+    ):
+        ledger.open(entry.id, 1)
+        ledger.claim(entry.id, 1, "w1")
+        ledger.finish(entry.id, 1, "w1", env.freeze(result))
+    unreadable, readable = rows.read(entries)
+    assert (unreadable.state, unreadable.result) == (ledgers.ROW_DONE, None)
+    assert readable.result is not None and readable.result.value() == 7

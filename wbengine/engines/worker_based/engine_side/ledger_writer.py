@@ -163,8 +163,15 @@ class Rows:
         if result is None:
             return None
         try:
-            return Reply.from_message(env.thaw(result, tracked.id, signer=self._signer))
-        except (LookupError, TypeError, ValueError, exc.NotTrusted) as error:
+            message = env.thaw(result, tracked.id, signer=self._signer)
+            pr.Response.validate(message.body)
+            reply = Reply.from_message(message)
+            if reply.state not in pr.STOP_STATES or reply.is_lost:
+                raise exc.InvalidFormat("it is not the result of a task")
+            return reply
+        except (
+            LookupError, RecursionError, TypeError, ValueError, exc.InvalidFormat, exc.NotTrusted,
+        ) as error:  # fmt: skip
             LOG.warning(
                 "the reply to request %s in the ledger cannot be read: %s", tracked.id, error
             )
