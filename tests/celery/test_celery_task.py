@@ -139,6 +139,11 @@ def test_password_of_result_backend_is_masked(url: str) -> None:
     assert "cret" not in reader.place
 
 
+def test_error_for_broker_url_without_transport_contains_no_password() -> None:
+    with pytest.raises(ValueError, match="as in amqp://host$"):
+        publisher.address_of("me:s3cret@host")
+
+
 def test_app_without_result_backend_requires_ignore_result() -> None:
     given = Space(conf=Space(broker_url=["amqp://a", "amqp://b"], result_backend=None))
     with pytest.raises(ValueError, match="ignore_result=True"):

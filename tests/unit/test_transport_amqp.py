@@ -66,6 +66,10 @@ def test_connection_attempts_alternate_between_brokers() -> None:
         ("amqp://me:s3cret@a//;amqp://you:s3cret@b//", "amqp://me:**@a//;amqp://you:**@b//"),
         ("sqlalchemy+mysql://me:s3cret@h/db", "sqlalchemy+mysql://me:**@h/db"),
         ("amqp://h//", "amqp://h//"),
+        ("amqp://[::1]:5672//", "amqp://[::1]:5672//"),
+        ("mongodb://a:1,b:2/db", "mongodb://a:1,b:2/db"),
+        ("amqp://me:s3?cret@h//", "amqp://me:**"),
+        ("amqp://me:s3;cret@h//", "amqp://me:**;h//"),
     ],
 )
 def test_shown_url_masks_passwords(url: str, shown: str) -> None:

@@ -129,7 +129,57 @@ def test_start_fails_after_max_retries(most, attempts):
     assert len(told) == attempts - 1
 
 
-@pytest.mark.parametrize("interval", [0, -1, "fast"])
+@pytest.mark.parametrize("interval", [0, -1, "fast", True, float("inf"), float("nan")])
 def test_invalid_polling_interval_is_rejected(interval, tmp_path):
     with pytest.raises(ValueError, match="polling_interval"):
         resolve(f"filesystem://{tmp_path}", None, {"polling_interval": interval})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("inotify", "maybe"), ("data_folder_in", 3), ("data_folder_out", {})],
+)
+def test_folder_option_of_wrong_type_is_rejected(option, value, tmp_path):
+    with pytest.raises(ValueError, match=option):
+        resolve(f"filesystem://{tmp_path}", None, {option: value})
+
+
+@pytest.mark.parametrize("word", ["false", "No", "0"])
+def test_inotify_accepts_words(word, tmp_path):
+    assert resolve(f"filesystem://{tmp_path}", None, {"inotify": word}).options == {
+        "inotify": False
+    }
+
+
+@pytest.mark.parametrize("url", ["redis://:s3?cret@h", "redis://:s3/cret@h", "redis://h/s3/cret@h"])
+def test_malformed_redis_url_error_contains_no_password(url):
+    with pytest.raises(ValueError) as caught:
+        resolve(url)
+    assert "s3" not in str(caught.value) and "cret" not in str(caught.value)
+
+
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    info = tmp_path / "installed" / "odd-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[wbengine.transports]\n"
+        "missing = wbengine_missing_module:KIND\n"
+        "class = wbengine.transports.redis_kind:RedisKind\n"
+    )
+    monkeypatch.syspath_prepend(str(info.parent))
+
+
+@pytest.mark.usefixtures("plugins")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("missing", "plug-in of transport 'missing' cannot be loaded.*wbengine_missing_module"),
+        ("class", "entry point 'class' of wbengine.transports must name a TransportKind"),
+    ],
+)
+def test_plugin_that_is_not_a_kind_is_rejected(name, reason):
+    for url, transport in ((f"{name}://h", None), (None, name)):
+        with pytest.raises(ValueError, match=reason):
+            resolve(url, transport)

@@ -84,12 +84,18 @@ class Place:
             )
         try:
             port = parts.port or 6379
-        except ValueError as error:
-            raise ValueError(f"The port of a Redis URL is invalid ({error})") from None
+        except ValueError:  # Its message may contain the start of a password with "/" or "?".
+            raise ValueError(
+                "The port of a Redis URL must be a number from 0 to 65535; write / ? # in a"
+                " password as %2F %3F %23"
+            ) from None
         host = unquote(parts.hostname or "localhost")
         path = parts.path.strip("/")
         if path and not path.isdecimal():
-            raise ValueError(f"The database of a Redis URL must be a number, got /{path:.80}")
+            shown_path = path.rpartition("@")[2]  # Before "@" is the rest of a password with "/".
+            raise ValueError(
+                f"The database of a Redis URL must be a number, got /{shown_path:.80}"
+            )
         values: dict[str, Any] = dict(parse_qsl(parts.query))
         for name in values:
             if name not in _URL_OPTIONS:

@@ -39,6 +39,12 @@ class FolderKind(BrokerKind):
         self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None
     ) -> Target:
         check_options(self, options)
+        for name in ("data_folder_in", "data_folder_out"):
+            folder = options.get(name)
+            if folder is not None and not isinstance(folder, str | os.PathLike):
+                raise ValueError(f"{name} must be the path of a folder, got {folder!r}")
+        if "inotify" in options:
+            options["inotify"] = _options.flag("inotify", options["inotify"])
         has_folder = bool(options.get("data_folder_in") or options.get("data_folder_out"))
         if not has_folder and not path_of(url or ""):
             url = _url(default_folder())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -271,7 +272,7 @@ def check_options(kind: TransportKind, options: Mapping[str, Any]) -> None:
     """
     _options.check_known(f"the {kind.name} transport", options, _options.option_names(kind.options))
     interval = options.get("polling_interval")
-    if interval is not None and not (isinstance(interval, int | float) and interval > 0):
+    if interval is not None and not (type(interval) in (int, float) and 0 < interval < math.inf):
         raise ValueError(f"polling_interval must be a number above 0, got {interval!r}")
 
 
@@ -284,7 +285,11 @@ def _masked(url: str) -> str:
     scheme, mark, rest = url.partition("://")
     if not mark:
         return url.rpartition("@")[2]
-    return scheme + mark + re.sub(r"^([^:/?#]*):.*@", r"\1:**@", rest.partition("?")[0])
+    address = rest.partition("?")[0]
+    if "@" in address:
+        return scheme + mark + re.sub(r"^([^:/?#]*):.*@", r"\1:**@", address)
+    # Without "@", a port that is not a number is the start of a password with "?" or ";".
+    return scheme + mark + re.sub(r"^([^:/?#\[]*):(?!\d*([/,]|$)).*", r"\1:**", address)
 
 
 #: Kinds of plug-ins that were used, by name.
@@ -295,12 +300,27 @@ def find_kind(name: Any) -> TransportKind:
     """Return the kind with this name, by default the one of kombu's transports.
 
     :param name: an alias or a class of kombu is allowed.
+    :raises ValueError: if a plug-in cannot be loaded.
     """
     kind: TransportKind
     if isinstance(name, str) and name not in KINDS and name in _plugins.names(GROUP):
-        kind = _plugin_kinds[name] = _plugins.find(GROUP, name)
+        kind = _plugin_kinds[name] = _load_plugin(name)
     else:
         kind = _names.load(KINDS.get(name, _OF_KOMBU) if isinstance(name, str) else _OF_KOMBU)
+    return kind
+
+
+def _load_plugin(name: str) -> TransportKind:
+    try:
+        kind = _plugins.find(GROUP, name)
+    except Exception as error:
+        raise ValueError(
+            f"The plug-in of transport {name!r} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(kind, TransportKind):
+        raise ValueError(
+            f"The entry point {name!r} of {GROUP} must name a TransportKind, got {kind!r:.80}"
+        )
     return kind
 
 

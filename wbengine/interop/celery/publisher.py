@@ -178,9 +178,11 @@ def _backend(url: str) -> str:
 
 
 def _target(url: str) -> transports.Target:
-    if "://" not in url:
-        raise ValueError(f"The URL of a broker must begin with its transport, as in amqp://{url}")
     target = transports.kombu_target(url, options={"confirm_publish": True, "heartbeat": 0})
+    if "://" not in url:
+        raise ValueError(
+            f"The URL of a broker must begin with its transport, as in amqp://{target.shown}"
+        )
     return target if target.amqp else transports.kombu_target(url, options=results.BROKER_OPTIONS)
 
 
