@@ -418,6 +418,21 @@ def test_flow_records_ledger_of_its_run(tmp_path: Path) -> None:
         assert engine.storage.flow_meta[resume.KEY]["ledgers"] == {digest: place}
 
 
+@pytest.mark.parametrize(
+    ("options", "broker"),
+    [
+        ({"url": "amqp://me:s3cret@h//"}, "amqp://me:**@h//"),
+        ({"url": "memory://near"}, None),
+        ({"transport": "pyamqp"}, None),
+        ({"transport": "kombu.transport.filesystem:Transport"}, None),
+    ],
+    ids=["url", "in-process", "alias", "class"],
+)
+def test_executor_names_broker_only_by_url(options: dict[str, Any], broker: str | None) -> None:
+    """Other processes reach the broker by this URL."""
+    assert executors.WorkerTaskExecutor("e", "default", **options).broker == broker
+
+
 def test_ended_requests_exclude_latest_attempt_in_progress() -> None:
     """Finished items of a Map have ended too."""
     flow = models.FlowDetail("f")

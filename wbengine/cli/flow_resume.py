@@ -166,8 +166,9 @@ def _perform(
         loaded_engine = _engine(context, backend, operation, row.uuid, engine, **arguments)
         previous = getattr(loaded_engine, "previous_broker", None)
         if previous is not None and engine is None:
+            password = " (replace ** by the password)" if ":**@" in previous else ""
             context.printer.note(
-                f"the previous run used another broker; to use it: wbengine --broker"
+                f"the previous run used another broker; to use it{password}: wbengine --broker"
                 f" {shlex.quote(previous)} flow {operation} {row.uuid}"
             )
         run = engine_run.Running(

@@ -142,7 +142,7 @@ class WorkerBasedActionEngine(Engine):
 
     @property
     def previous_broker(self) -> str | None:
-        """The address of the broker of the previous run, if this run uses another one.
+        """The URL of the broker of the previous run, if this run uses another one.
 
         It contains no password.
         """

@@ -47,7 +47,7 @@ class EarlierRuns:
         return record if isinstance(record, dict) else None
 
     def other_broker(self) -> str | None:
-        """Return the address of the broker of the previous run, if this run uses another one."""
+        """Return the URL of the broker of the previous run, if this run uses another one."""
         address = (self._stored_record() or {}).get(_BROKER)
         return address if isinstance(address, str) and address != self._executor.broker else None
 
