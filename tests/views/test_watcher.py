@@ -193,6 +193,51 @@ def test_flows_in_a_displayed_state_are_listed_in_pages(backend):
     assert pages == [["shop 6", "shop 3"], ["shop 0"]]
 
 
+class _Changing:
+    """A connection to a store, in which flows end before a page is read again."""
+
+    def __init__(self, connection, end):
+        self._connection = connection
+        self._end = end
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+    def list_flows(self, *, limit, **filters):
+        if limit == 1:
+            self._end()
+        return self._connection.list_flows(limit=limit, **filters)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_page_that_is_read_again_contains_only_matching_flows(backend, ends):
+    made = []
+    for number in range(9):
+        engine = engines.load(linear_flow.Flow(f"shop {number}").add(Step("a")), backend=backend)
+        engine.compile()
+        engine.prepare()
+        if number in (5, 6, 8):
+            engine.storage.set_flow_state("RUNNING")  # as if its engine had died
+        made.append(engine)
+
+    def end():
+        for engine in made[:7] if ends else ():
+            engine.storage.set_flow_state("SUCCESS")
+
+    pages, after = [], None
+    with backend.get_connection() as connection:
+        while not pages or after is not None:
+            page = flow_list.page(
+                _Changing(connection, end), states=["INTERRUPTED", "SUSPENDING"], limit=2,
+                after=after,
+            )  # fmt: skip
+            pages.append([row.name for row in page.flows])
+            after = page.after
+    assert [names for names in pages if names] == (
+        [["shop 8"]] if ends else [["shop 8", "shop 6"], ["shop 5"]]
+    )
+
+
 class Quote(task.Task):
     def execute(self, password):
         raise ValueError(f"nobody is called {password}")

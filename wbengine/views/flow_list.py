@@ -137,17 +137,19 @@ def _page(
     """
     found: list[FlowRow] = []
     while True:
-        stored_page = read(limit=limit, after=after)
-        matching = [
-            number
-            for number, row in enumerate(stored_page.flows, 1)
-            if states is None or row.state in states or shown_state(row) in states
-        ]
-        if len(matching) > limit - len(found):
-            # The next page must start after the last flow of this page.
-            matching = matching[: limit - len(found)]
-            stored_page = read(limit=matching[-1], after=after)
-        found += [stored_page.flows[number - 1] for number in matching]
+        size, missing = limit, limit - len(found)
+        while True:
+            stored_page = read(limit=size, after=after)
+            matching = [
+                (number, row)
+                for number, row in enumerate(stored_page.flows, 1)
+                if states is None or row.state in states or shown_state(row) in states
+            ]
+            if len(matching) <= missing:
+                break
+            # The next page must start after the last flow of this page. Flows may change meanwhile.
+            size = matching[missing - 1][0]
+        found += [row for _, row in matching]
         after = stored_page.after
         if after is None or len(found) >= limit:
             return listing.Page(found, after)
