@@ -334,13 +334,16 @@ def test_invalid_settings_are_reported(
     assert wrong(wbengine("doctor", "--json")) == []
 
 
+@pytest.mark.parametrize("source", [None, "raise SystemExit(0)"], ids=["missing", "exits"])
 def test_broken_plugin_is_reported(
-    wbengine: Command, served: str, home: Path, monkeypatch: pytest.MonkeyPatch
+    source: str | None, wbengine: Command, served: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = home / "plugs" / "odd_plugin-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-plugin\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[wbengine.commands]\nodd = odd_plugin:command\n")
+    if source is not None:
+        (info.parent / "odd_plugin.py").write_text(source)
     monkeypatch.syspath_prepend(str(info.parent))
     finding = one(wbengine("doctor", "--json"))
     assert finding["check"] == "plugins" and "odd-plugin" in finding["text"]

@@ -167,7 +167,9 @@ def plugins(tmp_path, monkeypatch):
         "[wbengine.transports]\n"
         "missing = wbengine_missing_module:KIND\n"
         "class = wbengine.transports.redis_kind:RedisKind\n"
+        "script = script_of_plugin:KIND\n"
     )
+    (info.parent / "script_of_plugin.py").write_text("raise SystemExit(3)\n")
     monkeypatch.syspath_prepend(str(info.parent))
 
 
@@ -176,6 +178,7 @@ def plugins(tmp_path, monkeypatch):
     ("name", "reason"),
     [
         ("missing", "plug-in of transport 'missing' cannot be loaded.*wbengine_missing_module"),
+        ("script", "plug-in of transport 'script' cannot be loaded: SystemExit: 3"),
         ("class", "entry point 'class' of wbengine.transports must name a TransportKind"),
     ],
 )

@@ -107,7 +107,7 @@ def plugins() -> Iterator[Finding]:
             count += 1
             try:
                 point.load()
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # SystemExit: the module is a script.
                 if isinstance(error, ImportError) and point.extras:
                     continue
                 owner = point.dist.name if point.dist is not None else point.value.partition(".")[0]

@@ -313,7 +313,7 @@ def find_kind(name: Any) -> TransportKind:
 def _load_plugin(name: str) -> TransportKind:
     try:
         kind = _plugins.find(GROUP, name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # SystemExit: the module is a script.
         raise ValueError(
             f"The plug-in of transport {name!r} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
