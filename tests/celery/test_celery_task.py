@@ -140,7 +140,7 @@ def test_password_of_result_backend_is_masked(url: str) -> None:
 
 
 def test_error_for_broker_url_without_transport_contains_no_password() -> None:
-    with pytest.raises(ValueError, match="as in amqp://host$"):
+    with pytest.raises(ValueError, match=r"as in amqp://host$"):
         publisher.address_of("me:s3cret@host")
 
 
