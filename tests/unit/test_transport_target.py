@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import ssl
 import stat
 import threading
 
@@ -13,7 +14,7 @@ import pytest
 from tests.seams.transports import Folder
 from wbengine import exceptions
 from wbengine.engines.worker_based.connections import connecting
-from wbengine.transports import RetryOptions, resolve
+from wbengine.transports import RetryOptions, reasons, resolve
 
 
 @pytest.fixture(autouse=True)
@@ -186,3 +187,24 @@ def test_plugin_that_is_not_a_kind_is_rejected(name, reason):
     for url, transport in ((f"{name}://h", None), (None, name)):
         with pytest.raises(ValueError, match=reason):
             resolve(url, transport)
+
+
+@pytest.mark.parametrize("value", ["TLSv1_3", ssl.TLSVersion.TLSv1_3, 0x304])
+def test_lowest_version_of_tls_is_read_from_its_name_or_number(value):
+    target = resolve("rediss://h", None, {"ssl_min_version": value})
+    assert target.place.settings["ssl_min_version"] is ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("ssl_min_version", "TLSv1_4"), ("ssl_min_version", 7), ("ssl_ciphers", 3)],
+)
+def test_tls_option_of_wrong_type_is_rejected(option, value):
+    with pytest.raises(ValueError, match=option):
+        resolve("rediss://h", None, {option: value})
+
+
+def test_error_of_tls_settings_is_explained():
+    with pytest.raises(ssl.SSLError) as caught:
+        ssl.create_default_context().set_ciphers("nope")
+    assert reasons.explain(caught.value).startswith("the TLS connection failed (")

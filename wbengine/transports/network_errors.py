@@ -16,7 +16,8 @@ def explain(error: BaseException | None) -> str:
         case ssl.SSLError() if "PEM" in str(error):
             return f"our own certificate or key cannot be used ({error})"
         case ssl.SSLError():
-            return f"the TLS connection failed ({error.reason or error})"
+            # Errors of the settings have no attribute `reason`.
+            return f"the TLS connection failed ({getattr(error, 'reason', None) or error})"
         case ConnectionRefusedError():
             return "nothing listens there (connection refused)"
         case TimeoutError():

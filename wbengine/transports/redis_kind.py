@@ -23,7 +23,9 @@ class Options(tls.Options):
     ssl_ca_path: str | None = _options.option(None, "As in redis-py.")
     ssl_ca_data: str | None = _options.option(None, "As in redis-py.")
     ssl_password: str | None = _options.option(None, "As in redis-py.")
-    ssl_min_version: object = _options.option(None, "As in redis-py.")
+    ssl_min_version: object = _options.option(
+        None, "Lowest version of TLS: ``TLSv1_2`` or ``TLSv1_3``."
+    )
     dead_after: float = _options.option(
         10.0, "Seconds of silence after which the messages of a consumer are requeued."
     )

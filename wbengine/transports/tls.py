@@ -14,6 +14,8 @@ from wbengine import _options
 FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 CHECK_HOSTNAME: Final = "ssl_check_hostname"
 CERT_REQS: Final = "ssl_cert_reqs"
+MIN_VERSION: Final = "ssl_min_version"
+CIPHERS: Final = "ssl_ciphers"
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,11 @@ def read(name: str, value: Any) -> Any:
         if isinstance(word, str):
             word = word.lower().removeprefix("cert_")
         return _options.choice(name, word, _REQUIREMENTS)
-    return value
+    if name == MIN_VERSION:
+        if isinstance(value, int) and value in set(ssl.TLSVersion):
+            return ssl.TLSVersion(value)
+        return ssl.TLSVersion[_options.choice(name, value, list(ssl.TLSVersion.__members__))]
+    return _options.text(name, value) if name == CIPHERS else value
 
 
 def check_files(files: Mapping[str, Any]) -> None:
