@@ -413,6 +413,12 @@ def test_done_row_without_result_is_only_acknowledged(bench: Bench) -> None:
     assert effects == [server.Acknowledge("receipt")]
 
 
+def test_done_row_with_unreadable_result_is_reported_to_the_engine(bench: Bench) -> None:
+    claim = only(server.Claim, bench.request())
+    effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.DONE, 1, b"garbage"))
+    assert told_elsewhere(effects) == "engine"
+
+
 def told_elsewhere(effects: list[server.Effect]) -> str:
     """Return the address of the reply that reports the request as claimed elsewhere."""
     (reply,) = effects

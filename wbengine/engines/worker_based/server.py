@@ -301,7 +301,10 @@ class Server:
         self._leave(job)
         self.counts[claim.verdict] += 1
         if claim.verdict == ledgers.DONE and claim.result:
-            reply = env.thaw(claim.result, job.id, job.reply_to)
+            try:
+                reply = env.thaw(claim.result, job.id, job.reply_to)
+            except (RecursionError, ValueError):  # The engine reads the row, and fails the request.
+                return [self._claimed_elsewhere(job)]
             return [Reply(job, reply, terminal=True)]
         if claim.verdict == ledgers.HELD and claim.holder == self.identity:
             # A claim of this worker without a job: the job was lost.
