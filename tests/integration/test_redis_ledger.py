@@ -526,10 +526,10 @@ def test_message_has_time_at_which_it_was_requested(redis_url, redis_server, tak
     with tcp_proxy.threaded(redis_server.port) as proxy:
         slow = Taker(url_with_port(redis_url, redis_server, proxy.port), "slow")
         slow.take(0)
+        before = time.monotonic()
         with pytest.raises(TimeoutError):
             slow.connection.drain_events(timeout=0.01)
         taker.ledger.open(ID, 1)
-        before = time.monotonic()
         taker.send(ID)
         while not slow.messages:
             slow.connection.drain_events(timeout=SOON)

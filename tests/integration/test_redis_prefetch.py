@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.support.redis_ends import SOON
+from tests.support.redis_ends import SOON, Both
 from tests.support.workers import until
 from wbengine.transports import _redis_scripts, _redis_wait
 from wbengine.transports._redis_link import LOST
@@ -291,3 +291,66 @@ def test_messages_of_each_publisher_are_delivered_in_order(redis_url, redis_serv
         thread.join()
     for who in range(3):
         assert [n for w, n in taker.got if w == who] == list(range(300))
+
+
+
+@pytest.fixture
+def claimers(redis_url):
+    """Return a function that connects clients with a ledger, and closes them after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(holder="w"):
+            return stack.enter_context(contextlib.closing(Both(redis_url, holder=holder)))
+
+        yield connect
+
+
+def wait_for_requests(claimer, redis_server, url, prefetch):
+    """Consume the shared queue, and wait until the consumer blocks in the server."""
+    claimer.channel.basic_qos(0, prefetch, False)
+    claimer.channel.basic_consume("q", False, claimer.messages.append, consumer_tag="q")
+
+    def began():
+        with pytest.raises(TimeoutError):
+            claimer.connection.drain_events(timeout=0.05)
+        return claimer.store._waiting.takes
+
+    until(began)
+    with redis_server.client(url.rpartition("/")[2]) as client:
+        until(lambda: client.info("clients")["blocked_clients"])
+
+
+def test_request_is_claimed_with_end_of_wait_without_another_take(
+    redis_url, redis_server, claimers
+):
+    worker, engine = claimers(), claimers("e")
+    wait_for_requests(worker, redis_server, redis_url, prefetch=1)
+    assert engine.post("a") == [True]
+    until(lambda: engine.ledger.state("a").holder == "w")  # before the worker continues
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        worker.connection.drain_events(timeout=SOON)
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == before
+    assert worker.messages[0].claim.granted
+
+
+def test_waiting_worker_takes_at_most_as_many_requests_as_it_has_capacity(
+    redis_url, redis_server, claimers
+):
+    worker, engine, other = claimers(), claimers("e"), claimers("other")
+    wait_for_requests(worker, redis_server, redis_url, prefetch=2)
+    engine.post("a", "b", "c", "d", "e")
+    until(lambda: engine.ledger.state("a").holder == "w")
+    assert [id for id in "abcde" if engine.ledger.state(id).holder == "w"] == ["a", "b"]
+    assert [claim.granted for claim in other.take(3)] == [True] * 3
+
+
+def test_requests_above_a_reduced_limit_return_as_if_not_taken(redis_url, redis_server, claimers):
+    worker, engine, other = claimers(), claimers("e"), claimers("other")
+    wait_for_requests(worker, redis_server, redis_url, prefetch=2)
+    worker.channel.basic_qos(0, 1, False)
+    engine.post("a", "b")
+    worker.connection.drain_events(timeout=SOON)
+    assert [claim.granted for claim in other.take(1)] == [True]
+    assert other.messages[0].delivery_info["redelivered"] is False
+    assert engine.ledger.state("b").holder == "other"

@@ -78,12 +78,11 @@ class BlockingWait:
         if nudged:
             self._nudge.clear()
         if len(ready) > nudged and self._link.has_answer():
-            result = self._receive_result()
-            return result._replace(must_poll=result.must_poll or nudged)
+            return self._receive_result()
         if time.monotonic() >= self._deadline:
             self.close_link()
             raise errors.TimeoutError(f"{self._place.shown} does not answer")
-        return WaitResult(nudged)
+        return WaitResult(False)
 
     def pause(self, seconds: float) -> bool:
         """Wait only for a nudge, unless a wait is in the server. Return whether there was one."""

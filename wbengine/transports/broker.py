@@ -435,7 +435,7 @@ class CreditWindow:
         if not self.limit:
             return True
         self._starved = True
-        self._starved = starved = self._remaining(ready) <= 0
+        self._starved = starved = self._remaining(ready) + self.requested <= 0
         return not starved
 
     def reserve_for_order(self, max_messages: int, ready: int) -> int:

@@ -19,7 +19,7 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from redis import exceptions as errors
@@ -77,7 +77,7 @@ _unsent_leaves: Final[dict[Place, list[Step[bool]]]] = {}
 
 
 class TakeOrder(NamedTuple):
-    """A take in the same step as replies, and its start time on the monotonic clock."""
+    """A take that follows replies or a wait, and its start time on the monotonic clock."""
 
     take: Take
     at: float
@@ -181,10 +181,10 @@ class Prefetched:
                 self._taken.append(delivery)
         return messages
 
-    def leave(self, consumed: Container[str]) -> list[Delivery]:
-        """Remove and return the messages of queues that are no longer consumed."""
-        removed = [delivery for delivery in self._taken if delivery.queue not in consumed]
-        self._taken = [delivery for delivery in self._taken if delivery.queue in consumed]
+    def remove(self, of: Callable[[str], bool]) -> list[Delivery]:
+        """Remove and return the messages of the queues for which `of(queue)` is true."""
+        removed = [delivery for delivery in self._taken if of(delivery.queue)]
+        self._taken = [delivery for delivery in self._taken if not of(delivery.queue)]
         return removed
 
 
@@ -248,7 +248,7 @@ class RedisBroker(Broker):
         self._must_poll = True
         # Messages that arrive at the end of a wait, and their take.
         self._prefetched = Prefetched()
-        self._awaited_take: Take | None = None
+        self._awaited: TakeOrder | None = None
         self._next_tend_at = 0.0
         self._next_report_at = 0.0
         self._watched_queues: Counter[str] = Counter()
@@ -403,7 +403,7 @@ class RedisBroker(Broker):
         self._watched_queues -= Counter((queue,))  # This removes counts of zero.
         if not self._client.broken:
             self._recall()
-            for delivery in self._prefetched.leave(self._watched_queues):
+            for delivery in self._prefetched.remove(lambda q: q not in self._watched_queues):
                 self.requeue(delivery, delivered=False)
 
     def refresh(self) -> int:
@@ -433,11 +433,13 @@ class RedisBroker(Broker):
     def take_many(
         self, groups: Sequence[tuple[int, Sequence[str]]]
     ) -> list[tuple[int, Delivery]]:
-        self._must_poll = False  # Before taking: a concurrent nudge may set it again.
         self._recall()
-        if self._prefetched and (messages := self._prefetched.hand_over(groups)):
-            alone = all(self._queues.get(queue) for _, queues in groups for queue in queues)
-            self._must_poll = bool(self._prefetched) or not alone
+        messages = self._prefetched.hand_over(groups) if self._prefetched else []
+        # If limits were reduced during the wait, other consumers can run the remaining requests.
+        for delivery in self._prefetched.remove(lambda queue: not self._queues.get(queue)):
+            self.requeue(delivery, delivered=False)
+        self._must_poll = bool(self._prefetched)
+        if messages:
             return messages
         messages = self._take(groups)
         counts = [0] * len(groups)
@@ -562,33 +564,33 @@ class RedisBroker(Broker):
         self.refuse(delivery)
 
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
-        """Wait for messages.
+        """Wait for messages, and take them when the wait ends in the server.
 
-        If all queues are owned, the wait also takes their messages. It does not take requests from
-        shared queues, because this process may be frozen when they arrive.
+        If this process was killed, the server takes nothing, because the connection is closed. If
+        it is frozen, one take follows within `POLL_SECONDS`.
         """
         if len(queues) < len(self._watched_queues) and self._waiting.pause(
             min(_NO_CAPACITY_PAUSE_SECONDS, timeout or _NO_CAPACITY_PAUSE_SECONDS)
         ):
-            self._must_poll = True  # A consumer has capacity again.
-            return
+            return  # A consumer has capacity again.
         consumer = self._consumer_name or self._join()
-        alone = queues and all(map(self._queues.get, queues))
-        then = functools.partial(self._take_then, consumer, queues) if alone else None
+        then = self._take_then if queues else None
         self._process_wait(self._waiting.wait(timeout, consumer, queues, then), queues)
 
-    def _take_then(self, consumer: str, queues: Sequence[str]) -> Step[list[TakenEntry] | None]:
-        groups = ((_MAX_MESSAGES_PER_BATCH, queues),)
-        self._awaited_take = Take(consumer, self._takes.begin(), "", "", True, groups)
-        return _redis_scripts.take(self._awaited_take)
+    def _take_then(self) -> Step[list[TakenEntry] | None]:
+        groups = [(each.reserve(), each.queues) for each in self.consumers if each.queues]
+        now = time.monotonic()
+        # Its report counts when the wait ends.
+        self._awaited = TakeOrder(self._begin_take(groups, now)._replace(reports=True), now)
+        return _redis_scripts.take(self._awaited.take)
 
     def _process_wait(self, result: WaitResult, queues: Sequence[str]) -> None:
         self._must_poll = self._must_poll or result.must_poll
         for entries in result.answers:
-            assert self._awaited_take is not None
-            self._takes.end(self._awaited_take.number)
+            assert self._awaited is not None
+            self._takes.end(self._awaited.take.number)
             for entry in entries or ():
-                self._prefetched.add(self._taken(self._awaited_take, 0.0, entry))
+                self._prefetched.add(self._taken(*self._awaited, entry))
             if entries is None:
                 self._redeclare_after_loss()
             self._must_poll = self._must_poll or entries != []
@@ -600,7 +602,7 @@ class RedisBroker(Broker):
             self._process_wait(self._waiting.recall(), ())
 
     def nudge(self) -> None:
-        self._must_poll = True
+        # Without a poll: the next wait ends at once if there are messages.
         self._waiting.nudge()
 
     def close(self) -> None:
