@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -16,7 +17,7 @@ from tests.support import sample_tasks
 from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
-from wbengine.engines.worker_based import proxy
+from wbengine.engines.worker_based import proxy, server
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.messages import headers as hd
@@ -60,6 +61,33 @@ def publish(url: str, *envelopes: Any) -> None:
     finally:
         speaker.stop()
         thread.join(60)
+
+
+def test_worker_stops_after_an_error_on_receipt_of_a_request(
+    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = threading.Semaphore(0)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        failures.release()
+        raise RuntimeError("planted")
+
+    with worker_in_thread(place["url"], tasks, ledger=place.get("ledger")) as worker:
+        monkeypatch.setattr(server.Server, "on_request", fail)
+        loaded = load(many(1), place)
+
+        def run() -> None:
+            with contextlib.suppress(exceptions.Cancelled):
+                loaded.run()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        assert failures.acquire(timeout=30)
+        monkeypatch.undo()
+        until(lambda: not worker._runner.busy)
+        loaded.cancel()
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_suspended_worker_leaves_all_tasks_to_others(place: dict[str, Any], tmp_path: Path) -> None:

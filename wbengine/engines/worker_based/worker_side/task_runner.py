@@ -113,10 +113,10 @@ class TaskRunner:
         request = requests.Request.from_message(env.received(data, message))
         self.last_request_at = time.monotonic()
         with self.lock:
-            self._unacked += 1
             effects = self.server.on_request(
                 request, message, time.time(), claimed=getattr(message, "claim", None) is not None
             )
+            self._unacked += 1  # Last: the dispatcher settles the message of a failed handler.
         self.apply(effects)
 
     def use_ledger(self, ledger: ledgers.Ledger | None, *, is_separate: bool) -> None:
