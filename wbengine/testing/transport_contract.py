@@ -5,11 +5,13 @@ Derive a class `Test...` from `TransportContract`, and define the fixture `trans
 
 from __future__ import annotations
 
+import functools
 import json
 import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -314,6 +316,17 @@ class TransportContract:
         receiver.release()
         assert sender.size("q") == 0
 
+    def test_settling_a_lost_message_returns_false(
+        self, target: transports.Target, sender: Broker, receiver: Broker
+    ) -> None:
+        if getattr(target.kind, "is_in_process", False):
+            pytest.skip("a connection cannot lose messages")
+        _fill(sender, receiver, 2)
+        lost, own = _receive(receiver, "q", 2)
+        assert receiver.settle_many((lost,))
+        assert not receiver.settle_many((lost, own))
+        assert sender.size("q") == 0
+
     def test_rejected_message_is_deleted(self, sender: Broker, receiver: Broker) -> None:
         _fill(sender, receiver, 1)
         (message,) = _receive(receiver, "q")
@@ -446,6 +459,28 @@ class TransportContract:
             with ThreadPoolExecutor(1) as threads:
                 threads.submit(_send, sender, number, "k")
                 _drain(receiver, messages, number + 1)
+
+    def test_messages_and_wake_ups_end_a_wait_without_polling(
+        self, sender: Broker, receiver: Broker
+    ) -> None:
+        """Polling each second would take longer than the limit of this test."""
+        _declare(receiver, "q", "k")
+        messages: list[Delivery] = []
+        Consumer(receiver, messages.append).consume(("q",))
+        deadline = time.monotonic() + _MAX_WAIT_SECONDS
+        asks: queue.Queue[Callable[[], object] | None] = queue.Queue()
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(_call_all, asks)
+            try:
+                for number in range(150):
+                    asks.put(functools.partial(_send, sender, number, "k"))
+                    while len(messages) <= number:
+                        receiver.drain(max(0.0, deadline - time.monotonic()))
+                    asks.put(receiver.wake)
+                    with pytest.raises(TimeoutError, match="woken"):
+                        receiver.drain(max(0.0, deadline - time.monotonic()))
+            finally:
+                asks.put(None)
 
     def test_wake_from_another_thread_ends_drain(self, sender: Broker, receiver: Broker) -> None:
         _declare(receiver, "q", "k")
@@ -661,3 +696,10 @@ def _drain(broker: Broker, messages: list[Delivery], count: int) -> None:
 
 def _body(message: Delivery) -> int:
     return int(message.body)
+
+
+def _call_all(calls: queue.Queue[Callable[[], object] | None]) -> None:
+    """Call each function after a pause in which the receiver usually begins to wait."""
+    while (call := calls.get()) is not None:
+        time.sleep(0.002)
+        call()

@@ -37,7 +37,10 @@ def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 
 class RoutingTable:
-    """Bindings of one exchange. Immutable: a changed exchange gets a new table."""
+    """The bindings of one exchange, to find the queues of a message by its routing key.
+
+    Immutable: a changed exchange gets a new table.
+    """
 
     __slots__ = ("_exact", "_memo", "_wild")
 

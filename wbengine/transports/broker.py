@@ -191,7 +191,7 @@ class Broker(abc.ABC):
 
     @abc.abstractmethod
     def delete_queue(self, queue: str) -> int:
-        """Delete the queue with its messages and bindings. Return the number of messages."""
+        """Delete the queue with its bindings and messages. Return the number of waiting ones."""
 
     @abc.abstractmethod
     def purge(self, queue: str) -> int:
@@ -281,7 +281,10 @@ class Broker(abc.ABC):
 
     @abc.abstractmethod
     def refresh(self) -> int:
-        """Poll the watched queues. Return an upper bound of the number of available messages."""
+        """Poll the watched queues. Return an upper bound of the number of available messages.
+
+        It may be an estimate. 0 means that there is none, so the next step is `wait`.
+        """
 
     @abc.abstractmethod
     def take_many(
@@ -299,7 +302,11 @@ class Broker(abc.ABC):
 
     @abc.abstractmethod
     def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
-        """Acknowledge and delete messages. Return False if this connection has lost any of them."""
+        """Acknowledge and delete messages. Return False if this connection has lost any of them.
+
+        A lost message is one that was requeued or deleted since. If the connection itself is lost,
+        return False or raise one of `recoverable_connection_errors`.
+        """
 
     def refuse(self, delivery: Delivery) -> None:
         """Delete a message whose request does not run.
@@ -313,7 +320,7 @@ class Broker(abc.ABC):
         """Requeue a message in its old place.
 
         A `delivered` message is marked as redelivered; otherwise the take and the claim are undone.
-        If this is impossible now, it happens when the connection is closed.
+        If this is impossible now, raise an error, and requeue it when the connection is closed.
         """
 
     @abc.abstractmethod
