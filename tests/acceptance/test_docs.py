@@ -23,7 +23,7 @@ from wbengine.engines import ownership
 from wbengine.engines.worker_based.discovery.snapshots import STATES
 from wbengine.engines.worker_based.engine import WorkerBasedActionEngine
 from wbengine.runtime import saving
-from wbengine.transports import registry
+from wbengine.transports import kinds
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"
@@ -214,10 +214,10 @@ def test_worker_based_options_and_request_states_are_described() -> None:
 def test_options_of_transports_are_described() -> None:
     page = (SOURCE / "reference" / "worker_options.rst").read_text(encoding="utf-8")
     tables = re.findall(r"\.\. transport_options:: (\S+)", page)
-    kinds = registry.loaded_kinds()
-    assert {*tables} == {f"{kind.options.__module__}:{kind.options.__name__}" for kind in kinds}
+    loaded = kinds.loaded_kinds()
+    assert {*tables} == {f"{kind.options.__module__}:{kind.options.__name__}" for kind in loaded}
     guide = (SOURCE / "howto" / "choose_brokers.rst").read_text(encoding="utf-8")
-    names = {each.name for kind in kinds for each in dataclasses.fields(kind.options)}
+    names = {each.name for kind in loaded for each in dataclasses.fields(kind.options)}
     of_tls = {name for name in names if name.startswith("ssl_")}
     assert {name for name in of_tls if f"``{name}``" not in guide} == set()
 

@@ -23,7 +23,7 @@ from wbengine import engines, exceptions, task
 from wbengine.patterns import linear_flow
 from wbengine.testing import worker_in_thread
 from wbengine.testing.transport_contract import TransportContract
-from wbengine.transports import registry, resolve
+from wbengine.transports import kinds, resolve
 
 _numbers = itertools.count()
 
@@ -114,7 +114,7 @@ def test_kind_of_plugin_is_found_by_scheme(tmp_path):
     assert target.kind is table_transport.KIND
     assert target.system == "table"
     with pytest.raises(ValueError, match="did you mean 'table'"):
-        registry.check_names("tabel:///x", None, None)
+        kinds.check_names("tabel:///x", None, None)
     with pytest.raises(ValueError, match="did you mean 'poll_seconds'"):
         resolve("table:///x", None, {"pol_seconds": 1})
 

@@ -318,11 +318,11 @@ def test_tend_requeues_messages_of_dead_consumers_after_an_interval(server: Serv
     server.publish(b"m")
     server.take()
     server.client.zadd(server.key("c"), {"c": 0})
-    assert server(transport.tend(10, "", (), ())) == 0  # the first call for 10 s
+    assert server(transport.sweep_dead_consumers(10, "", (), ())) == 0  # the first call for 10 s
     server.client.hset(server.key("m"), "since", 0)
-    assert server(transport.tend(10, "c", (), ())) == 0  # the consumer itself reports
+    assert server(transport.sweep_dead_consumers(10, "c", (), ())) == 0  # the consumer reports
     server.client.zadd(server.key("c"), {"c": 0})
-    assert server(transport.tend(10, "", (), ())) == 1
+    assert server(transport.sweep_dead_consumers(10, "", (), ())) == 1
     assert server(transport.join("c", ""))
     assert [entry.number for entry in server.take(number="2")] == ["1r"]
 
@@ -330,10 +330,10 @@ def test_tend_requeues_messages_of_dead_consumers_after_an_interval(server: Serv
 def test_tend_deletes_owned_queues_of_silent_owners(server: Server) -> None:
     server(transport.declare_queue("data", "mine", True))
     server(transport.declare_queue("data", "theirs", True))
-    server(transport.tend(10, "", (), ()))
+    server(transport.sweep_dead_consumers(10, "", (), ()))
     server.client.hset(server.key("m"), "since", 0)
     server.client.zadd(server.key("own"), {"mine": 0, "theirs": 0})
-    server(transport.tend(10, "", ["mine"], ["theirs"]))
+    server(transport.sweep_dead_consumers(10, "", ["mine"], ["theirs"]))
     assert server.client.zrange(server.key("own"), 0, -1) == [b"mine"]
     assert server.client.smembers(server.key("qs")) == {b"q", b"replies", b"mine"}
 
@@ -615,12 +615,12 @@ def test_sweep_rows_keeps_rows_of_holders_with_heartbeats(server: Server) -> Non
     assert server(ledger.sweep_rows(60_000, 0, False)) == ledger.Swept(1, 0, False)
 
 
-def test_sweep_holders_keeps_holders_with_rows_or_heartbeats(server: Server) -> None:
+def test_drop_idle_holders_keeps_holders_with_rows_or_heartbeats(server: Server) -> None:
     server.open()
     server.claim()
     server(ledger.renew("digest", "u", "new"))
     server.client.zadd(server.key("beats"), {"w": 5, "old": 5})
-    server(ledger.sweep_holders(60_000))
+    server(ledger.drop_idle_holders(60_000))
     assert server.client.zrange(server.key("beats"), 0, -1) == [b"w", b"new"]
 
 
@@ -672,7 +672,7 @@ def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> 
         transport.settle("c", "q", ["1"]),
         transport.requeue("c", "q", "1", True),
         transport.refuse("c", "q", "1"),
-        transport.tend(10, "c", (), ()),
+        transport.sweep_dead_consumers(10, "c", (), ()),
         transport.leave("c", ()),
         transport.end_wait("c"),
         ledger.reconcile("u", 1, [ATTEMPT]),

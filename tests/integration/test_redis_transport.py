@@ -450,7 +450,7 @@ def test_consumer_without_credit_is_not_considered_dead(redis_url, redis_server,
         client.zincrby("wbe:{ex}:c", -an_hour, holder.store._consumer_name)
         client.hincrby("wbe:{ex}:m", "since", -an_hour)
         for end in (holder, other):
-            end.store._next_tend_at = 0.0
+            end.store._next_sweep_at = 0.0
             end.assert_no_message()
         assert holder.messages[0].ack()
 
@@ -489,7 +489,7 @@ def test_downtime_of_server_does_not_make_consumers_dead(redis_url, redis_server
                 pipe.hincrby("wbe:{ex}:m", name, -away)
             pipe.execute()
         for end in (other, held, other):
-            end.store._next_tend_at = 0.0
+            end.store._next_sweep_at = 0.0
             end.assert_no_message()
         held.messages[0].ack()
         assert client.zcard("wbe:{ex}:own") == 1

@@ -19,7 +19,7 @@ from wbengine._clock import Clock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.discovery import liveness, roster
-from wbengine.engines.worker_based.engine_side import ledger_writer
+from wbengine.engines.worker_based.engine_side import ledger_operations
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.messages.replies import Reply
@@ -283,7 +283,7 @@ class Tracker:
         self._clock = clock
         self._do, self._say, self._lost = do, say, lost
         self._ledger = ledger
-        self._rows = ledger_writer.Rows(ledger, expiry) if ledger is not None else None
+        self._rows = ledger_operations.Rows(ledger, expiry) if ledger is not None else None
         self._finder = types.ProxyWorkerFinder(
             name,
             self,

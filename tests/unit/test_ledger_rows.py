@@ -10,7 +10,7 @@ import pytest
 from tests.unit.trackers import Bench
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.engine_side import ledger_writer
+from wbengine.engines.worker_based.engine_side import ledger_operations
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.ledger import memory
 from wbengine.engines.worker_based.messages import envelope as env
@@ -18,9 +18,9 @@ from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.types.failure import Failure
 
 
-def open_rows() -> tuple[memory.MemoryLedger, ledger_writer.Rows, Any]:
+def open_rows() -> tuple[memory.MemoryLedger, ledger_operations.Rows, Any]:
     ledger = memory.MemoryLedger()
-    return ledger, ledger_writer.Rows(ledger, 60.0), Bench().pending()
+    return ledger, ledger_operations.Rows(ledger, 60.0), Bench().pending()
 
 
 def test_reopen_succeeds_for_request_without_row() -> None:
@@ -65,7 +65,7 @@ class Away(memory.MemoryLedger):
 def test_unreachable_ledger_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Another error, or the same error after a success, is logged again."""
     ledger, bench = Away(), Bench()
-    rows, entries = ledger_writer.Rows(ledger, 60.0), [bench.pending() for _ in range(3)]
+    rows, entries = ledger_operations.Rows(ledger, 60.0), [bench.pending() for _ in range(3)]
 
     def log_messages() -> list[str]:
         caplog.clear()
@@ -116,7 +116,7 @@ def test_stored_reply_that_is_not_a_result_is_unreadable(reply: env.Envelope) ->
     bench = Bench()
     entries = [bench.pending(), bench.pending()]
     ledger = memory.MemoryLedger()
-    rows = ledger_writer.Rows(ledger, 60.0)
+    rows = ledger_operations.Rows(ledger, 60.0)
     for entry, result in zip(
         entries, (reply, stored({"state": pr.SUCCESS, "data": {"result": 7}})), strict=True
     ):

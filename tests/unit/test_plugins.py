@@ -12,7 +12,7 @@ from wbengine.conductors import backends as conductor_kinds
 from wbengine.exceptions import NotFound
 from wbengine.jobs import backends as board_kinds
 from wbengine.persistence import backends as store_kinds
-from wbengine.transports import registry as transport_kinds
+from wbengine.transports import kinds as transport_kinds
 
 
 @pytest.fixture

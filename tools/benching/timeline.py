@@ -103,9 +103,9 @@ PARTS: dict[str, tuple[str, ...]] = {
         "wbengine.runtime.saving:Saver.save",
     ),
     "ledger": (
-        f"{_WIRE}.engine_side.ledger_writer:LedgerWriter.open",
-        f"{_WIRE}.engine_side.ledger_writer:LedgerWriter.publish",
-        f"{_WIRE}.engine_side.ledger_writer:LedgerWriter.drop",
+        f"{_WIRE}.engine_side.ledger_operations:LedgerWriter.open",
+        f"{_WIRE}.engine_side.ledger_operations:LedgerWriter.publish",
+        f"{_WIRE}.engine_side.ledger_operations:LedgerWriter.drop",
         f"{_WIRE}.ledger.redis:RedisLedger.open_and_publish",
     ),
     HAND_OVER: (

@@ -63,9 +63,9 @@ def _ignoring_missing_packages() -> Iterator[None]:
 
 
 def _check_broker(settings: Settings) -> None:
-    from wbengine.transports import registry
+    from wbengine.transports import kinds
 
-    registry.check_names(settings.url, settings.transport, settings.transport_options)
+    kinds.check_names(settings.url, settings.transport, settings.transport_options)
 
 
 def _check_store(settings: Settings) -> None:

@@ -10,8 +10,8 @@ from wbengine import _names, exceptions
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line
 from wbengine.engines.worker_based.connections import connecting
 from wbengine.fleet import client as fleets
-from wbengine.transports import Target, registry
-from wbengine.transports.registry import TransportKind
+from wbengine.transports import Target, kinds
+from wbengine.transports.kinds import TransportKind
 
 __all__ = ["LOGIN_FIX", "check", "check_connection", "fleet", "is_login_refused"]
 
@@ -31,7 +31,7 @@ def check_connection(place: Place) -> Iterator[Finding]:
                   " --url, $WBENGINE_URL, or `url` in wbengine.toml")  # fmt: skip
         return
     except exceptions.TransportFailure as error:
-        kind = registry.kind_of(*registry.default_name(place.url, place.transport,
+        kind = kinds.kind_of(*kinds.default_name(place.url, place.transport,
                                                        place.transport_options))
         yield _unreachable_finding(kind, None, line(error))
         return

@@ -11,7 +11,7 @@ from wbengine._options import option
 from wbengine.transports._nudge import Nudge
 from wbengine.transports._routing import RoutingTable
 from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Delivery, Frame
-from wbengine.transports.registry import (
+from wbengine.transports.kinds import (
     BrokerKind,
     RetryOptions,
     Target,

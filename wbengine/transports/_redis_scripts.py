@@ -276,7 +276,7 @@ def end_wait(consumer: str) -> Step[None]:
     return Step(SCRIPTS["end_wait"], (consumer,), read_nothing)
 
 
-def tend(
+def sweep_dead_consumers(
     dead_after: float, consumer: str, owned: Collection[str], consumed: Iterable[str]
 ) -> Step[int]:
     """Return the number of dead consumers.
@@ -286,7 +286,8 @@ def tend(
     :param owned: its owned queues.
     :param consumed: other queues that it consumes.
     """
-    return Step(SCRIPTS["tend"], (dead_after, consumer, len(owned), *owned, *consumed), int)
+    arguments = dead_after, consumer, len(owned), *owned, *consumed
+    return Step(SCRIPTS["sweep_dead_consumers"], arguments, int)
 
 
 def leave(consumer: str, undelivered: Iterable[str]) -> Step[bool]:

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 from wbengine import _names, _options
 from wbengine.transports import _files
 from wbengine.transports.broker import Broker
-from wbengine.transports.registry import BrokerKind, Target, check_options
+from wbengine.transports.kinds import BrokerKind, Target, check_options
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import kombu
 from kombu.transport import TRANSPORT_ALIASES, virtual
 
 from wbengine import _installing
-from wbengine.transports.registry import KombuKind, Target, unknown
+from wbengine.transports.kinds import KombuKind, Target, unknown
 
 #: Extras of kombu whose name is not that of the transport.
 _EXTRAS: Final[Mapping[str, str]] = {"kafka": "confluentkafka", "sqla": "sqlalchemy"}

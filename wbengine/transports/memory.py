@@ -19,7 +19,7 @@ from wbengine import _names, _options, exceptions
 from wbengine.concurrency import conditions
 from wbengine.transports import _routing
 from wbengine.transports.broker import Broker, Delivery, Frame
-from wbengine.transports.registry import BrokerKind, Target, check_options
+from wbengine.transports.kinds import BrokerKind, Target, check_options
 
 #: (9 - priority, sequence number, data, redelivered)
 _Entry = tuple[int, int, bytes, bool]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ssl
 
-from wbengine.transports import network_errors, registry
+from wbengine.transports import kinds, network_errors
 
 
 def explain(error: BaseException | None) -> str:
     """Explain in a few words why a broker is unreachable or disconnected."""
     if error is not None:
-        for kind in registry.loaded_kinds():
+        for kind in kinds.loaded_kinds():
             reason = kind.explain(error)
             if reason is not None:
                 return reason
@@ -22,5 +22,5 @@ def is_refusal(error: BaseException | None) -> bool:
     if error is None:
         return False
     return isinstance(error, ssl.SSLCertVerificationError) or any(
-        kind.is_refusal(error) for kind in registry.loaded_kinds()
+        kind.is_refusal(error) for kind in kinds.loaded_kinds()
     )

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 #: Interval at which a connection refreshes its keys and requeues messages of dead consumers.
-_TEND_SECONDS: Final = 2.0
+_SWEEP_SECONDS: Final = 2.0
 #: Minimum of `dead_after`: consumers report each second, and one report may be late.
 _MIN_DEAD_AFTER_SECONDS: Final = 1.5
 #: Pause while some consumers have no capacity.
@@ -249,7 +249,7 @@ class RedisBroker(Broker):
         # Messages that arrive at the end of a wait, and their take.
         self._prefetched = Prefetched()
         self._awaited: TakeOrder | None = None
-        self._next_tend_at = 0.0
+        self._next_sweep_at = 0.0
         self._next_report_at = 0.0
         self._watched_queues: Counter[str] = Counter()
         self._routes = Routes()
@@ -412,18 +412,18 @@ class RedisBroker(Broker):
                 "a reply of Redis was lost; it may have contained requests"
             )
         now = time.monotonic()
-        if now >= self._next_tend_at:
+        if now >= self._next_sweep_at:
             # This interval must be short compared with `dead_after`: after a long pause, the
             # scripts assume an outage of the server in which no consumer could report.
-            self._next_tend_at = now + min(_TEND_SECONDS, self._dead_after / 3)
-            self._tend()
+            self._next_sweep_at = now + min(_SWEEP_SECONDS, self._dead_after / 3)
+            self._sweep_dead_consumers()
         return _MAX_READY if self._must_poll else 0
 
-    def _tend(self) -> None:
+    def _sweep_dead_consumers(self) -> None:
         owned_queues = [queue for queue, owned in tuple(self._queues.items()) if owned]
         consumed_queues = [queue for queue in self._watched_queues if queue not in owned_queues]
         dead = self._run(
-            _redis_scripts.tend(
+            _redis_scripts.sweep_dead_consumers(
                 self._dead_after, self._consumer_name, owned_queues, consumed_queues
             )
         )

@@ -8,7 +8,7 @@ from typing import Any, Final
 from wbengine import _installing, _names, _options
 from wbengine.transports import network_errors, tls
 from wbengine.transports.broker import Broker
-from wbengine.transports.registry import BrokerKind, Target
+from wbengine.transports.kinds import BrokerKind, Target
 
 NAMES: Final = ("redis", "rediss")
 

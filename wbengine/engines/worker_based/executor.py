@@ -5,7 +5,7 @@ threads of the engines. Its parts are in `engine_side`:
 
 - `locked_tracker`: the state of all requests, with the lock of the executor;
 - `tracker_events`: messages of workers, times, and the effects of the tracker;
-- `publishing`, `ledger_writer`: messages and rows of requests;
+- `publishing`, `ledger_operations`: messages and rows of requests;
 - `life_cycle`: start and stop;
 - `administration`: for programs and commands that inspect or control workers and requests.
 """
@@ -28,7 +28,7 @@ from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based.connections import queue_counts, topology
 from wbengine.engines.worker_based.discovery import finder, snapshots
 from wbengine.engines.worker_based.engine_side.administration import Administration, Pings, Pong
-from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
+from wbengine.engines.worker_based.engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based.engine_side.life_cycle import LifeCycle
 from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based.engine_side.tracker_events import TrackerEvents

@@ -39,8 +39,8 @@ from wbengine.interop.celery import (
     results,
     run_claims,
 )
+from wbengine.transports import kinds as transports
 from wbengine.transports import reasons
-from wbengine.transports import registry as transports
 
 __all__ = ["CeleryWorker", "app_of", "find_tasks", "retention", "visit"]
 

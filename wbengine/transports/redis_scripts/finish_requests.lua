@@ -11,7 +11,7 @@
 
 -- include publishing
 -- include settling
--- include taking
+-- include take_messages
 -- include keep_body
 
 local refusal = check_batch()

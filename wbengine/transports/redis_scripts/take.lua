@@ -6,7 +6,7 @@
 -- is always either in its queue or assigned to a consumer.
 
 -- include queues
--- include taking
+-- include take_messages
 
 first_write()
 return take_messages(1, #ARGV, now())

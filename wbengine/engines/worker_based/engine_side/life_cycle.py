@@ -14,7 +14,7 @@ from wbengine.concurrency import threads
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.discovery.clocks import Clocks
 from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
-from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
+from wbengine.engines.worker_based.engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based.engine_side.tracker_events import TrackerEvents
 from wbengine.engines.worker_based.proxy import Proxy

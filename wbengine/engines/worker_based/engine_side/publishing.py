@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from wbengine._clock import SYSTEM
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
-from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
+from wbengine.engines.worker_based.engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.transports.broker import Broker

@@ -18,7 +18,7 @@ from wbengine.engines.worker_based.connections import consumer_loop, dead_letter
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based.discovery.roster import TopicWorker
-from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
+from wbengine.engines.worker_based.engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based.engine_side.publishing import (
     InquiryPublishing,

@@ -24,7 +24,7 @@ from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import _folder
 from wbengine.transports.broker import Delivery
 from wbengine.transports.filesystem import Row
-from wbengine.transports.registry import Target
+from wbengine.transports.kinds import Target
 
 LOG = logging.getLogger(__name__)
 

@@ -188,9 +188,9 @@ def sweep_rows(age: int, first: int, only_done: bool) -> Step[Swept]:
     return Step(SCRIPTS["sweep_rows"], (age, first, int(only_done)), _read_swept)
 
 
-def sweep_holders(age: int) -> Step[None]:
+def drop_idle_holders(age: int) -> Step[None]:
     """Remove holders without rows and without a heartbeat in `age` milliseconds."""
-    return Step(SCRIPTS["sweep_holders"], (age,), read_nothing)
+    return Step(SCRIPTS["drop_idle_holders"], (age,), read_nothing)
 
 
 def close(user: str, holders: Iterable[str]) -> Step[None]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from wbengine import _clock, exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import memory
-from wbengine.transports.registry import Target
+from wbengine.transports.kinds import Target
 
 
 class MemoryLedger(base.Ledger):

@@ -38,8 +38,8 @@ from wbengine.transports._redis_scripts import Opened
 
 if TYPE_CHECKING:
     from wbengine.transports.broker import Frame
+    from wbengine.transports.kinds import Target
     from wbengine.transports.redis import RedisBroker
-    from wbengine.transports.registry import Target
 
 LOG = logging.getLogger(__name__)
 
@@ -326,7 +326,7 @@ class RedisLedger(base.Ledger):
             )
             count += removed
             kept_count += kept
-        self._run(ledger_scripts.sweep_holders(age))
+        self._run(ledger_scripts.drop_idle_holders(age))
         return count
 
     def close(self) -> None:

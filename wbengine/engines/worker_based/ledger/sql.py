@@ -154,7 +154,7 @@ class _Statements:
         self.sweep_done = sa.text(
             f"DELETE FROM wbe_ledger WHERE changed <= {now} - :age AND state = {_DONE}"
         )
-        self.sweep_holders = sa.text(
+        self.drop_idle_holders = sa.text(
             f"DELETE FROM wbe_ledger_holders WHERE beat <= {now} - :age AND holder NOT IN"
             " (SELECT holder FROM wbe_ledger WHERE holder IS NOT NULL)"
         )
@@ -312,7 +312,7 @@ class SQLLedger(base.Ledger):
         if only_done:
             return self._execute("sweeping", self._sql.sweep_done, {"age": older_than})
         count = self._execute("sweeping", self._sql.sweep, {"age": older_than})
-        self._execute("sweeping", self._sql.sweep_holders, {"age": older_than})
+        self._execute("sweeping", self._sql.drop_idle_holders, {"age": older_than})
         return count
 
     def close(self) -> None:

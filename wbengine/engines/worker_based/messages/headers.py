@@ -25,7 +25,7 @@ RETRIES: Final = "retries"
 TIMELIMIT: Final = "timelimit"
 #: Unix seconds after which a request must not be started. Only used without a ledger.
 EXPIRES: Final = "expires"
-#: The arguments for display, masked and truncated (see `display_headers`).
+#: The arguments for display, masked and truncated (see `argument_display`).
 ARGSREPR: Final = "argsrepr"
 KWARGSREPR: Final = "kwargsrepr"
 

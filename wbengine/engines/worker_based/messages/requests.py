@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from wbengine import exceptions as exc
 from wbengine.concurrency import time_limits
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import display_headers
+from wbengine.engines.worker_based.messages import argument_display
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 
@@ -70,7 +70,7 @@ class Request(NamedTuple):
         if self.limit is not time_limits.UNLIMITED:
             headers[hd.TIMELIMIT] = [self.limit.hard, self.limit.soft]
         if shown_arguments is not None:
-            headers |= display_headers.headers(shown_arguments)
+            headers |= argument_display.headers(shown_arguments)
         if self.expires is not None:
             headers[hd.EXPIRES] = self.expires
         return env.Envelope(

@@ -14,7 +14,7 @@ from amqp import exceptions as amqp_errors
 from wbengine import _names, _options
 from wbengine.concurrency import eventlet
 from wbengine.transports import _amqp_socket, tls
-from wbengine.transports.registry import KombuKind, Target
+from wbengine.transports.kinds import KombuKind, Target
 
 #: Default of the transport option `heartbeat`. Both sides close the connection after two missing
 #: heartbeats.

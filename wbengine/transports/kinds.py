@@ -28,9 +28,9 @@ GROUP: Final = "wbengine.transports"
 
 #: wbengine's transports. They are first, so that hints for misspelled names prefer them.
 KINDS: Final[Mapping[str, str]] = {
-    "amqp": "wbengine.transports.amqp:KIND",
-    "amqps": "wbengine.transports.amqp:KIND",
-    "pyamqp": "wbengine.transports.amqp:KIND",
+    "amqp": "wbengine.transports.amqp_kind:KIND",
+    "amqps": "wbengine.transports.amqp_kind:KIND",
+    "pyamqp": "wbengine.transports.amqp_kind:KIND",
     "redis": "wbengine.transports.redis_kind:KIND",
     "rediss": "wbengine.transports.redis_kind:KIND",
     "filesystem": "wbengine.transports.folder_kind:KIND",

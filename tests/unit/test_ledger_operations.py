@@ -10,7 +10,7 @@ import pytest
 from tests.support.workers import until
 from tests.unit.trackers import Fleet
 from wbengine import exceptions
-from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
+from wbengine.engines.worker_based.engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based.ledger.memory import MemoryLedger
 from wbengine.engines.worker_based.requests import tracker
