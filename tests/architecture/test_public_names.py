@@ -73,7 +73,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.engines.worker_based.ledger.sql": ("SQLLedger",),
     "wbengine.engines.worker_based.ledger.redis": ("RedisLedger",),
     "wbengine.transports.redis": ("RedisBroker", "place"),
-    "wbengine.transports.registry": (
+    "wbengine.transports.kinds": (
         "BrokerKind", "KombuKind", "Target", "TransportKind", "check_names", "kombu_target",
         "resolve",
     ),

@@ -59,7 +59,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
             "_redis_scripts",
             "_redis_wait",
             "_routing",
-            "amqp",
+            "amqp_kind",
             "broker",
             "filesystem",
             "memory",

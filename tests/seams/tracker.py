@@ -709,7 +709,7 @@ def _late_failure(before: Any) -> Any:
     def refusal(self: Any, reply: Reply) -> Any:
         reason = before(self, reply)
         if reason == "late" and reply.state in pr.STOP_STATES:
-            self.request.current_state = pr.RUNNING
+            self.current_state = pr.RUNNING
             return None
         return reason
 
