@@ -31,8 +31,8 @@ def check_connection(place: Place) -> Iterator[Finding]:
                   " --url, $WBENGINE_URL, or `url` in wbengine.toml")  # fmt: skip
         return
     except exceptions.TransportFailure as error:
-        kind = kinds.kind_of(*kinds.default_name(place.url, place.transport,
-                                                       place.transport_options))
+        name = kinds.default_name(place.url, place.transport, place.transport_options)
+        kind = kinds.kind_of(*name)
         yield _unreachable_finding(kind, None, line(error))
         return
     began = time.monotonic()

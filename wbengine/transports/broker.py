@@ -438,7 +438,7 @@ class CreditWindow:
         return capacity
 
     def has_capacity(self, ready: int) -> bool:
-        """Like `reserve`, but only return whether there is capacity."""
+        """Return whether `reserve` would find capacity. It replaces the requested capacity."""
         if not self.limit:
             return True
         self._starved = True

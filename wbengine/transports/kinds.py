@@ -95,6 +95,8 @@ class TransportKind(abc.ABC):
     is_amqp: ClassVar[bool] = False
     #: Whether connections cannot break: the broker is in this process or in a folder.
     is_local: ClassVar[bool] = False
+    #: Whether the broker is in this process, so that no file or socket is polled.
+    is_in_process: ClassVar[bool] = False
     #: Name of a function (target, role, result_ttl) that opens the ledger of a broker; None: it has
     #: none.
     ledger: ClassVar[str | None] = None
@@ -147,9 +149,6 @@ class TransportKind(abc.ABC):
 
 class BrokerKind(TransportKind):
     """A kind of transport that implements `Broker`."""
-
-    #: Whether the broker is in this process, so that no file or socket is polled.
-    is_in_process: ClassVar[bool] = False
 
     def check(self, target: Target) -> bool:
         if not self.is_in_process:

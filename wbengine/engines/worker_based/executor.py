@@ -38,7 +38,6 @@ from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.engines.worker_based.requests.tracker import Observer, RequestTracker
-from wbengine.transports import BrokerKind
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
@@ -160,8 +159,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         None: the broker has no URL, or is in this process.
         """
         target = self._proxy.target
-        in_process = isinstance(target.kind, BrokerKind) and target.kind.is_in_process
-        return None if target.url is None or in_process else target.shown
+        return None if target.url is None or target.kind.is_in_process else target.shown
 
     @property
     def is_blocked(self) -> bool:
