@@ -12,6 +12,9 @@ from typing import Any, Final, Protocol
 
 from amqp import serialization
 
+from wbengine import _json_text
+from wbengine.transports import _encoding
+
 METHOD: Final = 1
 HEADER: Final = 2
 BODY: Final = 3
@@ -47,6 +50,11 @@ _TEXT: Final = struct.Struct(">cI")
 _INTEGER: Final = struct.Struct(">ci")
 _DOUBLE: Final = struct.Struct(">cd")
 _MAX_INTEGER: Final = 2**31 - 1
+
+#: Headers of wbengine begin with this prefix. They are sent as one header with this name, whose
+#: value is a JSON object: the broker and both peers process each header separately.
+_OWN_PREFIX: Final = "wbe-"
+PACKED: Final = "wbe"
 
 _MAX_CACHED_NAMES: Final = 512
 
@@ -107,6 +115,30 @@ def table(values: Mapping[str, Any]) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
+def pack(headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return headers with those of wbengine in one header.
+
+    :raises ValueError, TypeError: if one of these is not JSON.
+    """
+    own = {name: value for name, value in headers.items() if name.startswith(_OWN_PREFIX)}
+    if not own:
+        return headers
+    packed = {name: value for name, value in headers.items() if name not in own}
+    packed[PACKED] = _json_text.encode(own).decode()
+    return packed
+
+
+def unpack(headers: dict[str, Any]) -> dict[str, Any]:
+    """Return the headers that `pack` received. An invalid packed header is dropped."""
+    unpacked = dict(headers)
+    try:
+        own = _encoding.read_json(unpacked.pop(PACKED).encode())
+        unpacked.update((name, own[name]) for name in own if name.startswith(_OWN_PREFIX))
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        pass
+    return unpacked
+
+
 def properties(
     kind: str,
     headers: Mapping[str, Any],
@@ -121,7 +153,7 @@ def properties(
     :raises Exception: if a value cannot be encoded.
     """
     flags = CONTENT_TYPE | CONTENT_ENCODING | HEADERS | DELIVERY_MODE | PRIORITY | TYPE
-    parts = [_JSON, table(headers), bytes((mode, priority))]
+    parts = [_JSON, table(pack(headers)), bytes((mode, priority))]
     if correlation_id is not None:
         flags |= CORRELATION_ID
         parts.append(_short(correlation_id))
@@ -231,6 +263,8 @@ class Delivery:
         self.routing_key = routing_key
         self.properties = properties
         headers = properties.get("application_headers") or {}
+        if PACKED in headers:
+            headers = unpack(headers)
         #: Whether the headers name a compression.
         self.compressed = "compression" in headers
         if self.compressed:

@@ -131,7 +131,11 @@ def seal(message: Sealed, exchange: str) -> bytes:
     return head_of(message, exchange) + message.encoded
 
 
-def _read(raw: bytes) -> Any:
+def read_json(raw: bytes) -> Any:
+    """Read JSON text without NaN, infinities and lone surrogates.
+
+    :raises ValueError, RecursionError: if it is something else.
+    """
     try:
         return _json_text.decode(raw)
     except (TypeError, ValueError):
@@ -152,7 +156,7 @@ def decode(data: bytes, body: bytes = b"") -> tuple[dict[str, Any], bytes]:
     if cut < 0:
         raise InvalidMessageError("it has no head line")
     try:
-        head = _read(data[:cut])
+        head = read_json(data[:cut])
     except (ValueError, RecursionError) as exc:
         raise InvalidMessageError(f"its head is not JSON in UTF-8 ({type(exc).__name__})") from None
     if not isinstance(head, dict):
