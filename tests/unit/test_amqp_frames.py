@@ -147,3 +147,31 @@ def test_empty_body_is_read_and_body_of_several_frames_is_not(body: bytes) -> No
 def test_delivery_with_unsupported_property_is_left_to_py_amqp() -> None:
     said = delivered(amqp.Message(b"body", type="t", expiration="1000"))
     assert delivery.read(said, 0, CHANNEL) is None
+
+
+@given(
+    st.dictionaries(SHORT.map("wbe-{}".format) | st.sampled_from(["task", "id"]), VALUES | SHORT)
+)
+def test_wbe_headers_are_sent_as_one_header_and_restored(headers: dict[str, Any]) -> None:
+    packed = frames.pack(headers)
+    own = [name for name in headers if name.startswith("wbe-")]
+    assert sorted(packed) == sorted({*headers} - {*own} | ({"wbe"} if own else set()))
+    head = frames.properties("t", headers, 1, 0, None, None, None)
+    message = amqp.Message(b"", type="t")
+    message._load_properties(60, head, 0)
+    received = frames.Delivery(CHANNEL, "", 1, False, "x", "k", message.properties, b"")
+    assert received.headers == headers
+
+
+@pytest.mark.parametrize(
+    "value", ["{", "[1]", 3, None, '{"wbe-epoch": NaN}', '"\\ud800"', "[" * 100_000, {"wbe-a": 1}]
+)
+def test_invalid_packed_header_is_dropped(value: Any) -> None:
+    assert frames.unpack({"task": "a", "wbe": value}) == {"task": "a"}
+
+
+def test_packed_header_cannot_replace_other_headers() -> None:
+    assert frames.unpack({"task": "a", "wbe": '{"task": "b", "wbe-epoch": 2}'}) == {
+        "task": "a",
+        "wbe-epoch": 2,
+    }

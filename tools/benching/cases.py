@@ -46,9 +46,9 @@ RUN = {
     "chain": (
         Case("chain", "a chain of tasks, where the caller receives each result before it starts"
                       " the next task",
-             {"tasks": 200}),
+             {"tasks": 1000}),
         # For callers that need only the last result. Intermediate results are not visible.
-        Case("pipeline", "a chain of tasks, where the worker starts the next task", {"tasks": 200},
+        Case("pipeline", "a chain of tasks, where the worker starts the next task", {"tasks": 1000},
              drivers=("celery", "dramatiq", "huey")),
     ),
     "diamond": (
@@ -57,7 +57,7 @@ RUN = {
     ),
     "payload": (
         Case("payload", "tasks that receive 100 KB and return them",
-             {"tasks": 200, "size": 100_000}),
+             {"tasks": 1000, "size": 100_000}),
     ),
     "local": (
         Case("wide", "tasks that do nothing, all at once", {"tasks": 1000}, LOCALS),
