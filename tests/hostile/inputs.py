@@ -98,7 +98,7 @@ def _announcement(chance: random.Random, victim: Victim) -> Input:
     body = {"topic": chance.choice(("t", "video.hd")), "tasks": ["hostile.Task", "hostile.Other"]}
     headers = {
         "wbe-worker": f"host-{chance.randrange(200)}-beef",
-        "wbe-queue": "t.0123456789ab",
+        "wbe-formats": [1],
         "wbe-state": chance.choice(("ready", "beat", "stopped")),
         "wbe-slots": 4,
         "wbe-running": 1,

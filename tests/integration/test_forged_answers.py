@@ -102,9 +102,9 @@ def test_worker_saves_result_again_after_ledger_failures(
 def test_worker_announcing_a_foreign_queue_is_rejected(
     url: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A forged announcement gets no requests, with or without the headers of a worker.
+    """A forged announcement can neither redirect requests nor hide its formats.
 
-    The first one is logged as a warning, later ones at level DEBUG.
+    The first one that is ignored is logged as a warning, later ones at level DEBUG.
     """
     caplog.set_level(logging.DEBUG, "wbengine.engines.worker_based.discovery")
     executor = executors.WorkerTaskExecutor("victim", "default", url=url)
@@ -119,17 +119,21 @@ def test_worker_announcing_a_foreign_queue_is_rejected(
     }
     task = f"{sample_tasks.__name__}.Echo"
     for topic, headers in (
-        ("t", {**worker_headers, hd.WBE_WORKER: "evil", hd.WBE_QUEUE: "forger"}),
+        ("t", {**worker_headers, hd.WBE_WORKER: "evil", hd.WBE_FORMATS: [99]}),
         ("forger", {**worker_headers, hd.WBE_WORKER: "evil"}),
-        ("forger", {}),
+        ("forger", {hd.WBE_WORKER: "evil"}),
     ):
         notify = pr.Notify(topic=topic, tasks=[task])
         forger._proxy.publish(notify, "victim", headers=headers)
-    words = "queue 'forger' does not match its topic and tasks"
+    words = "worker evil (wbengine None) gets no requests"
     until(lambda: caplog.text.count(words) == 3)
     levels = [each.levelname for each in caplog.records if words in each.getMessage()]
     assert levels == ["WARNING", "DEBUG", "DEBUG"]
     assert executor.workers() == []
+    headers = {**worker_headers, hd.WBE_WORKER: "evil", hd.WBE_FORMATS: [1]}
+    forger._proxy.publish(pr.Notify(topic="forger", tasks=[task]), "victim", headers=headers)
+    until(lambda: len(executor.workers()) == 1)
+    assert executor.workers()[0].queues == (env.queue_name("default", "forger", [task]),)
     forger.stop()
     executor.stop()
 

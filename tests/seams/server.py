@@ -31,6 +31,11 @@ def offer(classes: Iterable[Any]) -> Offer:
     return endpoint.endpoints_of(list(classes))
 
 
+def queue_name(topic: str, tasks: Iterable[str]) -> str:
+    """Return a readable name of the queue of the workers that offer tasks on a topic."""
+    return f"{topic}.{'-'.join(sorted(name.rpartition('.')[2] for name in tasks))}"
+
+
 class Job:
     """A request that the worker accepted. Two objects for the same request are equal."""
 
@@ -203,17 +208,17 @@ def _effects(effects: Iterable[fx.Effect]) -> list[Effect]:
 
 
 class Server:
-    """A worker. `queues`: the queue of each topic. `ledger`: the digest of its ledger."""
+    """A worker. `ledger`: the digest of its ledger."""
 
     def __init__(
         self,
         name: str,
-        queues: Mapping[str, str],
+        topics: Iterable[str],
         offered: Offer,
         slots: int,
         ledger: str | None = None,
     ) -> None:
-        self._core = servers.Server(name, queues, offered, slots, ledger=ledger)
+        self._core = servers.Server(name, topics, offered, slots, ledger=ledger)
 
     # Messages.
 

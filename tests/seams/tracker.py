@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.seams.server import queue_name
 from wbengine import invocation
 from wbengine._clock import Clock
 from wbengine.engines.worker_based import protocol as pr
@@ -296,6 +297,7 @@ class Tracker:
             has_requests=lambda worker: self._tracker.holds(worker),
             clock=clock,
             interop=plain,
+            queue_name=queue_name,
         )
         self._tracker = tracker.RequestTracker(
             name,

@@ -42,12 +42,12 @@ class Worker(Process):
         self, world: World, name: str, ahead: float, offer: list[Any], topics: list[str], slots: int
     ) -> None:
         super().__init__(world, name, ahead)
-        shown = "".join(cls.__name__ for cls in offer)
-        self.queues = {topic: f"{topic}.{shown}" for topic in topics}
+        tasks = [cls.__name__ for cls in offer]
+        self.queues = {topic: server.queue_name(topic, tasks) for topic in topics}
         self.slots = slots
         self.core = server.Server(
             name,
-            self.queues,
+            topics,
             server.offer(offer),
             slots,
             ledger=self.line.digest if self.line is not None else None,

@@ -70,8 +70,8 @@ class Worker:
         offer = OFFERS[number % len(OFFERS)]
         topic = TOPICS[number // len(OFFERS) % len(TOPICS)]
         self.name = f"worker-{number}"
-        self.queue = f"{topic}.{'-'.join(cls.__name__ for cls in offer)}"
-        self.core = server.Server(self.name, {topic: self.queue}, _OFFERED[offer], slots, digest)
+        self.queue = server.queue_name(topic, [cls.__name__ for cls in offer])
+        self.core = server.Server(self.name, [topic], _OFFERED[offer], slots, digest)
         self.unacked = 0
         self.gone = False
 

@@ -27,7 +27,7 @@ def asked(worker: server.Server, action: str) -> list[server.Effect]:
 
 def test_each_taskflow_request_with_same_id_is_executed() -> None:
     """TaskFlow executes, reverts and executes an atom again with one id."""
-    worker = server.Server("w", {"t": "t"}, server.offer([One]), 1)
+    worker = server.Server("w", ["t"], server.offer([One]), 1)
     for action in ("execute", "revert", "execute"):
         (run,) = [each for each in asked(worker, action) if isinstance(each, server.Run)]
         *_, answer = worker.on_finished(run.job, invocation.Outcome(1))
@@ -49,7 +49,7 @@ def sent(worker: server.Server, id: str, *, ledger: bool) -> list[server.Effect]
 
 
 def test_redelivered_request_is_claimed_after_ledger_was_unreachable() -> None:
-    worker = server.Server("w", {"t": "t"}, server.offer([One]), 1, ledger="rows")
+    worker = server.Server("w", ["t"], server.offer([One]), 1, ledger="rows")
     for _ in range(2):
         (claim,) = sent(worker, "id", ledger=True)
         assert isinstance(claim, server.Claim)
@@ -59,7 +59,7 @@ def test_redelivered_request_is_claimed_after_ledger_was_unreachable() -> None:
 
 def test_oldest_stored_replies_are_dropped_first() -> None:
     """The total size of stored replies is limited."""
-    worker = server.Server("w", {"t": "t"}, server.offer([One]), 1)
+    worker = server.Server("w", ["t"], server.offer([One]), 1)
     large = "x" * 5 * 1024 * 1024
     for id in "abcdefghijklmn":
         (run,) = [each for each in sent(worker, id, ledger=False) if isinstance(each, server.Run)]
@@ -70,7 +70,7 @@ def test_oldest_stored_replies_are_dropped_first() -> None:
 
 
 def test_draining_worker_announces_it_and_returns_new_requests() -> None:
-    worker = server.Server("w", {"t": "t"}, server.offer([One]), 1, ledger="rows")
+    worker = server.Server("w", ["t"], server.offer([One]), 1, ledger="rows")
     worker.announce(["e"], notices.READY, 5.0)
     (notice,) = worker.drain(0.0, 5.0)
     assert isinstance(notice, server.PublishNotice)

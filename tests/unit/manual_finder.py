@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from wbengine import formats
 from wbengine._clock import ManualClock
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.messages import headers as hd
@@ -37,6 +38,7 @@ class World:
             self.topics,
             self.periodicity,
             self.expiry,
+            queue_name=lambda topic, tasks: f"{topic}.{'-'.join(tasks)[:20]}",
             on_change=self.changed,
             on_ids=lambda worker, ids: self.named.append((worker, set(ids))),
             has_requests=self.holders.__contains__ if self.holders is not None else lambda _: False,
@@ -73,7 +75,7 @@ class World:
             }
             if period is not None:
                 headers[hd.WBE_PERIOD] = period
-            headers.setdefault(hd.WBE_QUEUE, f"{topic}.{'-'.join(tasks) or 'a'}")
+            headers.setdefault(hd.WBE_FORMATS, [formats.MESSAGE.written])
         self.finder.process_response({"topic": topic, "tasks": list(tasks)}, Message(headers))
 
     def echo(self) -> None:

@@ -58,22 +58,21 @@ def test_total_length_of_task_names_is_limited(
     """Each list takes a quarter of the limit; names that another worker announced are free."""
     name = "n" * 1_000_000
     many = [tuple(f"{number}{name}{n}" for n in range(16)) for number in range(5)]
-    queues = [{hd.WBE_QUEUE: f"q{number}"} for number in range(5)]
     for number in range(4):
-        world.hear(f"w{number}", tasks=many[number], **queues[number])
-        world.hear(f"v{number}", tasks=many[number], **queues[number])
+        world.hear(f"w{number}", tasks=many[number])
+        world.hear(f"v{number}", tasks=many[number])
     assert world.finder.total_workers == 8
-    world.hear("w4", tasks=many[4], **queues[4])
+    world.hear("w4", tasks=many[4])
     assert world.finder.total_workers == 8 and "too many workers: <TopicWorker w4" in caplog.text
     # The names remain in use by the other worker of the queue.
     world.hear("w0", state=notices.STOPPED)
-    world.hear("w4", tasks=many[4], **queues[4])
+    world.hear("w4", tasks=many[4])
     assert world.finder.total_workers == 7
     world.hear("v0", state=notices.STOPPED)
-    world.hear("w4", tasks=many[4], **queues[4])
+    world.hear("w4", tasks=many[4])
     assert world.finder.total_workers == 7
     # If an announcement exceeds the limit, the previous one of this worker stays.
-    world.hear("w1", tasks=(*many[1], *many[0]), **queues[1])
+    world.hear("w1", tasks=(*many[1], *many[0]))
     assert world.finder.get_worker_for_task(many[1][0]) is not None
     assert world.finder.total_workers == 7
 
@@ -134,7 +133,7 @@ def test_free_slots_follow_the_last_report(world: World) -> None:
     world.hear("w1", slots=4, running=1)
     world.hear("w2", slots=2, running=9)
     assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (6, 3)
-    world.hear("w1", state=notices.BEAT, slots=4, running=4, tasks=(), **{hd.WBE_QUEUE: "t.a"})
+    world.hear("w1", state=notices.BEAT, slots=4, running=4, tasks=())
     assert world.finder.free("t.a") == 0
     world.hear("w1", state=notices.STOPPED)
     assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (2, 0)
@@ -159,9 +158,6 @@ def test_invalid_number_of_slots_counts_as_one(world: World, nonsense: Any) -> N
         pytest.param("a b", {}, id="space"),
         pytest.param("x" * 200, {}, id="too-long"),
         pytest.param("*", {}, id="wildcard"),
-        pytest.param("t", {hd.WBE_QUEUE: "../../etc"}, id="queue-path"),
-        pytest.param("t", {hd.WBE_QUEUE: "q.*"}, id="queue-wildcard"),
-        pytest.param("t", {hd.WBE_QUEUE: 7}, id="queue-int"),
     ],
 )
 def test_workers_with_invalid_names_are_ignored(

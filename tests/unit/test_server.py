@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.trackers import only
-from wbengine import __version__, invocation, task
+from wbengine import __version__, formats, invocation, task
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint, server
 from wbengine.engines.worker_based import protocol as pr
@@ -40,7 +40,7 @@ class Bench:
         self._ledger = ledger
         self.server = server.Server(
             "w1",
-            {"t": "t.abc", "u": "u.abc"},
+            ["t", "u"],
             endpoint.endpoints_of([Job]),
             slots,
             ledger=ledger,
@@ -661,7 +661,7 @@ def test_notify_question_is_answered_for_each_topic(bench: Bench) -> None:
         hd.WBE_VERSION: hd.VERSION,
         hd.WBE_WORKER: "w1",
         hd.WBE_STATE: notices.READY,
-        hd.WBE_QUEUE: "t.abc",
+        hd.WBE_FORMATS: list(formats.MESSAGE.read),
         hd.WBE_SLOTS: 2,
         hd.WBE_RUNNING: 1,
         hd.WBE_PERIOD: 5.0,

@@ -20,14 +20,14 @@ class Broken(task_sources.TaskSource):
 
 
 def test_max_tasks_counts_tasks_of_sources() -> None:
-    core = server.Server("w", {}, {}, 2, max_tasks=2)
+    core = server.Server("w", [], {}, 2, max_tasks=2)
     assert core.admit() == (True, [])
     assert core.admit() == (True, [server.Drain()])
     assert core.admit() == (False, [])
 
 
 def test_all_tasks_are_admitted_without_max_tasks() -> None:
-    core = server.Server("w", {}, {}, 2)
+    core = server.Server("w", [], {}, 2)
     assert {core.admit() == (True, []) for _ in range(5)} == {True}
 
 

@@ -57,7 +57,7 @@ RUN = {
     ),
     "payload": (
         Case("payload", "tasks that receive 100 KB and return them",
-             {"tasks": 1000, "size": 100_000}),
+             {"tasks": 200, "size": 100_000}),
     ),
     "local": (
         Case("wide", "tasks that do nothing, all at once", {"tasks": 1000}, LOCALS),

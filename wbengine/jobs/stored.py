@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from wbengine import _json_text, _names, _options, exceptions, states
+from wbengine import _json_text, _names, _options, exceptions, formats, states
 from wbengine.concurrency import conditions, threads
 from wbengine.jobs import base
 from wbengine.persistence import base as persistence_base
@@ -44,7 +44,10 @@ _RELISTEN_SECONDS: Final = 2.0
 
 _PRIORITIES: Final = tuple(base.JobPriority)
 
-_DAMAGE_ERRORS: Final = (LookupError, TypeError, ValueError, OverflowError, OSError, RecursionError)
+_DAMAGE_ERRORS: Final = (
+    exceptions.IncompatibleVersion, LookupError, TypeError, ValueError, OverflowError, OSError,
+    RecursionError,
+)  # fmt: skip
 
 
 class Posting(NamedTuple):
@@ -66,9 +69,12 @@ class Posting(NamedTuple):
     ) -> Posting:
         """Create it from a document of `StoredJobBoard.post`.
 
+        :raises IncompatibleVersion: if another release wrote the document.
         :raises Exception: if the document is damaged.
         """
-        return cls(uuid, rank, sequence, json.loads(document), created, claims)
+        content = json.loads(document)
+        formats.JOB.check(f"job {uuid}", content["format"])
+        return cls(uuid, rank, sequence, content, created, claims)
 
 
 class NewJob(NamedTuple):
@@ -116,6 +122,7 @@ class NewJob(NamedTuple):
     def document(self) -> str:
         """All fields as JSON."""
         fields: dict[str, Any] = {
+            "format": formats.JOB.written,
             "uuid": self.uuid,
             "name": self.name,
             "priority": self.priority.value,

@@ -1,6 +1,6 @@
 """Encoding of messages, and decoding of untrusted bytes.
 
-A message is one line of JSON (layout version, properties, headers, content type, routing, size of
+A message is one line of JSON (its format, properties, headers, content type, routing, size of
 the body), a newline, and the unchanged body. The size detects truncated messages. If a request has
 a row in a ledger, a label precedes the message: a line that names the row.
 """
@@ -11,10 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn, Protocol
 
-from wbengine import _json_text, _names, exceptions
-
-#: Version of the layout. Messages with another version are rejected.
-VERSION: Final = 1
+from wbengine import _json_text, _names, exceptions, formats
 
 #: Maximum size of a message in bytes, for publishing and reading.
 LIMIT: Final = 64 * 1024 * 1024
@@ -110,7 +107,7 @@ def head_of(message: Sealed, exchange: str) -> bytes:
         "priority": message.priority,
     }
     head = {
-        "v": VERSION,
+        "v": formats.MESSAGE.written,
         "exchange": exchange,
         "routing_key": message.routing_key,
         "properties": properties,
@@ -167,8 +164,9 @@ def decode(data: bytes, body: bytes = b"") -> tuple[dict[str, Any], bytes]:
         raise InvalidMessageError(
             f"its body must have {size!r:.20} bytes, as in its head, got {len(body)}"
         )
-    if head.get("v") != VERSION:
-        raise InvalidMessageError(f"its format must be {VERSION}, got {head.get('v')!r:.20}")
+    problem = formats.MESSAGE.problem("it", head.get("v"))
+    if problem is not None:
+        raise InvalidMessageError(problem)
     properties, headers = head.get("properties"), head.get("headers")
     if not isinstance(properties, dict) or not isinstance(headers, dict):
         raise InvalidMessageError("its properties and headers must be objects")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from wbengine import _sqlite_files, exceptions
+from wbengine import _sqlite_files, exceptions, formats
 from wbengine.transports import _files
 
 __all__ = ["FREE", "LOST_OWNER", "NAME", "MAX_TAKES", "Folder", "now", "open_folder"]
@@ -47,8 +47,6 @@ MAX_TAKES: Final = 1 << 22
 LOST_OWNER: Final = "lost-with-the-power"
 
 NAME: Final = "wbengine.db"
-_FORMAT: Final = 2
-_EARLIER_SUBFOLDERS: Final = ("queues", "journal")
 
 #: Disk space reserved for results. Requests are refused if less is free.
 _RESERVE_BYTES: Final = 32 * 1024 * 1024
@@ -324,13 +322,9 @@ class Folder:
         ((format, self._digest, boot),) = connection.execute(
             "SELECT format, digest, boot FROM about"
         ).fetchall()
-        if format < _FORMAT:
-            raise self._outdated_error()
-        if format > _FORMAT:
-            raise exceptions.TransportFailure(
-                f"the format of folder {self.root} must be {_FORMAT}, got {format}: use"
-                " the version of wbengine that created it"
-            )
+        problem = formats.FOLDER.problem(f"folder {self.root}", format)
+        if problem is not None:
+            raise exceptions.TransportFailure(problem)
         if boot != _boot():
             if not is_checkpointed:
                 LOG.warning(
@@ -344,16 +338,7 @@ class Folder:
                 (_boot(), is_checkpointed, now()),
             )
 
-    def _outdated_error(self) -> exceptions.TransportFailure:
-        return exceptions.TransportFailure(
-            f"folder {self.root} was created by an earlier version of wbengine: finish its"
-            " flows with that version, then delete the folder"
-        )
-
     def _create(self) -> None:
-        for name in _EARLIER_SUBFOLDERS:
-            if os.path.isdir(f"{self.root}/{name}"):
-                raise self._outdated_error()
         new = f"{self._path}-new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
@@ -364,7 +349,7 @@ class Folder:
             connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
             connection.execute(
                 "INSERT INTO about VALUES (?, ?, ?, 1, ?4, ?4, ?4, 0)",
-                (_FORMAT, self._digest, _boot(), now()),
+                (formats.FOLDER.written, self._digest, _boot(), now()),
             )
         os.rename(new, self._path)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from wbengine import _lua
+from wbengine import _lua, formats
 from wbengine.transports._redis_link import Step
 from wbengine.transports.broker import MAX_BATCH_BYTES
 
@@ -48,6 +48,7 @@ CONSTANTS: Final[Mapping[str, int | str]] = {
     "LEDGER_MS": UNUSED_LEDGER_SECONDS * 1000,
     "ROW_MS": ROW_SECONDS * 1000,
     "MAX_BATCH_BYTES": MAX_BATCH_BYTES,
+    "FORMAT": formats.REDIS.written,
 }
 _FOLDER: Final = Path(__file__).parent / "redis_scripts"
 #: Functions that scripts of the ledger use too.
@@ -240,8 +241,9 @@ def unbind(exchange: str, queue: str, key: str) -> Step[None]:
     return Step(SCRIPTS["unbind"], (_binding(exchange, queue, key),), read_nothing)
 
 
-def read_routes() -> Step[Routing]:
-    return Step(SCRIPTS["read_routes"], (), _read_routing)
+def read_routes() -> Step[tuple[Routing, int | None]]:
+    """Return the routing, and the format of the keys; None: there are no keys."""
+    return Step(SCRIPTS["read_routes"], (), _read_routes)
 
 
 def join(consumer: str, data_id: str) -> Step[bool]:
@@ -361,6 +363,11 @@ def _publish(
 
 def _binding(exchange: str, queue: str, key: str) -> str:
     return f"{exchange}\0{queue}\0{key}"
+
+
+def _read_routes(reply: Sequence[Any]) -> tuple[Routing, int | None]:
+    *routing, version = reply
+    return _read_routing(routing), None if version is None else int(version)
 
 
 def _read_routing(reply: Sequence[Any]) -> Routing:

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from redis import exceptions as errors
 
-from wbengine import _names, exceptions
+from wbengine import _names, exceptions, formats
 from wbengine.backoff import Backoff
 from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
 from wbengine.transports._redis_link import LOST, Client, Link, Place, Step
@@ -262,6 +262,7 @@ class RedisBroker(Broker):
         """Connect.
 
         :raises OSError: or another exception of `LOST`, if the server cannot be reached.
+        :raises TransportFailure: if another release wrote the keys in a format that is not read.
         """
         dead_after = options.get("dead_after", _redis_scripts.DEAD_AFTER_SECONDS)
         broker = cls(place, options.get("claims"), dead_after)
@@ -273,7 +274,11 @@ class RedisBroker(Broker):
         return broker
 
     def _reach(self) -> None:
-        self._routes = Routes.read(self._run(_redis_scripts.read_routes()))
+        routing, version = self._run(_redis_scripts.read_routes())
+        problem = version and formats.REDIS.problem(self.place.shown, version)
+        if problem:
+            raise exceptions.TransportFailure(problem)
+        self._routes = Routes.read(routing)
         for departure in tuple(_unsent_leaves.get(self.place, ())):
             self._run(departure)
             with contextlib.suppress(ValueError):  # Another thread sent it, too.
@@ -313,7 +318,8 @@ class RedisBroker(Broker):
         self._run(_redis_scripts.unbind(exchange, queue, key))
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
-        return self._run(_redis_scripts.read_routes()).bindings
+        routing, _ = self._run(_redis_scripts.read_routes())
+        return routing.bindings
 
     def _redeclare(self) -> None:
         for name in tuple(self._exchanges):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from wbengine import _json_text, exceptions
+from wbengine import _json_text, exceptions, formats
 
 __all__ = ["FLOW", "MAP", "RETRY", "TASK", "Outline", "OutlineNode"]
 
@@ -24,8 +24,6 @@ RETRY: Final = "retry"
 TASK: Final = "task"
 MAP: Final = "map"
 
-#: Version of the written format. Older versions can be read, newer ones are rejected.
-VERSION: Final = 1
 
 _LETTERS: Final[Mapping[str, str]] = {FLOW: "f", RETRY: "r", TASK: "t", MAP: "m"}
 _KINDS: Final[Mapping[str, str]] = {letter: kind for kind, letter in _LETTERS.items()}
@@ -87,7 +85,7 @@ class Outline:
         befores = [edge[0] for edge in self.edges]
         numbers = {task: number for number, task in enumerate(dict.fromkeys(tasks))}
         content: dict[str, Any] = {
-            "version": VERSION,
+            "version": formats.OUTLINE.written,
             "names": names,
             "kinds": "".join([_LETTERS[kind] for kind in kinds]),
             "parents": _steps([-1 if parent is None else parent for parent in parents]),
@@ -112,12 +110,9 @@ class Outline:
         """
         try:
             content = json.loads(_unpacked(data))
-            version = content["version"]
-            if version > VERSION:
-                raise exceptions.InvalidFormat(
-                    f"The outline of a flow has version {version}: it was written by a"
-                    " newer version of wbengine"
-                )
+            problem = formats.OUTLINE.problem("The outline of a flow", content["version"])
+            if problem is not None:
+                raise exceptions.InvalidFormat(problem)
             return _checked(_outline_of(content))
         except (*_DECODING_ERRORS, zlib.error) as error:
             raise exceptions.InvalidFormat(f"invalid outline of a flow: {error}") from None

@@ -12,6 +12,7 @@ threads of the engines. Its parts are in `engine_side`:
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -110,7 +111,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             on_change=self._events.on_workers,
             on_ids=self._events.on_heartbeat,
             has_requests=self._events.holds,
-            exchange=exchange,
+            queue_name=None if interop else functools.partial(env.queue_name, exchange),
             has_consumer=(
                 queue_counts.consumer_check(self._proxy.target, exchange) if interop else None
             ),

@@ -117,7 +117,7 @@ class Server:
     def __init__(
         self,
         identity: str,
-        queues: Mapping[str, str],
+        topics: Iterable[str],
         offered: Mapping[str, endpoints.Endpoint],
         slots: int,
         *,
@@ -133,7 +133,7 @@ class Server:
         self._stats = lives.WorkerStats(birth)
         self._job_table = Jobs(slots, max_tasks)
         self.heartbeat = Heartbeat(
-            identity, queues, self._offer, self._stats, self._job_table, plain
+            identity, topics, self._offer, self._stats, self._job_table, plain
         )
         self._observed = ObservedJobs(observers) if observers else None
         #: Number of completed tasks by state, and of other messages by reason.

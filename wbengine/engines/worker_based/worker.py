@@ -10,8 +10,8 @@ from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from wbengine import formats, pools
 from wbengine import keys as key_files
-from wbengine import pools
 from wbengine.concurrency import conditions, event_loop, threads
 from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
 from wbengine.engines.worker_based import ledger as ledgers
@@ -205,6 +205,16 @@ class Worker:
             return {name: name for name in self._topics}
         return {name: env.queue_name(self._exchange, name, self._offered) for name in self._topics}
 
+    def _consumed_queues(self) -> Sequence[str]:
+        """Return the queues of all topics for each format of requests that this release reads."""
+        if self._interop:
+            return self._topics
+        return [
+            env.queue_name(self._exchange, topic, self._offered, version)
+            for version in formats.MESSAGE.read
+            for topic in self._topics
+        ]
+
     def _make_core(
         self,
         max_tasks: int | None,
@@ -214,7 +224,7 @@ class Worker:
         self._reports = reporting.Reports(self.identity, handlers)
         core = server.Server(
             self.identity,
-            self._queues,
+            self._topics,
             self._offered,
             self._slots,
             max_tasks=max_tasks,
@@ -276,7 +286,7 @@ class Worker:
             keys=self._keys,
         )
         # 0: no limit. TaskFlow's engines also send NOTIFY to the request queue.
-        new_proxy.consume_shared(tuple(self._queues.values()), 0 if self._interop else self._slots)
+        new_proxy.consume_shared(self._consumed_queues(), 0 if self._interop else self._slots)
         return new_proxy
 
     # Lifecycle.

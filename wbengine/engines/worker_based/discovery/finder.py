@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
-from wbengine import _names
+from wbengine import _names, formats
 from wbengine import exceptions as exc
 from wbengine._clock import SYSTEM, Clock
 from wbengine.concurrency import conditions
@@ -64,7 +64,8 @@ class ProxyWorkerFinder:
     The engine sends a NOTIFY, to which all workers reply, in the intervals of `schedule`. Workers
     announce start, stop and changes without it.
 
-    :param exchange: the exchange of the workers' queues; None: any announced queue is accepted.
+    :param queue_name: `queue_name(topic, tasks)` names the queue of the workers that offer these
+        tasks; None: it is the topic.
     :param on_change: called without the lock as `on_change(names, lost)`, with the names of
         task classes that gained a worker, and the workers that stopped or were lost.
     :param on_ids: called as `on_ids(identity, ids)` with the requests of this engine that a worker
@@ -85,7 +86,7 @@ class ProxyWorkerFinder:
         worker_expiry: float | None = 60,
         *,
         interop: bool = False,
-        exchange: str | None = None,
+        queue_name: Callable[[str, Sequence[str]], str] | None = None,
         on_change: Callable[[set[str], list[TopicWorker]], None] | None = None,
         on_ids: Callable[[str, Collection[str]], None] | None = None,
         has_requests: Callable[[str], bool] = _has_no_requests,
@@ -103,13 +104,13 @@ class ProxyWorkerFinder:
         if self._expiry is not None:
             self.period = min(beat_periodicity, max(notices.MIN_PERIOD_SECONDS, self._expiry / 4))
         self._interop = interop
-        self._exchange = exchange
+        self._queue_name = queue_name
         self._on_change = on_change
         self._on_ids = on_ids
         self._has_requests = has_requests
         self._has_consumer = has_consumer
         self._clock = clock
-        # Queue names that were refused and logged.
+        # Workers that cannot read requests, and that were logged.
         self._refused: set[str] = set()
         self.clocks: Clocks | None = None
         self._lock = threading.RLock()
@@ -220,11 +221,12 @@ class ProxyWorkerFinder:
         except exc.InvalidFormat as error:
             LOG.warning("ignored an announcement: %s", error)
             return
-        if self._exchange is not None and not (
-            self._interop or heartbeat.has_shared_queue(self._exchange)
-        ):
-            self._refuse(heartbeat.queue or heartbeat.topic)
-            return
+        queue = heartbeat.topic
+        if heartbeat.tasks and not self._interop and self._queue_name is not None:
+            if formats.MESSAGE.written not in heartbeat.formats:
+                self._refuse(heartbeat)
+                return
+            queue = self._queue_name(heartbeat.topic, heartbeat.tasks)
         gained: set[str] = set()
         lost: list[TopicWorker] = []
         identity = NO_IDENTITY if self._interop else heartbeat.worker or NO_IDENTITY
@@ -238,7 +240,7 @@ class ProxyWorkerFinder:
                 for worker in lost:
                     worker.announced_end = True
             else:
-                gained = self._roster.record(identity, heartbeat, now, self.period)
+                gained = self._roster.record(identity, heartbeat, queue, now, self.period)
                 if identity in self._silence.watched:
                     if identity in self._roster.identities:
                         self._silence.stop_watching(identity)
@@ -264,14 +266,18 @@ class ProxyWorkerFinder:
                 worker.period = self.period
                 worker.last_seen += _GRACE_SECONDS
 
-    def _refuse(self, queue: str) -> None:
-        """Log the name of an announced queue that receives no requests."""
-        name = f"{queue:.80}"
+    def _refuse(self, heartbeat: notices.Heartbeat) -> None:
+        """Log a worker that cannot read the requests of this engine."""
+        name = f"{heartbeat.worker or heartbeat.topic:.80}"
         is_new = name not in self._refused and len(self._refused) < roster.MAX_WORKERS
         if is_new:
             self._refused.add(name)
-        level = logging.WARNING if is_new else logging.DEBUG
-        LOG.log(level, "ignored an announcement: queue %r does not match its topic and tasks", name)
+        LOG.log(
+            logging.WARNING if is_new else logging.DEBUG,
+            "worker %s (wbengine %.20s) gets no requests: it reads message formats %s, and this"
+            " engine writes %d",
+            *(name, heartbeat.software, [*heartbeat.formats], formats.MESSAGE.written),
+        )
 
     def _rank(self, queue: str) -> int:
         # All workers of a queue have the same topic.

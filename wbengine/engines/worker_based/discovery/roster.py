@@ -218,7 +218,12 @@ class Roster:
         return self._workers.get(_key(identity, topic))
 
     def record(
-        self, identity: Any, heartbeat: notices.Heartbeat, now: float, default_period: float
+        self,
+        identity: Any,
+        heartbeat: notices.Heartbeat,
+        queue: str,
+        now: float,
+        default_period: float,
     ) -> set[str]:
         """Record a report of a worker; return its tasks if they are new.
 
@@ -234,7 +239,7 @@ class Roster:
         if worker is None or (not beat and tasks != worker.tasks):
             previous, worker = worker, TopicWorker(topic, tasks, identity)
             worker.joined = now
-            worker.queue = heartbeat.queue or topic
+            worker.queue = queue
             worker.software = heartbeat.software
             if previous is not None:
                 worker.joined = previous.joined

@@ -31,12 +31,14 @@ class Arrival(NamedTuple):
 
     :ivar claim_count: number of claims that it has granted, and of revocations.
     :ivar intact_since: last incarnation that began with lost data, or 0.
+    :ivar version: format of the keys.
     """
 
     run_id: str
     claim_count: int
     life: int
     intact_since: int
+    version: int
 
 
 class ClaimAttempt(NamedTuple):
@@ -202,8 +204,8 @@ def _optional(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
 
 
 def _read_arrival(reply: Sequence[Any]) -> Arrival:
-    run_id, count, life, intact_since = reply
-    return Arrival(run_id.decode(), count, life, intact_since)
+    run_id, *numbers = reply
+    return Arrival(run_id.decode(), *numbers)
 
 
 def _read_flags(reply: Sequence[int]) -> list[bool]:

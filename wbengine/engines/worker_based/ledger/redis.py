@@ -29,7 +29,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from wbengine import exceptions
+from wbengine import exceptions, formats
 from wbengine.engines.worker_based.ledger import base, ledger_scripts
 from wbengine.engines.worker_based.ledger.ledger_scripts import ClaimAttempt
 from wbengine.transports import _redis_scripts
@@ -95,6 +95,8 @@ class RedisLedger(base.Ledger):
         # Incarnation of the server; OPEN rows of incarnations before the second one are treated as
         # claimed by a lost worker.
         self._life = self._intact_since = 0
+        #: Format of its keys.
+        self._version = formats.REDIS.written
         self._count_lock = threading.Lock()
         #: Identity of this object at the server.
         self.user = uuid.uuid4().hex + (ledger_scripts.CONSUMER if consumes else "")
@@ -109,6 +111,9 @@ class RedisLedger(base.Ledger):
         self._digest = f"redis-{uuid.uuid4().hex}"
         try:
             self.restore()
+            problem = formats.REDIS.problem(self._shown, self._version)
+            if problem is not None:
+                raise exceptions.LedgerFailure(problem)
             self._read_server_info()
             self.sweep_when_due(result_ttl)
         except BaseException:
@@ -143,6 +148,7 @@ class RedisLedger(base.Ledger):
                 else arrival.claim_count
             )
             self._life, self._intact_since = arrival.life, arrival.intact_since
+            self._version = arrival.version
         if arrival.life == arrival.intact_since and previous not in ("", self._run_id):
             LOG.warning(
                 "%s restarted with older data, or may have: its open requests may have"

@@ -16,11 +16,11 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _sql, exceptions
+from wbengine import _sql, exceptions, formats
 from wbengine._sql import dialects
 from wbengine.engines.worker_based.ledger import base
 
@@ -32,9 +32,6 @@ _R = TypeVar("_R")
 
 _OPEN, _CLAIMED, _DONE = 0, 1, 2
 _STATES: Final[tuple[base.State, ...]] = (base.ROW_OPEN, base.ROW_CLAIMED, base.ROW_DONE)
-
-#: Version of the table layout.
-_FORMAT: Final = 1
 
 #: Maximum number of connection retries: callers must not wait long for an unavailable database.
 _MAX_RETRIES: Final = 2
@@ -141,7 +138,7 @@ class _Statements:
             ("format", "digest", "swept"),
             ["format"],
             keep=("digest", "swept"),
-            given={"format": str(_FORMAT), "swept": now},
+            given={"format": str(formats.LEDGER.written), "swept": now},
         )
         self.due = sa.text(f"UPDATE wbe_ledger_about SET swept = {now} WHERE swept <= {now} - :age")
 
@@ -373,17 +370,12 @@ class SQLLedger(base.Ledger):
         if about is None:
             self._run("making its tables", self._create_tables)
             about = self._run("opening", self._about)
-        if about is None or about.format != _FORMAT:
-            self._refuse(about)
-        return str(about.digest)
-
-    def _refuse(self, about: Any) -> NoReturn:
         if about is None:
             raise exceptions.LedgerFailure(f"ledger {self._shown}: its tables cannot be created")
-        raise exceptions.LedgerFailure(
-            f"the format of ledger {self._shown} must be {_FORMAT}, got {about.format}:"
-            " use the version of wbengine that created it"
-        )
+        problem = formats.LEDGER.problem(f"ledger {self._shown}", about.format)
+        if problem is not None:
+            raise exceptions.LedgerFailure(problem)
+        return str(about.digest)
 
     def _about(self, connection: sa.Connection) -> Any:
         if not sa.inspect(connection).has_table(_TABLES[-1]):

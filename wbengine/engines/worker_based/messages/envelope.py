@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _json_text
+from wbengine import _json_text, formats
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import schemas
@@ -39,13 +39,18 @@ ALL_ENGINES: Final = "wbe.engines"
 _MAX_TOPIC_LENGTH: Final = 100
 
 
-def queue_name(exchange: str, topic: str, names: Iterable[str]) -> str:
+def queue_name(
+    exchange: str, topic: str, names: Iterable[str], version: int = formats.MESSAGE.written
+) -> str:
     """Return the queue of all workers that offer these tasks on this topic of this exchange.
 
-    The digest separates the queues of different exchanges. Engines publish only to queues with
-    such names, so an announcement cannot redirect requests to another queue.
+    The digest separates the queues of different exchanges, and of requests in different formats: a
+    worker consumes only requests that it can read. Engines publish only to queues with such names,
+    so an announcement cannot redirect requests to another queue.
+
+    :param version: format of the requests.
     """
-    text = "\n".join((exchange, topic, *sorted(names)))
+    text = "\n".join((f"{version}", exchange, topic, *sorted(names)))
     return f"{topic[:_MAX_TOPIC_LENGTH]}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 

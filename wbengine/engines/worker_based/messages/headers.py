@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-#: The version of the protocol. Peers that do not send it are TaskFlow's.
-VERSION: Final = "1"
+from wbengine import formats
+
+#: The format of the message. Peers that do not send it are TaskFlow's.
+VERSION: Final = str(formats.MESSAGE.written)
 
 # Headers of Celery's protocol.
 #: Language of the task: `py`.
@@ -30,7 +32,7 @@ ARGSREPR: Final = "argsrepr"
 KWARGSREPR: Final = "kwargsrepr"
 
 # Headers of wbengine.
-#: Version of the headers below.
+#: Format of the message.
 WBE_VERSION: Final = "wbe-version"
 #: Number of this execution or reversion of the atom within its flow.
 WBE_ATTEMPT: Final = "wbe-attempt"
@@ -53,8 +55,9 @@ WBE_LIFE: Final = "wbe-life"
 WBE_LOST: Final = "wbe-lost"
 #: In a dead letter: the reason.
 WBE_DEAD: Final = "wbe-dead"
-#: In an announcement: queue from which the worker consumes requests for this topic. In a dead
-#: letter: queue from which it was consumed.
+#: In an announcement: formats of requests that the worker reads.
+WBE_FORMATS: Final = "wbe-formats"
+#: In a dead letter: queue from which it was consumed.
 WBE_QUEUE: Final = "wbe-queue"
 #: Heartbeat period in seconds, of a worker or requested by an engine.
 WBE_PERIOD: Final = "wbe-period"

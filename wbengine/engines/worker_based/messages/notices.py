@@ -66,8 +66,8 @@ class Heartbeat(NamedTuple):
     #: Digest of the ledger.
     ledger: str | None = None
     period: float | None = None
-    #: The queue from which the worker consumes requests for this topic.
-    queue: str | None = None
+    #: Formats of requests that the worker reads.
+    formats: Sequence[int] = ()
     #: Ids of the requests that the worker runs for the receiving engine; None in broadcasts.
     ids: Sequence[str] | None = None
     #: Unix time of sending on the clock of the worker (see `stamp`).
@@ -88,31 +88,28 @@ class Heartbeat(NamedTuple):
             hd.WBE_SOFTWARE: self.software,
             hd.WBE_LEDGER: self.ledger,
             hd.WBE_PERIOD: self.period,
-            hd.WBE_QUEUE: self.queue,
+            hd.WBE_FORMATS: list(self.formats) or None,
             hd.WBE_IDS: self.ids,
             hd.WBE_TIME: self.sent_at,
         }
         headers = {name: value for name, value in values.items() if value is not None}
         return env.Envelope(pr.NOTIFY, body, to, headers=headers)
 
-    def has_shared_queue(self, exchange: str) -> bool:
-        """Return whether the queue has the name for its topic and tasks, or no tasks are named."""
-        return not self.tasks or self.queue == env.queue_name(exchange, self.topic, self.tasks)
-
     @classmethod
     def from_message(cls, message: env.Envelope) -> Heartbeat:
         """Read a message with a validated body. Invalid headers other than names are ignored.
 
-        :raises InvalidFormat: if the name of the worker, its queue or its topic is not valid.
+        :raises InvalidFormat: if the name of the worker or its topic is not valid.
         """
         headers, topic = message.headers, message.body["topic"]
         text, extended = message.text, hd.WBE_VERSION in message.headers
         try:
-            for name in (hd.WBE_WORKER, hd.WBE_QUEUE):
-                if name in headers:
-                    label = _names.check_label(name, headers[name])
-                    if label in (env.ALL_WORKERS, env.ALL_ENGINES):
-                        raise ValueError(f"{name} must be the name of one process, got {label!r}")
+            if hd.WBE_WORKER in headers:
+                label = _names.check_label(hd.WBE_WORKER, headers[hd.WBE_WORKER])
+                if label in (env.ALL_WORKERS, env.ALL_ENGINES):
+                    raise ValueError(
+                        f"{hd.WBE_WORKER} must be the name of one process, got {label!r}"
+                    )
             if extended:
                 _names.check_label("topic", topic)
         except ValueError as error:
@@ -131,10 +128,14 @@ class Heartbeat(NamedTuple):
             text(hd.WBE_SOFTWARE) if hd.WBE_SOFTWARE in headers else None,
             text(hd.WBE_LEDGER) if hd.WBE_LEDGER in headers else None,
             message.seconds(hd.WBE_PERIOD),
-            headers.get(hd.WBE_QUEUE),
+            _numbers(headers.get(hd.WBE_FORMATS)),
             [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else None,
             message.seconds(hd.WBE_TIME),
         )
+
+
+def _numbers(value: Any) -> list[int]:
+    return [each for each in value if type(each) is int] if isinstance(value, list) else []
 
 
 def stamp(message: env.Envelope, now: float) -> None:

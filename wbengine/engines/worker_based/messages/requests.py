@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from wbengine import exceptions as exc
+from wbengine import formats
 from wbengine.concurrency import time_limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import argument_display
@@ -23,7 +24,7 @@ class Request(NamedTuple):
     reply_to: str
     body: Mapping[str, Any]
     extended: bool = True
-    #: Version of the protocol, unchecked.
+    #: Format of the message, unchecked.
     version: Any = hd.VERSION
     epoch: int = 1
     attempt: int = 1
@@ -79,13 +80,13 @@ class Request(NamedTuple):
         )  # fmt: skip
 
     def version_error(self) -> exc.IncompatibleVersion | None:
-        """Return an error if the peer uses another version of the protocol."""
+        """Return an error if this release does not read the format of the request."""
         if self.version == hd.VERSION:
             return None
-        return exc.IncompatibleVersion(
-            f"the protocol version of the request must be {hd.VERSION}, got"
-            f" {str(self.version)[:80]}"
-        )
+        text = str(self.version)
+        version = int(text) if text.isdecimal() and len(text) < 10 else text
+        problem = formats.MESSAGE.problem("the request", version)
+        return None if problem is None else exc.IncompatibleVersion(problem)
 
     @classmethod
     def from_message(cls, message: env.Envelope) -> Request:

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from wbengine import _clock, _json_text, keys
+from wbengine import _clock, _json_text, formats, keys
 from wbengine import exceptions as exc
 from wbengine._log_rate import RareWarnings
 from wbengine.engines.worker_based import protocol as pr
@@ -27,7 +27,8 @@ from wbengine.engines.worker_based.messages import worker_commands
 
 LOG = logging.getLogger(__name__)
 
-VERSION: Final = "1"
+_VERSION: Final = str(formats.SIGNATURE.written)
+_READ_VERSIONS: Final = tuple(map(str, formats.SIGNATURE.read))
 
 #: Maximum age of a NOTIFY or control message in seconds, including the difference of the clocks.
 MAX_AGE_SECONDS: Final = 60
@@ -118,7 +119,7 @@ class Signer:
             self._encrypt(envelope)
         nonce = self._nonce() if kind in _SHORT_LIVED_TYPES else "-"
         to = "-" if kind == pr.RESPONSE else envelope.routing_key
-        fields = VERSION, key.id, str(int(now)), nonce, to
+        fields = _VERSION, key.id, str(int(now)), nonce, to
         data = self._signed(
             fields,
             key.algorithm,
@@ -177,7 +178,7 @@ class Signer:
         if kind == pr.NOTIFY and hd.WBE_WORKER not in headers:
             roles = _ENGINES if body == _ENGINE_NOTIFY_BODY else ()
         *fields, mac = signature.split(" ")
-        if len(fields) != 5 or fields[0] != VERSION:
+        if len(fields) != 5 or fields[0] not in _READ_VERSIONS:
             raise exc.NotTrusted("the format of the signature is unknown")
         _, key_id, sent, nonce, to = fields
         key = self.ring.trusted(key_id, roles, now)

@@ -6,12 +6,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from futurist import periodics
 
-from wbengine import __version__
+from wbengine import __version__, formats
 from wbengine import exceptions as exc
 from wbengine.concurrency import threads
 from wbengine.engines.worker_based import endpoint as endpoints
@@ -39,14 +39,14 @@ class Heartbeat:
     def __init__(
         self,
         identity: str,
-        queues: Mapping[str, str],
+        topics: Iterable[str],
         offer: endpoints.Offer,
         stats: lives.WorkerStats,
         jobs: Jobs,
         plain: bool = False,
     ) -> None:
         self._identity = identity
-        self._queues = dict(queues)
+        self._topics = tuple(topics)
         self._offer = offer
         self._stats = stats
         self._job_table = jobs
@@ -97,12 +97,13 @@ class Heartbeat:
             software=__version__ if is_ready else None,
             ledger=self._offer.ledger if is_ready else None,
             period=period,
+            formats=formats.MESSAGE.read if is_ready else (),
         )
         effects: list[Effect] = []
         for to in listeners:
             own_ids = None if to == env.ALL_ENGINES else ids.get(to, [])
-            for topic, queue in self._queues.items():
-                message = notice._replace(topic=topic, queue=queue, ids=own_ids).to_message(to)
+            for topic in self._topics:
+                message = notice._replace(topic=topic, ids=own_ids).to_message(to)
                 effects.append(Reply(None, message))
         return effects
 

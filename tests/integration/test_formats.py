@@ -1,0 +1,90 @@
+"""Data that a release two versions later wrote: it is refused, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import sqlalchemy as sa
+
+from wbengine import exceptions, jobs, transports
+from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.jobs import backends
+
+NEWER = 99
+
+
+def test_redis_transport_with_newer_keys_is_refused(redis_url: Any, client: redis.Redis) -> None:
+    target = transports.resolve(str(redis_url))
+    with contextlib.closing(target.open()) as broker:
+        broker.declare_queue("q")
+    key = f"{target.place.prefix}m"
+    client.hset(key, "f", NEWER)
+    with pytest.raises(exceptions.TransportFailure, match="has key format 99, and wbengine"):
+        target.open()
+    client.hset(key, "f", 1)
+    with contextlib.closing(target.open()) as broker:
+        assert broker.message_count("q") == 0
+
+
+def test_redis_ledger_with_newer_keys_is_refused(redis_url: Any, client: redis.Redis) -> None:
+    with contextlib.closing(ledgers.open_ledger(str(redis_url))) as ledger:
+        ledger.open("a", 1)
+    key = f"{transports.resolve(str(redis_url)).place.prefix}server"
+    client.hset(key, "format", NEWER)
+    with pytest.raises(exceptions.LedgerFailure, match="has key format 99, and wbengine"):
+        ledgers.open_ledger(str(redis_url))
+    client.hset(key, "format", 1)
+    with contextlib.closing(ledgers.open_ledger(str(redis_url))) as ledger:
+        assert ledger.ids() == {"a"}
+
+
+def test_newer_folder_is_refused_by_transport_and_ledger(tmp_path: Path) -> None:
+    target = transports.resolve(f"filesystem://{tmp_path}/f")
+    with contextlib.closing(target.open()) as broker:
+        broker.declare_queue("q")
+    with contextlib.closing(sqlite3.connect(tmp_path / "f" / "wbengine.db")) as connection:
+        connection.execute(f"UPDATE about SET format = {NEWER}")
+        connection.commit()
+    with pytest.raises(exceptions.TransportFailure, match="has folder format 99, and wbengine"):
+        target.open()
+    with pytest.raises(exceptions.LedgerFailure, match="has folder format 99, and wbengine"):
+        ledgers.open_ledger(f"dir://{tmp_path}/f")
+
+
+def test_newer_ledger_tables_are_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with contextlib.closing(ledgers.open_ledger(url)) as ledger:
+        ledger.open("a", 1)
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE wbe_ledger_about SET format = {NEWER}"))
+    with pytest.raises(exceptions.LedgerFailure, match="has ledger format 99, and wbengine"):
+        ledgers.open_ledger(url)
+    engine.dispose()
+
+
+def test_newer_job_is_ignored_and_stays_on_the_board(
+    redis_url: Any, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    conf = {"board": "redis", "url": str(redis_url)}
+    with contextlib.closing(backends.fetch("b", conf)) as board:
+        board.connect()
+        board.post("old")
+        newer = board.post("new")
+        (key,) = [key for key in client.keys("*") if client.type(key) == b"hash" and (
+            client.hexists(key, newer.uuid)
+        )]
+        document = json.loads(client.hget(key, newer.uuid))
+        client.hset(key, newer.uuid, json.dumps(document | {"format": NEWER}))
+        assert [job.name for job in board.iterjobs()] == ["old"]
+        assert "has job format 99, and wbengine" in caplog.text
+        with pytest.raises(exceptions.JobFailure, match="has job format 99, and wbengine"):
+            board.find(newer.uuid)
+        client.hset(key, newer.uuid, json.dumps(document))
+        assert sorted(job.name for job in board.iterjobs()) == ["new", "old"]
