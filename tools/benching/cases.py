@@ -48,7 +48,7 @@ RUN = {
                       " the next task",
              {"tasks": 1000}),
         # For callers that need only the last result. Intermediate results are not visible.
-        Case("pipeline", "a chain of tasks, where the worker starts the next task", {"tasks": 1000},
+        Case("pipeline", "a chain of tasks, where the worker starts the next task", {"tasks": 200},
              drivers=("celery", "dramatiq", "huey")),
     ),
     "diamond": (
