@@ -17,8 +17,8 @@ COMPRESSIONS = ("application/x-gzip", "application/x-bz2", "zlib", "gzip", "bzip
 HEADERS = (
     "wbe-version", "wbe-attempt", "wbe-epoch", "wbe-seq", "wbe-worker", "wbe-slots", "wbe-running",
     "wbe-ids", "wbe-time", "wbe-life", "wbe-lost", "wbe-queue", "wbe-period", "wbe-state",
-    "wbe-formats", "wbe-ledger", "wbe-ask", "wbe-started", "wbe-ended", "timelimit", "expires", "root_id", "id",
-    "retries", "task", "wbe-software", "x-match", "kwargsrepr",
+    "wbe-formats", "wbe-ledger", "wbe-ask", "wbe-started", "wbe-ended", "timelimit", "expires",
+    "root_id", "id", "retries", "task", "wbe-software", "x-match", "kwargsrepr",
 )  # fmt: skip
 
 TEXTS = (

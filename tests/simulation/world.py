@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.seams import ledgers
+from tests.seams import ledgers, server
 from tests.simulation.broker import MODELS, Broker, Message
 from tests.simulation.engines import Engine
 from tests.simulation.fleet import Worker
@@ -438,9 +438,12 @@ class World:
     def serve_all(self) -> None:
         """Start workers for queues without workers, in which late requests may remain."""
         for queue, messages in list(self.broker.queues.items()):
-            topic, _, offer = queue.partition(".")
-            every = [*OFFERS, [One, Two, Six, Bad]]
-            offers = [known for known in every if "".join(c.__name__ for c in known) == offer]
+            topic = queue.partition(".")[0]
+            offers = [
+                offer
+                for offer in (*OFFERS, [One, Two, Six, Bad])
+                if server.queue_name(topic, [cls.__name__ for cls in offer]) == queue
+            ]
             served = any(queue in worker.queues.values() for worker in self.workers.values())
             if offers and not served and any(m.kind == pr.REQUEST for m in messages):
                 self.new_worker(list(offers[0]), 2, [topic])

@@ -40,6 +40,6 @@ def test_newer_version_is_refused_with_the_advice_to_upgrade() -> None:
 
 
 @pytest.mark.parametrize("each", formats.ALL, ids=lambda each: each.name)
-def test_each_release_reads_what_it_writes(each: formats.Format) -> None:
+def test_each_format_reads_the_version_it_writes(each: formats.Format) -> None:
     assert each.written in each.read
     assert list(each.read) == sorted(set(each.read))
