@@ -10,7 +10,7 @@ from tests.support import fresh
 CEILINGS = {
     "serial": 51,
     "parallel": 56,
-    "worker-based memory": 106,
+    "worker-based memory": 107,
     "worker-based filesystem": 114,
     "worker-based redis": 120,
     "worker-based rabbitmq": 116,

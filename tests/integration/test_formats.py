@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +40,6 @@ def test_redis_ledger_with_newer_keys_is_refused(redis_url: Any, client: redis.R
     client.hset(key, "format", 1)
     with contextlib.closing(ledgers.open_ledger(str(redis_url))) as ledger:
         assert ledger.ids() == {"a"}
-
-
-def test_newer_folder_is_refused_by_transport_and_ledger(tmp_path: Path) -> None:
-    target = transports.resolve(f"filesystem://{tmp_path}/f")
-    with contextlib.closing(target.open()) as broker:
-        broker.declare_queue("q")
-    with contextlib.closing(sqlite3.connect(tmp_path / "f" / "wbengine.db")) as connection:
-        connection.execute(f"UPDATE about SET format = {NEWER}")
-        connection.commit()
-    with pytest.raises(exceptions.TransportFailure, match="has folder format 99, and wbengine"):
-        target.open()
-    with pytest.raises(exceptions.LedgerFailure, match="has folder format 99, and wbengine"):
-        ledgers.open_ledger(f"dir://{tmp_path}/f").open("a", 1)
 
 
 def test_newer_ledger_tables_are_refused(tmp_path: Path) -> None:

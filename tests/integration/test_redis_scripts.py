@@ -423,7 +423,7 @@ def test_finish_requests_is_refused_like_publish(server: Server) -> None:
 
 def test_arrive_detects_an_incarnation_with_less_data(server: Server) -> None:
     arrival = server(ledger.arrive("", 0))
-    assert arrival == ledger.Arrival(arrival.run_id, 0, 1, 0)
+    assert arrival == ledger.Arrival(arrival.run_id, 0, 1, 0, 1)
     assert server(ledger.arrive(arrival.run_id, 0)) == arrival
     assert server(ledger.arrive("earlier", 0)).intact_since == 0
     assert server(ledger.arrive("earlier", 1)).intact_since == 1

@@ -30,6 +30,7 @@ class World:
     lost: list[types.TopicWorker] = field(default_factory=list)
     named: list[tuple[str, set[str]]] = field(default_factory=list)
     holders: set[str] | None = None
+    interop: bool = False
 
     def __post_init__(self) -> None:
         self.finder = types.ProxyWorkerFinder(
@@ -38,6 +39,7 @@ class World:
             self.topics,
             self.periodicity,
             self.expiry,
+            interop=self.interop,
             queue_name=lambda topic, tasks: f"{topic}.{'-'.join(tasks)[:20]}",
             on_change=self.changed,
             on_ids=lambda worker, ids: self.named.append((worker, set(ids))),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.manual_finder import Message, World
-from wbengine import task
+from wbengine import formats, task
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.discovery import clocks, liveness, roster
 from wbengine.engines.worker_based.messages import envelope as env
@@ -87,13 +87,25 @@ def test_worker_on_two_topics_counts_once(world: World) -> None:
     assert {worker.topic for worker in world.lost} == {"t", "u"}
 
 
-def test_taskflow_workers_of_a_topic_count_as_one(world: World) -> None:
+def test_taskflow_workers_of_a_topic_count_as_one() -> None:
+    world = World(interop=True)
     world.hear(None)
     world.hear(None)
     assert world.finder.total_workers == 1
     assert world.finder.queue_for("a", lambda _: 0) == "t"
     assert not world.finder.uses_extended_protocol("t")
-    world.hear("w1")
+
+
+@pytest.mark.parametrize("readable", [[], [2], ["1"], "1", None])
+def test_worker_with_other_formats_is_ignored_and_logged_once(
+    world: World, readable: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        world.hear("w1", **{hd.WBE_FORMATS: readable})
+    assert world.finder.total_workers == 0
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "worker w1 (wbengine None) gets no requests: it reads message formats" in warning
+    world.hear("w1", **{hd.WBE_FORMATS: [2, formats.MESSAGE.written]})
     assert world.finder.uses_extended_protocol("t.a")
 
 
@@ -254,7 +266,8 @@ def test_heartbeat_of_unknown_worker_is_ignored(world: World) -> None:
     assert world.finder.total_workers == 0
 
 
-def test_taskflow_worker_is_lost_after_full_expiry(world: World) -> None:
+def test_taskflow_worker_is_lost_after_full_expiry() -> None:
+    world = World(interop=True)
     world.hear(None)
     world.live(60.0)
     assert world.finder.total_workers == 1
@@ -476,7 +489,8 @@ def test_worker_that_accepts_no_requests_has_no_free_slot(world: World, state: s
     assert world.finder.free("t.a") == 4
 
 
-def test_taskflow_worker_never_counts_as_idle(world: World) -> None:
+def test_taskflow_worker_never_counts_as_idle() -> None:
+    world = World(interop=True)
     since = world.clock.monotonic()
     for _ in range(4):
         world.clock.advance(5)

@@ -326,7 +326,7 @@ def test_later_protocol_version_is_rejected(bench: Bench) -> None:
     assert bench.granted(more={hd.WBE_VERSION: "1"})
     bench = Bench()
     later = {hd.WBE_VERSION: "999", hd.WBE_LEDGER: LEDGER}
-    assert "must be 1, got 999" in refusal(
+    assert "has message format 999, and wbengine" in refusal(
         refused(bench, ours=False, more=later), exc.IncompatibleVersion
     )
 
