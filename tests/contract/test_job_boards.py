@@ -566,7 +566,8 @@ def crowded(conf: dict[str, Any], count: int) -> Iterator[None]:
             for some in range(0, count, 1000):
                 part = range(some, some + 1000)
                 scores = {f"job {number}": 2**51 - count + number for number in part}
-                documents = dict.fromkeys(scores, '1 {"format": 1, "name": "j", "priority": "NORMAL"}')
+                document = '1 {"format": 1, "name": "j", "priority": "NORMAL"}'
+                documents = dict.fromkeys(scores, document)
                 client.hset("wbe:{default}:jobs:jobs", mapping=documents)
                 for key in ("all", "free"):
                     client.zadd(f"wbe:{{default}}:jobs:{key}", scores)
