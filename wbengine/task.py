@@ -2,7 +2,7 @@
 
 Write a class with an `execute` method (and `revert` to undo it), or decorate a function with
 `@task`. `FunctorTask` and related classes wrap existing callables. `Map` runs a task once for each
-item of a list. `WaitFor` waits for a signal.
+item of a list. `WaitFor` waits for a signal, `Sleep` for a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from wbengine._tasks.functors import FunctorTask as FunctorTask
 from wbengine._tasks.functors import MapFunctorTask as MapFunctorTask
 from wbengine._tasks.functors import ReduceFunctorTask as ReduceFunctorTask
 from wbengine._tasks.map import Map as Map
-from wbengine._tasks.wait_for import WaitFor as WaitFor
+from wbengine._tasks.waiting import Sleep as Sleep
+from wbengine._tasks.waiting import WaitFor as WaitFor
 from wbengine.atom import REVERT_FLOW_FAILURES as REVERT_FLOW_FAILURES
 from wbengine.atom import REVERT_RESULT as REVERT_RESULT
 
@@ -29,6 +30,7 @@ __all__ = [
     "Map",
     "MapFunctorTask",
     "ReduceFunctorTask",
+    "Sleep",
     "Task",
     "WaitFor",
     "task",

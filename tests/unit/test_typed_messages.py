@@ -104,7 +104,8 @@ def test_reply_is_unchanged_after_a_round_trip(reply: Reply, lost: bool) -> None
         slots=st.none() | COUNTS, running=st.none() | COUNTS,
         life=st.none() | st.builds(lives.Life, st.sampled_from(sorted(lives.STATES))),
         software=st.none() | LABELS, ledger=st.none() | LABELS, period=st.none() | SECONDS,
-        queue=st.none() | LABELS, ids=st.none() | st.lists(LABELS), sent_at=st.none() | SECONDS,
+        formats=st.lists(st.integers()).map(tuple), ids=st.none() | st.lists(LABELS),
+        sent_at=st.none() | SECONDS,
     )
 )  # fmt: skip
 def test_heartbeat_is_unchanged_after_a_round_trip(heartbeat: Heartbeat) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, cast
 
 from wbengine import _binding, _names, atom
 from wbengine._tasks.base import Task
-from wbengine._tasks.wait_for import WaitFor
+from wbengine._tasks.waiting import WaitingTask
 
 #: Behaviour of a `Map` after the failure of an item.
 OnItemFailure = Literal["fail", "collect"]
@@ -171,10 +171,10 @@ def _check_inner(inner: Any) -> None:
             f"Map requires a plain task, got another Map ({inner.name!r}): provide one"
             " flat list of items instead"
         )
-    if isinstance(inner, WaitFor):
+    if isinstance(inner, WaitingTask):
         raise TypeError(
-            f"Map cannot run {inner.name!r} for each item: it waits for a signal, and a"
-            " flow receives each signal only once"
+            f"Map cannot run {inner.name!r} for each item: a flow receives each signal only once,"
+            " and sleeping once is enough"
         )
     if not isinstance(inner, Task):
         type_name = _names.dotted(type(inner))

@@ -79,7 +79,7 @@ def command(
         printer.guide(
             f"logs of its tasks are kept (INFO and higher): wbengine flow logs {view.uuid}"
         )
-    for wait in view.waits_for[:1]:
+    for wait in [wait for wait in view.waits_for if wait.signal][:1]:
         printer.guide(f"to send the signal: wbengine flow signal {view.uuid} {wait.signal}")
 
 

@@ -21,10 +21,10 @@ from wbengine import (
     exceptions,
     signals,
     states,
-    task,
 )
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
+from wbengine._tasks.waiting import WaitingTask
 from wbengine.concurrency import scopes
 from wbengine.engines import (
     async_run,
@@ -253,7 +253,9 @@ class Engine(abc.ABC):
         self._local_tasks = selection.local_tasks(compilation.plan, self._settings["local_tasks"])
         if self._local_tasks is not None:
             wait_nodes = [
-                n for n, item in enumerate(compilation.plan.items) if isinstance(item, task.WaitFor)
+                node
+                for node, item in enumerate(compilation.plan.items)
+                if isinstance(item, WaitingTask)
             ]
             if wait_nodes:
                 self._received = awaited_signals.ReceivedSignals(

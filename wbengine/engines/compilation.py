@@ -14,6 +14,7 @@ from wbengine import _binding, deciders, exceptions, task
 from wbengine import flow as flow_module
 from wbengine._tasks import functors
 from wbengine._tasks import limit_attributes as permit_limits
+from wbengine._tasks.waiting import WaitingTask
 from wbengine.runtime import plan as plan_module
 from wbengine.types import outline as outline_module
 from wbengine.types.outline import Outline, OutlineNode
@@ -251,7 +252,7 @@ def _outline_of(plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit
         description = by_type.get(type(item))
         if description is None:
             description = _describe(kind, item)
-            if not isinstance(item, task.FunctorTask | task.WaitFor | task.Map):
+            if not isinstance(item, task.FunctorTask | WaitingTask | task.Map):
                 by_type[type(item)] = description
         places.append(len(rows))
         within = places[parent] if parent >= 0 else None

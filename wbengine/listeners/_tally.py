@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from wbengine import states, task
+from wbengine import states
+from wbengine._tasks.waiting import WaitingTask
 from wbengine.drawing import styles, terminal_tree
 from wbengine.persistence import models
 from wbengine.runtime import plan as plan_module
@@ -98,7 +99,7 @@ class Tally(terminal_tree.Source):
         self.clock = clock
         self._shown_state = shown_state
         self._waits = {
-            node for node, item in enumerate(plan.items) if isinstance(item, task.WaitFor)
+            node for node, item in enumerate(plan.items) if isinstance(item, WaitingTask)
         }
         self.names = plan.names
         parents = {enter + 2: plan.parent[enter] for enter in plan.retried}
@@ -276,9 +277,9 @@ class Tally(terminal_tree.Source):
             yield f"attempt {len(retry.results)}"
         began, record, now = self.since.get(node), self._record(node), time.time()
         if self.state_of(node) == states.WAITING:
-            wait = waiting.signal_of(record)
+            wait = waiting.wait_of(record)
             if wait is not None:
-                yield waiting.describe_signal_wait(wait, now)
+                yield waiting.describe_wait(wait, now)
         elif wait := waiting.start_of(record, now):
             yield waiting.describe_start(wait, now)
         elif began is not None and self.state_of(node) != QUEUED:

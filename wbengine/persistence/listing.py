@@ -57,7 +57,10 @@ def tags_of(value: object) -> dict[str, str]:
 
 
 class Wait(NamedTuple):
-    """A task that waits for a signal from `since` to `until` (None: forever), in Unix seconds."""
+    """A task that waits from `since` to `until` (None: forever), in Unix seconds.
+
+    :ivar signal: the signal that ends the wait earlier, or "".
+    """
 
     task: str
     signal: str

@@ -23,6 +23,7 @@ __all__ = [
     "PERMIT",
     "RETRY",
     "SIGNAL",
+    "SLEEP",
     "START",
     "Undone",
     "WaitView",
@@ -37,6 +38,7 @@ QUEUED: Final = "QUEUED"
 
 #: Kinds of `Waiting`.
 SIGNAL: Final = "signal"
+SLEEP: Final = "sleep"
 RETRY: Final = "retry"
 PERMIT: Final = "permit"
 PAUSE: Final = "pause"
@@ -105,12 +107,12 @@ class Waiting(NamedTuple):
 
     Times are Unix time.
 
-    :ivar kind: 'signal', 'retry', 'permit', 'pause' or 'start'.
+    :ivar kind: 'signal', 'sleep', 'retry', 'permit', 'pause' or 'start'.
     :ivar subject: the name of the signal, the name of the retried atom, the text of the limit,
-        the pattern of the pause, or the name of the delayed task.
+        the pattern of the pause, or the name of the sleeping or delayed task.
     :ivar since: start of the wait or of the pause; None if it is not stored.
-    :ivar until: time limit of a signal, time of the next attempt, end of the pause, or the earliest
-        start (`Task.eta`); None if there is none.
+    :ivar until: time limit of a signal, end of the sleep, time of the next attempt, end of the
+        pause, or the earliest start (`Task.eta`); None if there is none.
     """
 
     kind: str
@@ -123,7 +125,7 @@ class Waiting(NamedTuple):
 
 
 class WaitView(NamedTuple):
-    """A task that waits for a signal, with start and end (None: no limit) in Unix time."""
+    """A task that waits for a signal or ("") a time, with start and end (or None) in Unix time."""
 
     task: str
     signal: str

@@ -22,6 +22,7 @@ from wbengine.views import formatting, record_values, redaction, structure, wait
 from wbengine.views.atoms import (
     PAUSE,
     PERMIT,
+    SIGNAL,
     AtomView,
     AttemptView,
     FailureView,
@@ -254,13 +255,14 @@ class FlowViewBuilder:
         )
 
     def _waits_for(self, record: models.AtomDetail, state: str) -> WaitView | None:
-        wait, situation = waiting.signal_of(record), self.situation
+        wait, situation = waiting.wait_of(record), self.situation
         if wait is None or wait.since is None or not (
             situation.parked or (situation.is_run and state == states.RUNNING)
         ):
             return None
         text = self.redactor.text
-        return WaitView(text(record.name), text(wait.subject), wait.since, wait.until)
+        signal = text(wait.subject) if wait.kind == SIGNAL else ""
+        return WaitView(text(record.name), signal, wait.since, wait.until)
 
     def _is_queued(self, record: models.AtomDetail, state: str) -> bool:
         situation = self.situation

@@ -12,7 +12,7 @@ from wbengine.persistence.models import RETRY_AT, STARTS_AT, WAITS_FOR
 from wbengine.persistence.pauses import TaskPause, pause_of
 from wbengine.types import outline as outlines
 from wbengine.views import formatting
-from wbengine.views.atoms import PAUSE, PERMIT, RETRY, SIGNAL, START, Waiting
+from wbengine.views.atoms import PAUSE, PERMIT, RETRY, SIGNAL, SLEEP, START, Waiting
 from wbengine.views.structure import Structure
 
 __all__ = [
@@ -23,9 +23,9 @@ __all__ = [
     "atom_reason",
     "flow_limit_text",
     "flow_reason",
-    "describe_signal_wait",
+    "describe_wait",
     "describe_start",
-    "signal_of",
+    "wait_of",
     "start_of",
 ]
 
@@ -192,10 +192,13 @@ def _pause_reason(node: outlines.OutlineNode, situation: Situation) -> Reason | 
     )
 
 
-def signal_of(record: Any) -> Waiting | None:
-    """Return the signal that a task waits for according to its record, or None."""
+def wait_of(record: Any) -> Waiting | None:
+    """Return the signal or time that a task waits for according to its record, or None."""
     wait = None if record is None else record.meta_value(WAITS_FOR)
-    return wait and Waiting(SIGNAL, wait["signal"], wait["since"], wait["until"])
+    if not wait:
+        return None
+    kind, subject = (SIGNAL, wait["signal"]) if wait["signal"] else (SLEEP, record.name)
+    return Waiting(kind, subject, wait["since"], wait["until"])
 
 
 def start_of(record: Any, now: float) -> Waiting | None:
@@ -229,8 +232,8 @@ def atom_reason(
         return _revert_reason(node, record, blocking, situation)
     if state != states.PENDING:
         return None
-    if situation.parked and (wait := signal_of(record)):
-        return _signal_reason(wait, situation)
+    if situation.parked and (wait := wait_of(record)):
+        return _wait_reason(wait, situation)
     if situation.state in (states.FAILURE, states.REVERTED):
         return Reason("Did not start: the flow ended first.")
     if situation.state == states.SUCCESS:
@@ -283,8 +286,8 @@ def _has_pending_items(record: Any, state: str, situation: Situation) -> bool:
 def _running_reason(
     record: Any, state: str, task: str | None, situation: Situation
 ) -> Reason | None:
-    if state == states.RUNNING and (wait := signal_of(record)):
-        return _signal_reason(wait, situation)
+    if state == states.RUNNING and (wait := wait_of(record)):
+        return _wait_reason(wait, situation)
     if not situation.is_run:
         beginning = "Was running" if state == states.RUNNING else "Was being reverted"
         return Reason(
@@ -309,24 +312,26 @@ def _running_reason(
     return Reason(f"{ago}; no worker has started it yet.")
 
 
-def describe_signal_wait(wait: Waiting, now: float) -> str:
-    """Return a text with the name of a signal, and with the start and end of the wait.
+def describe_wait(wait: Waiting, now: float) -> str:
+    """Return a text with the name of a signal if there is one, and the start and end of the wait.
 
     :param now: Unix time.
     """
-    when = ""
+    parts = [f"for signal {wait.subject!r}"] if wait.kind == SIGNAL else []
+    if wait.since is not None:
+        parts.append(f"since {formatting.clock(wait.since, now)}")
     if wait.until is not None:
         seconds_left = wait.until - now
         remaining = f"in {formatting.seconds(seconds_left)}" if seconds_left > 0 else "expired"
-        when = f" (until {formatting.clock(wait.until, now)}, {remaining})"
-    since = "" if wait.since is None else f" since {formatting.clock(wait.since, now)}"
-    return f"for signal {wait.subject!r}{since}{when}"
+        parts.append(f"(until {formatting.clock(wait.until, now)}, {remaining})")
+    return " ".join(parts)
 
 
-def _signal_reason(wait: Waiting, situation: Situation) -> Reason:
+def _wait_reason(wait: Waiting, situation: Situation) -> Reason:
+    verb = "Waiting" if wait.kind == SIGNAL else "Sleeping"
     has_engine = situation.is_run or situation.parked
     end = "" if has_engine else "; no engine runs the flow"
-    return Reason(f"Waiting {describe_signal_wait(wait, situation.now)}{end}.", wait)
+    return Reason(f"{verb} {describe_wait(wait, situation.now)}{end}.", wait)
 
 
 def _retry_reason(name: str, record: Any, situation: Situation) -> Reason | None:

@@ -1,4 +1,4 @@
-"""Tasks that wait for signals (`task.WaitFor`)."""
+"""Tasks that wait for signals or times (`task.WaitFor`, `task.Sleep`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from wbengine import _clock, exceptions
 from wbengine import invocation as calls
-from wbengine import task as task_module
+from wbengine._tasks.waiting import WaitingTask
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 from wbengine.running import LOCAL
@@ -24,13 +24,13 @@ __all__ = ["MAX_STORED_WAITS", "WAITS_FOR", "ReceivedSignals", "SignalGate", "be
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Key in an atom's `meta`: the signal, and the start and end of the wait (Unix seconds).
+#: Key in an atom's `meta`: the signal or "", and the start and end of the wait (Unix seconds).
 WAITS_FOR: Final = models.WAITS_FOR
 #: Maximum number of signals that the record of a flow lists as awaited.
 MAX_STORED_WAITS: Final = 20
 
 
-def begin_wait(record: models.AtomDetail, waiting: task_module.WaitFor, now: float) -> None:
+def begin_wait(record: models.AtomDetail, waiting: WaitingTask, now: float) -> None:
     """Store the start of a wait, unless the task waited in an earlier run already."""
     if record.meta_value(WAITS_FOR) is None:
         end = None if waiting.timeout is None else now + waiting.timeout
@@ -86,7 +86,7 @@ class ReceivedSignals:
 
 
 class SignalGate(base.Gate):
-    """Delays `WaitFor` tasks until their signal is received or their timeout has passed.
+    """Delays waiting tasks until their signal is received or their time has passed.
 
     :param end: called with a call that has ended, and its outcome.
     :param record: returns the record of a node.
@@ -161,7 +161,7 @@ class SignalGate(base.Gate):
 
     def _end_if_over(self, call: calls.Invocation, now: float, *, timed_out: bool = False) -> None:
         waiting = call.task
-        assert isinstance(waiting, task_module.WaitFor)
+        assert isinstance(waiting, WaitingTask)
         signal = self._received.get(waiting.signal)
         if signal is not None:
             try:
@@ -169,12 +169,7 @@ class SignalGate(base.Gate):
             except exceptions.InvalidFormat as error:
                 value = ft.Failure.from_exception(error)
         elif timed_out:
-            value = ft.Failure.from_exception(
-                exceptions.SignalTimeout(
-                    f"Task {waiting.name!r} waited {waiting.timeout:g} s for signal"
-                    f" {waiting.signal!r}, which was not sent"
-                )
-            )
+            value = waiting.timed_out()
         else:
             return
         del self._calls[call]

@@ -134,8 +134,8 @@ class Heartbeat(NamedTuple):
         )
 
 
-def _numbers(value: Any) -> list[int]:
-    return [each for each in value if type(each) is int] if isinstance(value, list) else []
+def _numbers(value: Any) -> tuple[int, ...]:
+    return tuple(each for each in value if type(each) is int) if isinstance(value, list) else ()
 
 
 def stamp(message: env.Envelope, now: float) -> None:

@@ -83,9 +83,9 @@ class Request(NamedTuple):
         """Return an error if this release does not read the format of the request."""
         if self.version == hd.VERSION:
             return None
-        text = str(self.version)
-        version = int(text) if text.isdecimal() and len(text) < 10 else text
-        problem = formats.MESSAGE.problem("the request", version)
+        text = self.version
+        is_number = isinstance(text, str) and text.isdecimal() and len(text) < 10
+        problem = formats.MESSAGE.problem("the request", int(text) if is_number else repr(text))
         return None if problem is None else exc.IncompatibleVersion(problem)
 
     @classmethod

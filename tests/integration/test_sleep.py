@@ -1,0 +1,139 @@
+"""`task.Sleep`: tasks that only wait for a time."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.engine_kinds import engine_options
+from tests.seams.scheduling import load_at, set_clock
+from wbengine import _clock, engines, exceptions, states, task
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import backends, base
+from wbengine.views import flow_status, waiting
+
+
+class Step(task.Task):
+    def execute(self) -> str:
+        return self.name
+
+
+@pytest.fixture(params=["serial", "threads", "processes", "memory"])
+def options(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    with engine_options(request.param, tmp_path, sys.modules[__name__], slots=1) as found:
+        yield found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[base.Backend]:
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
+        yield backend
+
+
+def line(seconds: float = 3600) -> linear_flow.Flow:
+    return linear_flow.Flow("f").add(
+        Step("first"), task.Sleep(seconds, name="nap"), Step("last", provides="last")
+    )
+
+
+def test_flow_continues_after_the_sleep(options: dict[str, Any]) -> None:
+    clock = _clock.ManualClock(1000.0)
+    engine = load_at(clock, line(), **options)
+    engine.run()
+    assert clock.time() == pytest.approx(4600.0)
+    assert engine.storage.fetch("last") == "last"
+    assert engine.storage.get("nap") is None
+
+
+def test_sleeps_in_parallel_use_no_slots(options: dict[str, Any]) -> None:
+    clock = _clock.ManualClock()
+    naps = [task.Sleep(10 * number, name=f"nap {number}") for number in range(20)]
+    engine = load_at(clock, unordered_flow.Flow("f").add(*naps, Step("step")), **options)
+    engine.run()
+    assert clock.time() == pytest.approx(190)
+
+
+def test_sleep_counts_from_its_first_start_across_suspension(store: base.Backend) -> None:
+    clock = _clock.ManualClock(1000.0)
+    flow = line()
+    engine = load_at(clock, flow, backend=store)
+    for state in engine.run_iter(timeout=1):
+        if state == states.WAITING and clock.time() >= 1100:
+            engine.suspend()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    clock.advance(3000 - (clock.time() - 1000))
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(engine.storage.flow_uuid)
+    later = engines.load(flow, flow_detail=detail, backend=store)
+    set_clock(later, clock)
+    later.run()
+    assert clock.time() == pytest.approx(4600.0)
+    assert later.storage.get_flow_state() == states.SUCCESS
+
+
+def test_sleeping_flow_is_parked_until_its_end(store: base.Backend) -> None:
+    clock = _clock.ManualClock()
+    engine = load_at(clock, line(50), backend=store)
+    engine.park_after = 10
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert engine.parked.seconds == pytest.approx(50)
+
+
+def test_failure_of_another_task_ends_the_sleep() -> None:
+    class Spoils(task.Task):
+        def execute(self) -> None:
+            raise LookupError("spoilt")
+
+    clock = _clock.ManualClock()
+    engine = load_at(clock, unordered_flow.Flow("f").add(task.Sleep(100), Spoils("spoils")))
+    with pytest.raises(LookupError):
+        engine.run()
+    assert clock.time() < 100
+
+
+def test_sleep_accepts_no_signals(store: base.Backend) -> None:
+    engine = load_at(_clock.ManualClock(), line(), backend=store)
+    engine.prepare()
+    for name in ("nap", ""):
+        with pytest.raises((exceptions.NotFound, ValueError)):
+            engine.signal(name)
+
+
+def test_views_show_the_sleep_with_its_end(store: base.Backend) -> None:
+    clock = _clock.ManualClock(1000.0)
+    engine = load_at(clock, line(), backend=store)
+    for state in engine.run_iter(timeout=1):
+        if state == states.WAITING and clock.time() >= 1100:
+            wait = waiting.wait_of(engine.storage.record("nap"))
+            with contextlib.closing(store.get_connection()) as connection:
+                view = flow_status.read(connection, engine.storage.flow_uuid, now=1000.0)
+            break
+    assert wait == waiting.Waiting("sleep", "nap", 1000.0, 4600.0)
+    assert waiting.describe_wait(wait, 1000.0).startswith("since ")
+    assert "in 1 h" in waiting.describe_wait(wait, 1000.0)
+    (nap,) = [atom for atom in view.atoms if atom.name == "nap"]
+    assert nap.waiting.startswith("Sleeping since ")
+    assert [wait.signal for wait in view.waits_for] == [""]
+
+
+@pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan")])
+def test_sleep_of_invalid_duration_is_rejected(seconds: float) -> None:
+    with pytest.raises(ValueError, match="seconds must be 0 or more seconds"):
+        task.Sleep(seconds)
+
+
+@pytest.mark.parametrize("seconds", ["3", None, True])
+def test_sleep_of_other_types_is_rejected(seconds: Any) -> None:
+    with pytest.raises(TypeError, match="seconds must be a number of seconds"):
+        task.Sleep(seconds)
+
+
+def test_map_of_sleeps_is_rejected() -> None:
+    with pytest.raises(TypeError, match="sleeping once is enough"):
+        task.Map(task.Sleep(1), over="items", item="item")

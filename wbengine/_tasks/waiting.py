@@ -1,0 +1,115 @@
+"""Tasks that wait for a signal or a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from wbengine import atom, exceptions, signals
+from wbengine._tasks.base import Task
+from wbengine.types import failure as ft
+
+
+class WaitingTask(Task):
+    """A task whose waiting is done by the engine, with neither a thread nor a slot of a worker.
+
+    A resumed flow continues to wait. A revert has no effect.
+
+    :ivar signal: the signal that ends the wait; "" if only the time does.
+    :ivar timeout: seconds since the task first began, or None.
+    """
+
+    local = True
+    cancel_on_revert = True
+
+    def __init__(
+        self, name: str, signal: str, timeout: float | None, provides: atom.Provides | None = None
+    ) -> None:
+        self.signal = signal
+        self.timeout = timeout
+        super().__init__(name, provides)
+
+    def execute(self) -> Any:
+        """Raise an exception, because engines wait instead."""
+        raise NotImplementedError(
+            f"execute of {self.name!r} is never called: the engine waits instead"
+        )
+
+    def timed_out(self) -> Any:
+        """Return the result, or the failure, of a task whose time has passed."""
+        raise NotImplementedError
+
+
+class WaitFor(WaitingTask):
+    """Waits for the signal with this name; its result is the value of the signal.
+
+    ::
+
+        flow.add(Quote(provides='price'),
+                 task.WaitFor('approved', timeout=3 * 86400, provides='approval'),
+                 Order())
+
+    It occupies neither a thread nor a slot of a worker. A resumed flow continues to wait. To send a
+    signal, use `engine.signal`, `FlowHandle.signal`, `operations.signal`, `wbengine flow signal` or
+    the dashboard, also before the task begins. Only the first signal of a name is used, by all
+    tasks that wait for it and in all their attempts. A revert has no effect.
+
+    :param signal: up to 255 printable characters.
+    :param timeout: seconds since the task first began, after which it fails with `SignalTimeout`;
+        None: no limit.
+    :param name: default: `wait-for-<signal>`.
+    :raises TypeError, ValueError: if an argument is invalid.
+    """
+
+    __module__ = "wbengine.task"
+
+    def __init__(
+        self,
+        signal: str,
+        timeout: float | None = None,
+        provides: atom.Provides | None = None,
+        name: str | None = None,
+    ) -> None:
+        signals.check_name(signal)
+        seconds = None if timeout is None else _seconds("timeout", timeout)
+        super().__init__(f"wait-for-{signal}" if name is None else name, signal, seconds, provides)
+
+    def timed_out(self) -> Any:
+        return ft.Failure.from_exception(
+            exceptions.SignalTimeout(
+                f"Task {self.name!r} waited {self.timeout:g} s for signal {self.signal!r}, which"
+                " was not sent"
+            )
+        )
+
+
+class Sleep(WaitingTask):
+    """Waits for this number of seconds; its result is None.
+
+    ::
+
+        flow.add(Invite(), task.Sleep(3 * 86400), Remind())
+
+    It occupies neither a thread nor a slot of a worker, and its flow can be parked. The time counts
+    from the first start of the task, also if the engine stops in between. A revert has no effect.
+
+    :param name: default: `sleep-<seconds>`.
+    :raises TypeError, ValueError: if an argument is invalid.
+    """
+
+    __module__ = "wbengine.task"
+
+    def __init__(self, seconds: float, name: str | None = None) -> None:
+        seconds = _seconds("seconds", seconds)
+        super().__init__(f"sleep-{seconds:g}" if name is None else name, "", seconds)
+
+    def timed_out(self) -> Any:
+        return None
+
+
+def _seconds(name: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number of seconds, got {value!r:.80}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be 0 or more seconds, got {value!r}")
+    return value
