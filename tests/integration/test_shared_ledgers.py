@@ -207,14 +207,6 @@ def _execute(path: Path, statement: str) -> None:
     connection.close()
 
 
-def test_ledger_of_newer_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "l.db"
-    ledgers.open_ledger(f"sqlite:///{path}").close()
-    _execute(path, "UPDATE wbe_ledger_about SET format = 2")
-    with pytest.raises(exceptions.LedgerFailure, match=r"must be 1, got 2"):
-        ledgers.open_ledger(f"sqlite:///{path}")
-
-
 def test_old_rows_are_swept_once_an_hour(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
     first = ledgers.open_ledger(f"sqlite:///{path}")
