@@ -10,8 +10,9 @@ import pytest
 import redis
 import sqlalchemy as sa
 
-from wbengine import exceptions, transports
+from wbengine import exceptions, formats, transports
 from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based.ledger import sql
 from wbengine.jobs import backends
 
 NEWER = 99
@@ -52,6 +53,28 @@ def test_newer_ledger_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(exceptions.LedgerFailure, match="has ledger format 99, and wbengine"):
         ledgers.open_ledger(url)
     engine.dispose()
+
+
+def test_ledger_tables_that_two_releases_create_have_one_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with contextlib.closing(ledgers.open_ledger(url)) as first:
+        monkeypatch.setattr(formats, "LEDGER", formats.Format("ledger", 2, (1, 2)))
+        reads = iter((None,))
+        read_about = sql.SQLLedger._about
+        monkeypatch.setattr(
+            sql.SQLLedger,
+            "_about",
+            lambda self, connection: next(reads, read_about(self, connection)),
+        )
+        with contextlib.closing(ledgers.open_ledger(url)) as second:
+            assert second.digest == first.digest
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        rows = connection.execute(sa.text("SELECT format FROM wbe_ledger_about")).all()
+    engine.dispose()
+    assert rows == [(1,)]
 
 
 def test_newer_job_is_ignored_and_stays_on_the_board(

@@ -66,7 +66,9 @@ sa.Table(
 sa.Table(
     "wbe_ledger_about",
     _metadata,
-    sa.Column("format", sa.Integer, primary_key=True, autoincrement=False),
+    # The key is always 1: of several releases that create the tables, only one inserts the row.
+    sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("format", sa.Integer, nullable=False),
     sa.Column("digest", dialects.KEY, nullable=False),
     sa.Column("swept", sa.Double, nullable=False),
     **dialects.TABLE,
@@ -135,10 +137,10 @@ class _Statements:
         self.insert_about = dialects.upsert(
             dialect,
             "wbe_ledger_about",
-            ("format", "digest", "swept"),
-            ["format"],
-            keep=("digest", "swept"),
-            given={"format": str(formats.LEDGER.written), "swept": now},
+            ("id", "format", "digest", "swept"),
+            ["id"],
+            keep=("format", "digest", "swept"),
+            given={"id": "1", "format": str(formats.LEDGER.written), "swept": now},
         )
         self.due = sa.text(f"UPDATE wbe_ledger_about SET swept = {now} WHERE swept <= {now} - :age")
 
