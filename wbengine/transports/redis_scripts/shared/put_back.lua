@@ -12,7 +12,7 @@
 -- include delete_messages
 
 local function return_message(consumer, field, delivered, undelivered, refused)
-  local messages_key = prefix .. 'h:' .. consumer
+  local messages_key = held_key(consumer)
   local entry = call('HGET', messages_key, field)
   if not entry then return 0 end
   call('HDEL', messages_key, field)
@@ -37,7 +37,7 @@ local function return_message(consumer, field, delivered, undelivered, refused)
   return 1
 end
 local function remove_consumer(consumer, undelivered)
-  for _, field in ipairs(call('HKEYS', prefix .. 'h:' .. consumer)) do
+  for _, field in ipairs(call('HKEYS', held_key(consumer))) do
     return_message(consumer, field, true, undelivered)
   end
   call('ZREM', consumers_key, consumer)

@@ -1,6 +1,7 @@
 -- prefix: prefix of all keys
 -- call: redis.call
 -- now() -> time of the server in milliseconds
+-- held_key(consumer) -> key of the messages that a consumer has
 
 local prefix = KEYS[1]
 local call = redis.call
@@ -8,3 +9,4 @@ local function now()
   local time = call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
+local function held_key(consumer) return prefix .. 'h:' .. consumer end

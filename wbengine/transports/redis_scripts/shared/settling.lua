@@ -3,7 +3,7 @@
 -- include delete_messages
 
 local function settle_messages(consumer, queue, numbers)
-  local messages_key, fields, held_fields, held_numbers = prefix .. 'h:' .. consumer, {}, {}, {}
+  local messages_key, fields, held_fields, held_numbers = held_key(consumer), {}, {}, {}
   for i, number in ipairs(numbers) do fields[i] = queue .. ' ' .. number end
   for i, entry in ipairs(call('HMGET', messages_key, unpack(fields))) do
     if entry then

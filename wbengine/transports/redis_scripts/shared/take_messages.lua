@@ -31,7 +31,7 @@ local function take_messages(first, last, time)
     call('ZADD', consumers_key, time, consumer)
     if holder ~= '' then call('ZADD', prefix .. 'beats', time, holder) end
   end
-  local messages_key, taken, group, i = prefix .. 'h:' .. consumer, {}, 0, first + 5
+  local messages_key, taken, group, i = held_key(consumer), {}, 0, first + 5
   local claims, granted, last_granted = holder ~= '' and ledger_info()[1] == digest, 0, nil
   local bytes, full = 0, false  -- of the batch
   if claims and refuses_claims(time) then return {} end
