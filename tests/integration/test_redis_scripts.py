@@ -191,6 +191,17 @@ def test_publish_adds_messages_in_order_of_priority_and_time(server: Server) -> 
     assert [entry.data for entry in server.take()] == [b"3", b"1", b"2"]
 
 
+def test_messages_in_an_emptied_queue_expire_even_without_a_new_wake_up(server: Server) -> None:
+    server.publish(b"1")
+    server.take()
+    server(transport.settle("c", "q", ["1"]))
+    server.publish(b"2")
+    assert server.client.ttl(server.key("q:q")) > 0 and server.client.ttl(server.key("d:q")) > 0
+    server.take(number="2")
+    assert server(transport.requeue("c", "q", "2", True))
+    assert server.client.ttl(server.key("q:q")) > 0
+
+
 @pytest.mark.parametrize(("session", "life"), [(1, 1), (0, 2)], ids=["session", "incarnation"])
 def test_open_and_publish_does_nothing_in_another_session(
     server: Server, session: int, life: int

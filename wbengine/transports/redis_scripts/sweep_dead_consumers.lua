@@ -21,8 +21,7 @@ for i = 4, #ARGV do
   if i <= ARGV[3] + 3 and call('ZSCORE', prefix .. 'own', queue) then
     call('ZADD', prefix .. 'own', time, queue)
   end
-  call('PEXPIRE', prefix .. 'q:' .. queue, UNUSED_KEY_MS)
-  call('PEXPIRE', prefix .. 'd:' .. queue, UNUSED_KEY_MS)
+  prolong_queue(queue)
 end
 -- After a gap longer than `dead_ms` the server may have been down: consumers get time to report.
 local last_time = tonumber(call('HGET', meta_key, 't') or 0)

@@ -45,10 +45,8 @@ local function write_messages()
       end
       call('HSET', data_key, unpack(data))
       call('ZADD', queue_key, unpack(places))
-      if wake(queue) then
-        call('PEXPIRE', queue_key, UNUSED_KEY_MS)
-        call('PEXPIRE', data_key, UNUSED_KEY_MS)
-      end
+      -- A queue that was empty has new keys, which have no expiry.
+      if wake(queue) or call('ZCARD', queue_key) == #messages then prolong_queue(queue) end
     end
   end
 end

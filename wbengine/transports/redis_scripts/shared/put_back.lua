@@ -25,6 +25,7 @@ local function return_message(consumer, field, delivered, undelivered, refused)
   if data then
     if not refused then
       call('ZADD', prefix .. 'q:' .. queue, place, number .. (delivered and 'r' or mark))
+      prolong_queue(queue)
       wake(queue)
     end
     local id = not delivered and read_label(data)
