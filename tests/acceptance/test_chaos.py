@@ -61,6 +61,29 @@ def test_submitted_flows_end_once_when_processes_are_killed(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_no_task_is_lost_when_a_fleet_is_upgraded_and_downgraded(tmp_path: Path) -> None:
+    arguments = ("--upgrade", "--kills", "13", "--tasks", "400", "--transport", "redis")
+    report = _chaos(tmp_path, *arguments)
+    assert report["notes"]["requests by format"].keys() == {"1", "2"}
+    assert report["notes"]["tasks by build"].keys() == {"first", "second"}
+    assert report["most runs of one epoch"] == 1
+
+
+@pytest.mark.slow
+def test_requests_of_another_release_wait_for_workers_that_read_them(tmp_path: Path) -> None:
+    arguments = ("--upgrade", "--skip-release", "--kills", "4", "--tasks", "200")
+    report = _chaos(tmp_path, *arguments)
+    assert report["notes"]["tasks by build"].keys() == {"later"}
+
+
+@pytest.mark.slow
+def test_chaos_tool_finds_requests_that_are_lost_without_checks_of_formats(tmp_path: Path) -> None:
+    arguments = ("--upgrade", "--without-checks", "--patience", "15")
+    report = _chaos(tmp_path, *arguments, "--kills", "4", "--tasks", "200", code=1)
+    assert report["stuck"] > 0
+
+
+@pytest.mark.slow
 def test_chaos_tool_finds_lost_tasks_of_taskflow(tmp_path: Path) -> None:
     """TaskFlow loses tasks when its workers are killed."""
     arguments = ("--engine", "taskflow", "--transport", "redis", "--patience", "4")

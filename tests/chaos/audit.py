@@ -1,6 +1,6 @@
 """The audit file: one line for each start and end of a task or flow, which survives all processes.
 
-Engines also write a line for each request that ended as WorkerLost.
+Engines also write a line for each published request, and for each that ended as WorkerLost.
 
 A process appends each line with a single write. Times are those of the monotonic clock, which all
 processes of a host share and which no fault changes.
@@ -14,16 +14,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-STARTED, ENDED, BEGUN, FLOW, LOST = "S", "E", "B", "F", "L"
+STARTED, ENDED, BEGUN, FLOW, PUBLISHED, LOST = "S", "E", "B", "F", "P", "L"
 
 _file = -1
 
 
 @dataclass(frozen=True)
 class Line:
-    """A start or end of a task, or of a flow (`BEGUN`, `FLOW`), or a `LOST` request.
+    """A start or end of a task, or of a flow (`BEGUN`, `FLOW`), or a request.
 
-    Lines of flows have only `name`, `state`, `pid` and `at`.
+    Lines of flows have only `name`, `state`, `pid` and `at`. `PUBLISHED` requests have a `format`
+    instead of an `attempt`.
     """
 
     what: str
@@ -37,6 +38,10 @@ class Line:
     @property
     def state(self) -> str:
         return self.request
+
+    @property
+    def format(self) -> int:
+        return self.attempt
 
 
 def begin(path: Path) -> None:

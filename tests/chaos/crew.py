@@ -24,6 +24,8 @@ class ManagedProcess:
 
     number: int
     work: engines.Work | None = None
+    #: The build of the package; None: the process is a fork of this one.
+    build: Path | None = None
     pid: int | None = None
     lives: int = 0
     #: Whether it finished its work.
@@ -41,11 +43,17 @@ class Crew:
     """All processes of a run. Not thread-safe."""
 
     def __init__(
-        self, settings: workers.WorkerSettings, count: int, works: Sequence[engines.Work]
+        self,
+        settings: workers.WorkerSettings,
+        count: int,
+        works: Sequence[engines.Work],
+        builds: tuple[Path | None, Path | None] = (None, None),
     ) -> None:
         self._settings = settings
-        self.workers = [ManagedProcess(number) for number in range(count)]
-        self.engines = [ManagedProcess(work.number, work) for work in works]
+        self.workers = [ManagedProcess(number, None, builds[0]) for number in range(count)]
+        self.engines = [ManagedProcess(work.number, work, builds[1]) for work in works]
+        #: Builds by pid.
+        self.builds: dict[int, Path | None] = {}
         self.faults: list[Fault] = []
         self.problems: list[str] = []
 
@@ -55,9 +63,10 @@ class Crew:
 
     def start(self, process: ManagedProcess) -> None:
         if process.work is None:
-            process.pid = workers.start(self._settings, process.number)
+            process.pid = workers.start(self._settings, process.number, process.build)
         else:
-            process.pid = engines.start(process.work, process.lives)
+            process.pid = engines.start(process.work, process.lives, process.build)
+        self.builds[process.pid] = process.build
         process.lives += 1
         process.due = None
 
@@ -80,6 +89,20 @@ class Crew:
         if not back:
             self.start(process)
         return fault
+
+    def replace(self, process: ManagedProcess, build: Path, *, kill: bool) -> None:
+        """Restart a process with another build, after SIGKILL or SIGTERM."""
+        process.build = build
+        if kill:
+            self.kill(process)
+            return
+        assert process.pid is not None
+        code = workers.stop(process.pid)
+        if code != (0 if process.work is None else engines.STOPPED):
+            self.problems.append(
+                f"{process.kind} {process.number} ended with {code} when asked to"
+            )
+        self.start(process)
 
     def stop(self, process: ManagedProcess, seconds: float) -> None:
         """Stop a process by SIGSTOP, and resume it after this many seconds."""

@@ -9,6 +9,7 @@ import contextlib
 import faulthandler
 import inspect
 import json
+import os
 import signal
 import sys
 import threading
@@ -16,12 +17,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent import futures
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import audit, clocks, flows, workers
-from tests.crashing import children
+from tests.chaos import audit, clocks, flows, program, workers
 from tests.seams import tracker
 from wbengine import engines as loading
 from wbengine import exceptions, invocation, states
@@ -39,6 +39,8 @@ PASSING = (
     exceptions.LeaseLost,
 )
 PAUSE = 0.3
+#: Exit code of an engine process that was stopped before the end of the test.
+STOPPED = 4
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Work:
     long: float
     #: Whether the engines of the process share one executor.
     shared: bool = False
-    clocks: clocks.Clocks = field(default_factory=lambda: clocks.Clocks(1))
+    clocks: clocks.Clocks | None = None
     clock: int = 0
     control: bool = False
 
@@ -77,29 +79,38 @@ class Work:
         return self.folder / "enough"
 
 
-def start(work: Work, life: int) -> int:
+def start(work: Work, life: int, build: Path | None = None) -> int:
     """Start the process of this incarnation and return its pid. It exits with 0 after its last
     flow.
     """
+    return program.start(run, (work, life), work.folder / f"engine-{work.number}.log", build)
 
-    def run() -> None:
-        faulthandler.register(signal.SIGUSR1, file=sys.stderr)
-        if work.control:
-            from tests.chaos import control
 
-            control.run(work)
-            return
+def run(work: Work, life: int) -> None:
+    """Run the flows of one incarnation, until the end of the test or until it is stopped."""
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr)
+    if work.control:
+        from tests.chaos import control
+
+        control.run(work)
+        return
+    if work.clocks is not None:
         work.clocks.install(work.clock)
-        _Life(work, life).run()
+    incarnation = _Life(work, life)
+    program.handle_stop(incarnation.stop)
+    incarnation.run()
+    if incarnation.stopping.is_set():
+        os._exit(STOPPED)
 
-    return children.fork(run, work.folder / f"engine-{work.number}.log", patience=36_000)
 
-
-class Losses:
-    """Observer of an executor that writes the requests that end as WorkerLost to the audit file."""
+class Requests:
+    """Observer of an executor that writes published and lost requests to the audit file."""
 
     def publishing(self, tracked: Any, envelope: Any) -> None:
-        """Do nothing."""
+        version = int(envelope.headers.get("wbe-version", 0))
+        audit.note(
+            audit.PUBLISHED, tracked.invocation.task.name, tracked.id, tracked.epoch, version
+        )
 
     def published(self, tracked: Any, error: BaseException | None) -> None:
         """Do nothing."""
@@ -117,7 +128,9 @@ class _Life:
         self._left: list[str] = []
         self._next = 0
         self._ignored: Counter[str] = Counter()
-        self._losses = Losses()
+        self._requests = Requests()
+        self._running: set[Any] = set()
+        self.stopping = threading.Event()
         self._shared: executors.WorkerTaskExecutor | None = None
 
     def run(self) -> None:
@@ -147,6 +160,18 @@ class _Life:
         with counts.open("a", encoding="utf-8") as file:
             file.write(json.dumps(self._ignored) + "\n")
 
+    def stop(self, signum: int, frame: object) -> None:
+        """Suspend the running flows, and start no others."""
+        self.stopping.set()
+        threading.Thread(target=self._suspend, daemon=True).start()
+
+    def _suspend(self) -> None:
+        while True:  # A run may begin after its flow was suspended.
+            for engine in tuple(self._running):
+                with contextlib.suppress(exceptions.InvalidState):  # It has not begun.
+                    engine.suspend()
+            time.sleep(PAUSE)
+
     def _look(self, backend: base.Backend) -> None:
         """Read the flows of earlier incarnations."""
         known = {}
@@ -160,6 +185,8 @@ class _Life:
     def _take(self, backend: base.Backend) -> str | None:
         """Return the name of a flow to run, whose records exist."""
         with self._lock:
+            if self.stopping.is_set():
+                return None
             if self._left:
                 return self._left.pop()
             if self._work.enough.exists():
@@ -185,7 +212,7 @@ class _Life:
                 continue
             if name is None:
                 return
-            while not self._ends(name, backend):
+            while not (self.stopping.is_set() or self._ends(name, backend)):
                 time.sleep(PAUSE)
 
     def _ends(self, name: str, backend: base.Backend) -> bool:
@@ -203,7 +230,8 @@ class _Life:
                     engine="worker-based",
                     **self._options,
                 )
-                engine.executor.add_observer(self._losses)
+                engine.executor.add_observer(self._requests)
+                self._running.add(engine)
                 audit.note(audit.BEGUN, name)
                 engine.run()
         except PASSING as error:
@@ -212,6 +240,7 @@ class _Life:
         except (ValueError, exceptions.ExecutionFailure, exceptions.WrappedFailure) as error:
             print(f"note: {name}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
         finally:
+            self._running.discard(engine)
             if engine is not None and self._shared is None:
                 self._count(engine.executor)
         state = engine.storage.get_flow_state() if engine is not None else detail.state

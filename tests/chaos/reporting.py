@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import firings, ledgers, modes, served, stage
+from tests.chaos import firings, ledgers, modes, served, stage, upgrades
 from tests.chaos.checking import Verdict
 
 #: Maximum number of problems in the output.
@@ -19,7 +19,7 @@ def run(options: Any, folder: Path) -> dict[str, Any]:
     if options.flows or options.firings:
         return _run_served(options, folder)
     began = time.monotonic()
-    plan, act = chosen(options)
+    plan, act = chosen(options, folder)
     verdict, played = stage.run(plan, folder, act)
     summed = figures(verdict, played, time.monotonic() - began)
     for line in summary(verdict, summed):
@@ -49,13 +49,15 @@ def _run_served(options: Any, folder: Path) -> dict[str, Any]:
     return summed
 
 
-def chosen(options: Any) -> tuple[stage.Plan, stage.Act]:
+def chosen(options: Any, folder: Path) -> tuple[stage.Plan, stage.Act]:
     """Return the plan and the mode of fault injection."""
     plan = stage.Plan(options.transport, options.seed, options.ledger)
     plan.control = options.engine == "taskflow"
     act: stage.Act
     if options.kills:
         _many_short(plan, options.tasks)
+        if options.upgrade:
+            plan.engines, plan.expiry, plan.patience = 2, 3.0, 60.0
         act = modes.Kills(options.kills, options.tasks)
     elif options.stops:
         plan.expiry, plan.long = 3.0, 1.0
@@ -73,6 +75,15 @@ def chosen(options: Any) -> tuple[stage.Plan, stage.Act]:
             setattr(plan, name, getattr(options, name))
     if plan.control:
         plan.kinds = ("plain",)
+    if options.upgrade:
+        act = upgrades.chosen(
+            plan,
+            folder,
+            options.kills,
+            options.tasks,
+            skip=options.skip_release,
+            checks=not options.without_checks,
+        )
     return plan, act
 
 

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.chaos import audit, checking, clocks, crew, engines, ledgers, media, workers
 from tests.chaos.checking import FinalState, History, Verdict
 from tests.chaos.flows import KINDS
 from tests.crashing import children
 from tests.crashing import engines as crashing
+from wbengine import formats
 from wbengine.persistence import backends
 
 #: Seconds between two polls.
@@ -50,6 +52,8 @@ class Plan:
     #: Seconds within which all flows must end after the last fault.
     patience: float = 150.0
     control: bool = False
+    #: Builds of workers and engines at the start; None: they are forks of this process.
+    builds: tuple[Path | None, Path | None] = (None, None)
 
 
 @dataclass
@@ -159,8 +163,10 @@ def _set(
     plan: Plan, folder: Path, medium: media.Medium, ledger: str | None, reader: audit.Reader
 ) -> Stage:
     wall_clocks = clocks.Clocks(plan.workers + plan.engines)
+    # A new program does not share the memory of the clocks.
+    shared_clocks = None if any(plan.builds) else wall_clocks
     where = {"url": medium.url, **({"ledger": ledger} if ledger is not None else {})}
-    settings = workers.WorkerSettings(folder, where, plan.slots, wall_clocks, plan.control)
+    settings = workers.WorkerSettings(folder, where, plan.slots, shared_clocks, plan.control)
     options = {
         **where,
         "worker_expiry": plan.expiry,
@@ -178,13 +184,13 @@ def _set(
             plan.seconds,
             plan.long,
             shared=number % 3 == 2,
-            clocks=wall_clocks,
+            clocks=shared_clocks,
             clock=plan.workers + number,
             control=plan.control,
         )
         for number in range(plan.engines)
     ]
-    processes = crew.Crew(settings, plan.workers, works)
+    processes = crew.Crew(settings, plan.workers, works, plan.builds)
     return Stage(plan, folder, medium, processes, wall_clocks, random.Random(plan.seed), reader)
 
 
@@ -205,6 +211,8 @@ def _play(stage: Stage, act: Act, ledger: ledgers.Place) -> Verdict:
     stage.crew.dismiss()
     stage.crew.end()
     stage.tick()
+    if any(stage.plan.builds):
+        _note_builds(stage)
     left = _left(stage, ledger) if done else []
     history = History(
         stage.lines,
@@ -222,6 +230,15 @@ def _play(stage: Stage, act: Act, ledger: ledgers.Place) -> Verdict:
     return verdict
 
 
+def _note_builds(stage: Stage) -> None:
+    lines, builds = stage.lines, stage.crew.builds
+    stage.notes["requests by format"] = dict(
+        Counter(str(line.format) for line in lines if line.what == audit.PUBLISHED)
+    )
+    starts = Counter(builds[line.pid] for line in lines if line.what == audit.STARTED)
+    stage.notes["tasks by build"] = {build.name: count for build, count in starts.items() if build}
+
+
 def _noise(stage: Stage) -> list[str]:
     """Return each kind of log line that is always an error, with its count."""
     counts: Counter[str] = Counter()
@@ -237,10 +254,17 @@ def _left(stage: Stage, ledger: ledgers.Place) -> list[str]:
 
     Objects of killed processes, or objects that could not be deleted without a broker, must expire.
     """
-    left = [*stage.medium.left(), *ledger.left()]
+    # The builds of `tests.chaos.builds` do not change the tables of folders.
+    with mock.patch.object(formats, "FOLDER", formats.Format("folder", 1, (1, 2))):
+        left = [*stage.medium.left(), *ledger.left()]
     pids = {str(fault.pid) for fault in stage.crew.faults if fault.kills and fault.pid}
     dead = re.compile(rf"-({'|'.join(pids)})-[0-9a-f]+" if pids else "(?!)")
     hurt = any(fault.kills or not fault.pid for fault in stage.crew.faults)
+    if stage.plan.builds[0] != stage.plan.builds[1]:
+        # Workers cannot read the queries of engines. A rejected request would be a lost task.
+        rejected = [one for one in left if "/rejected/" in one.what]
+        stage.notes["messages that were rejected"] = len(rejected)
+        left = [one for one in left if one not in rejected]
     unexplained = [one for one in left if not (hurt and one.expires) and not dead.search(one.what)]
     if len(left) > len(unexplained):
         stage.notes["left by the killed, to expire"] = len(left) - len(unexplained)

@@ -1,4 +1,4 @@
-"""Workers that are killed and stopped: forks of one process that has imported all modules."""
+"""Workers that are killed and stopped."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import clocks, tasks
+from tests.chaos import clocks, program, tasks
 from tests.crashing import children
 from wbengine import exceptions
 from wbengine.engines.worker_based import worker
 
 EXCHANGE, TOPIC = "chaos", "chaos"
-#: Signals that end a worker in order.
-ASKED = (signal.SIGTERM,)
 #: Exit code of a worker that could not reach the broker at its start.
 AWAY = 3
 
@@ -31,45 +29,42 @@ class WorkerSettings:
     folder: Path
     options: Mapping[str, Any]
     slots: int = 4
-    clocks: clocks.Clocks = field(default_factory=lambda: clocks.Clocks(1))
+    clocks: clocks.Clocks | None = None
     #: Whether the workers are those of TaskFlow.
     control: bool = False
 
 
-def start(settings: WorkerSettings, number: int) -> int:
+def start(settings: WorkerSettings, number: int, build: Path | None = None) -> int:
     """Start a worker in a child process and return its pid."""
+    log = settings.folder / f"worker-{number}.log"
+    return program.start(run, (settings, number), log, build)
 
-    def work() -> None:
-        faulthandler.register(signal.SIGUSR1, file=sys.stderr)
-        if settings.control:
-            from tests.chaos import control
 
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
-            control.work(settings.options, settings.slots)
-            return
+def run(settings: WorkerSettings, number: int) -> None:
+    """Run a worker until it is killed or stopped."""
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr)
+    if settings.control:
+        from tests.chaos import control
+
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, program.ASKED)
+        control.work(settings.options, settings.slots)
+        return
+    if settings.clocks is not None:
         settings.clocks.install(number)
-        started = worker.Worker(
-            EXCHANGE, TOPIC, [tasks], threads_count=settings.slots, **settings.options
-        )
+    started = worker.Worker(
+        EXCHANGE, TOPIC, [tasks], threads_count=settings.slots, **settings.options
+    )
 
-        def stop(signum: int, frame: object) -> None:
-            threading.Thread(target=started.stop, daemon=True).start()
+    def stop(signum: int, frame: object) -> None:
+        threading.Thread(target=started.stop, daemon=True).start()
 
-        signal.signal(signal.SIGTERM, stop)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
-        try:
-            started.run(display_banner=False)
-        except (exceptions.TransportFailure, exceptions.LedgerFailure) as error:
-            # Like the command: a supervisor restarts it.
-            print(f"note: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            os._exit(AWAY)
-
-    # The signal is blocked during the start, so that a worker handles it in order.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ASKED)
+    program.handle_stop(stop)
     try:
-        return children.fork(work, settings.folder / f"worker-{number}.log", patience=36_000)
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
+        started.run(display_banner=False)
+    except (exceptions.TransportFailure, exceptions.LedgerFailure) as error:
+        # Like the command: a supervisor restarts it.
+        print(f"note: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(AWAY)
 
 
 def stop(pid: int, seconds: float = 60) -> int:

@@ -89,9 +89,7 @@ def fork(work: Callable[[], None], log: Path, patience: float = PATIENCE) -> int
         os.dup2(file, 1)
         os.dup2(file, 2)
         sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-        logging.basicConfig(
-            level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
-        )
+        log_to_stderr()
         faulthandler.dump_traceback_later(patience, exit=True, file=sys.stderr)
         work()
         code = 0
@@ -101,6 +99,12 @@ def fork(work: Callable[[], None], log: Path, patience: float = PATIENCE) -> int
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(code)
+
+
+def log_to_stderr() -> None:
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
+    )
 
 
 def die_with_parent() -> None:

@@ -71,7 +71,7 @@ def test_engine_notes_requests_that_end_as_worker_lost(
     audit.begin(tmp_path / "audit")
     try:
         for value in (failure.Failure.from_exception(error), 7):
-            engines.Losses().settled(tracked, invocation.Outcome(value), 0.0)
+            engines.Requests().settled(tracked, invocation.Outcome(value), 0.0)
     finally:
         audit.end()
     noted = audit.parse((tmp_path / "audit").read_text(encoding="utf-8"))
