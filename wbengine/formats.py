@@ -4,6 +4,8 @@ A release that changes a format reads the new version, but writes the previous o
 release writes the new version. So each release reads everything that the one before and the one
 after it write, in messages and in stored data. Processes of both can be mixed, upgraded and
 downgraded in any order, without an agreement between them.
+
+The tables of SQL stores have revisions instead (`persistence.backends.sql.layout`).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ need are unreachable, so that an attempt to connect fails.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import socket
@@ -20,8 +21,9 @@ import pytest
 from tests.cli.commands import ALL, UNKNOWN
 from tests.cli.conftest import Answer, Command
 from tests.support import servers
+from tests.support.later_layout import later_release
 from wbengine.persistence import backends
-from wbengine.persistence.backends.sql import backend, layout, tables
+from wbengine.persistence.backends.sql import layout, tables
 
 FACTORY = "tests.operations.flows:steps"
 
@@ -333,7 +335,7 @@ def test_schema_version_is_read_once_and_logbooks_not_at_all(
     with caplog.at_level("DEBUG", "wbengine"):
         assert wbengine("flow", "list", "--persistence", place).code == 0
     asked = [record.getMessage() for record in caplog.records if "SELECT" in record.getMessage()]
-    assert sum("version_num" in text for text in asked) == 1
+    assert sum(f"FROM {tables.VERSION_TABLE}" in text for text in asked) == 1
     assert not [text for text in asked if "FROM wbe_logbooks" in text]
 
 
@@ -348,31 +350,48 @@ def test_missing_default_store_is_empty(
     assert answer.code == 66 and "the store contains no flows" in answer.error
 
 
-@stored
-def test_store_of_a_newer_version_is_refused(words: Words, wbengine: Command, home: Path) -> None:
+def newer_store(home: Path, oldest: str) -> str:
+    """Return the URL of a store whose layout has a newer revision."""
     url = f"sqlite:///{home}/flows.db"
     with backends.backend(url):
         pass
-    with sqlite3.connect(home / "flows.db") as connection:
-        connection.execute(f"UPDATE {tables.VERSION_TABLE} SET version_num = '9999'")
-    connection.close()
-    answer = wbengine(*words, "--persistence", url)
+    with contextlib.closing(sqlite3.connect(home / "flows.db")) as connection, connection:
+        connection.execute(
+            f"UPDATE {tables.VERSION_TABLE} SET version_num = '9999', oldest = ?", (oldest,)
+        )
+    return url
+
+
+@stored
+def test_incompatible_store_of_a_newer_version_is_refused(
+    words: Words, wbengine: Command, home: Path
+) -> None:
+    answer = wbengine(*words, "--persistence", newer_store(home, oldest="9999"))
     if words == ("db", "current"):
         assert answer.code == 0 and "9999" in answer.out
     else:
-        unavailable(answer, "revision 9999, from a newer version of wbengine")
+        unavailable(answer, "revision 9999, and wbengine", ": use a newer version of wbengine")
+
+
+@pytest.mark.parametrize("words", OF_A_STORE, ids=name)
+def test_compatible_store_of_a_newer_version_is_used(
+    words: Words, wbengine: Command, home: Path
+) -> None:
+    answer = wbengine(*words, "--persistence", newer_store(home, oldest=layout.HEAD))
+    assert answer.code == (0 if words == ("db", "check") else OF_A_STORE[words])
+    assert "9999" not in answer.err
 
 
 @stored
 def test_store_of_an_older_version_is_upgraded_or_refused_with_a_hint(
-    words: Words, wbengine: Command, home: Path
+    words: Words, wbengine: Command, home: Path, tmp_path: Path
 ) -> None:
     """Commands that run flows upgrade the store; other commands print the upgrade command."""
     url = f"sqlite:///{home}/flows.db"
-    store = backend.SQLBackend({"connection": url})
-    layout.upgrade(store.engine, layout.REVISIONS[0])
-    store.close()
-    answer = wbengine(*words, "--persistence", url)
+    with backends.backend(url):
+        pass
+    with later_release(tmp_path):
+        answer = wbengine(*words, "--persistence", url)
     if words in OF_ANY_VERSION:
         assert answer.code == OF_ANY_VERSION[words]
     else:

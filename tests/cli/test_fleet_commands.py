@@ -18,6 +18,7 @@ import wbengine as package
 from tests.cli import shop
 from tests.cli.conftest import Command
 from tests.support import worker_tasks as tasks
+from tests.support.later_layout import LATER, later_release
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, transports
 from wbengine.engines.worker_based import worker as workers
@@ -335,6 +336,23 @@ def test_wrong_queues_command_is_refused(
 # -- stores
 
 
+def test_db_commands_show_whether_a_newer_store_is_usable(
+    wbengine: Command, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"sqlite:///{home}/flows.db")
+    with later_release(tmp_path):
+        wbengine("db", "upgrade")
+    now = wbengine("db", "current", "--json").json
+    assert (now["revision"], now["wanted"], now["usable"]) == (LATER, "0001", True)
+    answer = wbengine("db", "upgrade")
+    assert answer.out == f"revision {LATER} (newer than 0001, and usable)\n"
+    with later_release(tmp_path, oldest=LATER):
+        monkeypatch.setenv("WBENGINE_PERSISTENCE", f"sqlite:///{home}/other.db")
+        wbengine("db", "upgrade")
+    now = wbengine("db", "current", "--json").json
+    assert (now["revision"], now["wanted"], now["usable"]) == (LATER, "0001", False)
+
+
 def test_db_commands_upgrade_check_and_prune_the_store(
     wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +363,7 @@ def test_db_commands_upgrade_check_and_prune_the_store(
     assert upgraded["before"] is None and upgraded["after"] is not None
     assert "already current" in wbengine("db", "upgrade").out
     now = wbengine("db", "current", "--json").json
-    assert now["revision"] == now["wanted"] == upgraded["after"]
+    assert now["revision"] == now["wanted"] == upgraded["after"] and now["usable"]
     with backends.backend(place) as backend, backend.get_connection() as connection:
         for number, state in enumerate(("SUCCESS", "SUCCESS", "FAILURE")):
             book = models.LogBook(f"b{number}")

@@ -21,10 +21,10 @@ import pytest
 from tests.cli.conftest import Answer, Command
 from tests.support import brokers, servers, tcp_proxy
 from tests.support import worker_tasks as tasks
+from tests.support.later_layout import later_release
 from tests.support.workers import until, worker_in_thread
 from wbengine import keys
 from wbengine.diagnosis import examining, findings
-from wbengine.persistence.backends import sql
 
 Find = dict[str, Any]
 
@@ -164,27 +164,32 @@ def test_missing_store_is_reported_and_not_created(
     assert not (home / "none.db").exists()
 
 
-def test_store_of_an_older_version_is_reported(wbengine: Command, served: str, home: Path) -> None:
-    backend = sql.SQLBackend({"connection": f"sqlite:///{home}/flows.db"})
-    sql.layout.upgrade(backend.engine, "0003")
-    backend.close()
-    finding = one(wbengine("doctor", "--json"))
-    assert (finding["check"], finding["fix"]) == ("store", "run: wbengine db upgrade")
-    assert "0003" in finding["text"]
-    assert wbengine(*finding["fix"].split()[2:]).code == 0
-    assert wrong(wbengine("doctor", "--json")) == []
+def test_store_of_an_older_version_is_reported(
+    wbengine: Command, served: str, tmp_path: Path
+) -> None:
+    wbengine("db", "upgrade")
+    with later_release(tmp_path):
+        finding = one(wbengine("doctor", "--json"))
+        assert (finding["check"], finding["fix"]) == ("store", "run: wbengine db upgrade")
+        assert "0001" in finding["text"]
+        assert wbengine(*finding["fix"].split()[2:]).code == 0
+        assert wrong(wbengine("doctor", "--json")) == []
 
 
-def test_store_of_a_newer_version_is_reported(wbengine: Command, served: str, home: Path) -> None:
+def test_store_of_a_newer_version_is_reported_unless_compatible(
+    wbengine: Command, served: str, home: Path
+) -> None:
     wbengine("db", "upgrade")
     with contextlib.closing(sqlite3.connect(home / "flows.db")) as database, database:
-        (before,) = database.execute("SELECT version_num FROM wbe_alembic_version").fetchone()
         database.execute("UPDATE wbe_alembic_version SET version_num = '9999'")
+    answer = wbengine("doctor", "--json")
+    assert wrong(answer) == []
+    texts = [finding["text"] for finding in answer.json["findings"]]
+    assert "the layout is newer and usable (revision 9999)" in texts
+    with contextlib.closing(sqlite3.connect(home / "flows.db")) as database, database:
+        database.execute("UPDATE wbe_alembic_version SET oldest = '9999'")
     finding = one(wbengine("doctor", "--json"))
     assert finding["check"] == "store" and "use the newer version here too" in finding["fix"]
-    with contextlib.closing(sqlite3.connect(home / "flows.db")) as database, database:
-        database.execute("UPDATE wbe_alembic_version SET version_num = ?", (before,))
-    assert wrong(wbengine("doctor", "--json")) == []
 
 
 def test_broker_folder_of_another_user_is_reported(

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from wbengine import _sql, exceptions, states
 from wbengine.persistence import backends, base, models
 from wbengine.persistence.backends import sql
-from wbengine.persistence.backends.sql import layout
 from wbengine.types import failure as ft
 
 Damage = Callable[..., None]
@@ -222,31 +221,45 @@ def test_reading_a_missing_store_creates_no_file(scheme: str, path: Path) -> Non
         assert not path.exists()
 
 
-def test_older_and_newer_schema_revisions_are_rejected(
+@pytest.mark.parametrize("oldest", ["0999", "", None])
+def test_unknown_revision_without_known_oldest_is_refused(
+    path: Path, backend: sql.SQLBackend, damage: Damage, oldest: str | None
+) -> None:
+    damage("UPDATE wbe_alembic_version SET version_num = '0999', oldest = ?", oldest)
+    _refuses_everything(path, "revision 0999, and .*: use a newer version of wbengine$")
+
+
+def test_unknown_revision_with_known_oldest_is_used(
     path: Path, backend: sql.SQLBackend, damage: Damage
 ) -> None:
-    """An older schema is changed only by `upgrade`."""
-    for revision, words in [
-        ("0002", r"0002, which this version cannot upgrade: .*flow export"),
-        ("0003", rf"revision {layout.HEAD}, got 0003.*upgrade\(\)"),
-        ("0999", "newer"),
-    ]:
-        damage("UPDATE wbe_alembic_version SET version_num = ?", revision)
-        with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as fresh:
-            _refuses_everything(fresh.get_connection(), words)
-    with pytest.raises(exceptions.StorageFailure, match="newer version"):
-        backend.upgrade()
+    damage("UPDATE wbe_alembic_version SET version_num = '0999'")
+    with backends.backend(f"sqlite:///{path}") as fresh, fresh.get_connection() as connection:
+        connection.validate()
+        connection.save_logbook(models.LogBook("b"))
+        assert len(list(connection.get_logbooks())) == 1
 
 
-def _refuses_everything(connection: base.Connection, words: str) -> None:
-    for call in (
-        connection.validate,
-        lambda: connection.save_logbook(models.LogBook("b")),
-        connection.get_logbooks,
-        lambda: connection.get_logbook("x"),
-    ):
-        with pytest.raises(exceptions.StorageFailure, match=words):
-            call()
+def test_version_table_without_column_oldest_is_refused(
+    path: Path, backend: sql.SQLBackend
+) -> None:
+    with backend.engine.begin() as raw:
+        raw.execute(sa.text("ALTER TABLE wbe_alembic_version DROP COLUMN oldest"))
+        raw.execute(sa.text("UPDATE wbe_alembic_version SET version_num = '0010'"))
+    _refuses_everything(path, "revision 0010, and .*: use a newer version of wbengine$")
+
+
+def _refuses_everything(path: Path, words: str) -> None:
+    with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as backend:
+        connection = backend.get_connection()
+        for call in (
+            connection.validate,
+            connection.upgrade,
+            lambda: connection.save_logbook(models.LogBook("b")),
+            connection.get_logbooks,
+            lambda: connection.get_logbook("x"),
+        ):
+            with pytest.raises(exceptions.StorageFailure, match=words):
+                call()
 
 
 # Damage.

@@ -41,23 +41,30 @@ def _masked_store(context: contexts.Context) -> str:
 def upgrade(context: contexts.Context) -> None:
     settings = context.settings
     with contextlib.closing(store_access.fetch(settings, patient=False)) as probe:
-        old, _ = store_access.call_in_time(settings, lambda: store_access.layout(probe))
+        before, _ = store_access.call_in_time(settings, lambda: store_access.layout(probe))
     with contextlib.closing(store_access.fetch(settings)) as backend:
         with contextlib.closing(backend.get_connection()) as connection:
             connection.upgrade()  # without a time limit
-        new, required = store_access.layout(backend)
+        after, required = store_access.layout(backend)
     printer = context.printer
+    old, new = before and before.revision, after and after.revision
     printer.document("db-upgrade/1", {"store": _masked_store(context), "before": old, "after": new})
     if required is None:
         printer.line("this kind of store has no revisions")
     else:
-        same = "already current" if old == new else f"before: {old or 'no store'}"
-        printer.line(f"revision {new} ({same})")
+        if old != new:
+            change = f"before: {old or 'no store'}"
+        else:
+            change = "already current" if new == required else f"newer than {required}, and usable"
+        printer.line(f"revision {new} ({change})")
 
 
 @command.command(
     "current",
-    help="""Show the revision of the store and the revision that this version needs.
+    help="""Show the revision of the store and whether this version can use it.
+
+    "wanted" is the newest revision that this version knows. It can also use newer revisions that
+    only add to it. `wbengine db upgrade` upgrades older ones.
 
     \b
     Example:
@@ -67,20 +74,23 @@ def upgrade(context: contexts.Context) -> None:
 def current(context: contexts.Context) -> None:
     settings = context.settings
     with contextlib.closing(store_access.fetch(settings, patient=False)) as backend:
-        revision, required = store_access.call_in_time(
-            settings, lambda: store_access.layout(backend)
-        )
-    content = {"store": _masked_store(context), "revision": revision, "wanted": required}
+        stored, required = store_access.call_in_time(settings, lambda: store_access.layout(backend))
+    content = {
+        "store": _masked_store(context),
+        "revision": stored and stored.revision,
+        "wanted": required,
+        "usable": stored and stored.is_usable,
+    }
     context.printer.document("db-current/1", content)
-    text = revision or ("no store" if required else "this kind of store has no revisions")
-    context.printer.pairs({**content, "revision": text}.items())
+    missing = "no store" if required else "this kind of store has no revisions"
+    context.printer.pairs({**content, "revision": content["revision"] or missing}.items())
 
 
 @command.command(
     "check",
     help="""Check the store for damage.
 
-    The command checks that the layout is current, that all records can be read and that an SQLite
+    The command checks that the layout is usable, that all records can be read and that an SQLite
     file is intact. It exits with 1 if a record is damaged, and with 69 if the store does not exist
     or cannot be used.
 
@@ -156,10 +166,10 @@ def move(context: contexts.Context, old: str, new: str) -> None:
                 f"NEW must be a store, got a folder of journals: {masked(new)}",
                 errors.USAGE,
             )
-        revision, required = (
+        stored, required = (
             (None, None) if isinstance(source, str) else store_access.layout(source)
         )
-        if required is not None and revision is None:
+        if required is not None and stored is None:
             raise errors.Failed(
                 f"OLD must be an existing store, got {masked(old)}", errors.UNAVAILABLE
             )

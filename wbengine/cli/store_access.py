@@ -16,6 +16,7 @@ from wbengine.cli import errors, output
 if TYPE_CHECKING:
     from wbengine.cli.config import Settings
     from wbengine.persistence import base as persistence
+    from wbengine.persistence.backends.sql.layout import Layout
 
 __all__ = [
     "call_in_time",
@@ -48,10 +49,10 @@ def open_store(
     """
     with contextlib.ExitStack() as stack:
         backend = stack.enter_context(contextlib.closing(fetch(settings, patient=False)))
-        exists, current = call_in_time(settings, lambda: _inspect(settings, backend))
+        exists, usable = call_in_time(settings, lambda: _inspect(settings, backend))
         if not exists and not missing_ok and settings.persistence:
             raise errors.Failed(missing_message(settings), errors.UNAVAILABLE)
-        if not current and (exists or (upgrade and missing_ok)):
+        if not usable and (exists or (upgrade and missing_ok)):
             with contextlib.closing(backend.get_connection()) as connection:
                 if upgrade:
                     connection.upgrade()  # without a time limit
@@ -64,22 +65,22 @@ def open_store(
 
 
 def _inspect(settings: Settings, backend: persistence.Backend) -> tuple[bool, bool]:
-    """Return whether the store exists, and whether its layout is current."""
-    revision, required = (None, None) if is_in_process(settings) else layout(backend)
+    """Return whether the store exists, and whether its layout is usable."""
+    stored, required = (None, None) if is_in_process(settings) else layout(backend)
     if required is None:
         exists = store_exists(settings, backend)
         return exists, exists
-    return revision is not None, revision == required
+    return stored is not None, stored is not None and stored.is_usable
 
 
-def layout(backend: Any) -> tuple[str | None, str | None]:
-    """Return the revision of the store and the revision that this version needs.
+def layout(backend: Any) -> tuple[Layout | None, str | None]:
+    """Return the layout of the store and the newest revision that this version knows.
 
     The first is None if the store does not exist. Both are None if this kind of store has no
     revisions.
     """
     required = getattr(backend, "head", None)
-    return (None, None) if required is None else (backend.revision(), required)
+    return (None, None) if required is None else (backend.stored_layout(), required)
 
 
 def store_exists(settings: Settings, backend: persistence.Backend) -> bool:
@@ -89,9 +90,9 @@ def store_exists(settings: Settings, backend: persistence.Backend) -> bool:
     """
     if is_in_process(settings):
         return True
-    revision, required = layout(backend)
+    stored, required = layout(backend)
     if required is not None:
-        return revision is not None
+        return stored is not None
     with contextlib.closing(backend.get_connection()) as connection:
         try:
             connection.validate()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wbengine import _installing, exceptions
 from wbengine.diagnosis.clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.persistence import backends, base, models
+
+if TYPE_CHECKING:
+    from wbengine.persistence.backends.sql.layout import Layout
 
 __all__ = ["check"]
 
@@ -26,13 +29,14 @@ def check(place: Place) -> Iterator[Finding]:
         with contextlib.closing(
             backends.fetch(place.persistence, **_retry_options(place))
         ) as backend:
-            revision = getattr(backend, "revision", None)
-            if revision is not None and revision() is None:
+            stored_layout = getattr(backend, "stored_layout", None)
+            layout = stored_layout and stored_layout()
+            if stored_layout is not None and layout is None:
                 yield note("store", "the store does not exist yet; the first flow or `wbengine db"
                            " upgrade` creates it, unless --persistence is misspelt")  # fmt: skip
                 return
-            wrong = _layout_problem(backend)
-            yield wrong or good("store", f"the layout is current{_revision(backend)}")
+            wrong = None if layout is None else _layout_problem(layout)
+            yield wrong or good("store", f"the layout is {_description(layout)}")
             if wrong is None:
                 yield from _check_clock(backend)
                 _check_writing(backend)
@@ -51,27 +55,23 @@ def _retry_options(place: Place) -> dict[str, Any]:
     return {"max_retries": 1} if kind in ("mysql", "mariadb", "postgresql", "postgres") else {}
 
 
-def _revision(backend: base.Backend) -> str:
-    revision = getattr(backend, "revision", None)
-    return "" if revision is None else f" (revision {revision()})"
+def _description(layout: Layout | None) -> str:
+    if layout is None:
+        return "current"
+    if layout.is_known:
+        return f"current (revision {layout.revision})"
+    return f"newer and usable (revision {layout.revision})"
 
 
-def _layout_problem(backend: base.Backend) -> Finding | None:
-    revision = getattr(backend, "revision", None)
-    with contextlib.closing(backend.get_connection()) as connection:
-        try:
-            connection.validate()
-        except exceptions.CorruptRecord:
-            raise
-        except exceptions.StorageFailure as error:
-            words = line(error)
-            if "newer version" in words:
-                fix = f"use the newer version here too: {_installing.upgrade()}"
-            elif revision is None:
-                return None  # the folder does not exist yet
-            else:
-                fix = "run: wbengine db upgrade"
-            return bad("store", words, fix)
+def _layout_problem(layout: Layout) -> Finding | None:
+    try:
+        layout.check()
+    except exceptions.StorageFailure as error:
+        if layout.is_known:
+            fix = "run: wbengine db upgrade"
+        else:
+            fix = f"use the newer version here too: {_installing.upgrade()}"
+        return bad("store", line(error), fix)
     return None
 
 

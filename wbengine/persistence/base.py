@@ -108,7 +108,7 @@ class Connection(abc.ABC):
         """Convert the store to the current layout; idempotent."""
 
     def validate(self) -> None:  # noqa: B027
-        """Raise an error if the layout of the store is not the current one."""
+        """Raise an error if this release cannot use the layout of the store."""
 
     @abc.abstractmethod
     def clear_all(self) -> None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from wbengine import _options, _sql, exceptions
 from wbengine.persistence.backends import journals
-from wbengine.persistence.backends.sql import SQLBackend
+from wbengine.persistence.backends.sql import SQLBackend, layout
 from wbengine.persistence.backends.sql import SQLConnection as DirectoryConnection
 
 __all__ = ["DirectoryBackend", "DirectoryConnection"]
@@ -51,9 +51,9 @@ class DirectoryBackend(SQLBackend):
         _make_folders(self.path)
         super().upgrade()
 
-    def revision(self) -> str | None:
+    def stored_layout(self) -> layout.Layout | None:
         self._check()
-        return super().revision()
+        return super().stored_layout()
 
     def has_journals(self) -> bool:
         """Return True if the folder contains files of the older journal format and no database."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sqlite3
 import threading
@@ -25,6 +26,8 @@ from wbengine.types.outline import Outline
 
 __all__ = ["SQLBackend", "SQLConnection"]
 
+LOG: Final = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
 
 #: Databases limit the length of statements.
@@ -40,7 +43,8 @@ class SQLBackend(base.Backend):
     are those of `_sql.Options`. Unknown parts of the URL's query are passed to the driver.
 
     The first write to an empty database creates the tables. `Connection.upgrade` converts tables of
-    an older layout; until then, access to them fails.
+    an older layout; until then, access to them fails. Tables of a newer layout are used if it only
+    added to this one.
 
     :raises ValueError: if the URL or an option is invalid.
     :raises ImportError: if a driver is not installed; the message says how to install it.
@@ -79,29 +83,39 @@ class SQLBackend(base.Backend):
             _sql.dispose(self.statement_engine)
 
     def upgrade(self) -> None:
-        """Convert the tables to the current layout."""
-        layout.upgrade(self.engine)
-        self._ready = True
+        """Convert the tables to the current layout, unless they have a usable newer one."""
+        self._note_layout(layout.upgrade(self.engine))
 
-    def revision(self) -> str | None:
-        """Return the revision of the layout, or None if there are no tables."""
+    def stored_layout(self) -> layout.Layout | None:
+        """Return the layout of the tables, or None if there are no tables."""
         if self._is_missing_file():
             return None
         operation = "Reading the revision of the database"
-        current = _sql.transact(self.engine, operation, layout.current_revision, write=False)
-        self._ready = self._ready or current == layout.HEAD
-        return current
+        stored = _sql.transact(self.engine, operation, layout.stored_layout, write=False)
+        if stored is not None:
+            self._note_layout(stored)
+        return stored
+
+    def _note_layout(self, stored: layout.Layout) -> None:
+        if self._ready or not stored.is_usable:
+            return
+        self._ready = True
+        if not stored.is_known:
+            LOG.info(
+                "The layout of %r has revision %s, newer than %s, and can be used",
+                self, stored.revision, layout.HEAD,
+            )  # fmt: skip
 
     def has_tables(self) -> bool:
         """Return True if the database contains the tables.
 
-        :raises StorageFailure: if the layout of the tables is not the current one.
+        :raises StorageFailure: if this release cannot use the layout of the tables.
         """
         if not self._ready:
-            revision = self.revision()
-            if revision is None:
+            stored = self.stored_layout()
+            if stored is None:
                 return False
-            layout.check_revision(revision)
+            stored.check()
         return True
 
     def save_new_books(
@@ -130,7 +144,7 @@ class SQLBackend(base.Backend):
     def prepare(self) -> None:
         """Create the tables if there are none.
 
-        :raises StorageFailure: if there are tables of another layout.
+        :raises StorageFailure: if this release cannot use the layout of the tables.
         """
         if not self._ready:
             with self._preparing:
@@ -184,13 +198,13 @@ class SQLConnection(base.Connection):
         self._backend.upgrade()
 
     def validate(self) -> None:
-        """Raise `StorageFailure` if the tables exist and their layout is not the current one.
+        """Raise `StorageFailure` if this release cannot use the layout of the tables.
 
         A database without tables is valid: the first write creates them.
         """
-        revision = self._backend.revision()
-        if revision is not None:
-            layout.check_revision(revision)
+        stored = self._backend.stored_layout()
+        if stored is not None:
+            stored.check()
 
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
         return self._read("logbook", book_uuid, lambda it: reading.book(it, book_uuid, lazy))

@@ -1,4 +1,9 @@
-"""The layout of a database and its upgrade."""
+"""The layout of a database, its upgrade, and the releases that can use it.
+
+A layout has a revision. Beside it, the database contains `oldest`: releases that know the revision
+`oldest` can use the layout, also if they do not know its revision. So after an upgrade that only
+adds tables and columns, engines of the previous release can go on.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +11,36 @@ import contextlib
 import hashlib
 import importlib.resources
 import threading
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
+import wbengine
 from wbengine import _sql, exceptions
 from wbengine._crash import crashpoint
 from wbengine._sql import dialects
 from wbengine.persistence.backends.sql import tables
 
-__all__ = ["HEAD", "REVISIONS", "check_revision", "current_revision", "upgrade"]
+__all__ = ["HEAD", "REVISIONS", "Layout", "stored_layout", "upgrade"]
 
-#: Revisions that can be upgraded, oldest first. The list avoids the slow import of alembic.
-REVISIONS: Final = ("0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
-HEAD: Final = REVISIONS[-1]
-#: Older revisions, which cannot be upgraded.
-_UNSUPPORTED_REVISIONS: Final = ("0001", "0002")
+#: Known revisions, oldest first, each with its `oldest`. The value never decreases. The mapping
+#: avoids the slow import of alembic.
+REVISIONS: Final[Mapping[str, str]] = {"0001": "0001"}
+HEAD: Final = list(REVISIONS)[-1]
+
+_MIGRATIONS: Final = importlib.resources.files(__package__) / "migrations"
 
 _UPGRADE_HINT: Final = (
     "call upgrade() of a connection, or use backends.backend(), or `wbengine db upgrade`"
 )
 
-#: Alembic's version table, defined as Alembic defines it.
+#: Alembic's version table, defined as Alembic defines it, with an additional column.
 _VERSIONS: Final = sa.Table(
     tables.VERSION_TABLE,
     sa.MetaData(),
     sa.Column("version_num", sa.String(32), nullable=False),
+    sa.Column("oldest", sa.String(32)),
     sa.PrimaryKeyConstraint("version_num", name=f"{tables.VERSION_TABLE}_pkc"),
 )
 
@@ -44,63 +52,77 @@ _LOCK_KEY: Final = int.from_bytes(hashlib.sha256(tables.VERSION_TABLE.encode()).
 _upgrade_lock: Final = threading.Lock()
 
 
-def current_revision(connection: sa.Connection) -> str | None:
-    """Return the revision of the layout, or None if there are no tables."""
+class Layout(NamedTuple):
+    """The layout of a database."""
+
+    revision: str
+    oldest: str | None
+
+    @property
+    def is_known(self) -> bool:
+        return self.revision in REVISIONS
+
+    @property
+    def is_usable(self) -> bool:
+        """Return True if this release can use the tables without an upgrade."""
+        return self.revision == HEAD if self.is_known else self.oldest in REVISIONS
+
+    def check(self) -> None:
+        """Check that this release can use the tables.
+
+        :raises StorageFailure: if it cannot; the message contains the revision and a hint.
+        """
+        if self.is_usable:
+            return
+        if self.is_known:
+            raise exceptions.StorageFailure(
+                f"The layout of the database must have revision {HEAD}, got {self.revision}:"
+                f" {_UPGRADE_HINT}"
+            )
+        raise exceptions.StorageFailure(
+            f"The layout of the database has revision {self.revision}, and wbengine"
+            f" {wbengine.__version__} supports revisions up to {HEAD}: use a newer version of"
+            " wbengine"
+        )
+
+
+def stored_layout(connection: sa.Connection) -> Layout | None:
+    """Return the layout of the database, or None if there are no tables."""
     if not sa.inspect(connection).has_table(tables.VERSION_TABLE):
         return None
-    revision: str | None = connection.scalar(
-        sa.text(f"SELECT version_num FROM {tables.VERSION_TABLE}")
-    )
-    return revision
+    # The table has no column `oldest` if another program created it.
+    row = connection.execute(sa.text(f"SELECT * FROM {tables.VERSION_TABLE}")).mappings().first()
+    return None if row is None else Layout(row["version_num"], row.get("oldest"))
 
 
-def check_revision(revision: str) -> None:
-    """Check that the layout is the current one.
+def upgrade(engine: sa.Engine) -> Layout:
+    """Upgrade the layout to `HEAD`, and return it. Concurrent upgrades wait for each other.
 
-    :raises StorageFailure: for any other layout; the message contains its revision and a hint.
-    """
-    if revision == HEAD:
-        return
-    if revision in REVISIONS:
-        raise exceptions.StorageFailure(
-            f"The layout of the database must have revision {HEAD}, got {revision}: {_UPGRADE_HINT}"
-        )
-    if revision in _UNSUPPORTED_REVISIONS:
-        raise exceptions.StorageFailure(
-            f"The layout of the database has revision {revision}, which this version"
-            " cannot upgrade: export its flows with the version of wbengine that created"
-            " it (`wbengine flow export`) and import them into a new database"
-        )
-    raise exceptions.StorageFailure(
-        f"The layout of the database has revision {revision}, from a newer version of"
-        f" wbengine; this version supports revisions up to {HEAD}"
-    )
-
-
-def upgrade(engine: sa.Engine, revision: str = HEAD) -> None:
-    """Upgrade the layout to `revision`. Concurrent upgrades wait for each other.
+    A newer layout that this release can use stays unchanged.
 
     If the database can roll back layout changes (SQLite, PostgreSQL), the upgrade is atomic. On
     MySQL, the next upgrade completes an interrupted one.
 
-    :raises StorageFailure: if the layout belongs to a newer version, or the database fails.
+    :raises StorageFailure: if this release cannot use the layout, or the database fails.
     """
 
-    def work(connection: sa.Connection) -> None:
+    def work(connection: sa.Connection) -> Layout:
         with _locked(connection):
-            present = current_revision(connection)
-            if present is not None and present not in REVISIONS:
-                check_revision(present)
+            present = stored_layout(connection)
             if present is None:
-                _create_tables(connection, revision)
-            elif REVISIONS.index(present) < REVISIONS.index(revision):
-                _check_leases(connection)
-                _migrate(connection, revision)
+                _create_tables(connection)
+            elif not present.is_known:
+                present.check()
+                return present
+            elif present.revision != HEAD:
+                _migrate(connection, present.revision)
         crashpoint("sql.before-upgrade-commit")
+        return Layout(HEAD, REVISIONS[HEAD])
 
     with _upgrade_lock:
-        _sql.transact(engine, "Upgrading the layout of the database", work)
+        upgraded = _sql.transact(engine, "Upgrading the layout of the database", work)
     crashpoint("sql.after-upgrade-commit")
+    return upgraded
 
 
 @contextlib.contextmanager
@@ -146,11 +168,8 @@ def _check_leases(connection: sa.Connection) -> None:
         )
 
 
-def _create_tables(connection: sa.Connection, revision: str) -> None:
-    """Create the tables without alembic. After an interrupted creation, add the missing tables.
-
-    Later migrations skip changes that these tables already contain.
-    """
+def _create_tables(connection: sa.Connection) -> None:
+    """Create the tables without alembic. After an interrupted creation, add the missing tables."""
     present = sa.inspect(connection).get_table_names()
     is_incomplete = not tables.METADATA.tables.keys().isdisjoint(present)
     tables.METADATA.create_all(connection, checkfirst=is_incomplete)
@@ -159,15 +178,21 @@ def _create_tables(connection: sa.Connection, revision: str) -> None:
             for index in table.indexes:
                 index.create(connection, checkfirst=True)
     _VERSIONS.create(connection, checkfirst=is_incomplete)
-    connection.execute(_VERSIONS.insert(), {"version_num": revision})
+    versions = {"version_num": HEAD, "oldest": REVISIONS[HEAD]}
+    connection.execute(_VERSIONS.insert(), versions)
 
 
-def _migrate(connection: sa.Connection, revision: str) -> None:
+def _migrate(connection: sa.Connection, present: str) -> None:
     from alembic import command, config
 
+    known = list(REVISIONS)
+    oldest = REVISIONS[HEAD]
+    if known.index(present) < known.index(oldest):
+        _check_leases(connection)
+    # MySQL commits each step. The new revision must never be stored with the old `oldest`.
+    connection.execute(_VERSIONS.update(), {"oldest": oldest})
     settings = config.Config()
-    folder = importlib.resources.files(__package__) / "migrations"
-    settings.set_main_option("script_location", str(folder).replace("%", "%%"))
+    settings.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     settings.set_main_option("path_separator", "os")
     settings.attributes["connection"] = connection
-    command.upgrade(settings, revision)
+    command.upgrade(settings, HEAD)

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-__all__ = ["add_column", "add_index", "drop_column", "drop_index"]
+__all__ = ["add_column", "add_index"]
 
 
 def add_column(table: str, column: sa.Column[Any]) -> None:
@@ -22,17 +22,3 @@ def add_index(name: str, table: str, columns: list[str], **options: Any) -> None
     present = sa.inspect(op.get_bind()).get_indexes(table)
     if name not in {existing["name"] for existing in present}:
         op.create_index(name, table, columns, **options)
-
-
-def drop_column(table: str, name: str) -> None:
-    """Drop a column of a table if it exists."""
-    present = sa.inspect(op.get_bind()).get_columns(table)
-    if name in {existing["name"] for existing in present}:
-        op.drop_column(table, name)
-
-
-def drop_index(name: str, table: str) -> None:
-    """Drop an index of a table if it exists."""
-    present = sa.inspect(op.get_bind()).get_indexes(table)
-    if name in {existing["name"] for existing in present}:
-        op.drop_index(name, table)

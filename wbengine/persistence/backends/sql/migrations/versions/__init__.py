@@ -1,1 +1,6 @@
-"""The revisions, oldest first. A released revision never changes."""
+"""The revisions, oldest first. A released revision never changes.
+
+A revision should only add tables, indexes, and columns that are nullable or have a default. Then
+its `oldest` in `layout.REVISIONS` is that of the previous revision, and engines of the previous
+release can go on. Otherwise `oldest` is the first revision whose releases can use the new tables.
+"""

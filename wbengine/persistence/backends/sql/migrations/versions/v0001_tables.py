@@ -1,8 +1,8 @@
-"""The first revision. `layout` creates its tables in their current form; later ones skip them."""
+"""The first revision. `layout` creates its tables."""
 
 from __future__ import annotations
 
-revision = "0003"
+revision = "0001"
 down_revision = None
 
 

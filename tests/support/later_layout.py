@@ -1,0 +1,54 @@
+"""A later release, whose layout of the SQL stores has more tables, columns and indexes."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wbengine.persistence.backends.sql import backend, layout
+
+#: Revision of the later release.
+LATER = "9001"
+
+_SCRIPT = f'''
+import sqlalchemy as sa
+from alembic import op
+
+from wbengine._sql import dialects
+from wbengine.persistence.backends.sql.migrations import steps
+
+revision = "{LATER}"
+down_revision = "{layout.HEAD}"
+
+
+def upgrade():
+    key = sa.Column("atom_uuid", dialects.KEY, primary_key=True)
+    table = sa.Table("wbe_later", sa.MetaData(), key, **dialects.TABLE)
+    for table_name in ("wbe_logbooks", "wbe_flowdetails", "wbe_atomdetails", "wbe_jobs"):
+        steps.add_column(table_name, sa.Column("later", sa.BigInteger, server_default="7"))
+        steps.add_column(table_name, sa.Column("later_text", dialects.TEXT))
+    steps.add_index("ix_later", "wbe_flowdetails", ["later", "id"])
+    table.create(op.get_bind(), checkfirst=True)
+'''
+
+
+@contextlib.contextmanager
+def later_release(folder: Path, oldest: str = layout.HEAD) -> Iterator[None]:
+    """Make the code of this process a later release.
+
+    :param folder: an existing folder for its migrations.
+    :param oldest: the oldest revision whose releases can use its layout.
+    """
+    migrations = folder / "migrations"
+    shutil.copytree(Path(layout.__file__).parent / "migrations", migrations, dirs_exist_ok=True)
+    (migrations / "versions" / "later.py").write_text(_SCRIPT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "REVISIONS", {**layout.REVISIONS, LATER: oldest})
+        patch.setattr(layout, "HEAD", LATER)
+        patch.setattr(layout, "_MIGRATIONS", migrations)
+        patch.setattr(backend.SQLBackend, "head", LATER)
+        yield
