@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Command
-from wbengine import exceptions
+from wbengine import engines, exceptions, retry, states, task
+from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models
-
-#: Files of a folder of journals, as latin-1 text: logbook 1 has a flow with three batches and a
-#: flow that never ran; logbook 2 is empty.
-JOURNALS = json.loads(Path(__file__).with_name("journal_folder.json").read_text())
-
-
-@pytest.fixture
-def journals(tmp_path: Path) -> Path:
-    root = tmp_path / "journals"
-    for name, text in JOURNALS.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode("latin-1"))
-    return root
 
 
 @contextlib.contextmanager
@@ -42,16 +28,6 @@ def a_flow(url: str, name: str = "a flow") -> None:
         connection.save_logbook(book)
 
 
-def test_folder_of_journals_is_refused_with_the_move_command(
-    wbengine: Command, journals: Path
-) -> None:
-    for words in (("flow", "list"), ("db", "upgrade")):
-        answer = wbengine(*words, "--persistence", f"dir://{journals}")
-        assert answer.code == 69
-        assert f"`wbengine db move dir://{journals} dir://{journals}-moved`" in answer.error
-    assert not (journals / "flows.db").exists()
-
-
 def test_missing_store_is_not_moved(wbengine: Command, home: Path) -> None:
     answer = wbengine("db", "move", f"sqlite:///{home}/none.db", f"sqlite:///{home}/new.db")
     assert answer.code == 69
@@ -59,67 +35,36 @@ def test_missing_store_is_not_moved(wbengine: Command, home: Path) -> None:
     assert not (home / "new.db").exists()
 
 
-def test_folder_of_journals_is_moved_completely(wbengine: Command, journals: Path) -> None:
-    new = f"dir://{journals}-moved"
-    before = {path: path.read_bytes() for path in journals.rglob("*") if path.is_file()}
-    answer = wbengine("db", "move", f"dir://{journals}", new)
-    assert (answer.code, answer.err) == (0, "")
-    assert answer.out == f"copied 2 flows in 2 logbooks to {new} and verified them\n"
-    with opened(new) as connection:
-        assert {book.uuid: len(book) for book in connection.get_logbooks()} == {
-            "book-1": 2,
-            "book-2": 0,
-        }
-        book = connection.get_logbook("book-1")
-        assert book.meta == {"by": "shop"} and [each.name for each in book] == [
-            "order 17",
-            "never run",
-        ]
-        flow = connection.get_flow_details("flow-1")
-        assert (flow.state, flow.meta, flow.epoch) == ("SUSPENDED", {"amount": 17}, 3)
-        assert [change.state for change in flow.history] == ["RUNNING", "SUSPENDED"]
-        done, mapped, retry = flow
-        assert done.results == {"receipt": "r-2", "when": (1, 2)} and done.version == "1.0"
-        assert [item.results for item in mapped.items or ()] == [0, 10, 20]
-        assert (retry.kind, retry.name) == ("retry", "again")
-        outline = connection.get_outline("flow-1")
+class Square(task.Task):
+    def execute(self, number: int) -> int:
+        return number * number
+
+
+def test_flow_that_ran_is_moved_completely(wbengine: Command, tmp_path: Path) -> None:
+    old, new = f"dir://{tmp_path}/old", f"sqlite:///{tmp_path}/new.db"
+    squares = task.Map(Square(), over="numbers", item="number", name="squares")
+    with backends.backend(old) as backend:
+        engine = engines.load(
+            linear_flow.Flow("f", retry.Times(2, "again")).add(squares),
+            store={"numbers": [1, 2, 3]}, backend=backend,
+        )  # fmt: skip
+        engine.run()
+        uuid = engine.storage.flow_uuid
+    answer = wbengine("db", "move", old, new)
+    assert answer.out == f"copied 1 flows in 1 logbooks to {new} and verified them\n"
+    again = wbengine("db", "move", old, new, "--json")
+    assert again.code == 0 and again.json["flows"] == 1
+    with opened(old) as before, opened(new) as after:
+        flow = after.get_flow_details(uuid)
+        assert [change.state for change in flow.history] == [states.RUNNING, states.SUCCESS]
+        assert {atom.name for atom in flow} > {"squares", "again"}
+        (mapped,) = [atom for atom in flow if atom.name == "squares"]
+        assert [item.results for item in mapped.items or ()] == [1, 4, 9]
+        outline = after.get_outline(uuid)
         assert outline is not None and outline.digest == flow.outlined
         # Epochs of later runs exceed all earlier ones, also in the ledgers of workers.
-        assert connection.acquire_lease("flow-1", "me", 60).epoch == 4
-    after = {path: path.read_bytes() for path in journals.rglob("*") if path.is_file()}
-    assert after == before
-    again = wbengine("db", "move", f"dir://{journals}", new, "--json")
-    assert again.code == 0 and again.json["flows"] == 2
-
-
-def test_incomplete_batch_at_the_end_of_a_journal_is_skipped(
-    wbengine: Command, journals: Path
-) -> None:
-    (journal,) = (journals / "flows" / "flow-1").glob("journal.*")
-    data = journal.read_bytes()
-    journal.write_bytes(data + data[data.index(b"\n") + 1 : -5])
-    assert wbengine("db", "move", f"dir://{journals}", f"dir://{journals}-moved").code == 0
-    with opened(f"dir://{journals}-moved") as connection:
-        assert connection.get_flow_details("flow-1").state == "SUSPENDED"
-
-
-@pytest.mark.parametrize("file", ["books/book-1", "flows/flow-1/records.3", "flows/flow-1/head"])
-def test_damaged_folder_of_journals_is_refused(
-    wbengine: Command, journals: Path, file: str
-) -> None:
-    data = bytearray((journals / file).read_bytes())
-    data[30] ^= 1
-    (journals / file).write_bytes(data)
-    answer = wbengine("db", "move", f"dir://{journals}", f"dir://{journals}-moved")
-    assert answer.code != 0 and "is damaged: a checksum is wrong" in answer.error
-
-
-def test_truncated_journal_is_refused(wbengine: Command, journals: Path) -> None:
-    """It is shorter than the length in its head."""
-    (journal,) = (journals / "flows" / "flow-1").glob("journal.*")
-    journal.write_bytes(journal.read_bytes()[:100])
-    answer = wbengine("db", "move", f"dir://{journals}", f"dir://{journals}-moved")
-    assert answer.code != 0 and "flow-1 is damaged" in answer.error
+        epoch = before.get_flow_details(uuid).epoch
+        assert after.acquire_lease(uuid, "me", 60).epoch == epoch + 1
 
 
 def test_stores_of_other_kinds_are_moved(wbengine: Command, tmp_path: Path) -> None:

@@ -142,9 +142,8 @@ def _collecting_damage(damaged: list[str]) -> Any:
     "move",
     help="""Copy all records of a store to another store, and compare them.
 
-    OLD and NEW are URLs of stores. OLD is not changed; it can be a folder of journals. Stop all
-    engines of both stores first; pending requests to suspend or cancel a flow are not copied. The
-    command can be repeated.
+    OLD and NEW are URLs of stores. OLD is not changed. Stop all engines of both stores first;
+    pending requests to suspend or cancel a flow are not copied. The command can be repeated.
 
     \b
     Example:
@@ -157,18 +156,10 @@ def move(context: contexts.Context, old: str, new: str) -> None:
     printer, masked = context.printer, context.redactor.text
     books = flows = 0
     with contextlib.ExitStack() as stack:
-        source, target = _open_store(old), _open_store(new)
-        for opened in (source, target):
-            if not isinstance(opened, str):
-                stack.callback(opened.close)
-        if isinstance(target, str):
-            raise errors.Failed(
-                f"NEW must be a store, got a folder of journals: {masked(new)}",
-                errors.USAGE,
-            )
-        stored, required = (
-            (None, None) if isinstance(source, str) else store_access.layout(source)
+        source, target = (
+            stack.enter_context(contextlib.closing(_fetch(url))) for url in (old, new)
         )
+        stored, required = store_access.layout(source)
         if required is not None and stored is None:
             raise errors.Failed(
                 f"OLD must be an existing store, got {masked(old)}", errors.UNAVAILABLE
@@ -181,17 +172,12 @@ def move(context: contexts.Context, old: str, new: str) -> None:
     printer.line(f"copied {flows} flows in {books} logbooks to {masked(new)} and verified them")
 
 
-def _open_store(url: str) -> persistence.Backend | str:
+def _fetch(url: str) -> persistence.Backend:
     from wbengine.persistence import backends
-    from wbengine.persistence.backends.directory import DirectoryBackend
 
     wrong = (exceptions.NotFound, ValueError, ImportError, TypeError)
     with errors.failing(errors.USAGE, *wrong, where=url.partition(":")[0]):
-        backend = backends.fetch(url)
-    if isinstance(backend, DirectoryBackend) and backend.has_journals():
-        backend.close()
-        return backend.path
-    return backend
+        return backends.fetch(url)
 
 
 @command.command(

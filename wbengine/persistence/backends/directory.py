@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final
 import sqlalchemy as sa
 
 from wbengine import _options, _sql, exceptions
-from wbengine.persistence.backends import journals
 from wbengine.persistence.backends.sql import SQLBackend, layout
 from wbengine.persistence.backends.sql import SQLConnection as DirectoryConnection
 
@@ -55,14 +54,8 @@ class DirectoryBackend(SQLBackend):
         self._check()
         return super().stored_layout()
 
-    def has_journals(self) -> bool:
-        """Return True if the folder contains files of the older journal format and no database."""
-        return journals.is_journal_folder(self.path) and not os.path.exists(
-            os.path.join(self.path, _FILE)
-        )
-
     def _check(self) -> None:
-        """Check that the path is a usable folder without journals, or does not exist.
+        """Check that the path is a usable folder, or does not exist.
 
         :raises StorageFailure: if the check fails.
         """
@@ -73,11 +66,6 @@ class DirectoryBackend(SQLBackend):
             return
         except OSError as error:
             raise _unusable_error(self.path, error) from error
-        if self.has_journals():
-            raise exceptions.StorageFailure(
-                f"The folder {self.path} contains journals, an older format: convert it"
-                f" with `wbengine db move dir://{self.path} dir://{self.path}-moved`"
-            )
 
     def __repr__(self) -> str:
         return f"<DirectoryBackend {self.path}>"
