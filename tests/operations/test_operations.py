@@ -150,17 +150,6 @@ def test_find_error_suggests_similar_ids_and_lists_ambiguous_ones(backend: base.
 # Resume, retry and revert. ------------------------------------------------------------------------
 
 
-def test_flow_with_a_former_factory_path_in_its_record_is_resumed(backend: base.Backend) -> None:
-    """The path of the factory function in the record is not its current path."""
-    uuid = suspended(backend)
-    with contextlib.closing(backend.get_connection()) as connection:
-        detail = connection.get_flow_details(uuid)
-        detail.meta["factory"]["name"] = "wbengine.operations.factories.flow_of"
-        connection.save_changes(detail, ())
-    operations.resume(backend, uuid).run()
-    assert state(backend, uuid) == "SUCCESS"
-
-
 def test_resume_runs_only_the_remaining_tasks(backend: base.Backend) -> None:
     uuid = suspended(backend)
     assert operations.plan(backend, uuid, "resume") == operations.Plan(("c", "d"), ())

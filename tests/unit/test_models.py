@@ -493,18 +493,3 @@ def test_runtime_is_never_negative() -> None:
     assert item.runtime is None
     item.started, item.ended = 1.0, 1.5
     assert item.runtime == 0.5
-
-
-def test_executions_and_reversions_are_counted_from_stored_attempts() -> None:
-    kept = {
-        "name": "a", "uuid": "u", "attempt": 5, "action": "revert", "past": [
-            [1, "execute", "w", None, None], [2, "revert", "w", None, None],
-            [3, "execute", "w", None, None], [4, "execute", "w", None, None],
-        ],
-    }  # fmt: skip
-    record = models.TaskDetail.from_dict(kept)
-    assert (record.executions, record.reversions) == (3, 2)
-    assert [(each.executions, each.reversions) for each in record.all_attempts] == [
-        (1, 0), (1, 1), (2, 1), (3, 1), (3, 2)
-    ]  # fmt: skip
-    assert models.TaskDetail.from_dict(record.to_dict()).all_attempts == record.all_attempts

@@ -38,9 +38,6 @@ __all__ = [
 ENGINES_NAMESPACE: Final = "wbengine.engines"
 ENGINE_DEFAULT: Final = "default"
 
-#: Former names of factories in stored records.
-_FORMER_NAMES: Final = {"wbengine.operations.factories.flow_of": factories.FLOW_OF}
-
 Backend = persistence.Backend | Mapping[str, Any] | str | None
 Store = Mapping[str, Any] | Iterable[tuple[str, Any]] | None
 
@@ -351,9 +348,7 @@ def flow_from_detail(flow_detail: models.FlowDetail, flows: allowed.Flows = None
             f"Flow detail {flow_detail.name!r} does not record the factory of its flow"
         )
     macs.verify(macs.FLOW, detail.uuid, note)
-    name = str(note["name"])
-    args, kwargs = note.get("args"), note.get("kwargs")
-    return factories.remake(_FORMER_NAMES.get(name, name), args, kwargs, flows)
+    return factories.remake(str(note["name"]), note.get("args"), note.get("kwargs"), flows)
 
 
 def load_from_detail(

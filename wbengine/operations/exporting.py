@@ -84,7 +84,7 @@ _DOCUMENT: Final = Schema(
             },
             "outline": _TEXT,
         },
-        "required": ["book", "flow", "atoms", "outline"],
+        "required": ["book", "flow", "atoms", "logs", "signals", "outline"],
     },
     "document",
 )
@@ -191,10 +191,10 @@ def _read(
         outline = None if text is None else Outline.from_bytes(base64.b64decode(text))
         logs = [
             models.LogChunk(atom, attempt, item, logged_lines.lines_of({"lines": lines}))
-            for atom, attempt, item, lines in document.get("logs", ())
+            for atom, attempt, item, lines in document["logs"]
             if flow.find(atom) is not None
         ]
-        signals = [Signal(*entry) for entry in document.get("signals", ())]
+        signals = [Signal(*entry) for entry in document["signals"]]
     except (
         *(LookupError, TypeError, ValueError, AttributeError, RecursionError, binascii.Error),
         exceptions.InvalidFormat,

@@ -220,15 +220,15 @@ class Record:
         for name, key in class_fields.plain:
             if key in data:
                 setattr(record, name, data[key])
-        record._fill_missing(data)
+        record._complete(data)
         return record
 
     @classmethod
     def _from_identity(cls: type[_R], data: Mapping[str, Any]) -> _R:
         raise NotImplementedError
 
-    def _fill_missing(self, data: Mapping[str, Any]) -> None:
-        """Set fields that are missing in `data`, which an older version wrote."""
+    def _complete(self, data: Mapping[str, Any]) -> None:
+        """Complete the fields after `load` has set them from `data`."""
 
     def _assign(self, other: Record) -> None:
         """Copy all fields of `other`. The values are shared."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
 
 from wbengine import states
 from wbengine.types import failure as ft
 
 __all__ = [
     "MAX_CHANGES", "UNKNOWN", "Attempt", "Change", "Incident", "Outcome", "with_change", "error",
-    "one_line", "with_attempt", "outcome", "load_attempts", "runtime", "with_incident",
+    "one_line", "with_attempt", "outcome", "runtime", "with_incident",
     "with_worker",
 ]  # fmt: skip
 
@@ -93,20 +93,6 @@ def one_line(failure: ft.Failure) -> str:
     name = next(iter(failure), "Exception").rpartition(".")[2]
     message = " ".join(failure.exception_str[: 4 * _MAX_REASON_LENGTH].split())
     return _cut(f"{name}: {message}" if message else name)
-
-
-def load_attempts(past: Collection[Sequence[Any]], reversions: int) -> tuple[Attempt, ...]:
-    """Return the stored attempts, of which the last has this number of `reversions`.
-
-    Older records do not contain the numbers of reversions. They follow from the actions.
-    """
-    if all(len(entry) == len(Attempt._fields) for entry in past):
-        return tuple(Attempt(*entry) for entry in past)
-    attempts = []
-    for entry in reversed(list(past)):
-        attempts.append(Attempt(*entry)._replace(reversions=reversions))
-        reversions -= attempts[-1].action == "revert"
-    return tuple(reversed(attempts))
 
 
 def with_attempt(past: tuple[Attempt, ...], latest: Attempt) -> tuple[tuple[Attempt, ...], int]:

@@ -331,7 +331,7 @@ class _ItemsKind(fields.Kind):
         return {"attempt": value.attempt, "resumed": value.resumed}
 
     def load(self, data: Any, name: str, typed: bool) -> Items | None:
-        return Items(data["attempt"], (), data.get("resumed", 0)) if data else None
+        return Items(data["attempt"], (), data["resumed"]) if data else None
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -476,13 +476,9 @@ class AtomDetail(_Named):
             clone.items = self.items.copy() if retain_contents else self.items.without_items()
         return clone
 
-    def _fill_missing(self, data: Mapping[str, Any]) -> None:
+    def _complete(self, data: Mapping[str, Any]) -> None:
         if self._came_to is not None:
             self._came_to = self._came_to[0], self._came_to[1]
-        now = bool(self.attempt) and self.action == "revert"
-        if "reversions" not in data:  # Older records do not contain the number.
-            self.reversions = now + sum(each.action == "revert" for each in self.past)
-        self.past = history.load_attempts(data.get("past") or (), self.reversions - now)
 
     def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
         return self._describe(pictures.lines_of_atom(self, self.own_meta), (), indent, linesep)
@@ -590,8 +586,8 @@ class TaskDetail(AtomDetail):
             raise ValueError(f"The progress of {self.name!r} must be finite, got {progress!r:.80}")
         raise TypeError(f"The progress of {self.name!r} must be a number, got {progress!r:.80}")
 
-    def _fill_missing(self, data: Mapping[str, Any]) -> None:
-        AtomDetail._fill_missing(self, data)
+    def _complete(self, data: Mapping[str, Any]) -> None:
+        AtomDetail._complete(self, data)
         if self._meta:
             self.set_progress(self._meta)
 
@@ -864,7 +860,7 @@ class FlowDetail(_Named):
             clone.add_all(detail.copy() for detail in self)
         return clone
 
-    def _fill_missing(self, data: Mapping[str, Any]) -> None:
+    def _complete(self, data: Mapping[str, Any]) -> None:
         self.created = data.get("created")
 
     def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
