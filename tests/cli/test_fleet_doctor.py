@@ -25,6 +25,7 @@ from tests.support.later_layout import later_release
 from tests.support.workers import until, worker_in_thread
 from wbengine import keys
 from wbengine.diagnosis import examining, findings
+from wbengine.engines.worker_based import ledger as ledgers
 
 Find = dict[str, Any]
 
@@ -190,6 +191,18 @@ def test_store_of_a_newer_version_is_reported_unless_compatible(
         database.execute("UPDATE wbe_alembic_version SET oldest = '9999'")
     finding = one(wbengine("doctor", "--json"))
     assert finding["check"] == "store" and "use the newer version here too" in finding["fix"]
+
+
+def test_ledger_of_a_newer_version_is_reported(wbengine: Command, served: str, home: Path) -> None:
+    url = f"sqlite:///{home}/ledger.db"
+    with contextlib.closing(ledgers.open_ledger(url)) as ledger:
+        ledger.open("a", 1)
+    with contextlib.closing(sqlite3.connect(home / "ledger.db")) as database, database:
+        database.execute("UPDATE wbe_ledger_about SET format = 99")
+    failed = wrong(wbengine("doctor", "--json", "--ledger", url))
+    (finding,) = [each for each in failed if each["check"] == "ledger"]
+    assert "has ledger format 99" in finding["text"]
+    assert finding["fix"].startswith("another version of wbengine created the ledger; ")
 
 
 def test_broker_folder_of_another_user_is_reported(

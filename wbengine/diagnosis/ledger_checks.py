@@ -54,7 +54,7 @@ def _try_row(ledger: base.Ledger) -> str:
 
 
 def _advice(words: str) -> str:
-    if " reads format" in words:
+    if " format " in words:
         advice = _installing.upgrade()
         return f"another version of wbengine created the ledger; {advice}, or use a new ledger"
     return (
