@@ -51,12 +51,12 @@ def upgrade(context: contexts.Context) -> None:
     printer.document("db-upgrade/1", {"store": _masked_store(context), "before": old, "after": new})
     if required is None:
         printer.line("this kind of store has no revisions")
+    elif old != new:
+        printer.line(f"revision {new} (before: {old or 'no store'})")
+    elif new == required:
+        printer.line(f"revision {new} (already current)")
     else:
-        if old != new:
-            change = f"before: {old or 'no store'}"
-        else:
-            change = "already current" if new == required else f"newer than {required}, and usable"
-        printer.line(f"revision {new} ({change})")
+        printer.line(f"revision {new} (newer than {required}, and usable)")
 
 
 @command.command(

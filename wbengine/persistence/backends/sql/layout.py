@@ -1,8 +1,8 @@
 """The layout of a database, its upgrade, and the releases that can use it.
 
-A layout has a revision. Beside it, the database contains `oldest`: releases that know the revision
-`oldest` can use the layout, also if they do not know its revision. So after an upgrade that only
-adds tables and columns, engines of the previous release can go on.
+Each layout has a revision. The database also stores `oldest`: a release that supports the revision
+`oldest` can use the tables, even if it does not support their revision. Therefore engines of the
+previous release continue after an upgrade that only adds tables and columns.
 """
 
 from __future__ import annotations

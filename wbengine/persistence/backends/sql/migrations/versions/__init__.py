@@ -2,5 +2,5 @@
 
 A revision should only add tables, indexes, and columns that are nullable or have a default. Then
 its `oldest` in `layout.REVISIONS` is that of the previous revision, and engines of the previous
-release can go on. Otherwise `oldest` is the first revision whose releases can use the new tables.
+release continue. Otherwise, `oldest` is the first revision whose releases can use the new tables.
 """
