@@ -1,0 +1,1 @@
+"""Stores and ledgers that releases wrote, and the program that writes them."""
