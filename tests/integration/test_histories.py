@@ -104,7 +104,7 @@ def test_stored_requests_are_finished_by_new_workers(history: Path, kind: str) -
 def test_store_of_unknown_newer_release_is_refused(history: Path, kind: str) -> None:
     (path,) = (history / kind).rglob("*.db")
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE wbe_alembic_version SET version_num = '9999'")
+        connection.execute("UPDATE wbe_alembic_version SET version_num = '9999', oldest = '9999'")
         connection.commit()
     with (
         pytest.raises(exceptions.StorageFailure, match="revision 9999"),
