@@ -316,11 +316,7 @@ class TransportContract:
         receiver.release()
         assert sender.size("q") == 0
 
-    def test_settling_a_lost_message_returns_false(
-        self, target: transports.Target, sender: Broker, receiver: Broker
-    ) -> None:
-        if target.kind.is_in_process:
-            pytest.skip("a connection cannot lose messages")
+    def test_settling_a_lost_message_returns_false(self, sender: Broker, receiver: Broker) -> None:
         _fill(sender, receiver, 2)
         lost, own = _receive(receiver, "q", 2)
         assert receiver.settle_many((lost,))
@@ -378,6 +374,18 @@ class TransportContract:
         assert [_body(message) for message in again] == [0, 2]
         assert all(message.redelivered for message in again)
         assert not messages[0].ack()
+
+    def test_closing_requeues_messages_taken_without_a_consumer(
+        self, target: transports.Target, sender: Broker, receiver: Broker
+    ) -> None:
+        _fill(sender, receiver, 1)
+        other = target.open()
+        other.watch("q")
+        ((_, taken),) = other.take_many([(1, ("q",))])
+        other.close()
+        (again,) = _receive(receiver, "q")
+        assert (taken.queue, _body(again), again.ack()) == ("q", 0, True)
+        assert not receiver.settle_many((again,))
 
     def test_messages_of_killed_process_are_redelivered(
         self,

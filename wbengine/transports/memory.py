@@ -97,6 +97,8 @@ class MemoryBroker(Broker):
         self._lock = self.hub.lock
         self._signal = conditions.Event()
         self._watched_queues: Counter[str] = Counter()
+        # Unsettled messages by number, guarded by the lock.
+        self._taken: dict[int, Delivery] = {}
         self._closed = False
 
     def declare_exchange(self, name: str) -> None:
@@ -217,21 +219,28 @@ class MemoryBroker(Broker):
                     target = self.hub.queues.get(queue)
                     if target is not None and target.entries:
                         entry = heapq.heappop(target.entries)
-                        return [(group, Delivery(queue, entry, entry[2], entry[3]))]
+                        delivery = Delivery(queue, entry, entry[2], entry[3])
+                        self._taken[entry[1]] = delivery
+                        return [(group, delivery)]
         return []
 
     def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
-        return not self._closed
+        with self._lock:
+            settled = [self._taken.pop(each.token[1], None) for each in deliveries]
+        return None not in settled
 
     def requeue(self, delivery: Delivery, *, delivered: bool = True) -> None:
         before, number, data, redelivered = delivery.token
         with self._lock:
+            if self._taken.pop(number, None) is None:
+                return
             target = self.hub.queues.get(delivery.queue)
             if target is not None:
                 self._push(target, (before, number, data, redelivered or delivered))
 
     def discard(self, delivery: Delivery, why: str) -> None:
         self.warn_discarded(delivery, why)
+        self.settle_many((delivery,))
 
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         self._signal.wait(timeout)
@@ -245,6 +254,8 @@ class MemoryBroker(Broker):
             if self._closed:
                 return
             self._closed = True
+            for delivery in list(self._taken.values()):
+                self.requeue(delivery)
             for queue in self.hub.queues.values():
                 queue.watchers.discard(self)
         _disconnect(self.hub)
