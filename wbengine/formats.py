@@ -5,7 +5,11 @@ release writes the new version. So each release reads everything that the one be
 after it write, in messages and in stored data. Processes of both can be mixed, upgraded and
 downgraded in any order, without an agreement between them.
 
-The tables of SQL stores have revisions instead (`persistence.backends.sql.layout`).
+Stored data keeps its version until a release converts it. The reader of a version is removed only
+after that release.
+
+The tables of SQL stores have revisions instead (`persistence.backends.sql.layout`). Descriptions of
+failures, exported flows and key files have their own versions.
 """
 
 from __future__ import annotations

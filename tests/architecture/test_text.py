@@ -17,7 +17,7 @@ PRIVATE = re.compile(
     r"/tmp/wb[e]\b|(?<![\w.$~}])/(?:root|work|home/\w+)/[\w.]|helper sessio[n]",
     re.IGNORECASE,
 )
-BINARY = {".png", ".gif", ".ico", ".woff2", ".gz"}
+BINARY = {".png", ".gif", ".ico", ".woff2", ".gz", ".xz"}
 
 
 def tracked() -> list[pathlib.Path]:

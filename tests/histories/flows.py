@@ -15,10 +15,10 @@ from wbengine import engines, retry, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.types import notifier
 
-#: If set, a task of class `Deadly` kills its process.
-KILLS: Final = "WBENGINE_HISTORY_KILLS"
-#: Folder in which remote tasks record their start. If it is not set, they end immediately.
-FOLDER: Final = "WBENGINE_HISTORY_FOLDER"
+#: Variable: if set, `Deadly` and other tasks kill their process.
+KILL_VARIABLE: Final = "WBENGINE_HISTORY_KILLS"
+#: Variable: folder in which remote tasks record their start. Without it, they end immediately.
+MARKERS_VARIABLE: Final = "WBENGINE_HISTORY_FOLDER"
 SIGNAL: Final = "approved"
 
 
@@ -41,14 +41,14 @@ class Deadly(task.Task):
     """Kills its process in the program that writes the histories."""
 
     def execute(self, number: int) -> int:
-        if KILLS in os.environ:
+        if KILL_VARIABLE in os.environ:
             os.kill(os.getpid(), signal.SIGKILL)
         return number + 1
 
 
 class Square(task.Task):
     def execute(self, item: int) -> int:
-        if item == 5 and KILLS in os.environ:
+        if item == 5 and KILL_VARIABLE in os.environ:
             os.kill(os.getpid(), signal.SIGKILL)
         return item * item
 
@@ -72,19 +72,19 @@ class Unstable(task.Task):
     def execute(self, number: int, attempt: int) -> int:
         if attempt == 1:
             raise ConnectionError("first attempt")
-        if KILLS in os.environ:
+        if KILL_VARIABLE in os.environ:
             os.kill(os.getpid(), signal.SIGKILL)
         return number + attempt
 
 
 class Remote(task.Task):
-    """A task of a worker. It waits until the file `NAME.ends` exists in the folder."""
+    """A task of a worker. With a folder, it creates `NAME.began` and waits for `NAME.ends`."""
 
     idempotent = True
 
     def execute(self, number: int) -> str:
-        if FOLDER in os.environ:
-            folder = Path(os.environ[FOLDER])
+        if MARKERS_VARIABLE in os.environ:
+            folder = Path(os.environ[MARKERS_VARIABLE])
             (folder / f"{self.name}.began").touch()
             while not (folder / f"{self.name}.ends").exists():
                 time.sleep(0.01)
@@ -93,7 +93,7 @@ class Remote(task.Task):
 
 @task.task(concurrency=1, provides="licensed")
 def licensed(number: int) -> int:
-    if KILLS in os.environ:
+    if KILL_VARIABLE in os.environ:
         os.kill(os.getpid(), signal.SIGKILL)
     return number + 3
 
@@ -150,7 +150,7 @@ def remote() -> Any:
     return _linear("remote", Number(), unordered_flow.Flow("tasks").add(*tasks))
 
 
-#: Local flows whose record is complete at the end of the process, or after its death.
+#: Flows that run in one process, without workers. Some tasks kill it.
 LOCAL: Final = {
     factory.__name__: factory
     for factory in (

@@ -1,9 +1,10 @@
 """Write the history of this release: `python -m tests.histories.make`.
 
-It writes `data/VERSION.tar.xz` with stores in SQLite and a folder, and ledgers in a folder, a
-database and Redis. Each store contains one flow in each state of `flows.LOCAL`; their processes
-ended or were killed. Each ledger has a flow whose engine and worker were killed: one request has an
-unread result, one has an owner that died, and the others wait.
+It writes `data/VERSION.tar.xz`, and replaces an older archive. The archive contains stores in
+SQLite and a folder, and ledgers in a folder, a database and Redis. Each store contains the flows of
+`flows.LOCAL`, in the states in which their processes ended or were killed. Each ledger has a flow
+whose engine and worker were killed: one request has an unread result (`finished.json` names its
+task), one has an owner that died, and the others wait.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ STORES: Final = {"sqlite": "sqlite:///{}/flows.db", "dir": "dir://{}/records"}
 #: Broker and ledger of each remote flow.
 REMOTE: Final = ("redis", "dir", "sqlite")
 TOPIC: Final = "history"
-_SECONDS: Final = 60.0
+_TASK_START_SECONDS: Final = 60.0
 
 
 def main() -> None:
@@ -56,37 +57,41 @@ def main() -> None:
 def _write_store(folder: Path, kind: str) -> None:
     folder.mkdir()
     url = STORES[kind].format(folder)
-    found = {}
+    stored_states = {}
     for name in flows.LOCAL:
         _run("local", url, name)
-        found[name] = _state(url, name)
-    (folder / "states.json").write_text(json.dumps(found, indent=1))
+        stored_states[name] = _state(url, name)
+    (folder / "states.json").write_text(json.dumps(stored_states, indent=1))
     _checkpoint(folder)
 
 
 def _write_remote(folder: Path, kind: str) -> None:
     folder.mkdir()
-    (folder / "signs").mkdir()
-    with place(kind, folder) as urls:
+    (folder / "markers").mkdir()
+    with open_broker(kind, folder) as urls:
         url = STORES["sqlite"].format(folder)
         worker = _start(folder, "worker", *urls)
         engine = _start(folder, "remote", url, *urls)
-        _await(folder / "signs", "began", 1)
+        _await(folder / "markers", "began", 1)
         engine.kill()  # its replies remain unread
         engine.wait()
-        first = _began(folder / "signs").pop()
-        (folder / "signs" / f"{first}.ends").touch()
-        _await(folder / "signs", "began", 2)
+        first = _began(folder / "markers").pop()
+        (folder / "markers" / f"{first}.ends").touch()
+        _await(folder / "markers", "began", 2)
         worker.kill()
         worker.wait()
         (folder / "finished.json").write_text(json.dumps(first))
-    shutil.rmtree(folder / "signs")
+    shutil.rmtree(folder / "markers")
     _checkpoint(folder)
 
 
 @contextlib.contextmanager
-def place(kind: str, folder: Path) -> Iterator[list[str]]:
-    """Yield the URL of a broker, and that of its separate ledger if it has one."""
+def open_broker(kind: str, folder: Path) -> Iterator[list[str]]:
+    """Yield the URL of a broker, and that of its separate ledger if it has one.
+
+    The data is in the folder, except that of the broker with a separate ledger. A Redis is started
+    with the data that the folder contains, and copies it back at the end.
+    """
     if kind == "redis":
         stored = folder / "redis"
         with brokers.redis(appendonly="yes") as server:
@@ -94,7 +99,7 @@ def place(kind: str, folder: Path) -> Iterator[list[str]]:
                 data = Path(client.config_get("dir")["dir"]) / "appendonlydir"
             if stored.exists():
                 server.kill()
-                _replace(data, stored)
+                _restore(data, stored)
                 server.start()
             yield [str(server.url())]
             shutil.copytree(data, stored, dirs_exist_ok=True)
@@ -105,24 +110,25 @@ def place(kind: str, folder: Path) -> Iterator[list[str]]:
             yield [f"filesystem://{other}", f"sqlite:///{folder}/ledger.db"]
 
 
-def _replace(folder: Path, other: Path) -> None:
-    """Replace the content of a folder of another user."""
-    shutil.rmtree(folder)
-    shutil.copytree(other, folder)
-    for path in (folder, *folder.iterdir()):
+def _restore(target: Path, source: Path) -> None:
+    """Replace a folder of another user, who may read and write the new one."""
+    shutil.rmtree(target)
+    shutil.copytree(source, target)
+    for path in (target, *target.iterdir()):
         path.chmod(0o777)
 
 
 def _run(role: str, *arguments: str) -> None:
     command = [sys.executable, "-m", "tests.histories.make", role, *arguments]
-    code = subprocess.call(command, env=os.environ | {flows.KILLS: "1"})
+    code = subprocess.call(command, env=os.environ | {flows.KILL_VARIABLE: "1"})
     if code not in (0, -signal.SIGKILL):
         raise RuntimeError(f"{command} ended with {code}")
 
 
 def _start(folder: Path, role: str, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.histories.make", role, *arguments]
-    return subprocess.Popen(command, env=os.environ | {flows.FOLDER: str(folder / "signs")})
+    environment = os.environ | {flows.MARKERS_VARIABLE: str(folder / "markers")}
+    return subprocess.Popen(command, env=environment)
 
 
 def _began(folder: Path) -> list[str]:
@@ -130,10 +136,10 @@ def _began(folder: Path) -> list[str]:
 
 
 def _await(folder: Path, suffix: str, count: int) -> None:
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + _TASK_START_SECONDS
     while len(list(folder.glob(f"*.{suffix}"))) < count:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{count} tasks did not begin within {_SECONDS:.0f} s")
+            raise TimeoutError(f"{count} tasks did not begin within {_TASK_START_SECONDS:.0f} s")
         time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Data that a release two versions later wrote: it is refused, and nothing is lost."""
+"""Formats of stored data: unknown versions are refused, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -13,10 +13,11 @@ from wbengine.types import failure as ft
 class WaitingTask(Task):
     """A task whose waiting is done by the engine, with neither a thread nor a slot of a worker.
 
-    A resumed flow continues to wait. A revert has no effect.
+    A resumed flow continues to wait. If the flow is reverted, the wait ends; the reversion of a
+    completed task has no effect.
 
     :ivar signal: the signal that ends the wait; "" if only the time does.
-    :ivar timeout: seconds since the task first began, or None.
+    :ivar timeout: seconds since the start of the attempt, or None.
     """
 
     local = True
@@ -35,7 +36,7 @@ class WaitingTask(Task):
             f"execute of {self.name!r} is never called: the engine waits instead"
         )
 
-    def timed_out(self) -> Any:
+    def timeout_result(self) -> Any:
         """Return the result, or the failure, of a task whose time has passed."""
         raise NotImplementedError
 
@@ -52,11 +53,13 @@ class WaitFor(WaitingTask):
     It occupies neither a thread nor a slot of a worker. A resumed flow continues to wait. To send a
     signal, use `engine.signal`, `FlowHandle.signal`, `operations.signal`, `wbengine flow signal` or
     the dashboard, also before the task begins. Only the first signal of a name is used, by all
-    tasks that wait for it and in all their attempts. A revert has no effect.
+    tasks that wait for it and in all their attempts. A stored signal has precedence over the
+    timeout, even if it was sent later. If the flow is reverted, the wait ends; the reversion of a
+    completed task has no effect. It cannot be the task of a `Map`.
 
-    :param signal: up to 255 printable characters.
-    :param timeout: seconds since the task first began, after which it fails with `SignalTimeout`;
-        None: no limit.
+    :param signal: 1 to 255 printable characters.
+    :param timeout: seconds since the start of the attempt, after which it fails with
+        `SignalTimeout`; None: no limit.
     :param name: default: `wait-for-<signal>`.
     :raises TypeError, ValueError: if an argument is invalid.
     """
@@ -74,7 +77,7 @@ class WaitFor(WaitingTask):
         seconds = None if timeout is None else _seconds("timeout", timeout)
         super().__init__(f"wait-for-{signal}" if name is None else name, signal, seconds, provides)
 
-    def timed_out(self) -> Any:
+    def timeout_result(self) -> Any:
         return ft.Failure.from_exception(
             exceptions.SignalTimeout(
                 f"Task {self.name!r} waited {self.timeout:g} s for signal {self.signal!r}, which"
@@ -91,8 +94,10 @@ class Sleep(WaitingTask):
         flow.add(Invite(), task.Sleep(3 * 86400), Remind())
 
     It occupies neither a thread nor a slot of a worker, and its flow can be parked. The time counts
-    from the first start of the task, also if the engine stops in between. A revert has no effect.
+    from the start of the attempt, also while no engine runs the flow. A retry sleeps again. If the
+    flow is reverted, the sleep ends. It cannot be the task of a `Map`.
 
+    :param seconds: 0 or more, finite.
     :param name: default: `sleep-<seconds>`.
     :raises TypeError, ValueError: if an argument is invalid.
     """
@@ -103,7 +108,7 @@ class Sleep(WaitingTask):
         seconds = _seconds("seconds", seconds)
         super().__init__(f"sleep-{seconds:g}" if name is None else name, "", seconds)
 
-    def timed_out(self) -> Any:
+    def timeout_result(self) -> Any:
         return None
 
 

@@ -51,8 +51,8 @@ _INTEGER: Final = struct.Struct(">ci")
 _DOUBLE: Final = struct.Struct(">cd")
 _MAX_INTEGER: Final = 2**31 - 1
 
-#: Headers of wbengine begin with this prefix. They are sent as one header with this name, whose
-#: value is a JSON object: the broker and both peers process each header separately.
+#: Prefix of the headers of wbengine. `pack` combines them in one header `wbe` with a JSON object,
+#: because the broker and both peers spend time on each header.
 _OWN_PREFIX: Final = "wbe-"
 PACKED: Final = "wbe"
 
@@ -129,7 +129,13 @@ def pack(headers: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def unpack(headers: dict[str, Any]) -> dict[str, Any]:
-    """Return the headers that `pack` received. An invalid packed header is dropped."""
+    """Return headers with the content of the header `wbe` as separate headers.
+
+    Packed headers replace separate ones. An invalid value, and names without the prefix, are
+    dropped.
+
+    :param headers: must contain `wbe`.
+    """
     unpacked = dict(headers)
     try:
         own = _encoding.read_json(unpacked.pop(PACKED).encode())

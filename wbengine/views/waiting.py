@@ -35,7 +35,7 @@ SETTLED: Final = frozenset({states.SUCCESS, states.IGNORE})
 _STATES_TO_REVERT: Final = frozenset(
     {states.SUCCESS, states.FAILURE, states.RUNNING, states.REVERTING}
 )
-#: Seconds after submission after which a task is considered delayed.
+#: Minimum time since submission in seconds, before a task is reported as waiting.
 _GRACE_SECONDS: Final = 0.5
 
 
@@ -202,7 +202,7 @@ def wait_of(record: Any) -> Waiting | None:
 
 
 def start_of(record: Any, now: float) -> Waiting | None:
-    """Return the earliest start of a running task that waits for it, according to its record."""
+    """Return the earliest start (`eta`) of a submitted task, if it is in the future."""
     if record is None or record.state != states.RUNNING or record.started is not None:
         return None
     until = record.meta_value(STARTS_AT)
@@ -263,7 +263,7 @@ def _active_reason(
 
 
 def _is_submitted(record: Any, state: str, situation: Situation) -> bool:
-    """Return whether a worker or slot has not started an atom that is not a Map."""
+    """Return whether a task, not a Map, was submitted, and no worker or slot has started it."""
     return (
         state == states.RUNNING
         and record is not None

@@ -26,7 +26,7 @@ LOG: Final = logging.getLogger(__name__)
 
 #: Key in an atom's `meta`: the signal or "", and the start and end of the wait (Unix seconds).
 WAITS_FOR: Final = models.WAITS_FOR
-#: Maximum number of signals that the record of a flow lists as awaited.
+#: Maximum number of waiting tasks that the record of a flow lists.
 MAX_STORED_WAITS: Final = 20
 
 
@@ -46,7 +46,7 @@ def _end_of_wait(record: models.AtomDetail) -> float:
 class ReceivedSignals:
     """The signals of a flow that its engine has received. Thread-safe.
 
-    :param nodes: tasks that wait for signals.
+    :param nodes: tasks that wait for signals or times.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class SignalGate(base.Gate):
     def release(self, due: Iterable[Hashable]) -> base.Work:
         timed_out: list[Any] = [call for call in due if call in self._calls]
         if timed_out:
-            self._received.read()  # a signal that was sent in time has precedence
+            self._received.read()  # A stored signal has precedence over the timeout.
         now = self._clock.time()
         for call in timed_out:
             self._end_if_over(call, now, timed_out=True)
@@ -169,7 +169,7 @@ class SignalGate(base.Gate):
             except exceptions.InvalidFormat as error:
                 value = ft.Failure.from_exception(error)
         elif timed_out:
-            value = waiting.timed_out()
+            value = waiting.timeout_result()
         else:
             return
         del self._calls[call]

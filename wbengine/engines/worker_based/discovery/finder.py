@@ -33,7 +33,7 @@ from wbengine.transports import _routing as routing
 
 LOG = logging.getLogger(__name__)
 
-#: Default interval between two NOTIFY of the engine, in seconds.
+#: Default heartbeat period that engines request, in seconds. NOTIFY is sent at least as rarely.
 BEAT_PERIODICITY: Final = 5.0
 
 #: Additional seconds for the first reply of a new worker.
@@ -71,7 +71,7 @@ class ProxyWorkerFinder:
     :param on_ids: called as `on_ids(identity, ids)` with the requests of this engine that a worker
         runs.
     :param has_requests: `has_requests(identity)` returns whether a worker has requests of this
-        engine. Only such workers send heartbeats; the others only reply to NOTIFY.
+        engine. Only such workers send periodic heartbeats.
     :param has_consumer: `has_consumer(topic)` returns whether the queue of a topic of TaskFlow's
         workers has a consumer. Busy workers of TaskFlow send nothing.
     :ivar period: the heartbeat period that this engine requests, in seconds.
@@ -152,8 +152,10 @@ class ProxyWorkerFinder:
             return self._roster.queues.get(queue, NO_WORKERS).identified_count > 0
 
     def queue_for(self, task_cls: str, waiting: Callable[[str], int]) -> str | None:
-        """Return the queue with the most slots per waiting request for `task_cls`, or None.
+        """Return the queue with the most capacity per waiting request for `task_cls`, or None.
 
+        The capacity is the number of slots plus that of free slots, so that a queue with free slots
+        is preferred to a busy one of the same size.
         Of equal queues, the one of the first topic is used. Cost: O(queues that offer the task).
 
         :param waiting: `waiting(queue)` returns the number of requests of this engine in a queue.
@@ -224,7 +226,7 @@ class ProxyWorkerFinder:
         queue = heartbeat.topic
         if heartbeat.tasks and not self._interop and self._queue_name is not None:
             if formats.MESSAGE.written not in heartbeat.formats:
-                self._refuse(heartbeat)
+                self._log_unreadable(heartbeat)
                 return
             queue = self._queue_name(heartbeat.topic, heartbeat.tasks)
         gained: set[str] = set()
@@ -266,7 +268,7 @@ class ProxyWorkerFinder:
                 worker.period = self.period
                 worker.last_seen += _GRACE_SECONDS
 
-    def _refuse(self, heartbeat: notices.Heartbeat) -> None:
+    def _log_unreadable(self, heartbeat: notices.Heartbeat) -> None:
         """Log a worker that cannot read the requests of this engine."""
         name = f"{heartbeat.worker or heartbeat.topic:.80}"
         is_new = name not in self._refused and len(self._refused) < roster.MAX_WORKERS
@@ -289,7 +291,7 @@ class ProxyWorkerFinder:
     # Detection of lost workers.
 
     def watch(self, identity: str, silence: float = 0.0) -> None:
-        """Watch a worker that reported a request `silence` seconds ago.
+        """Watch a worker that replied about a request `silence` seconds ago.
 
         If it never announces itself, it is lost after `patience` seconds of silence.
         """
@@ -319,7 +321,10 @@ class ProxyWorkerFinder:
             self._silence.restart_grace(now)
 
     def clean(self) -> int:
-        """Remove workers that are silent for too long; return the number of processes."""
+        """Remove workers that are silent for too long.
+
+        :returns: the number of processes, without those that never announced themselves.
+        """
         if self._expiry is None:
             return 0
         now = self._clock.monotonic()
@@ -382,7 +387,7 @@ class ProxyWorkerFinder:
     def report_rounds(self, queue: str, since: float) -> int:
         """Return how many times (at most 2) every live worker has reported since `since`.
 
-        Only the workers of `queue` count that joined before. Without workers, return 0.
+        Workers of `queue` that joined after `since` are ignored. Without workers, return 0.
         """
         with self._lock:
             return self._roster.queues.get(queue, NO_WORKERS).report_rounds(since)

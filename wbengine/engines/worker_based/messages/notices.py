@@ -30,7 +30,7 @@ class Query(NamedTuple):
     reply_to: str | None
     #: Heartbeat period that the engine requests.
     period: float | None = None
-    #: Name of the engine in a message to itself, which verifies that it still receives messages.
+    #: Name of the engine, if it sends the message to itself to check that it receives messages.
     echo: str | None = None
 
     def headers(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Heartbeat(NamedTuple):
 
     @classmethod
     def from_message(cls, message: env.Envelope) -> Heartbeat:
-        """Read a message with a validated body. Invalid headers other than names are ignored.
+        """Read a message with a validated body. Invalid headers are ignored, except `wbe-worker`.
 
         :raises InvalidFormat: if the name of the worker or its topic is not valid.
         """
@@ -144,7 +144,7 @@ def stamp(message: env.Envelope, now: float) -> None:
 
 
 def worker_and_time(headers: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """Return the worker of a NOTIFY and its time of sending; None if this is a heartbeat."""
+    """Return the worker of a NOTIFY and its time of sending; None for the kind BEAT."""
     if headers.get(hd.WBE_STATE) == BEAT:
         return None
     return headers.get(hd.WBE_WORKER), headers.get(hd.WBE_TIME)

@@ -24,8 +24,8 @@ from wbengine.persistence.backends.sql import tables
 
 __all__ = ["HEAD", "REVISIONS", "Layout", "stored_layout", "upgrade"]
 
-#: Known revisions, oldest first, each with its `oldest`. The value never decreases. The mapping
-#: avoids the slow import of alembic.
+#: Known revisions in order. Each value is the oldest revision whose releases can use the tables;
+#: the values never decrease. The mapping avoids the slow import of alembic.
 REVISIONS: Final[Mapping[str, str]] = {"0001": "0001"}
 HEAD: Final = list(REVISIONS)[-1]
 
@@ -87,10 +87,10 @@ class Layout(NamedTuple):
 
 
 def stored_layout(connection: sa.Connection) -> Layout | None:
-    """Return the layout of the database, or None if there are no tables."""
+    """Return the layout of the database, or None if it stores no revision."""
     if not sa.inspect(connection).has_table(tables.VERSION_TABLE):
         return None
-    # The table has no column `oldest` if another program created it.
+    # Alembic creates the table without the column `oldest`.
     row = connection.execute(sa.text(f"SELECT * FROM {tables.VERSION_TABLE}")).mappings().first()
     return None if row is None else Layout(row["version_num"], row.get("oldest"))
 
@@ -103,7 +103,9 @@ def upgrade(engine: sa.Engine) -> Layout:
     If the database can roll back layout changes (SQLite, PostgreSQL), the upgrade is atomic. On
     MySQL, the next upgrade completes an interrupted one.
 
-    :raises StorageFailure: if this release cannot use the layout, or the database fails.
+    :raises StorageFailure: if this release cannot use the layout, if engines that cannot use the
+        new layout run flows, if another process upgrades for more than 300 seconds, or if the
+        database fails.
     """
 
     def work(connection: sa.Connection) -> Layout:
@@ -146,14 +148,14 @@ def _locked(connection: sa.Connection) -> Iterator[None]:
         )
     try:
         yield
-        # Commit before the release: otherwise the next owner of the lock reads the old revision.
+        # Commit before RELEASE_LOCK: otherwise the next owner of the lock reads the old revision.
         connection.execute(sa.text("COMMIT"))
     finally:
         connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), parameters)
 
 
 def _check_leases(connection: sa.Connection) -> None:
-    """Reject the upgrade while engines run flows: they cannot write the new layout."""
+    """Reject the upgrade while engines run flows: they cannot use the new layout."""
     now = dialects.now(connection.dialect.name)
     running = connection.scalar(
         sa.text(
