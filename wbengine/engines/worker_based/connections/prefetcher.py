@@ -316,9 +316,7 @@ class AmqpPrefetcher(KombuPrefetcher):
         self._arrived.discard(message)
         if self._in_order:
             # The preceding queues must be polled before this consumer gets another request.
-            tag = _tag(message)
-            if self._last_by_consumer.pop(tag, None) is not None:
-                self.channel.basic_cancel(tag, nowait=True)
+            self._cancel_consumer_of(message)
             self._must_poll = True
         return self.open and (not self.slots or len(self.held) < self.slots)
 
@@ -345,8 +343,13 @@ class AmqpPrefetcher(KombuPrefetcher):
         return True
 
     def _keep_slot(self, message: Any) -> None:
+        if self.slots:
+            self._cancel_consumer_of(message)
+
+    def _cancel_consumer_of(self, message: Any) -> None:
+        """Cancel the consumer of a message, unless a later one has its tag."""
         tag = _tag(message)
-        if self.slots and self._last_by_consumer.get(tag, self) is message:
+        if self._last_by_consumer.get(tag, self) is message:
             del self._last_by_consumer[tag]
             self.channel.basic_cancel(tag, nowait=True)
 
