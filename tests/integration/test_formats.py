@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from wbengine import exceptions, formats, transports
 from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based import proxy, worker
 from wbengine.engines.worker_based.ledger import sql
 from wbengine.jobs import backends
 
@@ -75,6 +76,18 @@ def test_ledger_tables_that_two_releases_create_have_one_digest(
         rows = connection.execute(sa.text("SELECT format FROM wbe_ledger_about")).all()
     engine.dispose()
     assert rows == [(1,)]
+
+
+def test_worker_prefers_earlier_topics_in_each_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "MESSAGE", formats.Format("message", 1, (1, 2)))
+    consumed: list[str] = []
+    monkeypatch.setattr(
+        proxy.Proxy, "consume_shared", lambda self, names, slots: consumed.extend(names)
+    )
+    tasks = ["tests.support.async_tasks:Double"]
+    worker.Worker("x", ["first", "second"], tasks, url="memory://formats", ledger="none").stop()
+    assert [name.partition(".")[0] for name in consumed] == ["first", "first", "second", "second"]
+    assert len(set(consumed)) == 4
 
 
 def test_newer_job_is_ignored_and_stays_on_the_board(

@@ -211,8 +211,8 @@ class Worker:
             return self._topics
         return [
             env.queue_name(self._exchange, topic, self._offered, version)
-            for version in formats.MESSAGE.read
             for topic in self._topics
+            for version in formats.MESSAGE.read
         ]
 
     def _make_core(
