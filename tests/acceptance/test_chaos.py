@@ -79,7 +79,7 @@ def test_requests_of_another_release_wait_for_workers_that_read_them(tmp_path: P
 @pytest.mark.slow
 def test_chaos_tool_finds_requests_that_are_lost_without_checks_of_formats(tmp_path: Path) -> None:
     arguments = ("--upgrade", "--without-checks", "--patience", "15")
-    report = _chaos(tmp_path, *arguments, "--kills", "4", "--tasks", "200", code=1)
+    report = _chaos(tmp_path, *arguments, "--kills", "2", "--tasks", "100", code=1)
     assert report["stuck"] > 0
 
 
