@@ -15,7 +15,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 STAMP = os.path.join(VENV, "wbengine-installed.json")
-OLDEST = (3, 10)
+OLDEST = (3, 11)
 #: Files that pip reads. A change of any of them requires a new installation.
 INPUTS = ("pyproject.toml", "setup.cfg", "setup.py", "tools/_requirements.txt")
 #: If all these extras are installed, the releases are those of `_requirements.txt`, verified by

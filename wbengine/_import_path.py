@@ -8,8 +8,8 @@ import sys
 __all__ = ["COMMAND", "put_current_folder_last"]
 
 #: Command line of `wbengine` for a child process. `-P` excludes the current folder from the search
-#: path. Python 3.10 does not have this option.
-COMMAND = (sys.executable, *(("-P",) if sys.version_info >= (3, 11) else ()), "-m", "wbengine")
+#: path.
+COMMAND = (sys.executable, "-P", "-m", "wbengine")
 
 
 def put_current_folder_last() -> None:
@@ -17,5 +17,5 @@ def put_current_folder_last() -> None:
 
     `python -m` puts it first, so that its files would hide modules of Python and of packages.
     """
-    if not getattr(sys.flags, "safe_path", False) and sys.path[0] == os.getcwd():
+    if not sys.flags.safe_path and sys.path[0] == os.getcwd():
         sys.path.append(sys.path.pop(0))

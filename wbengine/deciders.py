@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from wbengine import _names
 
 
-class Depth(str, enum.Enum):
+class Depth(enum.StrEnum):
     """The extent to which nodes are ignored if a decider returns False, widest first.
 
     If the target is a flow, the whole flow is ignored. Only `ALL` also ignores nodes after that
@@ -25,9 +25,6 @@ class Depth(str, enum.Enum):
     #: Only the target.
     ATOM = "ATOM"
 
-    def __str__(self) -> str:
-        return self.value
-
     @classmethod
     def translate(cls, desired_depth: Depth | str) -> Depth:  # type: ignore[override]
         """Return the depth with this name, in upper or lower case.
@@ -38,7 +35,7 @@ class Depth(str, enum.Enum):
         return _translate(cls, "decider depth", desired_depth)
 
 
-class Join(str, enum.Enum):
+class Join(enum.StrEnum):
     """A rule for whether a node runs after predecessors that may have been ignored.
 
     The rule applies when all direct predecessors have succeeded or were ignored. A link is *taken*
@@ -60,9 +57,6 @@ class Join(str, enum.Enum):
     #: The node runs unless one of its own deciders returns False. A decider is called unless its
     #: source was ignored.
     NONE_FAILED = "NONE_FAILED"
-
-    def __str__(self) -> str:
-        return self.value
 
     @classmethod
     def translate(cls, desired_join: Join | str) -> Join:  # type: ignore[override]

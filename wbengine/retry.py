@@ -39,7 +39,7 @@ EXECUTE_REVERT_HISTORY: Final = "history"
 REVERT_FLOW_FAILURES: Final = atom.REVERT_FLOW_FAILURES
 
 
-class Decision(str, enum.Enum):
+class Decision(enum.StrEnum):
     """Decisions of a retry controller after a failure in its flow."""
 
     #: Give up. The surrounding retry controller decides; if there is none, everything is reverted.
@@ -48,9 +48,6 @@ class Decision(str, enum.Enum):
     REVERT_ALL = "REVERT_ALL"
     #: Revert this flow and run it again.
     RETRY = "RETRY"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 REVERT: Final = Decision.REVERT

@@ -84,7 +84,7 @@ def test_metadata_has_classifiers_and_no_links(built: Path) -> None:
         text = archive.read(f"wbengine-{__version__}.dist-info/METADATA").decode("utf-8")
     metadata = Parser().parsestr(text)
     assert metadata["Version"] == __version__ == "0.1.0"
-    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["Requires-Python"] == ">=3.11"
     classifiers = metadata.get_all("Classifier", [])
     assert "Typing :: Typed" in classifiers
     assert "Programming Language :: Python :: 3.13" in classifiers

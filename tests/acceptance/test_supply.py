@@ -22,7 +22,7 @@ from tests.support.workers import REPOSITORY
 from tools import _supply
 
 PINS = REPOSITORY / "tools" / "_requirements.txt"
-PYTHONS = ("3.10.20", "3.11.15", "3.12.13", "3.13.12")
+PYTHONS = ("3.11.15", "3.12.13", "3.13.12")
 
 
 def requirements() -> Iterator[Requirement]:

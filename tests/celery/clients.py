@@ -25,7 +25,7 @@ SOON = 60.0
 
 NAME = tasks.__name__
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
-NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.timezone.utc)
+NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.UTC)
 PRICE = decimal.Decimal("1.10")
 
 _APPS: dict[str, celery.Celery] = {}
@@ -120,7 +120,7 @@ def delays(app: celery.Celery) -> list[Any]:
 def timed(app: celery.Celery) -> dict[str, Any]:
     """Send delayed and expired tasks; return their results and times."""
     inspect(app, "ping")  # RabbitMQ drops expired messages that no consumer receives at once
-    now = dt.datetime.now(dt.timezone.utc)
+    now = dt.datetime.now(dt.UTC)
     here = dt.datetime.now().astimezone()
     sent = {
         "over": tasks.moment.apply_async(expires=now - dt.timedelta(seconds=5)),
@@ -350,7 +350,7 @@ def revoked(app: celery.Celery, path: str) -> dict[str, Any]:
     """Revoke a delayed task that a worker holds, and a task that is sent after its revocation."""
     inspect(app, "ping")
     for wait in (1, 4, 16):  # increase the delay until the revocation arrives in time
-        due = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=wait)
+        due = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=wait)
         runs = tasks.note.apply_async((path, "runs"), eta=due)
         waits = tasks.note.apply_async((path, "waits"), eta=due)
         later = str(uuid.uuid4())
@@ -366,7 +366,7 @@ def revoked(app: celery.Celery, path: str) -> dict[str, Any]:
 
 
 def _is_before(moment: dt.datetime) -> bool:
-    return dt.datetime.now(dt.timezone.utc) < moment
+    return dt.datetime.now(dt.UTC) < moment
 
 
 def terminated(app: celery.Celery, path: str, **options: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pickle
 import uuid
 import zlib
 from collections.abc import Iterator
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -74,7 +74,7 @@ def test_value_survives_encoding_and_decoding(name: str) -> None:
 
 def test_json_body_keeps_dates_decimals_uuids_and_bytes() -> None:
     value = [
-        datetime(2020, 1, 1, tzinfo=timezone.utc), date(2020, 1, 1), Decimal("1.10"),
+        datetime(2020, 1, 1, tzinfo=UTC), date(2020, 1, 1), Decimal("1.10"),
         uuid.UUID(int=7), b"\xff", b"text",
     ]  # fmt: skip
     assert load(Accepted(), *reversed_dump(value, "json")) == value

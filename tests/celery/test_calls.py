@@ -11,7 +11,7 @@ from tests.celery.conftest import Bed
 from tests.celery.journal import lines
 from tests.support.workers import until
 
-NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.timezone.utc)
+NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.UTC)
 
 
 def test_delayed_calls_pass_arguments_and_return_results(bed: Bed, protocol: int) -> None:

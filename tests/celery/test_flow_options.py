@@ -108,7 +108,7 @@ def test_timed_out_task_is_resent_with_new_id(side: Bed, tmp_path: Path) -> None
 
 def test_countdown_and_eta_delay_task(side: Bed) -> None:
     began = time.monotonic()
-    moment = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.5)
+    moment = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.5)
     for more in ({"countdown": 0.5}, {"eta": moment}):
         assert value_of(asks(side, "same", args="value", **more), value=1) == 1
     assert time.monotonic() - began >= 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import hypothesis
@@ -23,7 +23,7 @@ from wbengine.interop.celery import request, serializers
 from wbengine.interop.celery.protocol import Malformed, TaskMessage
 from wbengine.interop.celery.serializers import Wire
 
-UTC = timezone.utc
+UTC = UTC
 ACCEPTED = serializers.Accepted(("json", "msgpack", "yaml"))
 ID = "4cc7438e-afd4-4f8f-a2f3-f46567e7ca77"
 

@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import json
 import random
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jsonschema
@@ -143,7 +143,7 @@ def test_results_stored_by_celery_are_decoded(serializer: str, extended: bool) -
 
 @pytest.mark.parametrize("serializer", ["json", "msgpack", "yaml"])
 def test_encoded_results_are_read_by_celery_client(serializer: str) -> None:
-    done = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    done = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     more: dict[str, Any] = {
         "children": [(("child", None), None)], "date_done": done, "group_id": "g", "name": "proj.a",
         "args": [1], "kwargs": {"k": 2}, "worker": "w@h", "retries": 3, "queue": "q",

@@ -15,7 +15,7 @@ from tests.support.workers import until
 ALL = ["json", "yaml", "msgpack", "pickle"]
 #: Values that each serializer can encode; results are JSON.
 VALUES = {
-    "json": {"text": "é", "when": dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)},
+    "json": {"text": "é", "when": dt.datetime(2026, 1, 2, tzinfo=dt.UTC)},
     "yaml": {"list": [1, 2.5, None, True], "text": "é"},
     "msgpack": {"text": "é", "list": [1, 2.5, None, True], "bytes": b"\xff\x00"},
     "pickle": {"text": "é", "tuple": (1, {2}, None), 3: b"\xff", "range": range(3)},

@@ -86,7 +86,6 @@ def test_current_folder_is_last_on_the_import_path_of_the_script(folder: Path, s
     assert not list(folder.glob("*.shadowed"))
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 cannot be told so")
 @pytest.mark.parametrize(
     "words",
     [

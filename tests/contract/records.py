@@ -24,7 +24,7 @@ def failure(text: str = "no", *more: Any) -> ft.Failure:
 
 # Values: all types that the codec supports.
 
-_zones = st.sampled_from([None, dt.timezone.utc, dt.timezone(dt.timedelta(hours=-3, minutes=-30))])
+_zones = st.sampled_from([None, dt.UTC, dt.timezone(dt.timedelta(hours=-3, minutes=-30))])
 _leaves = (
     st.none()
     | st.booleans()
@@ -79,7 +79,7 @@ EXAMPLES: tuple[Any, ...] = (
     None, True, 0, -1, 2**70, 0.1, -0.0, float("inf"), float("nan"), 1e300, "", "a\0b", "\ud800",
     "Füße 漢字 🦊 \u202e", "'; DROP TABLE wbe_logbooks; --", "%s %(x)s :a ? \\ \" ` {}", b"",
     b"\0\xff", 1j, decimal.Decimal("1.10"), uuid.UUID(int=7), dt.date(1, 1, 1),
-    dt.time(23, 59, 59, 999_999), dt.datetime(9999, 12, 31, tzinfo=dt.timezone.utc),
+    dt.time(23, 59, 59, 999_999), dt.datetime(9999, 12, 31, tzinfo=dt.UTC),
     dt.timedelta(microseconds=1), [], (), {}, set(), frozenset({1}), [[1], (2, [3])],
     {"a": {"b": None}}, {1: "a"}, {(2, "b"): 3}, {"$wbe": "tuple", "v": [1]},
     "line\r\nline\u2028\x85", "x" * 70_000,

@@ -46,7 +46,7 @@ class Text(str):
 
 timezones = st.none() | st.sampled_from(
     [
-        dt.timezone.utc,
+        dt.UTC,
         dt.timezone(dt.timedelta(0), "zero"),
         dt.timezone(dt.timedelta(hours=-3, minutes=-30)),
         dt.timezone(dt.timedelta(hours=2), "EET"),
@@ -148,7 +148,7 @@ def test_encoded_text_is_json_with_tags_for_other_types() -> None:
     assert codec.dumps({1: 2}) == b'{"$wbe":"dict","v":[[1,2]]}'
     assert codec.dumps({"$wbe": 1}) == b'{"$wbe":"dict","v":[["$wbe",1]]}'
     assert json.loads(codec.dumps(Color.RED))["v"] == "RED"
-    moment = dt.datetime(2024, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)
+    moment = dt.datetime(2024, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
     assert codec.dumps(moment) == b'{"$wbe":"datetime","v":"2024-01-02T03:04:05+00:00"}'
 
 

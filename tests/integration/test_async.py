@@ -534,7 +534,7 @@ def test_wait_for_timeout_around_arun_suspends_the_flow(tmp_path: Path) -> None:
     loaded.notifier.register(states.SUSPENDING, lambda *_, **__: release.touch())
 
     async def main() -> None:
-        with pytest.raises(asyncio.TimeoutError):
+        with pytest.raises(TimeoutError):
             await asyncio.wait_for(loaded.arun(), 0.03)
 
     asyncio.run(main())

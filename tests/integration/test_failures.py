@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import pickle
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,10 +80,7 @@ def test_cause_of_the_exception_is_preserved(kind: Any) -> None:
     [
         pytest.param("foreign", json.JSONDecodeError, id="type that is not allowed"),
         pytest.param("exit", SystemExit, id="SystemExit"),
-        pytest.param(
-            "group", "ExceptionGroup", id="exception group",
-            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="no exception groups"),
-        ),
+        pytest.param("group", "ExceptionGroup", id="exception group"),
     ],
 )  # fmt: skip
 def test_exception_that_cannot_be_rebuilt_is_wrapped(kind: Any, how: str, type_: Any) -> None:

@@ -696,7 +696,7 @@ def test_task_with_retries_keeps_its_priority(engine: str) -> None:
 def test_expired_task_and_task_with_missing_argument_are_not_retried() -> None:
     """A task that raises the same exception itself is retried."""
     late, lacking = Noted("late", []), task.FunctorTask(lambda b: b, name="lacking")
-    late.expires = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=1)
+    late.expires = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)
     pair = task.FunctorTask(lambda: (1,), name="pair", provides=("a", "b"))
     looking = Noted("looking", [], 9, exceptions.NotFound)
     for name, error, tries, flow in (

@@ -98,7 +98,7 @@ def test_task_is_not_started_before_its_eta(options: dict[str, Any]) -> None:
 
 
 def test_eta_can_be_a_datetime(options: dict[str, Any]) -> None:
-    moment = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.3)
+    moment = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.3)
     tells = Tells("t", provides="now")
     tells.eta = moment
     assert engines.run(linear_flow.Flow("f").add(tells), **options)["now"] >= moment.timestamp()

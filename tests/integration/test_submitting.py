@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +194,7 @@ def test_conductor_is_woken_by_a_submission(
 @pytest.mark.parametrize("form", ["seconds", "moment"])
 def test_flow_with_eta_is_not_claimed_before(store: persistence.Backend, form: str) -> None:
     def submit(seconds: float) -> engines.FlowHandle:
-        moment = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+        moment = datetime.now(UTC) + timedelta(seconds=seconds)
         eta = moment if form == "moment" else seconds
         inputs = {"name": "Ada"}
         return engines.submit(f"{HERE}:greeting", backend=store, inputs=inputs, eta=eta)

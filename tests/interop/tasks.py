@@ -22,7 +22,7 @@ else:
     from taskflow import task
 
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
-NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.timezone.utc)
+NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.UTC)
 
 #: Values that must be equal on both sides of the connection.
 VALUES: dict[str, Any] = {

@@ -158,7 +158,7 @@ def test_overridden_update_progress_receives_start_and_end(load: Load, engine: s
 
 
 def test_logbook_timestamps_are_naive_utc(load: Load, tmp_path: pathlib.Path) -> None:
-    before = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None)
+    before = dt.datetime.now(dt.UTC).replace(tzinfo=None)
     book = load("persistence.models").LogBook("b")
     assert dt.timedelta(0) <= book.created_at - before < dt.timedelta(minutes=5)
     conf = {"connection": f"file:///{tmp_path / 'd'}", "path": str(tmp_path / "d")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import zoneinfo
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -63,7 +63,7 @@ def oracle(cron: str, zone: zoneinfo.ZoneInfo, begin: float, end: float) -> list
     """
     found = set()
     if has_star(cron):
-        moment = datetime.fromtimestamp(int(begin) // 60 * 60, timezone.utc)
+        moment = datetime.fromtimestamp(int(begin) // 60 * 60, UTC)
         while moment.timestamp() <= end:
             if fits(cron, moment.astimezone(zone)):
                 found.add(int(moment.timestamp()))
@@ -88,7 +88,7 @@ def has_star(cron: str) -> bool:
 
 
 def exists(naive: datetime, zone: zoneinfo.ZoneInfo) -> bool:
-    there = naive.replace(tzinfo=zone).astimezone(timezone.utc).astimezone(zone)
+    there = naive.replace(tzinfo=zone).astimezone(UTC).astimezone(zone)
     return there.replace(tzinfo=None) == naive
 
 

@@ -150,7 +150,8 @@ def make_content_older(place: str, seconds: float) -> None:
 
 def _folder_write(folder: Path, *statements: str) -> None:
     """Execute statements on the database of a ledger in a folder."""
-    with contextlib.closing(sqlite3.connect(folder / "wbengine.db", 30)) as connection, connection:
+    opened = sqlite3.connect(folder / "wbengine.db", timeout=30)
+    with contextlib.closing(opened) as connection, connection:
         for statement in statements:
             connection.execute(statement)
 
@@ -239,6 +240,6 @@ def left(folder: Path, beats: bool = True) -> list[str]:
     """Return objects that must not remain: rows, and heartbeats of workers that ended."""
     texts = [f"row of {id}" for id in rows(folder)]
     if beats and (folder / "wbengine.db").exists():
-        with contextlib.closing(sqlite3.connect(folder / "wbengine.db", 30)) as connection:
+        with contextlib.closing(sqlite3.connect(folder / "wbengine.db", timeout=30)) as connection:
             texts += [f"beat of {holder}" for (holder,) in connection.execute(_BEATS)]
     return texts

@@ -404,7 +404,7 @@ class Folder:
     def _ask(self, statement: str, *values: Any) -> list[Any]:
         if not (self._root / "wbengine.db").exists():
             return []
-        opened = sqlite3.connect(self._root / "wbengine.db", 30)
+        opened = sqlite3.connect(self._root / "wbengine.db", timeout=30)
         with contextlib.closing(opened) as connection, connection:
             return connection.execute(statement, values).fetchall()
 

@@ -121,15 +121,12 @@ class Groups(task.Task):
         leftover = asyncio.create_task(asyncio.sleep(3600))
         kept.append(leftover)
         found = await asyncio.gather(*[self.part(n) for n in range(3)])
-        if sys.version_info >= (3, 11):
-            async with asyncio.TaskGroup() as group:
-                parts = [group.create_task(self.part(n)) for n in range(3, 5)]
-            found += [part.result() for part in parts]
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.001):
-                    await asyncio.sleep(3600)
-        else:
-            found += [3, 4]
+        async with asyncio.TaskGroup() as group:
+            parts = [group.create_task(self.part(n)) for n in range(3, 5)]
+        found += [part.result() for part in parts]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await asyncio.sleep(3600)
         found.append(await asyncio.to_thread(functools.partial(sum, [1, 2])))
         return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import datetime as dt
 import enum
@@ -61,7 +60,7 @@ class Fails(task.Task):
         if how == "exit":
             sys.exit(3)
         if how == "group":
-            raise builtins.ExceptionGroup("several", [ValueError("one"), KeyError("two")])
+            raise ExceptionGroup("several", [ValueError("one"), KeyError("two")])
 
 
 class ReportsFailures(task.Task):

@@ -65,9 +65,12 @@ def _traced(
     def on_call(frame: FrameType, event: str, arg: Any) -> Any:
         if not is_wanted(frame.f_code):
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        frame.f_trace_opcodes = True
         return on_instruction
 
+    # Python 3.12 traces opcodes only if a frame has this attribute before `sys.settrace`, and 3.13
+    # only in frames whose lines are traced.
+    sys._getframe().f_trace_opcodes = True
     before = sys.gettrace()
     sys.settrace(on_call)
     try:

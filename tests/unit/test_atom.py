@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import pickle
-import sys
 import tracemalloc
 from unittest import mock
 
@@ -358,12 +357,7 @@ class Called:
         functools.partial(coroutine, b=1),
         functools.partial(functools.partial(Called().method), a=1),
         functools.partial(Called()),
-        pytest.param(
-            mock.AsyncMock(),
-            marks=pytest.mark.skipif(
-                sys.version_info < (3, 11), reason="its signature cannot be read there"
-            ),
-        ),
+        mock.AsyncMock(),
     ],
     ids=[
         "function",

@@ -20,7 +20,7 @@ from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.events import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS
 
-UTC = dt.timezone.utc
+UTC = dt.UTC
 
 
 class Timed(Job):

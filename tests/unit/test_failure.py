@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import copy
 import gc
 import json
@@ -18,9 +17,6 @@ from hypothesis import strategies as st
 from wbengine import exceptions
 from wbengine.types import failure as module
 from wbengine.types.failure import Failure
-
-# Python 3.10 has no exception groups.
-Group = getattr(builtins, "ExceptionGroup", None)
 
 
 class Plain(Exception):
@@ -309,7 +305,7 @@ EXCEPTIONS = [
     ImportError("x", name="n", path="p"),
     AttributeError("a", name="n"),
     NameError("a", name="n"),
-    Group("g", [ValueError(1), Plain(2)]) if Group else Plain(),
+    ExceptionGroup("g", [ValueError(1), Plain(2)]),
     Demanding(3, object()),
     json.JSONDecodeError("m", "doc", 1),
     exceptions.MissingDependencies("a", ["b"]),
@@ -349,13 +345,12 @@ def test_exception_that_cannot_be_copied_is_stored_itself():
     assert Failure.from_exception(error).exception is error
 
 
-@pytest.mark.skipif(Group is None, reason="no exception groups")
 def test_exception_group_releases_locals_of_members():
     watch: list[weakref.ref[Local]] = []
     try:
         fail_with_locals(watch, Plain)
     except Plain as error:
-        group = Group("g", [error])
+        group = ExceptionGroup("g", [error])
     failure = Failure.from_exception(group)
     del group
     gc.collect()

@@ -7,7 +7,7 @@ import fractions
 import json
 import pickle
 import uuid
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -451,7 +451,7 @@ class Broken:
 def test_pformat_shows_all_fields_and_shortens_long_values() -> None:
     """A value whose `repr` raises is shown with the exception."""
     book, flow = models.LogBook("b", "1"), models.FlowDetail("f", "2")
-    book.created_at = datetime(2020, 1, 2, tzinfo=timezone.utc)
+    book.created_at = datetime(2020, 1, 2, tzinfo=UTC)
     book.meta["who"] = "Ada"
     flow.state = states.FAILURE
     book.add(flow)

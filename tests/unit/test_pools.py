@@ -565,13 +565,16 @@ def interrupted_while_waking(step: int, call: Any) -> bool:
         nonlocal left
         if frame.f_code is not pools.ThreadPool._wake_last.__code__:
             return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        frame.f_trace_opcodes = True
         left -= event == "opcode"
         if left == 0:
             left -= 1
             raise KeyboardInterrupt
         return trace
 
+    # Python 3.12 traces opcodes only if a frame has this attribute before `sys.settrace`, and 3.13
+    # only in frames whose lines are traced.
+    sys._getframe().f_trace_opcodes = True
     return is_interrupted(trace, call)
 
 

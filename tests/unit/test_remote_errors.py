@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import builtins
 import copy
 import dataclasses
 import enum
@@ -238,8 +237,7 @@ def is_fine(error: Any, original: BaseException) -> None:
     assert "WrappedFailure[" in "".join(traceback.format_exception(error))
     assert traceback.TracebackException.from_exception(error, capture_locals=True)
     assert len(error) == 1 and error.check(type(original)) is type(original)
-    if sys.version_info >= (3, 11):
-        error.add_note("a note")
+    error.add_note("a note")
     error.extra = [1]
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         again = pickle.loads(pickle.dumps(error, protocol))
@@ -306,7 +304,7 @@ def test_reading_attribute_that_was_not_sent_raises_named_error() -> None:
         subprocess.CalledProcessError(1, "x"),
         Exception("x"),
         exceptions.WrappedFailure([Failure.from_exception(ValueError())]),
-        *([builtins.ExceptionGroup("g", [ValueError(1)])] if sys.version_info >= (3, 11) else []),
+        ExceptionGroup("g", [ValueError(1)]),
     ],
     ids=lambda one: type(one).__name__,
 )

@@ -34,7 +34,7 @@ def test_values_without_json_form_round_trip() -> None:
     record = models.TaskDetail("t")
     value = {
         1: (2, {3}),
-        "when": dt.datetime(2020, 1, 2, tzinfo=dt.timezone.utc),
+        "when": dt.datetime(2020, 1, 2, tzinfo=dt.UTC),
         "exact": Decimal("1.10"),
         "nan": math.inf,
         "raw": b"\x00\xff",

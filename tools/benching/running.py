@@ -176,7 +176,7 @@ def facts(request: Request) -> dict[str, Any]:
     from wbengine import version
 
     return {
-        "when": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "wbengine": version.version_string(),
         "python": platform.python_version(),
         "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",

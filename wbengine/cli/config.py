@@ -7,13 +7,11 @@ of the user, defaults.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import pwd
 import shlex
 import stat
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -261,20 +259,17 @@ def _load(path: Path, table: tuple[str, ...]) -> File | None:
         raise errors.Failed(words, errors.BAD_CONFIG) from error
     if table and ".".join(table) not in text and table[-1] not in text:
         return None
-    toml = _toml()
+    import tomllib
+
     try:
-        content = toml.loads(text)
-    except toml.TOMLDecodeError as error:
+        content: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise errors.Failed(f"{path} must contain TOML: {error}", errors.BAD_CONFIG) from error
     for key in table:
         content = content.get(key)
         if not isinstance(content, dict):
             return None
     return File(path, content)
-
-
-def _toml() -> Any:
-    return importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 def _check(file: File, commands: Collection[str]) -> None:

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -123,13 +123,13 @@ def _timestamp(text: str) -> float:
     if (ago := duration(text)) is not None:
         return time.time() - ago
     try:
-        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ValueError(
             "must be a time such as 2026-11-21T08:00 (UTC) or a duration such as 2h (before now),"
             f" got {text!r}"
         ) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _address(text: str) -> Any:

@@ -467,7 +467,7 @@ class _Child:
 def _safe_path() -> Iterator[None]:
     """Prevent a new Python process from importing standard modules from the current folder.
 
-    Children use the path of this process. Python 3.10 does not support this.
+    Children use the path of this process.
     """
     if "PYTHONSAFEPATH" in os.environ:
         yield

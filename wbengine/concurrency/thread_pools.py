@@ -14,16 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 
 from wbengine import exceptions
 from wbengine.concurrency import conditions, interrupts, threads, timers
 from wbengine.concurrency.call import Call, Cancellation, Done, end_fork
 from wbengine.concurrency.time_limits import UNLIMITED, TimeLimit
 from wbengine.types import failure as ft
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ExternalPool", "Pool", "PoolCall", "SoloPool", "ThreadPool"]
 

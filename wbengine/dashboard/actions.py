@@ -232,7 +232,7 @@ async def _form(request: Request) -> dict[str, str]:
         raise HTTPException(415, "The content type must be application/x-www-form-urlencoded.")
     try:
         body = await asyncio.wait_for(_body(request), FORM_SECONDS)
-    except asyncio.TimeoutError as error:
+    except TimeoutError as error:
         raise HTTPException(408, "The form was not received in time.") from error
     try:
         return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=20))

@@ -13,7 +13,7 @@ import json
 import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from wbengine import _json_text, _names, _options, exceptions, formats, states
@@ -645,4 +645,4 @@ def _is_key(uuid: object) -> bool:
 
 
 def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)
+    return datetime.fromtimestamp(seconds, UTC)

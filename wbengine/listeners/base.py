@@ -5,14 +5,11 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 
 from wbengine import _names, states
 from wbengine.types import failure as ft
 from wbengine.types import notifier as nt
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["DEFAULT_LISTEN_FOR", "FINISH_STATES", "DumpingListener", "Listener"]
 

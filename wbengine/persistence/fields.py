@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from wbengine import _json_text, exceptions
@@ -135,13 +135,13 @@ class _Moment(Kind):
 
 
 def aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def naive(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         return moment
-    return moment.astimezone(timezone.utc).replace(tzinfo=None)
+    return moment.astimezone(UTC).replace(tzinfo=None)
 
 
 def _invalid(data: Any, name: str) -> ValueError:

@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from wbengine import _names, exceptions, logged_lines, states
@@ -965,7 +965,7 @@ class LogBook(_Named):
 
 
 def _now() -> datetime:
-    return fields.naive(datetime.now(timezone.utc))
+    return fields.naive(datetime.now(UTC))
 
 
 def _with_times(

@@ -12,7 +12,7 @@ import re
 import secrets
 import socket
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Final
 
 from wbengine import _clock
@@ -126,7 +126,7 @@ def describe(text: str) -> str:
     owner = Owner.parse(text)
     if owner is None:
         return text
-    since = datetime.fromtimestamp(owner.since, timezone.utc)
+    since = datetime.fromtimestamp(owner.since, UTC)
     note = " (this process)" if owner.process == _current_process().name else ""
     return f"process {owner.pid}{note} on host {owner.host} (since {since:%Y-%m-%d %H:%M:%S} UTC)"
 

@@ -11,7 +11,7 @@ import uuid
 import zoneinfo
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final, NamedTuple
 
 from wbengine import _names, _options
@@ -209,7 +209,7 @@ class Schedule:
 
         try:  # UTC needs no time zone data, which may be missing in a small image.
             utc = self.time_zone == "UTC"
-            zone = timezone.utc if utc else zoneinfo.ZoneInfo(self.time_zone)
+            zone = UTC if utc else zoneinfo.ZoneInfo(self.time_zone)
         except (ValueError, zoneinfo.ZoneInfoNotFoundError, OSError) as error:
             near = _names.hint(self.time_zone, zoneinfo.available_timezones())
             raise ValueError(
@@ -308,7 +308,7 @@ class Schedule:
 
 def iso(tick: int) -> str:
     """Return a tick as ISO 8601 text in UTC."""
-    return datetime.fromtimestamp(tick, timezone.utc).isoformat().replace("+00:00", "Z")
+    return datetime.fromtimestamp(tick, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _offset(moment: int, zone: tzinfo) -> int:

@@ -301,8 +301,8 @@ class Folder:
             # means that the last changes are not checkpointed.
             is_checkpointed = not Path(f"{self._path}-wal").exists()
             connection = sqlite3.connect(
-                f"file:{quote(self._path)}?mode=rw", _SQLITE_TIMEOUT_SECONDS, isolation_level=None,
-                uri=True, check_same_thread=False, cached_statements=256,
+                f"file:{quote(self._path)}?mode=rw", timeout=_SQLITE_TIMEOUT_SECONDS,
+                isolation_level=None, uri=True, check_same_thread=False, cached_statements=256,
             )  # fmt: skip
             try:
                 connection.execute("PRAGMA synchronous = NORMAL")
@@ -333,9 +333,9 @@ class Folder:
                     self.root,
                 )
             connection.execute(
-                "UPDATE about SET boot = ?, is_whole = ?, booted = ?, queues_swept = ?3,"
-                " rows_swept = ?3",
-                (_boot(), is_checkpointed, now()),
+                "UPDATE about SET boot = ?, is_whole = ?, booted = ?, queues_swept = ?,"
+                " rows_swept = ?",
+                (_boot(), is_checkpointed, *[now()] * 3),
             )
 
     def _create(self) -> None:
@@ -348,8 +348,8 @@ class Folder:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
             connection.execute(
-                "INSERT INTO about VALUES (?, ?, ?, 1, ?4, ?4, ?4, 0)",
-                (formats.FOLDER.written, self._digest, _boot(), now()),
+                "INSERT INTO about VALUES (?, ?, ?, 1, ?, ?, ?, 0)",
+                (formats.FOLDER.written, self._digest, _boot(), *[now()] * 3),
             )
         os.rename(new, self._path)
 

@@ -380,9 +380,9 @@ class FileBroker(Broker):
         """Requeue the messages of a take whose result was lost."""
         try:
             self._in.write(
-                "UPDATE request SET state = 0, holder = NULL WHERE state = 1 AND taken = ?1"
-                " AND id IN (SELECT id FROM message WHERE taken = ?1)",
-                (take_number,),
+                "UPDATE request SET state = 0, holder = NULL WHERE state = 1 AND taken = ?"
+                " AND id IN (SELECT id FROM message WHERE taken = ?)",
+                (take_number, take_number),
             )
             self._in.write(f"UPDATE message SET taken = {FREE} WHERE taken = ?", (take_number,))
         except exceptions.TransportFailure as error:
@@ -487,12 +487,13 @@ class FileBroker(Broker):
 
     def _sweep_stale(self) -> None:
         now = _folder.now()
+        oldest = now - STALE_AFTER_SECONDS
         statement = "UPDATE about SET queues_swept = ? WHERE queues_swept <= ?"
         if self._in.write(statement, (now, now - _STALE_SWEEP_SECONDS)):
             for (queue,) in self._in.read(
-                "SELECT name FROM queue WHERE used <= ?1 AND NOT EXISTS"
-                " (SELECT 1 FROM message WHERE queue = name AND at > ?1)",
-                (now - STALE_AFTER_SECONDS,),
+                "SELECT name FROM queue WHERE used <= ? AND NOT EXISTS"
+                " (SELECT 1 FROM message WHERE queue = name AND at > ?)",
+                (oldest, oldest),
             ):
                 LOG.info("queue %s was unused for 7 days: deleted", queue)
                 self.delete_queue(queue)

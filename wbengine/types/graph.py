@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import networkx as nx
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     _Graph = nx.Graph[Any]
     _DiGraph = nx.DiGraph[Any]
 else:

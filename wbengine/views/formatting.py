@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from wbengine.persistence import owners
@@ -42,7 +42,7 @@ def iso(moment: float | None) -> str | None:
 
 @functools.lru_cache(1024)
 def _second(moment: int) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat().removesuffix("+00:00")
+    return datetime.fromtimestamp(moment, UTC).isoformat().removesuffix("+00:00")
 
 
 def as_dict(view: Any, *also: str, without: Collection[str] = ()) -> dict[str, Any]:
@@ -72,9 +72,9 @@ def clock(moment: float, now: float | None = None) -> str:
     ('01:00:00', '1970-01-01 00:00:00')
     """
     try:
-        when = datetime.fromtimestamp(moment, timezone.utc)
+        when = datetime.fromtimestamp(moment, UTC)
         is_same_day = (
-            now is not None and datetime.fromtimestamp(now, timezone.utc).date() == when.date()
+            now is not None and datetime.fromtimestamp(now, UTC).date() == when.date()
         )
     except (ValueError, OverflowError, OSError):
         return "?"

@@ -13,7 +13,7 @@ from tests.contract.flows.case import flow
 from wbengine import retry
 from wbengine.patterns import linear_flow
 
-UTC = dt.timezone.utc
+UTC = dt.UTC
 
 PLAIN: dict[str, Any] = {
     "none": None,

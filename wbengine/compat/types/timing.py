@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Self
 
 from wbengine import _clock
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 EventFactory = Callable[[], threading.Event]
 

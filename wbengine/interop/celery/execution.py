@@ -311,7 +311,7 @@ def _return_outcome(task: celery.Task, outcome: run_claims.Outcome, hard: float 
         case "reject":
             raise theirs.Reject(outcome["text"], requeue=outcome["requeue"])
         case "retry":
-            eta = dt.datetime.fromtimestamp(outcome["eta"], dt.timezone.utc)
+            eta = dt.datetime.fromtimestamp(outcome["eta"], dt.UTC)
             cause = outcome["failure"] and _exception_of(outcome["failure"], None)
             raise task.retry(
                 outcome["args"], outcome["kwargs"], cause, eta=eta, max_retries=outcome["most"]

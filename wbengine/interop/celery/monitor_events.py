@@ -178,6 +178,6 @@ def _iso(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     try:
-        return dt.datetime.fromtimestamp(seconds, dt.timezone.utc).isoformat()
+        return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat()
     except (OverflowError, ValueError, OSError):
         return None

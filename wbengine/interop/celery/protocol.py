@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -230,19 +229,12 @@ def schema(table: Sequence[Field]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required}
 
 
-#: A fraction of a second. Python stores six digits, and Python 3.10 reads only three or six.
-_FRACTION: Final = re.compile(r"[.,](\d{1,6})\d*")
-
-
 def _time(text: str) -> dt.datetime | None:
     """Parse an ISO 8601 time, whose zone is optional; None for an empty string.
 
     :raises ValueError: if the string is not a time.
     """
-    if not text:
-        return None
-    text = _FRACTION.sub(lambda match: f".{match[1].ljust(6, '0')}", text)
-    return dt.datetime.fromisoformat(re.sub("[Zz]$", "+00:00", text))
+    return dt.datetime.fromisoformat(text.upper()) if text else None
 
 
 def _limit(pair: Sequence[float | None]) -> time_limits.TimeLimit:
@@ -367,7 +359,7 @@ _TRANSPORT: Final = (
 _NAMES: Final = frozenset(one.name for one in HEADERS)
 
 
-def decode(wire: Wire, accepted: Accepted, *, local: dt.tzinfo = dt.timezone.utc) -> TaskMessage:
+def decode(wire: Wire, accepted: Accepted, *, local: dt.tzinfo = dt.UTC) -> TaskMessage:
     """Read a task message of either version. Version 2 has a header `task`.
 
     :param local: the zone of version 1 times that are not in UTC.
@@ -388,7 +380,7 @@ def decode(wire: Wire, accepted: Accepted, *, local: dt.tzinfo = dt.timezone.utc
     in_utc = not isinstance(body, Mapping) or read((UTC,), body).get("utc", True)
     for name in ("eta", "expires"):
         if name in fields:
-            fields[name] = _in_utc(name, fields[name], dt.timezone.utc if in_utc else local)
+            fields[name] = _in_utc(name, fields[name], dt.UTC if in_utc else local)
     extra = {
         name: value
         for name, value in wire.headers.items()
@@ -400,7 +392,7 @@ def decode(wire: Wire, accepted: Accepted, *, local: dt.tzinfo = dt.timezone.utc
 
 def _in_utc(name: str, time: dt.datetime, zone: dt.tzinfo) -> dt.datetime:
     try:
-        return (time.replace(tzinfo=time.tzinfo or zone)).astimezone(dt.timezone.utc)
+        return (time.replace(tzinfo=time.tzinfo or zone)).astimezone(dt.UTC)
     except (OverflowError, ValueError):
         raise Malformed(
             f"{name} must be a time that exists in UTC, got {time}", field=name
@@ -547,7 +539,7 @@ def decode_result(wire: Wire, accepted: Accepted) -> Result:
         raise Malformed(f"a result must be a mapping, got {shown(body)}", field="body")
     fields = read(RESULT, body)
     if "date_done" in fields:
-        fields["date_done"] = _in_utc("date_done", fields["date_done"], dt.timezone.utc)
+        fields["date_done"] = _in_utc("date_done", fields["date_done"], dt.UTC)
     extra = {key: body[key] for key in body if isinstance(key, str) and key not in _RESULT_NAMES}
     return Result(**fields, extra=extra)
 

@@ -212,7 +212,7 @@ class CeleryTask(Task):
     def _encode_message(
         self, id: str, args: Sequence[Any], kwargs: Any, reply_to: str | None
     ) -> Any:
-        now, request = dt.datetime.now(dt.timezone.utc), self.request
+        now, request = dt.datetime.now(dt.UTC), self.request
         flow = None if request is None else request.flow_uuid or None
         message = dataclasses.replace(
             self._message, id=id, args=tuple(args), kwargs=dict(kwargs), reply_to=reply_to,
@@ -252,7 +252,7 @@ class CeleryTask(Task):
         posts.send(message)
         try:
             value = await asyncio.wait_for(result, self._timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             broker_state = posts.describe_state(message)
             posts.drop(message, True, self._signal)
             text = f"Celery task {id} ({self.name}) did not end within {self._timeout:g} s"

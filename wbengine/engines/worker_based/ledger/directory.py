@@ -31,10 +31,6 @@ LOG = logging.getLogger(__name__)
 _STATES: Final[tuple[base.State, ...]] = (base.ROW_OPEN, base.ROW_CLAIMED, base.ROW_DONE)
 _MAX_ROWS_PER_STATEMENT: Final = 200
 
-_SILENT_CONDITION: Final = (
-    "(holder IS NULL OR holder NOT IN (SELECT holder FROM beat WHERE at > ?1))"
-)
-
 
 class DirectoryLedger(base.Ledger):
     """A ledger in the file of a folder, which is created (mode 0700) if necessary."""
@@ -85,9 +81,9 @@ class DirectoryLedger(base.Ledger):
 
     def _try_reopen(self, id: str, epoch: int) -> bool:
         return self._write(
-            "UPDATE request SET epoch = ?1, state = 0, holder = NULL, changed = ?2"
-            " WHERE id = ?3 AND epoch < ?1 AND state <> 2",
-            epoch, _folder.now(), id,
+            "UPDATE request SET epoch = ?, state = 0, holder = NULL, changed = ?"
+            " WHERE id = ? AND epoch < ? AND state <> 2",
+            epoch, _folder.now(), id, epoch,
         ) > 0  # fmt: skip
 
     def _revoke(
@@ -185,14 +181,18 @@ class DirectoryLedger(base.Ledger):
 
     def sweep(self, older_than: float, only_done: bool = False) -> int:
         cutoff = _folder.now() - older_than
-        condition = "state = 2" if only_done else _SILENT_CONDITION
-        count = self._write(f"DELETE FROM request WHERE changed <= ?1 AND {condition}", cutoff)
-        if not only_done:
-            self._write(
-                "DELETE FROM beat WHERE at <= ? AND holder NOT IN"
-                " (SELECT holder FROM request WHERE holder IS NOT NULL)",
-                _folder.now() - min(older_than, base.SWEEP_PERIOD_SECONDS),
-            )
+        if only_done:
+            return self._write("DELETE FROM request WHERE changed <= ? AND state = 2", cutoff)
+        count = self._write(
+            "DELETE FROM request WHERE changed <= ?"
+            " AND (holder IS NULL OR holder NOT IN (SELECT holder FROM beat WHERE at > ?))",
+            cutoff, cutoff,
+        )  # fmt: skip
+        self._write(
+            "DELETE FROM beat WHERE at <= ? AND holder NOT IN"
+            " (SELECT holder FROM request WHERE holder IS NOT NULL)",
+            _folder.now() - min(older_than, base.SWEEP_PERIOD_SECONDS),
+        )
         return count
 
     def _is_sweep_due(self) -> bool:
