@@ -90,9 +90,13 @@ def stored(body: Any, **headers: Any) -> env.Envelope:
     return env.Envelope(pr.RESPONSE, body, headers={hd.WBE_VERSION: hd.VERSION, **names})
 
 
+#: Number of nested lists that no supported version of Python decodes.
+DEEP = 200_000
+
+
 def deep() -> env.Envelope:
     reply = stored({})
-    reply._encoded = b'{"state": "SUCCESS", "data": {"result": %b}}' % (b"[" * 5000 + b"]" * 5000)
+    reply._encoded = b'{"state": "SUCCESS", "data": {"result": %b}}' % (b"[" * DEEP + b"]" * DEEP)
     return reply
 
 
