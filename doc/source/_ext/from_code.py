@@ -13,6 +13,8 @@
                                 a table of the fields of a dataclass, except those that begin so
    .. methods:: MODULE:CLASS    a table of the public methods of a class
    .. scripts:: FOLDER          a table of the Lua scripts in a folder of the package
+   .. formats:: MODULE:NAME     a table of a tuple of `wbengine.formats.Format`
+   .. public_names:: KIND       the entries of a kind in the list of the public interface
 """
 
 from __future__ import annotations
@@ -165,6 +167,27 @@ def scripts(arguments: Sequence[str]) -> list[str]:
     return table(("script", "guarantee"), (22, 78), rows)
 
 
+def formats(arguments: Sequence[str]) -> list[str]:
+    module = importlib.import_module(arguments[0].partition(":")[0])
+    analyzer = ModuleAnalyzer.for_module(module.__name__)
+    analyzer.analyze()
+    names = {id(value): name for name, value in vars(module).items()}
+    rows = []
+    for each in named(arguments[0]):
+        content = " ".join(analyzer.attr_docs["", names[id(each)]]).strip()
+        rows.append((each.name, content, str(each.written), ", ".join(map(str, each.read))))
+    return table(("Format", "Content", "Version written", "Versions read"), (14, 54, 16, 16), rows)
+
+
+PUBLIC_NAMES = Path(wbengine.__file__).parents[1] / "tests" / "architecture" / "public_api.txt"
+
+
+def public_names(arguments: Sequence[str]) -> list[str]:
+    lines = PUBLIC_NAMES.read_text(encoding="utf-8").splitlines()
+    entries = [line.partition(" ") for line in lines]
+    return [f"- ``{name}``" for kind, _, name in entries if kind == arguments[0]]
+
+
 def directive(write: Callable[[Sequence[str]], list[str]]) -> type[SphinxDirective]:
     class Written(SphinxDirective):
         required_arguments = 1
@@ -182,7 +205,7 @@ def directive(write: Callable[[Sequence[str]], list[str]]) -> type[SphinxDirecti
 def setup(app: Sphinx) -> dict[str, Any]:
     for write in (
         *(schema, constants, tables, metrics, settings, options),
-        *(transport_options, methods, scripts),
+        *(transport_options, methods, scripts, formats, public_names),
     ):
         app.add_directive(write.__name__, directive(write))
     return {"parallel_read_safe": True}
