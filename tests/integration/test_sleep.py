@@ -122,7 +122,54 @@ def test_views_show_the_sleep_with_its_end(store: base.Backend) -> None:
     assert [wait.signal for wait in view.waits_for] == [""]
 
 
-@pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan")])
+def resume_changed(store: base.Backend, waiting_task: task.Task, changed: task.Task) -> Any:
+    """Park a flow at 1000 s, and resume it at 1100 s with another definition of its task."""
+    clock = _clock.ManualClock(1000.0)
+    engine = load_at(clock, linear_flow.Flow("f").add(waiting_task), backend=store)
+    engine.park_after = 1
+    engine.run()
+    assert engine.parked is not None
+    clock.advance(100)
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(engine.storage.flow_uuid)
+    flow = linear_flow.Flow("f").add(changed)
+    later = engines.load(flow, flow_detail=detail, backend=store)
+    set_clock(later, clock)
+    later.park_after = 1
+    later.run()
+    return later
+
+
+@pytest.mark.parametrize("timeout", [None, 500])
+@pytest.mark.parametrize(
+    "before", [task.Sleep(50, name="nap"), task.WaitFor("go", timeout=50, name="nap")]
+)
+def test_resumed_wait_uses_the_time_limit_of_the_new_definition(
+    before: task.Task, timeout: float | None, store: base.Backend
+) -> None:
+    later = resume_changed(store, before, task.WaitFor("go", timeout=timeout, name="nap"))
+    assert later.parked.seconds == (None if timeout is None else 400)
+    (wait,) = later.storage.flow_detail.waits_for
+    assert wait == ("nap", "go", 1000.0, None if timeout is None else 1500.0)
+
+
+@pytest.mark.parametrize(
+    "before", [task.Sleep(500, name="nap"), task.WaitFor("go", name="nap")]
+)
+def test_resumed_wait_ends_if_the_new_sleep_is_over(before: task.Task, store: base.Backend) -> None:
+    later = resume_changed(store, before, task.Sleep(60, name="nap"))
+    assert later.storage.get_flow_state() == states.SUCCESS
+
+
+def test_task_that_replaces_a_sleep_does_not_wait(store: base.Backend) -> None:
+    later = resume_changed(store, task.Sleep(500, name="nap"), Step("nap"))
+    assert later.storage.get_flow_state() == states.SUCCESS
+    assert waiting.wait_of(later.storage.record("nap")) is None
+
+
+@pytest.mark.parametrize(
+    "seconds", [-1, float("inf"), float("nan"), pytest.param(10**400, id="10^400")]
+)
 def test_sleep_of_invalid_duration_is_rejected(seconds: float) -> None:
     with pytest.raises(ValueError, match="seconds must be 0 or more seconds"):
         task.Sleep(seconds)
@@ -132,6 +179,11 @@ def test_sleep_of_invalid_duration_is_rejected(seconds: float) -> None:
 def test_sleep_of_other_types_is_rejected(seconds: Any) -> None:
     with pytest.raises(TypeError, match="seconds must be a number of seconds"):
         task.Sleep(seconds)
+
+
+def test_time_limit_over_the_range_of_floats_is_rejected() -> None:
+    with pytest.raises(ValueError, match="timeout must be 0 or more seconds"):
+        task.WaitFor("go", timeout=10**400)
 
 
 def test_map_of_sleeps_is_rejected() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import Any
 
 from wbengine import atom, exceptions, signals
@@ -115,6 +115,6 @@ class Sleep(WaitingTask):
 def _seconds(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number of seconds, got {value!r:.80}")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be 0 or more seconds, got {value!r}")
+    if not 0 <= value <= sys.float_info.max:
+        raise ValueError(f"{name} must be 0 or more seconds, got {value!r:.80}")
     return value

@@ -189,7 +189,9 @@ class AtomLifecycle:
             and record.attempt
             and record.meta_value(awaited_signals.WAITS_FOR) is not None
         ):
-            pass  # the task continues to wait for its signal: nothing was started
+            # Nothing was started. The task continues to wait, unless its new definition does not.
+            if node not in self._waiting:
+                self.end_wait(node)
         else:
             if record.state == states.RUNNING and action == calls.EXECUTE:
                 self._interrupted.add(node)

@@ -31,10 +31,11 @@ MAX_STORED_WAITS: Final = 20
 
 
 def begin_wait(record: models.AtomDetail, waiting: WaitingTask, now: float) -> None:
-    """Store the start of a wait, unless the task waited in an earlier run already."""
-    if record.meta_value(WAITS_FOR) is None:
-        end = None if waiting.timeout is None else now + waiting.timeout
-        record.meta[WAITS_FOR] = {"signal": waiting.signal, "since": now, "until": end}
+    """Store the start and the end of a wait. If it started in an earlier run, its start stays."""
+    wait = record.meta_value(WAITS_FOR)
+    since = now if wait is None else wait["since"]
+    end = None if waiting.timeout is None else since + waiting.timeout
+    record.meta[WAITS_FOR] = {"signal": waiting.signal, "since": since, "until": end}
 
 
 def _end_of_wait(record: models.AtomDetail) -> float:
