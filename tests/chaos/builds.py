@@ -1,7 +1,7 @@
 """Builds of the package: copies of `wbengine` with text substitutions.
 
-They model the next two releases after a change of formats. The *first* reads format 2 and writes
-format 1, the *second* writes format 2. In format 2, the epoch of a message is in another header,
+They model the next two releases after a change of formats. The *first* reads formats 1 and
+2 and writes 1, the *second* writes 2. In format 2, the epoch of a message is in another header,
 the bodies of REQUEST and RESPONSE and the head of a message have other members, and the messages
 of a consumer in Redis have another key. The tables of folders and ledgers change only their number.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support import servers
 
-#: A file, its text and the text of the build, in the order in which they are replaced.
+#: Substitutions in order: file, old text, new text.
 Changes = tuple[tuple[str, str, str], ...]
 
 _ENCODING = "transports/_encoding.py"
@@ -166,7 +166,10 @@ SECOND: Changes = FIRST + WRITE_MESSAGES + WRITE_STORES
 
 
 def create(folder: Path, changes: Iterable[tuple[str, str, str]]) -> Path:
-    """Create a build in a new folder, which contains the package."""
+    """Create a build in a new folder, which contains the package, and return the folder.
+
+    :raises AssertionError: if a file does not contain an old text exactly once.
+    """
     package = folder / "wbengine"
     shutil.copytree(
         servers.REPOSITORY / "wbengine", package, ignore=shutil.ignore_patterns("__pycache__")

@@ -20,7 +20,7 @@ from tests.crashing import children
 from tests.support import servers
 
 #: Signals that end a process in order.
-ASKED = (signal.SIGTERM,)
+STOP_SIGNALS = (signal.SIGTERM,)
 
 
 def start(
@@ -28,27 +28,28 @@ def start(
 ) -> int:
     """Call a function in a child process and return its pid.
 
-    The `ASKED` signals are blocked there until the function handles them.
+    The `STOP_SIGNALS` are blocked there until the function calls `handle_stop`.
 
     :param build: the folder of the build that the process imports; None: the process is a fork.
+        Then the function and its arguments must be picklable; they are stored beside `log`.
     """
     work: Callable[[], None] = functools.partial(function, *arguments)
     if build is not None:
         call = log.with_suffix(".call")
         call.write_bytes(pickle.dumps(work))
         work = functools.partial(_replace_process, build, call)
-    signal.pthread_sigmask(signal.SIG_BLOCK, ASKED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         return children.fork(work, log, patience=36_000)
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def handle_stop(stop: Callable[[int, object], None]) -> None:
-    """Call `stop` at the `ASKED` signals from now on."""
-    for number in ASKED:
+    """Call `stop` at the `STOP_SIGNALS` signals from now on."""
+    for number in STOP_SIGNALS:
         signal.signal(number, stop)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def _replace_process(build: Path, call: Path) -> None:

@@ -76,7 +76,7 @@ def chosen(options: Any, folder: Path) -> tuple[stage.Plan, stage.Act]:
     if plan.control:
         plan.kinds = ("plain",)
     if options.upgrade:
-        act = upgrades.chosen(
+        act = upgrades.plan_upgrade(
             plan,
             folder,
             options.kills,

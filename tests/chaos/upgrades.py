@@ -4,12 +4,13 @@
 build, then by the first one again. Both read what the other writes: no flow may be lost.
 
 `--upgrade --skip-release`: workers of the present package, which reads only format 1, and engines
-of a build that writes format 2. The first requests wait until two of the workers are replaced by
-that build. Only these workers run tasks, and the run ends without problems.
+of a build that writes format 2. Half of the workers are replaced by that build, one after another.
+Requests wait for the first of them. Only these workers run tasks, and the run ends without
+problems.
 
-`--upgrade --without-checks`: the control run. It is the same without the checks of formats. Workers
-of the present package take requests that they cannot read, and drop them: the run ends with lost
-flows, and with exit code 1.
+`--upgrade --without-checks`: the control run, with the builds of `--skip-release` but without their
+checks of formats. Workers of the present package take requests that they cannot read, and drop
+them: the run ends with lost flows, and with exit code 1.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from tests.chaos import audit, builds
 from tests.chaos.stage import Plan, Stage
 
-#: Maximum number of seconds before a kill, if no task ends.
+#: Maximum number of seconds before a kill, also if few tasks end.
 MAX_WAIT_SECONDS = 20.0
 #: Seconds before the first replacement.
 START_SECONDS = 10.0
@@ -52,8 +53,8 @@ class Upgrade:
                 self._kill(stage)
 
     def _kill(self, stage: Stage) -> None:
-        pause = 2 * stage.chance.random() * self.tasks / self.kills
-        goal, due = stage.counts[audit.ENDED] + pause, time.monotonic() + MAX_WAIT_SECONDS
+        tasks = 2 * stage.chance.random() * self.tasks / self.kills
+        goal, due = stage.counts[audit.ENDED] + tasks, time.monotonic() + MAX_WAIT_SECONDS
         while stage.counts[audit.ENDED] < goal and time.monotonic() < due:
             stage.tick()
         kind = stage.chance.choice(("worker", "worker", "engine"))
@@ -70,10 +71,10 @@ class Upgrade:
         stage.say()
 
 
-def chosen(
+def plan_upgrade(
     plan: Plan, folder: Path, kills: int, tasks: int, *, skip: bool, checks: bool
 ) -> Upgrade:
-    """Create the builds and set those of the plan. Return the mode of fault injection."""
+    """Create the builds, set `plan.builds`, and return the faults of the run."""
     if skip or not checks:
         removed = () if checks else builds.WITHOUT_CHECKS
         present = builds.create(folder / "present", removed)

@@ -46,7 +46,7 @@ def run(settings: WorkerSettings, number: int) -> None:
     if settings.control:
         from tests.chaos import control
 
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, program.ASKED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, program.STOP_SIGNALS)
         control.work(settings.options, settings.slots)
         return
     if settings.clocks is not None:
