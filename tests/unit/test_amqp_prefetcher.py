@@ -63,7 +63,7 @@ def test_message_that_arrives_during_a_pause_leaves_the_later_consumer() -> None
     assert work.channel.queues == {"0": "first", "1": "second"}
 
 
-def test_consumer_of_an_admitted_message_is_cancelled_until_queues_are_polled() -> None:
+def test_consumer_of_admitted_message_is_cancelled_until_the_next_poll() -> None:
     work = Consuming()
     message: Any = Message("1")
     work._deliver(message)
