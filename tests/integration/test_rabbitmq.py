@@ -74,6 +74,15 @@ def test_messages_are_confirmed_in_order_and_no_queue_remains(rabbitmq_url: Any)
     assert rabbitmq_url.left() == []
 
 
+def test_headers_larger_than_a_frame_do_not_block_other_messages(rabbitmq_url: str) -> None:
+    errors: list[BaseException] = []
+    with Client(rabbitmq_url, "a").running() as a:
+        a.send(1, "a", headers={"wbe-ids": ["x" * 100] * 2000}, failed=errors.append)
+        a.send(2, "a")
+        until(lambda: a.received == [2])
+        assert "the headers of a message must have at most 131064 bytes" in str(errors)
+
+
 def test_message_without_a_queue_is_reported_as_unroutable(rabbitmq_url: str) -> None:
     reports: list[str] = []
     with Client(rabbitmq_url, "a").running() as a:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from amqp import serialization
 
-from wbengine import _json_text
+from wbengine import _json_text, exceptions
 from wbengine.transports import _encoding
 
 METHOD: Final = 1
@@ -190,11 +190,19 @@ class Frames:
         """Encode a message.
 
         :param head: the result of `properties`.
+        :raises TooLarge: if the header is larger than a frame. The broker would close the
+            connection.
         :raises Exception: if the routing key cannot be encoded.
         """
+        head_size = len(head) + 12
+        if head_size > self._max_body_bytes:
+            raise exceptions.TooLarge(
+                f"the headers of a message must have at most {self._max_body_bytes} bytes, got"
+                f" {head_size}"
+            )
         route = self._routes.get((key, mandatory)) or self._route(key, mandatory)
         size, number = len(body), self._number
-        first = _HEADER.pack(HEADER, number, len(head) + 12, BASIC, 0, size)
+        first = _HEADER.pack(HEADER, number, head_size, BASIC, 0, size)
         if 0 < size <= self._max_body_bytes:
             begin = _BEGIN.pack(BODY, number, size)
             return b"%b%b%b\xce%b%b\xce" % (route, first, head, begin, body)
