@@ -3,7 +3,7 @@
 They model the next two releases after a change of formats. The *first* reads formats 1 and
 2 and writes 1, the *second* writes 2. In format 2, the epoch of a message is in another header,
 the bodies of REQUEST and RESPONSE and the head of a message have other members, and the messages
-of a consumer in Redis have another key. The tables of folders and ledgers change only their number.
+of a queue in Redis have another key. The tables of folders and ledgers change only their number.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def check_size('''
 
 _CONVERT_KEYS = '''\
   if call('HGET', meta_key, 'f') == '1' then
-    for _, consumer in ipairs(call('ZRANGE', consumers_key, 0, -1)) do
-      if call('EXISTS', held_key(consumer)) == 1 then
-        call('RENAME', held_key(consumer), prefix .. 't:' .. consumer)
+    for _, queue in ipairs(call('SMEMBERS', prefix .. 'qs')) do
+      if call('EXISTS', data_key(queue)) == 1 then
+        call('RENAME', data_key(queue), prefix .. 'data:' .. queue)
       end
     end
     call('HSET', meta_key, 'f', FORMAT)
@@ -127,8 +127,8 @@ READ_STORES: Changes = (
     ("formats.py", 'Format("ledger", 1, (1,))', 'Format("ledger", 1, (1, 2))'),
     (
         f"{_SCRIPTS}/server.lua",
-        "return prefix .. 'h:' .. consumer",
-        "return prefix .. (call('HGET', prefix .. 'm', 'f') == '2' and 't:' or 'h:') .. consumer",
+        "return prefix .. 'd:' .. queue",
+        "return prefix .. (call('HGET', prefix .. 'm', 'f') == '2' and 'data:' or 'd:') .. queue",
     ),
 )
 

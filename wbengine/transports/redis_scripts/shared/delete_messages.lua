@@ -10,7 +10,7 @@ local function delete_messages(queue, marked_numbers)
     numbers[i], body = string.match(number, '^(%d+)@?(%x*)')
     if body ~= '' then bodies[#bodies + 1] = prefix .. 'b:' .. body end
   end
-  call('HDEL', prefix .. 'd:' .. queue, unpack(numbers))
+  call('HDEL', data_key(queue), unpack(numbers))
   if #bodies > 0 then call('DEL', unpack(bodies)) end
 end
 local function purge(queue)

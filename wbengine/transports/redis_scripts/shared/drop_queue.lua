@@ -5,7 +5,7 @@
 
 local function drop_queue(queue)
   local waiting = purge(queue)
-  call('DEL', prefix .. 'd:' .. queue, prefix .. 'bell:' .. queue)
+  call('DEL', data_key(queue), prefix .. 'bell:' .. queue)
   call('SREM', prefix .. 'qs', queue)
   call('ZREM', prefix .. 'own', queue)
   for _, binding in ipairs(call('HKEYS', prefix .. 'b')) do

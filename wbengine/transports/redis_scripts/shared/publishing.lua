@@ -35,7 +35,7 @@ local function write_messages()
   local number = call('HINCRBY', meta_key, 'n', total) - total
   for queue, messages in pairs(messages_by_queue) do
     if messages then
-      local queue_key, data_key = prefix .. 'q:' .. queue, prefix .. 'd:' .. queue
+      local queue_key = prefix .. 'q:' .. queue
       local data, places = {}, {}
       for i, message in ipairs(messages) do
         number = number + 1
@@ -43,7 +43,7 @@ local function write_messages()
         places[2 * i - 1] = string.format('%.0f', message[1] + number)
         places[2 * i] = number .. message[3]
       end
-      call('HSET', data_key, unpack(data))
+      call('HSET', data_key(queue), unpack(data))
       call('ZADD', queue_key, unpack(places))
       -- A queue that was empty has new keys, which have no expiry.
       if wake(queue) or call('ZCARD', queue_key) == #messages then prolong_queue(queue) end

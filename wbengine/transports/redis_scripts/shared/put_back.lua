@@ -20,7 +20,7 @@ local function return_message(consumer, field, delivered, undelivered, refused)
   local queue, number, mark = string.match(field, '^(%S+) (%d[^r]*)(r?)$')
   delivered = delivered
     and not (undelivered[take_number] or undelivered[take_number .. ':' .. number .. mark])
-  local data = call('HGET', prefix .. 'd:' .. queue, string.match(number, '^%d+'))
+  local data = call('HGET', data_key(queue), string.match(number, '^%d+'))
   if refused or not data then delete_messages(queue, {number}) end
   if data then
     if not refused then

@@ -10,7 +10,7 @@ local meta_key, consumers_key = prefix .. 'm', prefix .. 'c'
 local function first_write() call('PEXPIRE', meta_key, UNUSED_KEY_MS) end
 local function prolong_queue(queue)
   call('PEXPIRE', prefix .. 'q:' .. queue, UNUSED_KEY_MS)
-  call('PEXPIRE', prefix .. 'd:' .. queue, UNUSED_KEY_MS)
+  call('PEXPIRE', data_key(queue), UNUSED_KEY_MS)
 end
 local function wake(queue)
   local wake_key = prefix .. 'bell:' .. queue

@@ -16,7 +16,7 @@ local function count_fitting(queue, limit, bytes)
   local count = 0
   for _, number in ipairs(call('ZRANGE', prefix .. 'q:' .. queue, 0, limit - 1)) do
     local key, body = string.match(number, '^(%d+)[@&]?(%x*)')
-    local size = call('HSTRLEN', prefix .. 'd:' .. queue, key)
+    local size = call('HSTRLEN', data_key(queue), key)
     if body ~= '' then size = size + call('STRLEN', prefix .. 'b:' .. body) end
     if bytes > 0 and bytes + size > MAX_BATCH_BYTES then return count, bytes, true end
     count, bytes = count + 1, bytes + size
@@ -40,14 +40,14 @@ local function take_messages(first, last, time)
     i = i + 2
     while i <= final do
       local queue = ARGV[i]
-      local queue_key, data_key = prefix .. 'q:' .. queue, prefix .. 'd:' .. queue
+      local queue_key = prefix .. 'q:' .. queue
       local limit, count = capacity, 0
       if limit > 0 and not full then count, bytes, full = count_fitting(queue, limit, bytes) end
       local popped = count > 0 and call('ZPOPMIN', queue_key, count) or {}
       if #popped > 0 then
         local numbers, held = {}, {}
         for k = 1, #popped, 2 do numbers[#numbers + 1] = string.match(popped[k], '^%d+') end
-        for k, data in ipairs(call('HMGET', data_key, unpack(numbers))) do
+        for k, data in ipairs(call('HMGET', data_key(queue), unpack(numbers))) do
           local number, place = popped[2 * k - 1], popped[2 * k]
           if data then
             held[#held + 1] = queue .. ' ' .. number
