@@ -35,7 +35,8 @@ def check(
     if refusing:
         yield bad("keys", f"workers receive messages but do not answer: {_shorten(refusing)}",
                   "if their logs report rejected messages, pass the keys of the workers to doctor"
-                  " (--keys, or $WBENGINE_KEYS)")  # fmt: skip
+                  " (--keys, or $WBENGINE_KEYS); if the logs report an unknown message format, the"
+                  " release of the workers is not next to this one")  # fmt: skip
     if not workers:
         if not refusing:
             yield _no_worker(place, fleet, least)
