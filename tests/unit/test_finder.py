@@ -109,6 +109,13 @@ def test_worker_with_other_formats_is_ignored_and_logged_once(
     assert world.finder.uses_extended_protocol("t.a")
 
 
+def test_log_line_about_other_formats_is_short(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.hear("w1", **{hd.WBE_FORMATS: [10**4000] * 100})
+    assert len(caplog.records[0].getMessage()) < 300
+
+
 def test_unchanged_announcement_is_notified_once(world: World) -> None:
     world.hear("w1", tasks=("a", "b"))
     world.hear("w1", tasks=("a", "b"))

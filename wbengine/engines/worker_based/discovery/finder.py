@@ -276,7 +276,7 @@ class ProxyWorkerFinder:
             self._refused.add(name)
         LOG.log(
             logging.WARNING if is_new else logging.DEBUG,
-            "worker %s (wbengine %.20s) gets no requests: it reads message formats %s, and this"
+            "worker %s (wbengine %.20s) gets no requests: it reads message formats %.80s, and this"
             " engine writes %d",
             *(name, heartbeat.software, [*heartbeat.formats], formats.MESSAGE.written),
         )
