@@ -23,7 +23,7 @@ from tests.support import brokers, servers, tcp_proxy
 from tests.support import worker_tasks as tasks
 from tests.support.later_layout import later_release
 from tests.support.workers import until, worker_in_thread
-from wbengine import keys
+from wbengine import formats, keys, transports
 from wbengine.diagnosis import examining, findings
 from wbengine.engines.worker_based import ledger as ledgers
 
@@ -154,6 +154,16 @@ def test_missing_rabbitmq_permission_is_reported(
         server.ask("DELETE", "users", "small")
     left = rabbitmq_url.left()
     assert left == [], left
+
+
+def test_round_trip_leaves_no_queue_of_any_format(
+    wbengine: Command, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "MESSAGE", formats.Format("message", 1, (1, 2)))
+    findings = wbengine("doctor", "--json").json["findings"]
+    assert "round trip" in {each["check"] for each in findings}
+    with contextlib.closing(transports.resolve(folder).open()) as broker:
+        assert broker.bindings() == []
 
 
 def test_missing_store_is_reported_and_not_created(

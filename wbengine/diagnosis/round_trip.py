@@ -93,4 +93,4 @@ def _delete_queues(place: Place, stopped_worker: worker.Worker) -> None:
     with contextlib.suppress(Exception):  # unused queues expire anyway
         connection = connecting.reach(place.target, conditions.Event(), within=2.0)
         with connection:
-            queue_counts.remove_unused(connection, stopped_worker.queues.values())
+            queue_counts.remove_unused(connection, stopped_worker.consumed_queues())

@@ -205,7 +205,7 @@ class Worker:
             return {name: name for name in self._topics}
         return {name: env.queue_name(self._exchange, name, self._offered) for name in self._topics}
 
-    def _consumed_queues(self) -> Sequence[str]:
+    def consumed_queues(self) -> Sequence[str]:
         """Return the queues of all topics for each format of requests that this release reads."""
         if self._interop:
             return self._topics
@@ -286,7 +286,7 @@ class Worker:
             keys=self._keys,
         )
         # 0: no limit. TaskFlow's engines also send NOTIFY to the request queue.
-        new_proxy.consume_shared(self._consumed_queues(), 0 if self._interop else self._slots)
+        new_proxy.consume_shared(self.consumed_queues(), 0 if self._interop else self._slots)
         return new_proxy
 
     # Lifecycle.
