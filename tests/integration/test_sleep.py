@@ -14,7 +14,8 @@ from tests.integration.engine_kinds import engine_options
 from tests.seams.scheduling import load_at, set_clock
 from wbengine import _clock, engines, exceptions, states, task
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.persistence import backends, base
+from wbengine.persistence import backends, base, listing, models
+from wbengine.runtime.gates import awaited_signals
 from wbengine.views import flow_status, waiting
 
 
@@ -165,6 +166,19 @@ def test_task_that_replaces_a_sleep_does_not_wait(store: base.Backend) -> None:
     later = resume_changed(store, task.Sleep(500, name="nap"), Step("nap"))
     assert later.storage.get_flow_state() == states.SUCCESS
     assert waiting.wait_of(later.storage.record("nap")) is None
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [7, [], {}, {"signal": "", "since": "x", "until": 1.0}, {"since": 1.0, "until": 2.0}],
+    ids=["number", "list", "empty", "text", "incomplete"],
+)
+def test_damaged_wait_is_not_shown_and_begins_again(damaged: Any) -> None:
+    record = models.TaskDetail("nap", "uuid")
+    record.meta[models.WAITS_FOR] = damaged
+    assert waiting.wait_of(record) is None
+    awaited_signals.begin_wait(record, task.Sleep(5), 100.0)
+    assert record.waits_for == listing.Wait("nap", "", 100.0, 105.0)
 
 
 @pytest.mark.parametrize(

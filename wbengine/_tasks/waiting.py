@@ -74,7 +74,7 @@ class WaitFor(WaitingTask):
         name: str | None = None,
     ) -> None:
         signals.check_name(signal)
-        seconds = None if timeout is None else _seconds("timeout", timeout)
+        seconds = None if timeout is None else _seconds("timeout", timeout, " or None")
         super().__init__(f"wait-for-{signal}" if name is None else name, signal, seconds, provides)
 
     def timeout_result(self) -> Any:
@@ -112,9 +112,9 @@ class Sleep(WaitingTask):
         return None
 
 
-def _seconds(name: str, value: Any) -> float:
+def _seconds(name: str, value: Any, or_none: str = "") -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number of seconds, got {value!r:.80}")
+        raise TypeError(f"{name} must be a number of seconds{or_none}, got {value!r:.80}")
     if not 0 <= value <= sys.float_info.max:
         raise ValueError(f"{name} must be 0 or more seconds, got {value!r:.80}")
     return value

@@ -72,17 +72,19 @@ def waits_of(value: object) -> tuple[Wait, ...]:
     """Return the valid waits in a field of `meta`."""
     if not isinstance(value, list):
         return ()
-    waits = (_wait_of(each) for each in value)
+    waits = (wait_of(each.get("task"), each) for each in value if isinstance(each, Mapping))
     return tuple(wait for wait in waits if wait is not None)
 
 
-def _wait_of(value: object) -> Wait | None:
-    if not isinstance(value, Mapping) or not set(Wait._fields) <= value.keys():
+def wait_of(task: object, value: object) -> Wait | None:
+    """Return the wait of a task in a field of `meta`, or None if there is none or it is damaged."""
+    if not isinstance(value, Mapping) or not {"signal", "since", "until"} <= value.keys():
         return None
-    task, signal, since, until = (value[name] for name in Wait._fields)
-    are_names = isinstance(task, str) and isinstance(signal, str)
+    signal, since, until = value["signal"], value["since"], value["until"]
+    if not isinstance(task, str) or not isinstance(signal, str):
+        return None
     is_known = isinstance(since, int | float) and isinstance(until, int | float | None)
-    return Wait(task, signal, since, until) if are_names and is_known else None
+    return Wait(task, signal, since, until) if is_known else None
 
 
 class FlowRow(NamedTuple):

@@ -376,6 +376,11 @@ class AtomDetail(_Named):
     kind: ClassVar[str] = "atom"
 
     @property
+    def waits_for(self) -> listing.Wait | None:
+        """The signal or time that a task waits for; None if there is none or it is damaged."""
+        return listing.wait_of(self.name, self.meta_value(WAITS_FOR))
+
+    @property
     def executions(self) -> int:
         return self.attempt - self.reversions
 

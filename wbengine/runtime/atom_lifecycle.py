@@ -17,7 +17,7 @@ from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine.concurrency import timers
-from wbengine.persistence import listing, models
+from wbengine.persistence import models
 from wbengine.running import LOCAL
 from wbengine.runtime import control
 from wbengine.runtime import plan as plan_module
@@ -366,9 +366,9 @@ class AtomLifecycle:
         """Store in the flow's record which tasks wait for signals."""
         waits = []
         for node in nodes:
-            record = self._record(node)
-            wait = record.meta_value(awaited_signals.WAITS_FOR)
-            waits.append(listing.Wait(record.name, wait["signal"], wait["since"], wait["until"]))
+            wait = self._record(node).waits_for
+            if wait is not None:
+                waits.append(wait)
         flow = self._storage.flow_detail
         if waits or flow.waits_for:
             with self._storage.writer.mutex, self._storage.batch():

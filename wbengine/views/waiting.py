@@ -194,11 +194,11 @@ def _pause_reason(node: outlines.OutlineNode, situation: Situation) -> Reason | 
 
 def wait_of(record: Any) -> Waiting | None:
     """Return the signal or time that a task waits for according to its record, or None."""
-    wait = None if record is None else record.meta_value(WAITS_FOR)
-    if not wait:
+    wait = None if record is None else record.waits_for
+    if wait is None:
         return None
-    kind, subject = (SIGNAL, wait["signal"]) if wait["signal"] else (SLEEP, record.name)
-    return Waiting(kind, subject, wait["since"], wait["until"])
+    kind, subject = (SIGNAL, wait.signal) if wait.signal else (SLEEP, record.name)
+    return Waiting(kind, subject, wait.since, wait.until)
 
 
 def start_of(record: Any, now: float) -> Waiting | None:

@@ -32,16 +32,15 @@ MAX_STORED_WAITS: Final = 20
 
 def begin_wait(record: models.AtomDetail, waiting: WaitingTask, now: float) -> None:
     """Store the start and the end of a wait. If it started in an earlier run, its start stays."""
-    wait = record.meta_value(WAITS_FOR)
-    since = now if wait is None else wait["since"]
+    wait = record.waits_for
+    since = now if wait is None else wait.since
     end = None if waiting.timeout is None else since + waiting.timeout
     record.meta[WAITS_FOR] = {"signal": waiting.signal, "since": since, "until": end}
 
 
 def _end_of_wait(record: models.AtomDetail) -> float:
-    wait = record.meta_value(WAITS_FOR)
-    end = None if wait is None else wait["until"]
-    return math.inf if end is None else float(end)
+    wait = record.waits_for
+    return math.inf if wait is None or wait.until is None else float(wait.until)
 
 
 class ReceivedSignals:
@@ -174,8 +173,10 @@ class SignalGate(base.Gate):
         else:
             return
         del self._calls[call]
-        wait = self._record(call.node).meta.pop(WAITS_FOR, None)
-        since = wait["since"] if wait else now
+        record = self._record(call.node)
+        wait = record.waits_for
+        since = now if wait is None else wait.since
+        record.meta.pop(WAITS_FOR, None)
         self._end(call, calls.Outcome(value, LOCAL, since, now))
 
     def withdraw(self, selects: base.Selection) -> base.Work:
