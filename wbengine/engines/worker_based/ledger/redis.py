@@ -110,11 +110,11 @@ class RedisLedger(base.Ledger):
         self._holders: set[str] = set()
         self._digest = f"redis-{uuid.uuid4().hex}"
         try:
-            self._read_server_info()  # This connects, and reads the format.
+            self.restore()
             problem = formats.REDIS.problem(self._shown, self._version)
             if problem is not None:
                 raise exceptions.LedgerFailure(problem)
-            self.restore()
+            self._read_server_info()
             self.sweep_when_due(result_ttl)
         except BaseException:
             self._pool.close()
