@@ -14,6 +14,7 @@ failures, exported flows and key files have their own versions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import wbengine
@@ -45,14 +46,19 @@ class Format(NamedTuple):
             f" {wbengine.__version__} reads {readable}{advice}"
         )
 
-    def check(self, thing: str, version: Any) -> None:
+    def check(
+        self,
+        thing: str,
+        version: Any,
+        error: Callable[[str], Exception] = exceptions.IncompatibleVersion,
+    ) -> None:
         """Check that this release can read a thing.
 
-        :raises IncompatibleVersion: if it cannot.
+        :raises error: if it cannot.
         """
         problem = self.problem(thing, version)
         if problem is not None:
-            raise exceptions.IncompatibleVersion(problem)
+            raise error(problem)
 
 
 #: Messages between engines and workers: headers, bodies, their layout in Redis, in folders and in

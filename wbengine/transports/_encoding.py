@@ -164,9 +164,7 @@ def decode(data: bytes, body: bytes = b"") -> tuple[dict[str, Any], bytes]:
         raise InvalidMessageError(
             f"its body must have {size!r:.20} bytes, as in its head, got {len(body)}"
         )
-    problem = formats.MESSAGE.problem("it", head.get("v"))
-    if problem is not None:
-        raise InvalidMessageError(problem)
+    formats.MESSAGE.check("it", head.get("v"), InvalidMessageError)
     properties, headers = head.get("properties"), head.get("headers")
     if not isinstance(properties, dict) or not isinstance(headers, dict):
         raise InvalidMessageError("its properties and headers must be objects")

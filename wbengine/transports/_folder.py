@@ -322,9 +322,7 @@ class Folder:
         ((format, self._digest, boot),) = connection.execute(
             "SELECT format, digest, boot FROM about"
         ).fetchall()
-        problem = formats.FOLDER.problem(f"folder {self.root}", format)
-        if problem is not None:
-            raise exceptions.TransportFailure(problem)
+        formats.FOLDER.check(f"folder {self.root}", format, exceptions.TransportFailure)
         if boot != _boot():
             if not is_checkpointed:
                 LOG.warning(

@@ -275,9 +275,8 @@ class RedisBroker(Broker):
 
     def _reach(self) -> None:
         routing, version = self._run(_redis_scripts.read_routes())
-        problem = version and formats.REDIS.problem(self.place.shown, version)
-        if problem:
-            raise exceptions.TransportFailure(problem)
+        if version is not None:
+            formats.REDIS.check(self.place.shown, version, exceptions.TransportFailure)
         self._routes = Routes.read(routing)
         for departure in tuple(_unsent_leaves.get(self.place, ())):
             self._run(departure)

@@ -110,9 +110,9 @@ class Outline:
         """
         try:
             content = json.loads(_unpacked(data))
-            problem = formats.OUTLINE.problem("The outline of a flow", content["version"])
-            if problem is not None:
-                raise exceptions.InvalidFormat(problem)
+            formats.OUTLINE.check(
+                "The outline of a flow", content["version"], exceptions.InvalidFormat
+            )
             return _checked(_outline_of(content))
         except (*_DECODING_ERRORS, zlib.error) as error:
             raise exceptions.InvalidFormat(f"invalid outline of a flow: {error}") from None

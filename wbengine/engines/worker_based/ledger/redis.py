@@ -111,9 +111,7 @@ class RedisLedger(base.Ledger):
         self._digest = f"redis-{uuid.uuid4().hex}"
         try:
             self.restore()
-            problem = formats.REDIS.problem(self._shown, self._version)
-            if problem is not None:
-                raise exceptions.LedgerFailure(problem)
+            formats.REDIS.check(self._shown, self._version, exceptions.LedgerFailure)
             self._read_server_info()
             self.sweep_when_due(result_ttl)
         except BaseException:

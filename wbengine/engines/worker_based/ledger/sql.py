@@ -374,9 +374,7 @@ class SQLLedger(base.Ledger):
             about = self._run("opening", self._about)
         if about is None:
             raise exceptions.LedgerFailure(f"ledger {self._shown}: its tables cannot be created")
-        problem = formats.LEDGER.problem(f"ledger {self._shown}", about.format)
-        if problem is not None:
-            raise exceptions.LedgerFailure(problem)
+        formats.LEDGER.check(f"ledger {self._shown}", about.format, exceptions.LedgerFailure)
         return str(about.digest)
 
     def _about(self, connection: sa.Connection) -> Any:
