@@ -164,7 +164,9 @@ def decode(data: bytes, body: bytes = b"") -> tuple[dict[str, Any], bytes]:
         raise InvalidMessageError(
             f"its body must have {size!r:.20} bytes, as in its head, got {len(body)}"
         )
-    formats.MESSAGE.check("it", head.get("v"), InvalidMessageError)
+    problem = formats.MESSAGE.problem("it", head.get("v"))
+    if problem is not None:
+        raise InvalidMessageError(problem)
     properties, headers = head.get("properties"), head.get("headers")
     if not isinstance(properties, dict) or not isinstance(headers, dict):
         raise InvalidMessageError("its properties and headers must be objects")
