@@ -23,9 +23,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = ("each", "batch", "end")
-#: Shapes of flows: `tasks` in parallel, `tasks` in sequence, or `tasks` flows with a chain of
-#: three.
-SHAPES = ("wide", "chain", "flows")
+#: Shapes: `tasks` in parallel, `tasks` in sequence, `tasks` flows with a chain of three tasks, or
+#: a workflow with `tasks` steps in sequence.
+SHAPES = ("wide", "chain", "flows", "workflow", "async-workflow")
 STEPS_OF_A_FLOW = 3
 DBOS = ("dbos>=3.4,<4", "psycopg[binary]>=3.1")
 #: Stores that need a server -> the function that starts it.
@@ -34,6 +34,9 @@ SERVERS = {"postgresql": "postgresql", "mysql": "mariadb"}
 MIN_BATCH_RATE = 3000
 MIN_RATIO = 5
 MIN_RATIO_DBOS = {"sqlite": 5, "postgresql": 3}
+#: The same for workflows, which cost more than flows.
+MIN_WORKFLOW_BATCH_RATE = 1500
+MIN_WORKFLOW_RATIO_DBOS = {"sqlite": 3, "postgresql": 2}
 
 
 def measure(request: dict[str, Any]) -> dict[str, float]:
@@ -127,6 +130,8 @@ def _measure_resuming(engines: Any, connection: Any, backend: Any, flow: Any) ->
 
 def _flow(package: str, shape: str, tasks: int) -> Any:
     task = importlib.import_module(f"{package}.task")
+    if shape in ("workflow", "async-workflow"):
+        return _workflow(task, shape, tasks)
     pattern = "unordered_flow" if shape == "wide" else "linear_flow"
     patterns = importlib.import_module(f"{package}.patterns.{pattern}")
 
@@ -135,6 +140,24 @@ def _flow(package: str, shape: str, tasks: int) -> Any:
             return None
 
     return patterns.Flow(shape).add(*(Nothing(name=f"task-{n}") for n in range(tasks)))
+
+
+def _workflow(task: Any, shape: str, tasks: int) -> Any:
+    @task.task  # type: ignore[untyped-decorator, unused-ignore]
+    def nothing(number: int) -> None:
+        return None
+
+    @task.workflow  # type: ignore[untyped-decorator, unused-ignore]
+    def sequence(steps: Any) -> None:
+        for number in range(tasks):
+            steps.run(nothing, number)
+
+    @task.workflow  # type: ignore[untyped-decorator, unused-ignore]
+    async def async_sequence(steps: Any) -> None:
+        for number in range(tasks):
+            await steps.run(nothing, number)
+
+    return sequence if shape == "workflow" else async_sequence
 
 
 # -- The process that starts the measuring processes -------------------------------------------
@@ -276,20 +299,21 @@ def grow(options: Any, kind: str, servers: dict[str, Any]) -> None:
 def _are_targets_met(
     rates: dict[tuple[str, str, str], float], base: float | None, shape: str = "wide"
 ) -> bool:
-    good = True
+    good, is_workflow = True, "workflow" in shape
+    min_batch_rate = MIN_WORKFLOW_BATCH_RATE if is_workflow else MIN_BATCH_RATE
     for kind in ("sqlite", "dir"):
         batch, each = (rates.get(("wbengine", kind, level)) for level in ("batch", "each"))
         if batch is not None and shape != "flows":
             good &= _report_target(
-                batch >= MIN_BATCH_RATE,
-                f"{kind}, batch: {batch:,.0f} tasks/s (at least {MIN_BATCH_RATE:,})",
+                batch >= min_batch_rate,
+                f"{kind}, batch: {batch:,.0f} tasks/s (at least {min_batch_rate:,})",
             )
         if each is not None and base is not None:
             good &= _report_target(
                 each >= MIN_RATIO * base,
                 f"{kind}, each: {each / base:.1f} times TaskFlow's sqlite (at least {MIN_RATIO})",
             )
-    for kind, times in MIN_RATIO_DBOS.items():
+    for kind, times in (MIN_WORKFLOW_RATIO_DBOS if is_workflow else MIN_RATIO_DBOS).items():
         ours, theirs = rates.get(("wbengine", kind, "each")), rates.get(("dbos", kind, ""))
         if ours is not None and theirs is not None:
             good &= _report_target(

@@ -22,7 +22,8 @@ The tree (names and order are those of TaskFlow; `*` marks exceptions that TaskF
         │   ├── TimeLimitExceeded *
         │   ├── FlowBusy *
         │   ├── LeaseLost *
-        │   └── WorkerLost *
+        │   ├── WorkerLost *
+        │   └── NonDeterministicWorkflow *
         ├── DependencyFailure
         │   ├── AmbiguousDependency
         │   └── MissingDependencies
@@ -40,6 +41,8 @@ The tree (names and order are those of TaskFlow; `*` marks exceptions that TaskF
         ├── TransportFailure *
         └── DisallowedAccess
     NotImplementedError                  (a subclass of the builtin)
+    BaseException
+    └── WorkflowInterrupted *            (ends a workflow function whose run ends)
 
 All of them keep their attributes when they are pickled.
 """
@@ -261,6 +264,21 @@ class LeaseLost(ExecutionFailure):
 
 class WorkerLost(ExecutionFailure):
     """The worker that ran the task was lost. Whether the task finished is unknown."""
+
+
+class NonDeterministicWorkflow(ExecutionFailure):
+    """A workflow function did not repeat the steps that are recorded for its attempt.
+
+    Nothing is reverted: the flow stays resumable, and continues with corrected code.
+    """
+
+
+class WorkflowInterrupted(BaseException):
+    """Raised in a workflow function whose run is suspended, parked or cancelled.
+
+    It is not an `Exception`, so that `except Exception` does not catch it. Do not catch it: a later
+    run calls the function again and repeats its recorded steps.
+    """
 
 
 class DependencyFailure(WbengineException):

@@ -100,6 +100,7 @@ class Invocation:
     :ivar captures: whether to send the logs of the task as `events`. This requires
         `task_logs.capture` in the process.
     :ivar log: the captured log while the task runs.
+    :ivar step: for a step of a workflow, data of the creator; otherwise None.
     """
 
     task: task_module.Task
@@ -125,6 +126,7 @@ class Invocation:
     origin: running.Request | None = None
     captures: bool = False
     log: task_logs.TaskLog | None = None
+    step: Any = None
 
     def expired(self) -> Outcome | None:
         """Return the result `Expired` if the latest start has passed, otherwise None."""
@@ -342,7 +344,7 @@ def _perform(
             _waited_for(pre_hook(), loop)
         if invocation.action == EXECUTE:
             value: Any = task.execute(**invocation.arguments)
-        elif _calls_revert(task, invocation.result):
+        elif calls_revert(task, invocation.result):
             value = task.revert(**_revert_arguments(task, invocation))
         else:
             value = None
@@ -365,7 +367,7 @@ async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:
         await _settled(pre_hook())
         if invocation.action == EXECUTE:
             value: Any = await _settled(task.execute(**invocation.arguments))
-        elif _calls_revert(task, invocation.result):
+        elif calls_revert(task, invocation.result):
             value = await _settled(task.revert(**_revert_arguments(task, invocation)))
         else:
             value = None
@@ -389,7 +391,7 @@ async def _settled(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def _calls_revert(task: task_module.Task, result: Any) -> bool:
+def calls_revert(task: task_module.Task, result: Any) -> bool:
     """Return True if `revert` is called after this result.
 
     The revert of a function task is called after failures only if it was registered for them.
@@ -412,8 +414,10 @@ def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping
 
 def reverts_nothing(task_cls: type[Atom]) -> bool:
     """Return True if reverting tasks of this class has no effect: no `revert` and no hooks."""
+    # The attribute of a function task is a decorator with the registered function, or None.
+    revert = getattr(task_cls.revert, "body", task_cls.revert)
     return (
-        task_cls.revert is Atom.revert
+        (revert is Atom.revert or revert is None)
         and task_cls.pre_revert is Atom.pre_revert
         and task_cls.post_revert is Atom.post_revert
     )

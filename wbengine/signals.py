@@ -1,40 +1,67 @@
-"""Signals: named values that are sent to a flow from outside, once for each name."""
+"""Signals: named values that are sent to a flow from outside.
+
+A flow receives the first signal of each name that its tasks wait for. A flow with a workflow
+receives all signals of all names. Those of one name are numbered from 1, in the order in which they
+are stored.
+"""
 
 from __future__ import annotations
 
+import random
+import re
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from wbengine import _json_text, _names, exceptions
 from wbengine.types import codec
 
-__all__ = ["MAX_VALUE_BYTES", "Signal", "check_name"]
+__all__ = ["MAX_VALUE_BYTES", "Signal", "check_name", "label", "oldest_first"]
 
 #: Maximum size of a signal's value as JSON.
 MAX_VALUE_BYTES: Final = 65_536
 
+#: Stored names of signals after the first one: name, separator, number. Names are printable, so
+#: they contain no separator.
+_SEPARATOR: Final = "\x1f"
+_NUMBERED: Final = re.compile(rf"(.+){_SEPARATOR}([2-9]|[1-9][0-9]{{1,17}})", re.DOTALL)
 
-def check_name(name: Any) -> str:
+#: White space that JSON allows after a value, and its length in texts of `Signal.distinct`.
+_JSON_SPACES: Final = " \t\n\r"
+_MARK_LENGTH: Final = 32
+
+
+def check_name(name: Any, what: str = "Signal name") -> str:
     """Check and return the name of a signal.
 
+    :param what: the name of the argument, for error messages.
     :raises TypeError: if it is not a string.
     :raises ValueError: if it is empty, too long or not printable.
     """
     if not isinstance(name, str):
-        raise TypeError(f"Signal name must be a str, got {name!r:.80}")
+        raise TypeError(f"{what} must be a str, got {name!r:.80}")
     if not (name and name.isprintable() and _json_text.is_text(name)):
         raise ValueError(
-            f"Signal name must have 1 to {_names.MAX_NAME_LENGTH} printable characters, got"
+            f"{what} must have 1 to {_names.MAX_NAME_LENGTH} printable characters, got"
             f" {name!r:.80}"
         )
-    return _names.check_length("Signal name", name)
+    return _names.check_length(what, name)
+
+
+def label(name: str, number: int) -> str:
+    """Return the displayed name of a signal: `approved`, or `approved #2` for the second one."""
+    return name if number == 1 else f"{name} #{number}"
 
 
 class Signal(NamedTuple):
-    """A stored signal: its value as typed JSON (`text`), and its sending time in Unix seconds."""
+    """A stored signal: its value as typed JSON (`text`), and its sending time in Unix seconds.
+
+    :ivar number: 1 for the first signal of its name.
+    """
 
     name: str
     text: str
     at: float
+    number: int = 1
 
     @classmethod
     def of(cls, name: str, value: Any, at: float) -> Signal:
@@ -52,6 +79,45 @@ class Signal(NamedTuple):
             )
         return cls(name, text, at)
 
+    @classmethod
+    def from_stored(cls, stored_name: str, text: str, at: float) -> Signal:
+        """Return the signal with this `stored_name`."""
+        match = _NUMBERED.fullmatch(stored_name)
+        if match is None:
+            return cls(stored_name, text, at)
+        return cls(match[1], text, at, int(match[2]))
+
+    @property
+    def stored_name(self) -> str:
+        """The name under which stores contain the signal: unique in its flow."""
+        return self.name if self.number == 1 else f"{self.name}{_SEPARATOR}{self.number}"
+
+    def numbered(self, number: int) -> Signal:
+        """Return this signal with another number.
+
+        :raises ValueError: if the stored name would be too long, or the name ends with a space.
+        """
+        # For MySQL, names that differ only in such spaces are the same key.
+        if self.name.endswith(" "):
+            raise ValueError(
+                "Signal name must not end with a space in a flow with a workflow, got"
+                f" {self.name!r}"
+            )
+        signal = self._replace(number=number)
+        extra_length = len(signal.stored_name) - len(self.name)
+        _names.check_length(
+            f"Name of signal number {number:,}", self.name, _names.MAX_NAME_LENGTH - extra_length
+        )
+        return signal
+
+    def distinct(self) -> Signal:
+        """Return this signal with random white space after its value.
+
+        So it differs from a signal with the same name, value and time of another sender.
+        """
+        mark = "".join(random.SystemRandom().choices(_JSON_SPACES, k=_MARK_LENGTH))
+        return self._replace(text=self.text + mark)
+
     @property
     def value(self) -> Any:
         """The value of the signal.
@@ -59,3 +125,8 @@ class Signal(NamedTuple):
         :raises InvalidFormat: if it cannot be decoded in this process.
         """
         return codec.loads(self.text)
+
+
+def oldest_first(signals: Iterable[Signal]) -> list[Signal]:
+    """Return the signals of a flow in the order in which stores return them."""
+    return sorted(signals, key=lambda signal: (signal.at, signal.name, signal.number))

@@ -290,6 +290,12 @@ class Storage:
                         if failed in homes:
                             failure.belongs_to(homes[failed])
 
+    def add_step(self, record: models.TaskDetail) -> None:
+        """Add the record of a new step of a workflow. For the loop of the engine."""
+        self._by_name[record.name] = record
+        self._flow_detail.add(record)
+        self.writer.mark(record)
+
     def ensure_atom(self, atom: atom_module.Atom) -> str:
         """Create the record of `atom` if it is missing. Return its uuid."""
         return self.ensure_atoms([atom])[0]
@@ -658,11 +664,11 @@ class Storage:
     get_failures = get_execute_failures
 
     def get_revert_failures(self) -> dict[str, ft.Failure]:
-        """Return `{atom name: Failure}` of the latest reverts. O(atoms)."""
+        """Return `{atom name: Failure}` of the latest reverts, without steps. O(atoms)."""
         return {
             name: record.revert_failure
             for name, record in self._by_name.copy().items()
-            if record.revert_failure is not None
+            if record.revert_failure is not None and not record.is_step
         }
 
     def get_execute_failure(self, atom_name: str) -> ft.Failure | None:
@@ -701,7 +707,7 @@ class Storage:
         self._failed = {
             name: record.failure
             for name, record in self._by_name.items()
-            if record.failure is not None
+            if record.failure is not None and not record.is_step
         }
 
     def _forget_failure(self, atom_name: str) -> None:

@@ -2,7 +2,8 @@
 
 Write a class with an `execute` method (and `revert` to undo it), or decorate a function with
 `@task`. `FunctorTask` and related classes wrap existing callables. `Map` runs a task once for each
-item of a list. `WaitFor` waits for a signal, `Sleep` for a time.
+item of a list. `WaitFor` waits for a signal, `Sleep` for a time. A function with `@workflow`
+decides its steps while it runs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from wbengine._tasks.functors import ReduceFunctorTask as ReduceFunctorTask
 from wbengine._tasks.map import Map as Map
 from wbengine._tasks.waiting import Sleep as Sleep
 from wbengine._tasks.waiting import WaitFor as WaitFor
+from wbengine._tasks.workflow import Workflow as Workflow
+from wbengine._tasks.workflow import workflow as workflow
 from wbengine.atom import REVERT_FLOW_FAILURES as REVERT_FLOW_FAILURES
 from wbengine.atom import REVERT_RESULT as REVERT_RESULT
 
@@ -33,5 +36,7 @@ __all__ = [
     "Sleep",
     "Task",
     "WaitFor",
+    "Workflow",
     "task",
+    "workflow",
 ]

@@ -22,7 +22,20 @@ def test_flow_killed_at_any_crash_point_is_resumed() -> None:
     assert figures and int(figures[2]) >= int(figures[1]) > 20, output
 
 
+@pytest.mark.slow
+def test_workflow_killed_at_any_crash_point_is_resumed() -> None:
+    output = tools.run("crash", "sweep", "--quick", "--workflows").stdout
+    figures = re.search(r"^\d+ points, (\d+) cases, .* 0 problems$", output, re.MULTILINE)
+    assert figures and int(figures[1]) > 60, output
+
+
 def test_flows_survive_repeated_kills() -> None:
     words = ("storm", "--flows", 3, "--kills", 3, "--stores", "dir,sqlite")
     output = tools.run("crash", *words).stdout
     assert re.search(r"^3 flows, 3 kills, .* 0 problems$", output, re.MULTILINE), output
+
+
+def test_workflows_survive_repeated_kills() -> None:
+    words = ("storm", "--workflows", "--flows", 8, "--kills", 12, "--stores", "dir,sqlite")
+    output = tools.run("crash", *words).stdout
+    assert re.search(r"^8 flows, 12 kills, .* 0 problems$", output, re.MULTILINE), output

@@ -15,8 +15,8 @@ from tests.support import fresh
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 11_750
-MAX_LINES_OF_FLOW_RUN = 22_750
+MAX_LINES_OF_FLOW_SHOW = 12_100
+MAX_LINES_OF_FLOW_RUN = 23_250
 
 FLOW = """
 from wbengine import task

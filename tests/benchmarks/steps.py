@@ -30,3 +30,32 @@ def chain(tasks: int) -> Any:
         Next(name=f"task-{n}", rebind=[f"x{n}"], provides=f"x{n + 1}") for n in range(tasks)
     )
     return linear_flow.Flow("chain").add(*tasks_of_chain)
+
+
+@task.task
+def following(x: int) -> int:
+    return x + 1
+
+
+def workflow(tasks: int) -> Any:
+    """Return a workflow that executes steps one after the other."""
+
+    @task.workflow
+    def sequence(steps: Any, x0: int) -> int:
+        for _ in range(tasks):
+            x0 = steps.run(following, x=x0)
+        return x0
+
+    return sequence
+
+
+def async_workflow(tasks: int) -> Any:
+    """Return an `async` workflow that executes steps one after the other."""
+
+    @task.workflow
+    async def sequence(steps: Any, x0: int) -> int:
+        for _ in range(tasks):
+            x0 = await steps.run(following, x=x0)
+        return x0
+
+    return sequence

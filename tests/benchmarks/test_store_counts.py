@@ -16,7 +16,12 @@ from tests.benchmarks.calls import Calls
 from wbengine import engines
 from wbengine.persistence import backends
 
-TASKS: Mapping[Callable[[int], Any], int] = {steps.chain: 100, steps.wide: 500}
+TASKS: Mapping[Callable[[int], Any], int] = {
+    steps.chain: 100,
+    steps.wide: 500,
+    steps.workflow: 100,
+    steps.async_workflow: 100,
+}
 
 
 @contextlib.contextmanager

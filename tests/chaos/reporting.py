@@ -42,6 +42,7 @@ def _run_served(options: Any, folder: Path) -> dict[str, Any]:
             options.transport,
             options.store,
             options.board,
+            options.workflows,
         )
         summed = served.run(plan, folder)
         lines = served.summary(summed)

@@ -1,7 +1,7 @@
 """Submitted flows, while conductors, workers, brokers and databases are killed.
 
 The processes are the commands of users: `wbengine serve` and `wbengine worker`. Each flow has
-`STEPS` sequential tasks. The checks use the audit file and the store.
+`STEPS` sequential tasks, or is a workflow. The checks use the audit file and the store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import audit, media, tasks
+from tests.chaos import audit, media, tasks, workflows
 from tests.crashing import children
 from tests.support import servers
 from wbengine import engines, exceptions, states, task
@@ -49,10 +49,12 @@ class Plan:
     kills: int
     seed: int = 0
     transport: str = "redis"
-    #: 'sqlite' or 'postgresql'.
+    #: 'sqlite', 'postgresql' or 'dir'.
     store: str = "sqlite"
     #: Whether the job board is in the broker (a Redis) instead of the store.
     board: bool = False
+    #: Whether the flows are workflows (`tests.chaos.workflows`).
+    workflows: bool = False
     conductors: int = 3
     workers: int = 3
     simultaneous: int = 8
@@ -60,6 +62,11 @@ class Plan:
     expiry: float = 5.0
     #: Seconds within which all flows must end after the last kill.
     patience: float = 300.0
+
+    @property
+    def runs(self) -> int:
+        """Return the minimum number of runs of tasks, if no flow is lost."""
+        return self.flows * (workflows.MIN_RUNS if self.workflows else STEPS)
 
 
 class Step(task.Task):
@@ -117,6 +124,7 @@ class Stage:
         words = ["--url", self.medium.url, "--log-level", "info"]
         if kind == "worker":
             command = ["worker", "default", "--tasks", __name__, "--threads", "4"]
+            command += ["--tasks", workflows.__name__]
         else:
             command = ["serve", "--max-simultaneous", str(plan.simultaneous)]
             command += ["--engine", f"workers://?worker_expiry={plan.expiry:g}&max_resends=500"]
@@ -208,6 +216,8 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
     with contextlib.ExitStack() as stack:
         medium = stack.enter_context(media.medium(plan.transport, folder))
         database, uri = None, f"sqlite:///{folder}/flows.sqlite"
+        if plan.store == "dir":
+            uri = f"dir://{folder}/store"
         if plan.store == "postgresql":
             database = stack.enter_context(servers.keeping("postgresql"))
             server = servers.Server.of("postgresql", database.details)
@@ -220,22 +230,28 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
             boards.backend("storm", stage.board or "sql", persistence=store)
         )
         uuids = submit(plan, store, board)
+        waiting = list(uuids) if plan.workflows else []
+
+        def signal(count: int) -> None:
+            del waiting[: workflows.send_signals(waiting[:count], store)]
+
         say(f"{time.monotonic() - began:5.0f} s  {len(uuids)} flows are submitted")
         stack.callback(stage.end)
         stage.begin()
-        lines = _hurt(stage, reader, began, say)
+        lines = _hurt(stage, reader, began, say, signal)
         calm = time.monotonic()
         stage.poll(all_of_them=True)
         while _left(board) and time.monotonic() < calm + plan.patience:
             if any(stage.problems()):
                 break
             stage.poll()
+            signal(plan.flows)
             time.sleep(0.2)
         settled = time.monotonic() - calm
         problems = list(stage.problems())
         stage.end()
         lines += reader.more()
-        problems += judge(uuids, lines, store, board)
+        problems += judge(plan, uuids, lines, store, board)
     return {
         "seed": plan.seed,
         "transport": plan.transport,
@@ -244,7 +260,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
         "flows": len(uuids),
         "kills": dict(stage.killed),
         "runs": sum(line.what == audit.STARTED for line in lines),
-        "tasks": plan.flows * STEPS,
+        "tasks": plan.runs,
         "seconds": round(time.monotonic() - began, 1),
         "seconds until all had ended": round(settled, 1),
         "problems": len(problems),
@@ -254,6 +270,8 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
 
 def submit(plan: Plan, store: persistence.Backend, board: jobs.JobBoard) -> dict[str, str]:
     """Submit the flows and return their names by uuid."""
+    if plan.workflows:
+        return workflows.submit(plan.flows, store, board)
     names = [f"flow{number}" for number in range(plan.flows)]
     inputs = [{"flow": name} for name in names]
     handles = engines.submit_many(steps, inputs, backend=store, board=board)
@@ -261,12 +279,17 @@ def submit(plan: Plan, store: persistence.Backend, board: jobs.JobBoard) -> dict
 
 
 def _hurt(
-    stage: Stage, reader: audit.Reader, began: float, say: Callable[[str], None]
+    stage: Stage,
+    reader: audit.Reader,
+    began: float,
+    say: Callable[[str], None],
+    signal: Callable[[int], None],
 ) -> list[audit.Line]:
-    """Kill one process after each equal part of the work."""
+    """Kill one process after each equal part of the work, and send an equal part of the signals."""
     plan, lines, reported_at = stage.plan, list[audit.Line](), 0.0
     for number in range(plan.kills):
-        goal = (number + 1) / (plan.kills + 2) * plan.flows * STEPS
+        goal = (number + 1) / (plan.kills + 2) * plan.runs
+        signal(plan.flows // plan.kills)
         longest = time.monotonic() + LONGEST
         while len(lines) / 2 < goal and time.monotonic() < longest:
             stage.poll()
@@ -293,27 +316,33 @@ def _left(board: jobs.JobBoard) -> int:
 
 
 def judge(
+    plan: Plan,
     uuids: Mapping[str, str],
     lines: Sequence[audit.Line],
     store: persistence.Backend,
     board: jobs.JobBoard,
 ) -> list[str]:
     """Return the problems: each flow must end once, and no saved task may run again."""
-    problems = list(_judge_runs(uuids.values(), lines))
+    problems = []
     if left := _left(board):
         problems.append(f"{left} jobs are left on the board")
     with contextlib.closing(store.get_connection()) as connection:
-        for uuid, name in uuids.items():
-            detail = connection.get_flow_details(uuid)
-            ends = [one.state for one in detail.history if one.state in states.FLOW_ENDED]
-            if detail.state != states.SUCCESS or ends != [states.SUCCESS]:
-                problems.append(f"{name} ({uuid}) is in {detail.state}, and ended in {ends}")
-            problems += [
-                f"{name}.{number} has not the right result"
-                for number in map(str, range(STEPS))
-                if not _is_right(detail, name, number)
-            ]
-    return problems
+        check = workflows.judge if plan.workflows else _judge_flows
+        return [*problems, *check(uuids, lines, connection)]
+
+
+def _judge_flows(
+    uuids: Mapping[str, str], lines: Sequence[audit.Line], connection: persistence.Connection
+) -> Iterator[str]:
+    yield from _judge_runs(uuids.values(), lines)
+    for uuid, name in uuids.items():
+        detail = connection.get_flow_details(uuid)
+        ends = [one.state for one in detail.history if one.state in states.FLOW_ENDED]
+        if detail.state != states.SUCCESS or ends != [states.SUCCESS]:
+            yield f"{name} ({uuid}) is in {detail.state}, and ended in {ends}"
+        for number in map(str, range(STEPS)):
+            if not _is_right(detail, name, number):
+                yield f"{name}.{number} has not the right result"
 
 
 def _is_right(detail: Any, flow: str, step: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from wbengine import task
 from wbengine.patterns import linear_flow
@@ -41,3 +42,15 @@ def broken() -> linear_flow.Flow:
 
 def good() -> linear_flow.Flow:
     return linear_flow.Flow(f"flow {ORDERS}").add(Fine(f"good {ORDERS}"))
+
+
+@task.workflow(name=f"workflow {ORDERS}")
+def published(steps: Any) -> None:
+    """Publish values; call a step whose name contains the orders and that fails."""
+    steps.publish("progress", [ORDERS, {ORDERS: ORDERS}])
+    steps.run(fails)
+
+
+@task.task(name=f"step {ORDERS}")
+def fails() -> None:
+    raise ValueError(f"fails {ORDERS}")

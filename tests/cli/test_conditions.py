@@ -60,6 +60,7 @@ OF_A_STORE: dict[Words, int] = {
     ("flow", "signal", UNKNOWN, "approved"): 66,
     ("flow", "revert", UNKNOWN, "--yes"): 66,
     ("flow", "retry", UNKNOWN): 66,
+    ("flow", "get", UNKNOWN): 66,
     ("graph", "--flow-id", UNKNOWN): 66,
     ("flow", "list"): 0,
     ("flow", "run", FACTORY): 0,

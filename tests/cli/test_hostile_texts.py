@@ -171,3 +171,52 @@ def test_worker_escapes_control_characters(wbengine: Command, home: Path, tmp_pa
         worker.stop()
         check(worker.text)
         assert escaped(worker.text)
+
+
+@pytest.fixture(scope="module")
+def kept_workflow(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Run a workflow that fails; return its store and its id."""
+    store = f"dir://{tmp_path_factory.mktemp('hostile') / 'flows'}"
+    words = ("--persistence", store, "flow", "run", "tests.cli.hostile:published")
+    command = [sys.executable, "-m", "wbengine", *words]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
+    assert ended.returncode == 1
+    return store, str(json.loads(ended.stdout)["uuid"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "flow get ID",
+        "flow get ID --json",
+        "flow show ID",
+        "flow show ID --json",
+        "flow show ID --timeline",
+        "flow watch ID",
+        "flow events ID",
+        "flow export ID --html",
+    ],
+)
+def test_texts_of_workflows_are_escaped(
+    words: str,
+    kept_workflow: tuple[str, str],
+    wbengine: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, uuid = kept_workflow
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", store)
+    answer = wbengine(*(uuid if word == "ID" else word for word in words.split()))
+    assert answer.code in (0, 1)
+    is_page = "html" in words
+    check(answer.out.replace("\t", "") if is_page else answer.out, whole=is_page)
+    assert "json" in words or "get" in words or is_page or escaped(answer.out)
+
+
+def test_single_published_value_is_escaped(
+    kept_workflow: tuple[str, str], wbengine: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, uuid = kept_workflow
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", store)
+    answer = wbengine("flow", "get", uuid, "progress")
+    check(answer.out)
+    assert json.loads(answer.out)[0] == hostile.ORDERS

@@ -51,16 +51,47 @@ def test_signal_resumes_a_flow_that_waits_for_it(wbengine: Command, home: Path) 
 
 
 @pytest.mark.parametrize("value", [(), ("--value", "17")], ids=["no value", "value"])
-def test_flow_signal_before_start_is_stored_and_not_accepted_twice(
+def test_flow_signals_before_start_are_stored_and_numbered(
     value: tuple[str, ...], wbengine: Command, home: Path
 ) -> None:
     words = ("--persistence", f"sqlite:///{home}/flows.db")
     uuid = wbengine("flow", "submit", FACTORY, *words).out.strip()
     answer = wbengine("flow", "signal", uuid[:8], "approved", *value, "--json", *words)
-    assert answer.json == {"schema": "wbengine/flow-signal/1", "uuid": uuid, "signal": "approved"}
-    twice = wbengine("flow", "signal", uuid, "approved", *words)
-    assert twice.code == 1 and "already has signal 'approved'" in twice.error
+    assert answer.json == {
+        "schema": "wbengine/flow-signal/1", "uuid": uuid, "signal": "approved", "number": 1,
+    }  # fmt: skip
+    second = wbengine("flow", "signal", uuid, "approved", "--json", *words)
+    assert second.json["number"] == 2
     assert wbengine("flow", "resume", uuid, *words).code == 0
     assert wbengine("flow", "export", uuid, "-o", f"{home}/flow.json", *words).code == 0
     data = json.loads((home / "flow.json").read_text())["signals"]
-    assert [signal[:2] for signal in data] == [["approved", "17" if value else "null"]]
+    assert [signal[1].strip() for signal in data] == ["17" if value else "null", "null"]
+
+
+def test_flow_that_accepts_any_signal_shows_numbers(wbengine: Command, home: Path) -> None:
+    store = f"sqlite:///{home}/flows.db"
+    words = ("--persistence", store)
+    uuid = wbengine("flow", "submit", "tests.support.signalled:ticks", *words).out.strip()
+    with backends.backend(store) as backend:
+        with contextlib.closing(backend.get_connection()) as connection:
+            detail = connection.get_flow_details(uuid)
+        engine = engines.load_from_detail(detail, backend=backend)
+        thread = threading.Thread(target=engine.run)
+        thread.start()
+        until(lambda: "  WAITING " in wbengine("flow", "list", *words).out)
+        listed = wbengine("flow", "list", *words).out
+        assert "tick (since 20" in listed and "tick #2 (since 20" in listed
+        shown = wbengine("flow", "show", uuid, *words).out
+        assert "Waiting for signal 'tick #2' since " in shown
+        wrong = wbengine("flow", "signal", uuid, "tic", *words)
+        assert wrong.code == 0 and "nothing waits for signal 'tic' now (did you mean" in wrong.err
+        answers = [wbengine("flow", "signal", uuid, "tick", *words) for _ in range(2)]
+        assert [answer.out for answer in answers] == [
+            f"ticks {uuid}: received signal tick\n", f"ticks {uuid}: received signal tick #2\n",
+        ]  # fmt: skip
+        other = wbengine("flow", "signal", uuid, "other", "--json", *words)
+        assert other.code == 0 and other.json["number"] == 1
+        third = wbengine("flow", "signal", uuid, "tick", "--json", *words)
+        assert (third.json["signal"], third.json["number"]) == ("tick", 3)
+        thread.join(60)
+        assert engine.storage.get_flow_state() == states.SUCCESS

@@ -13,8 +13,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 # Deeds also occur in large results: they begin at a word boundary and are short.
-DEED = re.compile(r"(?<![\w.\[\]-])[\w.\[\]-]{1,40} (?:execute|revert) \d+\.\d+")
-_WAVE = re.compile(r" \d+\.\d+$")
+DEED = re.compile(r"(?<![\w./\[\]-])[\w./\[\]-]{1,40} (?:execute|revert) \d+\.\d+")
+_WAVE = re.compile(r"(execute|revert) \d+\.\d+")
+#: The attempt of a workflow in the name of a step.
+_ATTEMPT = re.compile(r"/\d+\.(?=\d+-)")
 
 
 def effect(name: str, action: str, round: int = 0, wave: int = 0) -> str:
@@ -45,4 +47,9 @@ def effects_in(text: str) -> set[str]:
 
 def timeless(effects: Iterable[str]) -> set[str]:
     """Return the effects without their waves."""
-    return {_WAVE.sub("", effect) for effect in effects}
+    return {without_waves(effect) for effect in effects}
+
+
+def without_waves(text: str) -> str:
+    """Return a text without the waves of effects, and without the attempts of workflows."""
+    return _ATTEMPT.sub("/", _WAVE.sub(r"\1", text))

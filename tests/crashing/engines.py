@@ -229,7 +229,12 @@ def run(work: Work, flow: str, backend: base.Backend, pause: float | None = None
     if pause is not None:
         backend.write_pause = pause
     if flow == "main":
-        _pause_and_signal(work, backend)
+        operations.pause_tasks(
+            backend, PAUSED, reason="kills", by="engine", seconds=PAUSE_SECONDS
+        )
+    if flow.startswith(("main", "stepped")):
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.put_signal(work.uuid(flow), Signal(flows.SIGNAL, "1", 1.0))
     for _ in range(flows.ROUNDS):
         try:
             engine.run()
@@ -238,13 +243,6 @@ def run(work: Work, flow: str, backend: base.Backend, pause: float | None = None
         if engine.storage.get_flow_state() in ENDED or engine.storage.get_revert_failures():
             return  # a reversion that was lost with its worker stays failed
     raise AssertionError(f"{flow} does not come to its end: {engine.storage.get_flow_state()}")
-
-
-def _pause_and_signal(work: Work, backend: base.Backend) -> None:
-    """Pause a task type of `main` for a short time, and send the signal that it waits for."""
-    operations.pause_tasks(backend, PAUSED, reason="kills", by="engine", seconds=PAUSE_SECONDS)
-    with contextlib.closing(backend.get_connection()) as connection:
-        connection.put_signal(work.uuid("main"), Signal(flows.SIGNAL, "1", 1.0))
 
 
 def _destroy(work: Work, connection: base.Connection) -> None:

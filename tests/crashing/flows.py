@@ -5,6 +5,7 @@ The name determines the flow, because a resuming process has only the name.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections.abc import Mapping
@@ -13,10 +14,11 @@ from typing import Any
 from tests.crashing import tasks
 from wbengine import retry, states, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.steps import AsyncSteps, Steps
 
 #: More than the number of kills: each task that is lost with its worker needs one round.
 ROUNDS = 9
-#: Name of the signal that `main` waits for.
+#: Name of the signal that `main` and `stepped` wait for.
 SIGNAL = "approved"
 
 
@@ -32,15 +34,18 @@ def store(audit: str, nap: float = 0.0) -> dict[str, Any]:
 
 
 def make(name: str) -> Any:
-    """Return the flow `main`, `undone`, `slow`, `harmless`, `heavy` or `mixed-<number>`."""
+    """Return the flow `main`, `undone`, `slow`, `harmless`, `heavy`, `mixed-<number>` or
+    `stepped-<number>`.
+    """
     kind, _, number = name.partition("-")
     return _MAKERS[kind](name, int(number or 0))
 
 
 def end_of(name: str) -> str:
     """Return the expected final state."""
-    if name.startswith("mixed"):
-        return states.REVERTED if _fails(int(name.partition("-")[2])) else states.SUCCESS
+    kind, _, number = name.partition("-")
+    if kind in _FAILING:
+        return states.REVERTED if _FAILING[kind](int(number)) else states.SUCCESS
     return states.REVERTED if name == "undone" else states.SUCCESS
 
 
@@ -154,8 +159,66 @@ def _heavy(name: str, number: int) -> Any:
     return flow.add(_sum("sum", parts))
 
 
+def _stepped(name: str, number: int) -> Any:
+    """Contains a workflow, which is a coroutine if the number is odd; some of these fail at the
+    end, twice.
+    """
+    flow = linear_flow.Flow(name, retry=retry.Times(2, "rounds", provides="round"))
+    workflow = _async_workflow if number % 2 else _workflow
+    return flow.add(workflow(inject={"fails": _workflow_fails(number)}))
+
+
+@task.workflow(name="workflow", provides="result")
+def _workflow(
+    steps: Steps, audit: str, nap: float, round: int, numbers: list[int], fails: bool
+) -> Any:
+    common = {"audit": audit, "nap": nap, "round": round}
+    parts = []
+    for _ in numbers[:2]:
+        parts.append(steps.run(tasks.Step, **common))
+        steps.sleep(0)
+    try:
+        with steps.scope():
+            steps.run(tasks.Step, **common)
+            steps.run(tasks.Step, **common)
+            steps.run(tasks.Break, **common)
+    except ValueError:
+        parts += steps.map(tasks.EachStep, numbers, max_in_flight=2, **common)
+    parts.append(steps.wait_for(SIGNAL))
+    result = steps.run(tasks.Sum, parts=parts, **common)
+    if fails:
+        steps.run(tasks.Break, **common)
+    return result
+
+
+@task.workflow(name="workflow", provides="result")
+async def _async_workflow(
+    steps: AsyncSteps, audit: str, nap: float, round: int, numbers: list[int], fails: bool
+) -> Any:
+    common = {"audit": audit, "nap": nap, "round": round}
+    parts = []
+    for _ in numbers[:2]:
+        chains = (steps.run(tasks.Step, **common) for _ in numbers[:2])
+        parts += await asyncio.gather(*chains, steps.sleep(0))
+    try:
+        async with steps.scope():
+            await asyncio.gather(*(steps.run(tasks.Step, **common) for _ in numbers[:2]))
+            await steps.run(tasks.Break, **common)
+    except ValueError:
+        parts += await steps.map(tasks.EachStep, numbers, max_in_flight=2, **common)
+    parts.append(await steps.wait_for(SIGNAL))
+    result = await steps.run(tasks.Sum, parts=parts, **common)
+    if fails:
+        await steps.run(tasks.Break, **common)
+    return result
+
+
 def _fails(number: int) -> bool:
     return number % 4 == 3
+
+
+def _workflow_fails(number: int) -> bool:
+    return number % 4 >= 2
 
 
 def _each() -> Any:
@@ -185,6 +248,9 @@ def _no(history: Mapping[str, Any]) -> bool:
     return False
 
 
+#: Whether the flow with a number fails, by kind.
+_FAILING: Mapping[str, Any] = {"mixed": _fails, "stepped": _workflow_fails}
+
 _MAKERS: Mapping[str, Any] = {
     "main": _main,
     "undone": _undone,
@@ -192,4 +258,5 @@ _MAKERS: Mapping[str, Any] = {
     "harmless": _harmless,
     "heavy": _heavy,
     "mixed": _mixed,
+    "stepped": _stepped,
 }

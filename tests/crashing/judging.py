@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.crashing import audit, snapshots
 from tests.crashing.snapshots import Snapshot
+from wbengine.persistence import models
 
 
 @dataclass
@@ -52,7 +54,7 @@ def problems(history: FlowHistory, expected: FlowHistory, rules: Rules) -> list[
         texts = _twice(history, rules)
     else:
         texts = [*_end(history, expected, rules), *_effects(history, expected, rules)]
-    texts += [*_saved(history), *_ahead(history, rules)]
+    texts += [*_saved(history), *_ahead(history, rules), *_order(history)]
     return [f"{history.flow}: {problem}" for problem in texts]
 
 
@@ -153,6 +155,30 @@ def _ahead(history: FlowHistory, rules: Rules) -> list[str]:
             if count > attempts:
                 texts.append(f"{name} ran {count} times, under {attempts} numbers {when}")
     return texts
+
+
+def _order(history: FlowHistory) -> list[str]:
+    """Return the steps that were reverted before a step that completed later."""
+    if history.end is None:
+        return []
+    steps: dict[str, dict[str, int]] = defaultdict(dict)
+    for name, atom in history.end["atoms"].items():
+        note = atom["row"]["meta"].get(models.STEP)
+        if note is not None and note.get("completed"):
+            steps[f"{note['workflow']} {note['attempt']}"][name] = note["completed"]
+    first: dict[str, int] = {}
+    for index, effect in enumerate(history.effects):
+        first.setdefault(effect.rpartition(" ")[0], index)
+    never = len(history.effects)
+    return [
+        f"{name} was reverted before {later}, which completed after it"
+        for completed in steps.values()
+        for name, later in itertools.permutations(completed, 2)
+        if completed[name] < completed[later]
+        and first.get(f"{later} execute", never)
+        < first.get(f"{name} revert", never)
+        < first.get(f"{later} revert", never)
+    ]
 
 
 def summary(histories: Mapping[str, FlowHistory]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from tests.crashing import audit
@@ -12,8 +11,6 @@ from wbengine.persistence import base, models
 
 #: One flow: its state, and its atoms with their items, by name.
 Snapshot = dict[str, Any]
-
-_WAVE = re.compile(r"(execute|revert) \d+\.\d+")
 
 
 def take(connection: base.Connection, flow: str) -> Snapshot:
@@ -47,7 +44,8 @@ def saved(snapshot: Snapshot) -> set[str]:
 def outline(snapshot: Snapshot, *, timeless: bool = False) -> dict[str, Any]:
     """Return the part that must not depend on kills: states and results of all atoms.
 
-    :param timeless: ignore the wave in which an atom ended.
+    :param timeless: ignore the wave in which an atom ended, and the attempts of workflows but the
+        last one.
     """
     content: dict[str, Any] = {"": snapshot["state"], " as it is drawn": snapshot.get("drawn")}
     for name, atom in snapshot["atoms"].items():
@@ -65,6 +63,5 @@ def outline(snapshot: Snapshot, *, timeless: bool = False) -> dict[str, Any]:
             ],
         }
     if timeless:
-        text = _WAVE.sub(r"\1", json.dumps(content, default=sorted))
-        content = json.loads(text)
+        content = json.loads(audit.without_waves(json.dumps(content, default=sorted)))
     return content

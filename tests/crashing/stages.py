@@ -65,6 +65,7 @@ class Plan:
     seed: int = 0
     only: str = ""
     durability: str = "each"
+    flows: tuple[str, ...] = sweep.FLOWS
 
 
 @dataclass
@@ -108,7 +109,7 @@ class Sweep:
         kinds = {store for store, _ in self.plan.configs}
         with stores.databases(kinds, self.plan.jobs) as self._databases:
             names = sorted(
-                {*sweep.FLOWS, "harmless", *(name for flows, _ in EXTRA for name in flows)}
+                {*self.plan.flows, "harmless", *(name for flows, _ in EXTRA for name in flows)}
             )
             engines.preload(kinds)
             self._expected = engines.expected(self._folder / "expected", names)
@@ -148,7 +149,8 @@ class Sweep:
         return plain, chosen
 
     def _case(self, store: str, engine: str, **more: Any) -> Case:
-        return Case(store, engine, durability=self.plan.durability, **more)
+        given = {"flows": self.plan.flows, "durability": self.plan.durability, **more}
+        return Case(store, engine, **given)
 
     def _new(self, name: str, known: Mapping[str, int]) -> bool:
         return name not in known and self.plan.only in name
@@ -234,7 +236,7 @@ class Sweep:
         print(f"PROBLEM {text}", flush=True)
 
     def _check_reached(self) -> None:
-        if self.plan.only or self.plan.durability != "each":
+        if self.plan.only or self.plan.durability != "each" or self.plan.flows != sweep.FLOWS:
             return  # with other durability, a resuming process finds fewer records
         reached = {name for name, tally in self.tallies.items() if tally.reached}
         for name, point in sorted(self.points.items()):

@@ -16,7 +16,7 @@ from tests.crashing import children, engines, judging, stores, workers
 from tests.seams.stores import left_in
 
 #: Kinds of the engine processes that run at the same time.
-GROUPS = ("worker-based", "worker-based", "worker-based", "serial", "serial", "serial")
+GROUPS = (*["worker-based"] * 3, *["serial"] * 3, *["parallel"] * 3)
 WORKERS = 2
 #: Minimum duration of a task in seconds.
 NAP = 0.002
@@ -51,9 +51,9 @@ class Storm:
     """Flows and kills over all stores and kinds of engines."""
 
     def __init__(
-        self, flows: int, kills: int, kinds: Sequence[str], seed: int, folder: Path
+        self, names: Sequence[str], kills: int, kinds: Sequence[str], seed: int, folder: Path
     ) -> None:
-        self._names = [f"mixed-{number}" for number in range(flows)]
+        self._names = names
         self._kills = kills
         self._kinds = kinds
         self._chance = random.Random(seed)

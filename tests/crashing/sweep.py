@@ -19,6 +19,7 @@ from tests.crashing.children import Kill
 from tests.seams.stores import left_in
 
 FLOWS = ("main", "undone")
+WORKFLOWS = ("stepped-1", "stepped-2")
 
 #: Maximum number of seconds between two saves in a process that resumes without anything to wait
 #: for. : Leases and lost workers need longer; slow hosts do not.

@@ -100,6 +100,13 @@ class Each(Step):
         return super().execute(audit, nap, round)
 
 
+class EachStep(Step):
+    """Is a step for one of several numbers."""
+
+    def execute(self, number: int, audit: str, nap: float, round: int) -> str:  # type: ignore[override]
+        return super().execute(audit, nap, round)
+
+
 class EachWave(Wave):
     """Runs for an item in a wave."""
 

@@ -10,13 +10,14 @@ FLOW = {
     "schema", "uuid", "name", "book", "state", "owner", "owner_died", "created", "started", "ended",
     "updated", "duration", "counts", "total", "progress", "waiting", "waits_for", "wish", "error",
     "history", "interrupted", "shown_state", "cancelled", "queued", "failures", "revert_path",
-    "values", "cursor", "atoms", "tags",
+    "values", "cursor", "atoms", "tags", "published",
 }  # fmt: skip
 ATOM = {
     "node", "uuid", "name", "kind", "path", "task", "state", "shown_state", "intention", "attempt",
     "action", "worker", "submitted", "started", "ended", "runtime", "progress", "attempts",
     "attempts_dropped", "executions", "reversions", "failure", "revert_failure", "result", "items",
     "waiting", "waits_for", "queued", "item_rows", "incidents", "gate",
+    "steps",
 }  # fmt: skip
 ROW = {
     "uuid", "name", "state", "shown_state", "created", "updated", "counts", "total", "progress",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Iterator
@@ -22,9 +23,9 @@ from wbengine.views import flow_status
 class Waiting:
     """A flow that waits for a signal."""
 
-    def __init__(self, backend: base.Backend) -> None:
+    def __init__(self, backend: base.Backend, flow: Any) -> None:
         self.backend = backend
-        self.engine = engines.load(signalled.flow(), backend=backend)
+        self.engine = engines.load(flow, backend=backend)
         self.uuid = self.engine.storage.flow_uuid
         self.path = f"/flows/{self.uuid}"
 
@@ -38,16 +39,22 @@ class Waiting:
             return flow_status.read(connection, self.uuid).shown_state
 
 
-@pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[Waiting]:
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        waiting_flow = Waiting(backend)
+@contextlib.contextmanager
+def run(flow: Any, folder: Path) -> Iterator[Waiting]:
+    with backends.backend(f"sqlite:///{folder}/flows.db") as backend:
+        waiting_flow = Waiting(backend, flow)
         thread = threading.Thread(target=waiting_flow.engine.run)
         thread.start()
         until(lambda: waiting_flow.shown_state() == states.WAITING)
         yield waiting_flow
         waiting_flow.engine.suspend()
         thread.join(60)
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[Waiting]:
+    with run(signalled.flow(), tmp_path) as waiting_flow:
+        yield waiting_flow
 
 
 def test_operator_sends_a_signal(waiting: Waiting, audit: Any) -> None:
@@ -90,6 +97,24 @@ def test_signal_is_accepted_once(waiting: Waiting) -> None:
         assert send(browser, f"{waiting.path}/signal", fields).status_code == 303
         again = send(browser, f"{waiting.path}/signal", fields)
         assert again.status_code == 409 and "its first value counts" in again.text
+
+
+def test_form_of_workflow_accepts_any_signal(tmp_path: Path) -> None:
+    with run(signalled.ticks(), tmp_path) as waiting, site(waiting, "olga") as browser:
+        path = waiting.path
+        page = browser.get(path).text
+        assert '<input name="signal"' in page and '<option>tick</option>' in page
+        assert "\x1f" not in page and "Waiting for signal &#39;tick #2&#39;" in page
+        assert "for tick #2 since <time" in browser.get("/").text
+        waits = browser.get(f"/api/v1{path}").json()["waits_for"]
+        assert [(wait["signal"], wait["number"]) for wait in waits] == [
+            ("tick", 1), ("tick", 2), ("tick", 3),
+        ]  # fmt: skip
+        for name in ("other", "tick", "tick", "tick"):
+            fields = {"form_token": token_in(page), "signal": name, "value": '"x"'}
+            assert send(browser, f"{path}/signal", fields).status_code == 303
+        until(lambda: waiting.state() == states.SUCCESS)
+        assert '<input name="signal"' not in browser.get(path).text
 
 
 def test_viewer_cannot_send_a_signal(waiting: Waiting) -> None:

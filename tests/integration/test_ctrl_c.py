@@ -566,5 +566,5 @@ def test_flow_of_program_ended_by_ctrl_c_resumes_in_the_next_process(
         assert log.read_text().split() == ["execute", "execute"]
     else:
         assert detail.state == states.REVERTED, told
-        assert "LookupError: broken" in told.splitlines()[-1]
+        assert "WrappedFailure[LookupError]: broken" in told.splitlines()[-1]
         assert log.read_text().split() == ["execute", "revert", "revert"]

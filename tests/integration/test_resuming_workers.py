@@ -137,6 +137,100 @@ def test_engine_killed_at_any_point_runs_each_task_once(folder: Path, point: str
         assert {again.storage.record(f"p{n}").attempt for n in range(6)} == {1}
 
 
+STEPS = sorted([*(f"execute-{n}" for n in range(4)), *(f"item-{n}" for n in range(6))])
+
+
+def test_resumed_workflow_waits_for_steps_that_still_run(folder: Path) -> None:
+    """Two steps of a map are saved, and four run."""
+    with worker(folder) as held:
+        kill_when("stepping", folder, lambda: len(tasks.runs(folder)) == 9)
+        again = tasks.engine_of("stepping", folder)
+        with running(again):
+            workers.until(lambda: was_queried(held))
+            open_gate(folder)
+        assert sorted(tasks.runs(folder)) == STEPS
+        assert again.storage.fetch("result") == [*range(0, 60, 10), 4]
+        assert held.counts["SUCCESS"] == 10
+
+
+@pytest.mark.parametrize(
+    ("point", "hit"),
+    [
+        ("executor.before-open", 5),
+        ("proxy.before-ack", 1),
+        pytest.param("executor.before-open", 2, marks=pytest.mark.slow),
+        pytest.param("executor.after-open", 4, marks=pytest.mark.slow),
+        pytest.param("sender.before-publish", 4, marks=pytest.mark.slow),
+        pytest.param("executor.before-drop", 1, marks=pytest.mark.slow),
+        pytest.param("executor.after-drop", 1, marks=pytest.mark.slow),
+        pytest.param("storage.before-save", 3, marks=pytest.mark.slow),
+        pytest.param("storage.before-save", 6, marks=pytest.mark.slow),
+    ],
+)
+def test_resumed_workflow_runs_each_step_once(folder: Path, point: str, hit: int) -> None:
+    with worker(folder):
+        kill_at("stepping", folder, point, hit)
+        open_gate(folder)
+        again = tasks.engine_of("stepping", folder)
+        again.run()
+        assert sorted(tasks.runs(folder)) == STEPS
+        assert again.storage.fetch("result") == [*range(0, 60, 10), 4]
+
+
+BACK = [*(f"execute-{n}" for n in range(4)), *(f"revert-{n}" for n in (3, 2, 1, 0))]
+
+
+@pytest.mark.parametrize(
+    ("point", "hit"),
+    [
+        ("storage.before-save", 8),
+        ("executor.before-drop", 1),  # while a reversion waits at its gate
+        pytest.param("storage.before-save", 6, marks=pytest.mark.slow),
+        pytest.param("storage.before-save", 7, marks=pytest.mark.slow),
+        pytest.param("executor.before-open", 6, marks=pytest.mark.slow),
+        pytest.param("executor.before-open", 7, marks=pytest.mark.slow),
+        pytest.param("executor.after-open", 7, marks=pytest.mark.slow),
+        pytest.param("executor.after-drop", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_resumed_workflow_reverts_each_step_once(folder: Path, point: str, hit: int) -> None:
+    with worker(folder):
+        kill_at("stepping_back", folder, point, hit)
+        open_gate(folder, "revert")
+        again = tasks.engine_of("stepping_back", folder)
+        with pytest.raises(RuntimeError, match="no"):
+            again.run()
+        assert tasks.runs(folder) == BACK
+        assert again.storage.get_flow_state() == states.REVERTED
+
+
+RETRIES = [*("execute-fail", "revert-fail") * 2, "execute-fail", "execute-0"]
+
+
+@pytest.mark.parametrize(
+    ("point", "hit"),
+    [
+        ("executor.before-open", 2),
+        pytest.param("storage.before-save", 2, marks=pytest.mark.slow),
+        pytest.param("storage.before-save", 3, marks=pytest.mark.slow),
+        pytest.param("storage.before-save", 4, marks=pytest.mark.slow),
+        pytest.param("storage.before-save", 5, marks=pytest.mark.slow),
+        pytest.param("storage.before-save", 6, marks=pytest.mark.slow),
+        pytest.param("executor.before-open", 3, marks=pytest.mark.slow),
+        pytest.param("executor.after-open", 5, marks=pytest.mark.slow),
+        pytest.param("engine.after-retire", 1, marks=pytest.mark.slow),
+        pytest.param("engine.after-retire", 5, marks=pytest.mark.slow),
+    ],
+)
+def test_resumed_workflow_repeats_no_retry_of_a_step(folder: Path, point: str, hit: int) -> None:
+    with worker(folder):
+        kill_at("retrying", folder, point, hit)
+        again = tasks.engine_of("retrying", folder)
+        again.run()
+        assert tasks.runs(folder) == RETRIES
+        assert again.storage.fetch("result") == 1
+
+
 @pytest.mark.slow
 def test_shared_executor_resumes_flow_and_keeps_its_name(folder: Path) -> None:
     shared = executors.WorkerTaskExecutor(
@@ -307,6 +401,20 @@ def test_resumed_flow_finds_requests_that_store_does_not_contain(folder: Path, l
             workers.until(lambda: was_queried(held))
             open_gate(folder)
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
+
+
+@pytest.mark.parametrize("level", ["batch", "end"])
+def test_resumed_workflow_finds_steps_that_store_does_not_contain(
+    folder: Path, level: str
+) -> None:
+    """Without their records, the steps have the same requests as before."""
+    with worker(folder):
+        kill_at("stepping", folder, "executor.after-open", 5, f"durability={level}")
+        open_gate(folder)
+        again = tasks.engine_of("stepping", folder, durability=level)
+        again.run()
+        assert sorted(tasks.runs(folder)) == STEPS
+        assert again.storage.fetch("result") == [*range(0, 60, 10), 4]
 
 
 def test_frozen_engine_that_lost_its_flow_changes_nothing(folder: Path) -> None:

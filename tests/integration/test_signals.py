@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +16,13 @@ import pytest
 
 from tests.integration.engine_kinds import engine_options
 from tests.seams.scheduling import load_at, set_clock
-from tests.support import engine_threads
+from tests.support import engine_threads, signalled
 from tests.support.fresh import process
 from tests.support.held_tasks import HeldTasks
 from tests.support.waiting import until
 from wbengine import _clock, engines, exceptions, operations, retry, states, task
 from wbengine.engines import base as engine_base
+from wbengine.engines import submission
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, base, lease_renewer
 from wbengine.signals import Signal
@@ -199,6 +201,83 @@ def test_signal_from_another_process_is_received_by_polling(
     with store.get_connection() as connection:
         connection.send_signal(run.engine.storage.flow_uuid, Signal.of("approved", 1, time.time()))
     assert run.end() == states.SUCCESS
+
+
+# -- flows that accept any signal
+
+
+def test_signals_of_one_name_are_numbered_in_order(backend: base.Backend | None) -> None:
+    engine = engines.load(signalled.ticks(), backend=backend)
+    assert [engine.signal("tick", value) for value in "ab"] == [1, 2]
+    assert engine.signal("tock") == 1
+    run = Running(engine).waits("tick 3")
+    assert engine.signal("tick", "c") == 3
+    assert run.end() == states.SUCCESS
+    assert [engine.storage.fetch(f"value {number}") for number in (1, 2, 3)] == ["a", "b", "c"]
+    with pytest.raises(exceptions.InvalidState, match="has ended in SUCCESS"):
+        engine.signal("tick", "d")
+
+
+def test_signals_from_threads_get_different_numbers(backend: base.Backend | None) -> None:
+    engine = engines.load(signalled.ticks(20), backend=backend)
+    start, sent = threading.Barrier(4), dict[int, int]()
+
+    def send(first: int) -> None:
+        start.wait(60)
+        for value in range(first, first + 5):
+            sent[engine.signal("tick", value)] = value
+
+    engine.compile()
+    threads = [threading.Thread(target=send, args=(first,)) for first in (0, 5, 10, 15)]
+    for thread in threads:
+        thread.start()
+    run = Running(engine)
+    for thread in threads:
+        thread.join(60)
+    assert run.end() == states.SUCCESS
+    assert sorted(sent) == list(range(1, 21)) and sorted(sent.values()) == list(range(20))
+    assert sent == {number: engine.storage.fetch(f"value {number}") for number in sent}
+
+
+def test_too_long_name_takes_no_number_of_a_signal() -> None:
+    engine = engines.load(signalled.ticks())
+    name = "x" * 254
+    assert engine.signal(name) == 1
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"number 2 must have at most 253 characters"):
+            engine.signal(name)
+
+
+def test_signals_from_other_processes_are_received_in_order(store: base.Backend) -> None:
+    engine = engines.load(signalled.ticks(), backend=store)
+    run = Running(engine).waits("tick 3")
+    uuid = engine.storage.flow_uuid
+    handle = submission.handle(uuid, backend=store)
+    assert operations.signal(store, uuid, "tick", "a") == 1
+    assert handle.signal("tick", "b") == 2
+    assert operations.signal(store, uuid, "tick", "c") == 3
+    assert run.end() == states.SUCCESS
+    assert [engine.storage.fetch(f"value {number}") for number in (1, 2, 3)] == ["a", "b", "c"]
+
+
+def test_signals_are_numbered_before_the_first_start(store: base.Backend) -> None:
+    """Only the engine knows then whether the flow has a workflow."""
+    engine = engines.load(signalled.ticks(2), backend=store)
+    uuid = engine.storage.flow_uuid
+    assert operations.signal(store, uuid, "tick", "a") == 1
+    assert operations.signal(store, uuid, "tick", "b") == 2
+    assert engine.signal("tick", "c") == 3
+    engine.run()
+    assert [engine.storage.fetch(f"value {number}") for number in (1, 2)] == ["a", "b"]
+
+
+def test_first_of_several_early_signals_is_used_without_a_workflow(store: base.Backend) -> None:
+    flow = linear_flow.Flow("f").add(task.WaitFor("s", provides="value"))
+    engine = engines.load(flow, backend=store)
+    for value in (1, 2):
+        operations.signal(store, engine.storage.flow_uuid, "s", value)
+    engine.run()
+    assert engine.storage.fetch("value") == 1
 
 
 # -- timeouts

@@ -151,7 +151,8 @@ def test_resumed_wait_uses_the_time_limit_of_the_new_definition(
     later = resume_changed(store, before, task.WaitFor("go", timeout=timeout, name="nap"))
     assert later.parked.seconds == (None if timeout is None else 400)
     (wait,) = later.storage.flow_detail.waits_for
-    assert wait == ("nap", "go", 1000.0, None if timeout is None else 1500.0)
+    end = None if timeout is None else 1500.0
+    assert wait == listing.Wait("nap", "go", 1000.0, end)
 
 
 @pytest.mark.parametrize(

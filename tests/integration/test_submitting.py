@@ -247,11 +247,12 @@ def test_search_for_claimable_jobs_uses_index(store: persistence.Backend) -> Non
                 rows,
             )
         parameters = {"board": "default", "priority": -1, "id": 0, "limit": 16}
-        for statement in (board._statements.unclaimed, board._statements.due):
+        queries = [board._statements.unclaimed.text, board._statements.due.text]
+        if engine.dialect.name == "sqlite":
+            queries.append(board._statements.next_due)
+        for query in queries:
             with engine.connect() as raw:
-                plan = raw.execute(
-                    sa.text(f"{explain[engine.dialect.name]} {statement.text}"), parameters
-                )
+                plan = raw.execute(sa.text(f"{explain[engine.dialect.name]} {query}"), parameters)
                 words = " ".join(str(each) for row in plan for each in row)
             assert "ix_wbe_jobs_ready" in words and "temp b-tree" not in words.lower()
             assert "Filter: (not_before" not in words and "filesort" not in words, words

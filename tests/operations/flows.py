@@ -58,6 +58,11 @@ flow = steps()
 number = 3
 
 
+def approval() -> linear_flow.Flow:
+    """Waits for a signal."""
+    return linear_flow.Flow("approval").add(task.WaitFor("approved"))
+
+
 def nothing() -> int:
     return 3
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from wbengine.engines.base import Engine
 from wbengine.operations import resuming
 from wbengine.persistence import backends, base, models
 from wbengine.persistence.backends import memory
+from wbengine.types import codec
 
 STEPS = "tests.operations.flows:steps"
 
@@ -400,6 +403,69 @@ def test_flow_that_is_not_running_cannot_be_cancelled_or_suspended(backend: base
         other = uuid if failing is None else started(backend, failing)
         with pytest.raises(exceptions.InvalidState, match=r"is not running"):
             make(backend, other)
+
+
+def test_parked_flow_can_be_cancelled(backend: base.Backend) -> None:
+    engine = operations.start(backend, "tests.operations.flows:approval")
+    engine.park_after = 0.0
+    engine.run()
+    uuid = engine.storage.flow_uuid
+    change = operations.cancel(backend, uuid, reason="the shop is closed")
+    assert change == operations.StateChange("SUSPENDED", "SUSPENDED")
+    resumed = operations.resume(backend, uuid)
+    with pytest.raises(exceptions.ExecutionFailure, match="the shop is closed"):
+        resumed.run()
+    assert resumed.storage.get_flow_state() == "REVERTED"
+    with pytest.raises(exceptions.InvalidState, match="`wbengine flow revert` reverts"):
+        operations.cancel(backend, uuid)
+
+
+
+TRIPS = """
+import dataclasses
+from wbengine import task
+from wbengine.patterns import linear_flow
+from wbengine.types import codec
+
+@codec.allow
+@dataclasses.dataclass
+class Trip:
+    city: str
+
+@task.task(provides="city")
+def city_of(trip):
+    return trip.city
+
+def book():
+    return linear_flow.Flow("book").add(city_of())
+"""
+
+
+def test_resume_imports_the_types_of_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trips.py").write_text(TRIPS)
+    monkeypatch.syspath_prepend(tmp_path)
+    trips = importlib.import_module("trips")
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as store:
+        started_flow = operations.start(store, "trips:book", store={"trip": trips.Trip("Rome")})
+        started_flow.compile()
+        started_flow.prepare()
+        uuid = uuid_of(started_flow)
+
+        def forget() -> None:  # as in another process
+            monkeypatch.delitem(sys.modules, "trips")
+            monkeypatch.delitem(codec._allowed, "trips.Trip")
+
+        forget()
+        unknown = pytest.raises(exceptions.CorruptRecord, match=r"'trips\.Trip' is not known")
+        with contextlib.closing(store.get_connection()) as connection, unknown:
+            connection.get_flow_details(uuid)
+        assert operations.plan(store, uuid, resuming.RESUME).run == ("trips.city_of",)
+        forget()
+        engine = operations.resume(store, uuid)
+        engine.run()
+        assert engine.storage.fetch("city") == "Rome"
 
 
 # Delete and prune. --------------------------------------------------------------------------------

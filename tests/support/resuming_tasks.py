@@ -14,6 +14,7 @@ from typing import Any
 from wbengine import _crash, engines, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, models
+from wbengine.steps import AsyncSteps, Steps
 
 BOOK = "book"
 
@@ -88,6 +89,56 @@ class Spoiler(task.Task):
 
     def revert(self, item: int, folder: str, **rest: Any) -> None:
         note(folder, f"undone-{item}")
+
+
+@task.task
+def add(number: int, folder: str) -> int:
+    note(folder, f"execute-{number}")
+    return number + 1
+
+
+@add.revert
+def subtract(number: int, folder: str) -> None:
+    note(folder, f"revert-{number}")
+    if number == 1:
+        wait_at(folder, "gate-revert")
+
+
+@task.task(retries=2)
+def fail(folder: str) -> None:
+    note(folder, "execute-fail")
+    raise RuntimeError("no")
+
+
+@fail.revert(failed=True)
+def undo_fail(folder: str) -> None:
+    note(folder, "revert-fail")
+
+
+@task.workflow
+async def stepping(steps: AsyncSteps, folder: str, items: list[int]) -> list[int]:
+    number = 0
+    for _ in range(3):
+        number = await steps.run(add, number, folder)
+    done = await steps.map(Item, items, max_in_flight=4, folder=folder)
+    return [*done, await steps.run(add, number, folder)]
+
+
+@task.workflow
+def stepping_back(steps: Steps, folder: str, items: list[int]) -> None:
+    number = 0
+    for _ in range(4):
+        number = steps.run(add, number, folder)
+    steps.run(Fails)
+
+
+@task.workflow
+def retrying(steps: Steps, folder: str, items: list[int]) -> int:
+    try:
+        steps.run(fail, folder)
+    except RuntimeError:
+        return steps.run(add, 0, folder)
+    return 0
 
 
 def gated() -> Any:

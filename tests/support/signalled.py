@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from wbengine import retry, task
-from wbengine.patterns import linear_flow
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.types import outline
 
 
 class Use(task.Task):
@@ -17,6 +18,31 @@ def flow() -> linear_flow.Flow:
     return linear_flow.Flow("signalled").add(
         task.WaitFor("approved", timeout=3600, provides="approval"), Use("use", provides="found")
     )
+
+
+class AcceptsAny(task.WaitFor):
+    """Marks its flow as one that accepts any signal, as a workflow does, and ends at once."""
+
+    def __init__(self) -> None:
+        super().__init__("any", timeout=0, name="accepts any")
+        self.signal = outline.ANY_SIGNAL
+
+    def timeout_result(self) -> None:
+        """Return None."""
+
+
+class WaitForNumber(task.WaitFor):
+    """Waits for the signal `tick` with a number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("tick", provides=f"value {number}", name=f"tick {number}")
+        self.number = number
+
+
+def ticks(count: int = 3) -> unordered_flow.Flow:
+    """Return a flow that accepts any signal and waits for signals `tick`."""
+    waits = [WaitForNumber(number) for number in range(1, count + 1)]
+    return unordered_flow.Flow("ticks").add(AcceptsAny(), *waits)
 
 
 class Fails(task.Task):

@@ -147,7 +147,7 @@ def test_claiming_worker_is_recorded_before_task_starts() -> None:
     bench = Bench(Plain("a"), in_process=False)
     record = bench.storage.record("a")
     call = bench.begin("a")
-    events = atom_lifecycle._StoredTaskEvents(bench.life, call.node, True, 1)
+    events = atom_lifecycle._StoredTaskEvents(bench.life, record, call.task, True)
     events.taken("w1")
     assert (record.worker, record.started) == ("w1", None)
     events.began("w1")
@@ -160,7 +160,7 @@ def test_undo_begin_clears_worker_of_claimed_atom() -> None:
     bench = Bench(Plain("a"), in_process=False)
     record = bench.storage.record("a")
     call = bench.begin("a")
-    atom_lifecycle._StoredTaskEvents(bench.life, call.node, True, 1).taken("w1")
+    atom_lifecycle._StoredTaskEvents(bench.life, record, call.task, True).taken("w1")
     bench.life.undo_begin(call.node)
     assert (record.state, record.worker) == (states.PENDING, None)
 

@@ -11,10 +11,12 @@ import pytest
 from tests.crashing import engines, judging, snapshots
 from tests.crashing.judging import Cut, FlowHistory, Rules
 
+FLOWS = ["main", "undone", "stepped-0", "stepped-1", "stepped-2", "stepped-3"]
+
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FlowHistory]:
-    return engines.expected(tmp_path_factory.mktemp("crash") / "expected", ["main", "undone"])
+    return engines.expected(tmp_path_factory.mktemp("crash") / "expected", FLOWS)
 
 
 def problems(history: FlowHistory, expected: dict[str, FlowHistory], **rules: bool) -> list[str]:
@@ -29,12 +31,12 @@ def attempts(history: FlowHistory, name: str, count: int) -> Any:
     return end
 
 
-@pytest.mark.parametrize("flow", ["main", "undone"])
+@pytest.mark.parametrize("flow", FLOWS)
 def test_undisturbed_flow_has_no_problems(flow: str, expected: dict[str, FlowHistory]) -> None:
     history = expected[flow]
     for rules in ({}, {"once": True}, {"once": True, "lost": True}):
         assert problems(history, expected, **rules) == []
-    assert len(history.effects) == len(set(history.effects)) > 15
+    assert len(history.effects) == len(set(history.effects)) > 13
     assert snapshots.saved(history.end) <= set(history.effects)
 
 
@@ -56,3 +58,15 @@ def test_repeated_execution_is_reported_unless_a_kill_explains_it(
     assert problems(killed, expected) == []
     assert problems(killed, expected, once=True) == ["main: left execute 1.0 was done 2 times"]
     assert judging.again(killed) == 1
+
+
+def test_steps_that_are_reverted_in_another_order_are_reported(
+    expected: dict[str, FlowHistory],
+) -> None:
+    effects = list(expected["stepped-2"].effects)
+    last = effects.index("workflow/1.0-Step revert 1.0")
+    effects[last - 1 : last + 1] = reversed(effects[last - 1 : last + 1])
+    (problem,) = problems(replace(expected["stepped-2"], effects=effects), expected)
+    assert problem.endswith(
+        "workflow/1.0-Step was reverted before workflow/1.2-Step, which completed after it"
+    )

@@ -31,6 +31,7 @@ TREE = {
     exc.FlowBusy: exc.ExecutionFailure,
     exc.LeaseLost: exc.ExecutionFailure,
     exc.WorkerLost: exc.ExecutionFailure,
+    exc.NonDeterministicWorkflow: exc.ExecutionFailure,
     exc.AmbiguousDependency: exc.DependencyFailure,
     exc.MissingDependencies: exc.DependencyFailure,
     exc.NotAFlow: exc.CompilationFailure,

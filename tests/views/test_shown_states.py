@@ -197,7 +197,10 @@ def test_flow_is_shown_as_running_after_its_signal(store: base.Backend) -> None:
 
 def test_malformed_records_of_waits_are_ignored() -> None:
     wait = listing_records.Wait("t", "s", 1.0, None)
-    assert listing_records.waits_of([wait._asdict()]) == (wait,)
+    second = wait._replace(number=2)
+    assert wait.to_meta() == {"task": "t", "signal": "s", "since": 1.0, "until": None}
+    assert listing_records.waits_of([wait.to_meta(), second.to_meta()]) == (wait, second)
+    assert listing_records.waits_of([{**wait.to_meta(), "number": "2"}]) == ()
     for odd in (None, 7, "x", {}, [7], [{}], [{**wait._asdict(), "since": "x"}]):
         assert listing_records.waits_of(odd) == ()
 

@@ -53,6 +53,8 @@ def test_wait_for_signal_is_a_gate_with_its_time_limit(flow: models.FlowDetail) 
     record = records.change(flow, "reserve", state=states.RUNNING)
     record.meta[models.WAITS_FOR] = {"signal": "paid", "since": T, "until": T + 60}
     assert gate(view(flow), "reserve") == Waiting("signal", "paid", T, T + 60)
+    record.meta[models.WAITS_FOR]["number"] = 2
+    assert gate(view(flow), "reserve") == Waiting("signal", "paid #2", T, T + 60)
 
 
 def test_retry_delay_is_a_gate_until_the_next_attempt(flow: models.FlowDetail) -> None:

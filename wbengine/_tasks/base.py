@@ -7,7 +7,7 @@ import datetime as dt
 import logging
 import numbers
 from collections.abc import Callable, Collection
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 from wbengine import _names, atom, invocation, running
 from wbengine.backoff import Backoff, Errors
@@ -85,6 +85,10 @@ class Task(atom.Atom):
     detached: bool = False
     #: Whether the engine runs the task item by item, as a `Map`. (`isinstance` would be slower.)
     fans_out: ClassVar[bool] = False
+    #: Whether the engine runs the task as a function of steps, as a workflow.
+    runs_steps: ClassVar[bool] = False
+    #: Whether the engine waits instead of running the task, as for `WaitFor`.
+    is_wait: ClassVar[bool] = False
 
     # Cached for each class by `_copies_plainly`.
     _plain: ClassVar[bool]
@@ -95,6 +99,11 @@ class Task(atom.Atom):
     # contain the call. The only attribute of its kind, because attributes set after the constructor
     # give each instance its own dictionary of 600 bytes.
     _latest: invocation.Invocation | None = None
+
+    if TYPE_CHECKING:
+
+        def _step(self, *args: Any, **kwargs: Any) -> Any:
+            """Declare the arguments and the result of the task as a step of a workflow."""
 
     def _default_name(self) -> str:
         return _names.class_name(type(self))

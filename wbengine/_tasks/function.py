@@ -5,13 +5,29 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Final, cast, overload
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from wbengine import _binding, _names, atom
 from wbengine._tasks import limit_attributes
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_R_co = TypeVar("_R_co", covariant=True)
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Class attributes that `@task` sets, by parameter, with their defaults.
 _ATTRIBUTES: Final[Mapping[str, Any]] = {
@@ -41,7 +57,7 @@ class _RevertSlot:
 
     def __init__(
         self,
-        owner: type[FunctionTask] | None,
+        owner: type[FunctionTask[..., Any]] | None,
         body: Callable[..., Any] | None,
         of_failed: bool = False,
     ) -> None:
@@ -49,6 +65,12 @@ class _RevertSlot:
         self.body = body
         self.of_failed = of_failed
         self.is_method = body is not None and _takes_self(body)
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any]) -> _RevertSlot: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type[Any]) -> Callable[..., Any]: ...
 
     def __get__(self, instance: Any, owner: type[Any]) -> Any:
         if instance is None:
@@ -58,26 +80,44 @@ class _RevertSlot:
             return Task.revert.__get__(instance)
         return self.body.__get__(instance) if self.is_method else self.body
 
+    @overload
+    def __call__(self, body: _F, /, *, failed: bool = ...) -> _F: ...
+
+    @overload
+    def __call__(self, /, *, failed: bool = ...) -> Callable[[_F], _F]: ...
+
     def __call__(self, body: Callable[..., Any] | None = None, /, *, failed: bool = False) -> Any:
         if body is None:
             return functools.partial(self, failed=failed)
         if self.owner is None or not callable(body):
             raise TypeError(f"revert must be a function, got {body!r}")
         slot = _RevertSlot(self.owner, body, failed)
-        self.owner.revert = slot  # type: ignore[method-assign, assignment]
+        self.owner.revert = slot
         # As with property setters, a function of the same name must not replace the task.
         return self.owner if getattr(body, "__name__", None) == self.owner.__name__ else body
 
 
-class FunctionTask(Task):
+class _OriginalFunction(Protocol):
+    """The type of `FunctionTask.fn`. It returns `Any`: `async` functions return a coroutine."""
+
+    def __get__(self, task: object, owner: type[FunctionTask[_P, Any]]) -> Callable[_P, Any]: ...
+
+
+class FunctionTask(Task, Generic[_P, _R_co]):
     """The base class of tasks created by `@task`. `fn` is the original function.
 
-    Arguments of the constructor replace those of `@task`; `inject` is merged.
+    Arguments of the constructor replace those of `@task`; `inject` is merged. The type
+    parameters are those of the function and its result, awaited if it is `async`.
     """
 
     __module__ = "wbengine.task"
 
-    fn: ClassVar[Callable[..., Any]]
+    fn: ClassVar[_OriginalFunction]
+    if TYPE_CHECKING:
+        revert: ClassVar[_RevertSlot]
+
+        def _step(self, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...
+
     _options: ClassVar[Mapping[str, Any]] = {}
     _name: ClassVar[str | None] = None
 
@@ -110,7 +150,7 @@ def _no_option(function: str, word: str) -> str:
 
 def _class_of(
     body: Callable[..., Any], revert: Callable[..., Any] | None, attributes: Mapping[str, Any]
-) -> type[FunctionTask]:
+) -> type[FunctionTask[..., Any]]:
     if not inspect.isroutine(body):
         raise TypeError(f"@task must decorate a function, got {body!r}")
     members = {
@@ -123,11 +163,50 @@ def _class_of(
     }
     task_class: Any = type(body.__name__, (FunctionTask,), members)
     task_class.revert = _RevertSlot(task_class, revert)
-    return cast(type[FunctionTask], task_class)
+    return cast(type[FunctionTask[..., Any]], task_class)
+
+
+class _Method(Protocol[_P, _R_co]):
+    """A function whose first parameter is named `self`."""
+
+    def __call__(_, self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...  # noqa: N805
+
+
+class _Decorator(Protocol):
+    """The decorator that `@task` with options returns."""
+
+    # Type checkers use the first definition that matches, so the general ones are last.
+    @overload
+    def __call__(
+        self, function: _Method[_P, Coroutine[Any, Any, _R]], /
+    ) -> type[FunctionTask[_P, _R]]: ...
+
+    @overload
+    def __call__(self, function: _Method[_P, _R], /) -> type[FunctionTask[_P, _R]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[_P, Coroutine[Any, Any, _R]], /
+    ) -> type[FunctionTask[_P, _R]]: ...
+
+    @overload
+    def __call__(self, function: Callable[_P, _R], /) -> type[FunctionTask[_P, _R]]: ...
 
 
 @overload
-def task(function: Callable[..., Any], /) -> type[FunctionTask]: ...
+def task(function: _Method[_P, Coroutine[Any, Any, _R]], /) -> type[FunctionTask[_P, _R]]: ...
+
+
+@overload
+def task(function: _Method[_P, _R], /) -> type[FunctionTask[_P, _R]]: ...
+
+
+@overload
+def task(function: Callable[_P, Coroutine[Any, Any, _R]], /) -> type[FunctionTask[_P, _R]]: ...
+
+
+@overload
+def task(function: Callable[_P, _R], /) -> type[FunctionTask[_P, _R]]: ...
 
 
 @overload
@@ -159,7 +238,7 @@ def task(
     concurrency: int | None = ...,
     concurrency_key: Callable[..., Any] | None = ...,
     limit: str | None = ...,
-) -> Callable[[Callable[..., Any]], type[FunctionTask]]: ...
+) -> _Decorator: ...
 
 
 def task(
@@ -213,7 +292,7 @@ def task(
     if version is not None:
         attributes["version"] = version
 
-    def make(body: Callable[..., Any]) -> type[FunctionTask]:
+    def make(body: Callable[..., Any]) -> type[FunctionTask[..., Any]]:
         return _class_of(body, revert, attributes)
 
     return make if function is None else make(function)

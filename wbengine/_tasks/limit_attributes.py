@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine import _names, _secrets
+from wbengine._tasks import functors
 
-__all__ = ["ATTRIBUTES", "UNLIMITED", "Limit", "Quota", "check", "limit_of"]
+__all__ = ["ATTRIBUTES", "UNLIMITED", "Limit", "Quota", "check", "limit_of", "limit_of_step"]
 
 ATTRIBUTES: Final = ("rate_limit", "concurrency", "concurrency_key", "limit")
 
@@ -83,6 +84,17 @@ def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) ->
     quota = Quota(rate, None if rate is None else _interval(rate), concurrency)
     takes = () if key is None else _argument_names(key, what, known)
     return Limit(name if shared is None else shared, quota, key, takes)
+
+
+def limit_of_step(task: Any) -> Limit | None:
+    """Return the limit of the task of a step, or None.
+
+    :raises TypeError, ValueError: if an attribute is invalid.
+    """
+    if task.rate_limit is None and task.concurrency is None:
+        return None
+    name = functors.code_of(task)
+    return limit_of(task, f"task {name!r}", name, None)
 
 
 def check(what: str, rate: Any, concurrency: Any, key: Any, shared: Any) -> None:

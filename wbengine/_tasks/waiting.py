@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from wbengine import atom, exceptions, signals
+from wbengine import _names, atom, exceptions, signals
 from wbengine._tasks.base import Task
 from wbengine.types import failure as ft
 
@@ -17,9 +18,12 @@ class WaitingTask(Task):
     completed task has no effect.
 
     :ivar signal: the signal that ends the wait; "" if only the time does.
+    :ivar number: the number of that signal among those of its name.
     :ivar timeout: seconds since the start of the attempt, or None.
     """
 
+    number: int = 1
+    is_wait = True
     local = True
     cancel_on_revert = True
 
@@ -35,6 +39,17 @@ class WaitingTask(Task):
         raise NotImplementedError(
             f"execute of {self.name!r} is never called: the engine waits instead"
         )
+
+    def find(self, get: Callable[[str, int], signals.Signal | None]) -> signals.Signal | None:
+        """Return the signal that ends the wait, or None.
+
+        :param get: returns the received signal of a name and number.
+        """
+        return get(self.signal, self.number)
+
+    def value_of(self, signal: signals.Signal) -> Any:
+        """Return the result of the task after this signal."""
+        return signal.value
 
     def timeout_result(self) -> Any:
         """Return the result, or the failure, of a task whose time has passed."""
@@ -110,6 +125,37 @@ class Sleep(WaitingTask):
 
     def timeout_result(self) -> Any:
         return None
+
+
+class WaitForAny(WaitingTask):
+    """Waits for the first of several signals; its result is its name and its value.
+
+    :param numbers: the number of the expected signal by name.
+    :param timeout: as for `WaitFor`.
+    """
+
+    def __init__(self, numbers: Mapping[str, int], timeout: float | None) -> None:
+        for signal in numbers:
+            signals.check_name(signal)
+        self._numbers = dict(numbers)
+        seconds = None if timeout is None else _seconds("timeout", timeout, " or None")
+        text = " or ".join(numbers)
+        super().__init__(f"wait-for-{text}"[: _names.MAX_NAME_LENGTH], text, seconds)
+
+    def find(self, get: Callable[[str, int], signals.Signal | None]) -> signals.Signal | None:
+        found = [get(name, number) for name, number in self._numbers.items()]
+        received = [signal for signal in found if signal is not None]
+        return min(received, key=lambda signal: (signal.at, signal.name), default=None)
+
+    def value_of(self, signal: signals.Signal) -> Any:
+        return signal.name, signal.value
+
+    def timeout_result(self) -> Any:
+        return ft.Failure.from_exception(
+            exceptions.SignalTimeout(
+                f"Task {self.name!r} waited {self.timeout:g} s for a signal, which was not sent"
+            )
+        )
 
 
 def _seconds(name: str, value: Any, or_none: str = "") -> float:

@@ -24,6 +24,7 @@ _FLOW_COMMANDS: Final = {
     "list": Lazy("flow_ls", "List flows."),
     "show": Lazy("flow_show", "Show the tasks, failures and waits of a flow."),
     "watch": Lazy("flow_watch", "Watch a flow until its run ends."),
+    "get": Lazy("flow_get", "Print the values that the workflows of a flow published."),
     "events": Lazy("flow_history", "Print the events of a flow in order.", "events"),
     "logs": Lazy("flow_history", "Print the log lines of the tasks of a flow.", "logs"),
     "export": Lazy("flow_records", "Export a flow as JSON or as an HTML page.", "export"),

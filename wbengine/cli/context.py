@@ -18,6 +18,7 @@ from wbengine.cli import config, errors, location_checks, output, secret_argumen
 
 if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
+    from wbengine.persistence import models
     from wbengine.views import redaction
 
 __all__ = ["Context"]
@@ -201,6 +202,16 @@ class Context:
         """
         with self.connection() as (backend, connection):
             yield connection, operations.find(backend, text).uuid
+
+    def flow_detail(self, text: str) -> models.FlowDetail:
+        """Return a flow with its records, to show them. Arguments and errors are those of `flow`.
+
+        Values of classes that this process does not know are plain values.
+        """
+        from wbengine.types import codec
+
+        with self.flow(text) as (connection, uuid), codec.unknown_classes_as_text():
+            return connection.get_flow_details(uuid)
 
 
 def _set_variable(name: str, value: str | None) -> None:

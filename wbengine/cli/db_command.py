@@ -101,7 +101,7 @@ def current(context: contexts.Context) -> None:
 )
 def check(context: contexts.Context) -> int:
     settings, printer = context.settings, context.printer
-    books = flows = atoms = 0
+    books = flows = atoms = steps = 0
     damaged: list[str] = []
     with context.connection() as (backend, connection), _collecting_damage(damaged):
         if not store_access.store_exists(settings, backend):
@@ -114,12 +114,15 @@ def check(context: contexts.Context) -> int:
                 for flow in connection.get_flows_for_book(book.uuid, lazy=True):
                     flows += 1
                     with _collecting_damage(damaged):
-                        atoms += sum(1 for _ in connection.get_atoms_for_flow(flow.uuid))
+                        for atom in connection.get_atoms_for_flow(flow.uuid):
+                            atoms += not atom.is_step
+                            steps += atom.is_step
     content = {
         "store": _masked_store(context),
         "books": books,
         "flows": flows,
         "atoms": atoms,
+        "steps": steps,
         "damaged": damaged,
     }
     printer.document("db-check/1", content)

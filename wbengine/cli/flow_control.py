@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from wbengine import exceptions, operations
+from wbengine import _names, exceptions, operations, signals
 from wbengine.cli import base, common_options, confirmation, errors, params
 from wbengine.cli import context as contexts
 
@@ -85,7 +85,8 @@ def _request(
     help="""Send a signal to a flow.
 
     A task (task.WaitFor) of the flow waits for the signal, or will do so later; its result is the
-    value of the signal. If a signal of the same name was sent before, the first value counts.
+    value of the signal. If a signal of the same name was sent before, the first value counts,
+    unless the flow has a workflow, which receives all signals.
 
     \b
     Example:
@@ -99,6 +100,12 @@ def signal(context: contexts.Context, flow: str, name: str, value: Any) -> None:
     with context.backend() as backend:
         row = operations.find(backend, flow)
         with errors.failing(errors.USAGE, exceptions.NotEncodable, ValueError):
-            operations.signal(backend, row.uuid, name, value)
-    context.printer.document("flow-signal/1", {"uuid": row.uuid, "signal": name})
-    context.printer.line(f"{row.name} {row.uuid}: received signal {name}")
+            number = operations.signal(backend, row.uuid, name, value)
+    context.printer.document(
+        "flow-signal/1", {"uuid": row.uuid, "signal": name, "number": number}
+    )
+    label = signals.label(name, number)
+    context.printer.line(f"{row.name} {row.uuid}: received signal {label}")
+    awaited = {wait.signal for wait in row.waits_for}
+    if name not in awaited and (hint := _names.hint(name, awaited)):
+        context.printer.hint(f"nothing waits for signal {name!r} now{hint}")

@@ -28,8 +28,7 @@ __all__ = ["events", "logs"]
 def events(context: contexts.Context, flow: str) -> None:
     from wbengine.views import watcher
 
-    with context.flow(flow) as (connection, uuid):
-        history = watcher.events_of(connection.get_flow_details(uuid), context.redactor)
+    history = watcher.events_of(context.flow_detail(flow), context.redactor)
     printer = context.printer
     for event in history:
         printer.event("flow-events/1", event.to_dict())

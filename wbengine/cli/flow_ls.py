@@ -99,7 +99,7 @@ def _signals(row: RowView) -> str | None:
     texts = []
     for wait in row.waits_for[:_MAX_SIGNALS]:
         until = "" if wait.until is None else f", until {formatting.clock(wait.until)}"
-        texts.append(f"{wait.signal or wait.task} (since {formatting.clock(wait.since)}{until})")
+        texts.append(f"{wait.label or wait.task} (since {formatting.clock(wait.since)}{until})")
     omitted = len(row.waits_for) - len(texts)
     return ", ".join([*texts, *([f"{omitted} more"] if omitted else [])]) or None
 

@@ -18,7 +18,7 @@ __all__ = ["command"]
     "run",
     help="""Run a new flow.
 
-    FACTORY is a function that builds the flow, or the flow itself. Modules of the current folder
+    FACTORY is a flow, a workflow, or a function that builds a flow. Modules of the current folder
     can be imported. The command prints the result as JSON: state, results, failures.
 
     The flow is saved in the store (--persistence). Ctrl-C suspends the flow after its running

@@ -86,14 +86,14 @@ def command(
 def _results(context: contexts.Context, flow: str) -> None:
     from wbengine.persistence import models
 
-    with context.flow(flow) as (connection, uuid):
-        detail = connection.get_flow_details(uuid)
+    detail = context.flow_detail(flow)
     redactor = context.redactor.with_secrets_of_flow(detail)
     returned = {
         atom.name: atom.results
         for atom in detail
         if isinstance(atom, models.TaskDetail)
         and atom.name != models.INJECTOR
+        and not atom.is_step
         and atom.state == states.SUCCESS
     }
     content = {
@@ -118,6 +118,8 @@ def _head(printer: Printer, view: FlowView) -> None:
         ("waits", view.waiting),
         ("asked", view.wish),
         ("cancelled", None if view.wish else view.cancel_reason),
+        # Otherwise an atom shows it.
+        ("error", None if view.failures else view.error),
     ]
     printer.pairs((name, value) for name, value in rows if value is not None)
 

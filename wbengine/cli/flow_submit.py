@@ -20,7 +20,7 @@ __all__ = ["command"]
     The command writes the flow and a job to the store (--persistence) and prints the uuid of the
     flow. With --board, it posts the job on that job board instead.
 
-    FACTORY is a function that builds the flow, or the flow itself. This command and `wbengine
+    FACTORY is a flow, a workflow, or a function that builds a flow. This command and `wbengine
     serve` can import modules of their current folder.
 
     \b

@@ -40,7 +40,7 @@ def _stored_schedules(context: contexts.Context, **options: bool) -> Iterator[Sc
     "add",
     help="""Add a schedule, with which `wbengine serve` submits a flow at given times.
 
-    FACTORY is a function that builds the flow, or the flow itself. The flow has the input
+    FACTORY is a flow, a workflow, or a function that builds a flow. The flow has the input
     `scheduled_at`, the planned time of the firing.
 
     \b

@@ -92,7 +92,7 @@ class Conductor(abc.ABC):
         uuid = job.details.get("flow_uuid")
         if uuid is not None and self._persistence is not None:
             with contextlib.closing(self._persistence.get_connection()) as connection:
-                return connection.get_flow_details(uuid)
+                return engines.read_flow_detail(connection, uuid, self._flows)
         book = job.book
         if book is None:
             raise exceptions.NotFound(f"{job} has no logbook, or its job board has no store")

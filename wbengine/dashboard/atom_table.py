@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from wbengine import exceptions, states
+from wbengine.drawing import step_rows
 from wbengine.views import atoms
 from wbengine.views import flow_status as flows
 from wbengine.views.atoms import QUEUED
@@ -16,15 +18,25 @@ __all__ = ["SORT_KEYS", "MAX_ROWS", "SORT_LABELS", "Row", "Selection", "Table", 
 
 #: Maximum number of rows. Sub-flows beyond it are closed: each is one row.
 MAX_ROWS: Final = 1200
+#: Maximum number of rows for the steps of all workflows of a page, if there are fewer workflows.
+MAX_STEP_ROWS: Final = 200
+
+
+_MAX_INDENT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An atom or a flow. `closed`: whether the rows of the flow's contents are hidden."""
+    """An atom or a flow.
+
+    :ivar closed: whether the rows of the flow's contents are hidden.
+    :ivar steps: rows for the steps of a workflow; the latest ones.
+    """
 
     depth: int
     node: NodeView
     closed: bool = False
+    steps: Sequence[step_rows.Row] = ()
 
     @property
     def atom(self) -> atoms.AtomView | None:
@@ -32,7 +44,11 @@ class Row:
 
     @property
     def indent(self) -> int:
-        return min(self.depth, 6)
+        return min(self.depth, _MAX_INDENT)
+
+    @property
+    def step_indent(self) -> int:
+        return min(self.depth + 1, _MAX_INDENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +157,14 @@ def table(view: flows.FlowView, under: int = 0, start: int = 0) -> Table:
     """
     path = _path(view, under)
     parent = path[-1]
-    total = len(parent.children)
+    # The outermost node is an atom if an engine runs a single task or workflow.
+    parts = parent.children if parent.atom is None else [parent]
+    total = len(parts)
     if start and not 0 <= start < total:
         raise exceptions.NotFound(
             f"start must be below {total}, the number of parts of flow {parent.name!r}"
         )
-    children = parent.children[start : start + MAX_ROWS]
+    children = parts[start : start + MAX_ROWS]
     room = MAX_ROWS - len(children)
     rows: list[Row] = []
     for child in children:
@@ -154,7 +172,7 @@ def table(view: flows.FlowView, under: int = 0, start: int = 0) -> Table:
         is_open = size <= room
         room -= size if is_open else 0
         rows += _rows(child, 0) if is_open else [Row(0, child, closed=True)]
-    return Table(rows, path, start, start + len(children), total)
+    return Table(_with_steps(rows), path, start, start + len(children), total)
 
 
 def selected(view: flows.FlowView, selection: Selection, start: int = 0) -> Table:
@@ -169,7 +187,7 @@ def selected(view: flows.FlowView, selection: Selection, start: int = 0) -> Tabl
         )
     page = matching[start : start + MAX_ROWS]
     rows = [Row(0, NodeView(a.node, a.name, a.kind, a.state, {}, {}, a)) for a in page]
-    return Table(rows, [view.tree], start, start + len(page), len(matching))
+    return Table(_with_steps(rows), [view.tree], start, start + len(page), len(matching))
 
 
 def _path(view: flows.FlowView, wanted_node: int) -> list[NodeView]:
@@ -182,7 +200,7 @@ def _path(view: flows.FlowView, wanted_node: int) -> list[NodeView]:
     path = [view.tree]
     for number in reversed(numbers):
         path += [child for child in path[-1].children if child.node == number]
-    if path[-1].node != wanted_node or path[-1].kind != "flow":
+    if path[-1].node != wanted_node or (wanted_node and path[-1].kind != "flow"):
         raise exceptions.NotFound(f"node {wanted_node} is not a flow")
     return path
 
@@ -193,3 +211,16 @@ def _rows(node: NodeView, depth: int) -> Iterator[Row]:
         depth, current = stack.pop()
         yield Row(depth, current)
         stack += [(depth + 1, child) for child in reversed(current.children)]
+
+
+def _with_steps(rows: Sequence[Row]) -> Sequence[Row]:
+    workflow_count = sum(row.atom is not None and row.atom.steps is not None for row in rows)
+    if not workflow_count:
+        return rows
+    limit = max(MAX_STEP_ROWS // workflow_count, 2)
+    return [
+        row
+        if row.atom is None or row.atom.steps is None
+        else dataclasses.replace(row, steps=step_rows.rows(row.atom.steps, limit))
+        for row in rows
+    ]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
+from wbengine.persistence.step_notes import StepNote
 from wbengine.views import event_history, redaction
 from wbengine.views import flow_status as flows
 from wbengine.views.flow_status import FlowRecords, on_workers
@@ -56,7 +57,8 @@ class ViewCache:
 
     @property
     def size(self) -> int:
-        return 0 if self._view is None else self._view.total
+        """Number of records."""
+        return 0 if self._records.detail is None else len(self._records.detail)
 
     @property
     def is_built(self) -> bool:
@@ -158,6 +160,15 @@ class ViewCache:
         with self._build_lock, self._lock:
             changes = self._records.read_changes()
             return self._records.redactor, changes.cursor
+
+    def workflow_of(self, step: str) -> str | None:
+        """Return the uuid of the workflow of a step; None if the flow has no such step. Blocks."""
+        if self._records.detail is None:
+            self.read_changes()
+        detail = self._records.detail
+        record = None if detail is None else detail.find(step)
+        note = None if record is None else StepNote.of(record)
+        return None if note is None else note.workflow
 
     def events(self, limit: int, after: str | None, latest_first: bool) -> event_history.EventPage:
         """Return a page of events as of the latest read, like `event_history.page`. Blocks."""

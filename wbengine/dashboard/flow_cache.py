@@ -101,6 +101,10 @@ class Store:
         """
         return self._read_view(uuid, lambda cached: cached.events(limit, after, latest_first))
 
+    def workflow_of(self, uuid: str, step: str) -> str | None:
+        """Return the uuid of the workflow of a step; None if the flow has no such step."""
+        return self._read_view(uuid, lambda cached: cached.workflow_of(step))
+
     def returned(self, uuid: str, atom: str) -> Any:
         """Return the redacted result of an atom; None if it has none.
 

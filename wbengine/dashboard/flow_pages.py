@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from wbengine import drawing, exceptions, states
@@ -22,6 +22,7 @@ from wbengine.dashboard import (
     urls,
 )
 from wbengine.dashboard.app_state import AppState
+from wbengine.drawing import step_rows
 from wbengine.views import flow_list, shown_states, timeline
 from wbengine.views import flow_status as flows
 
@@ -114,7 +115,7 @@ class FlowPages:
                 view.outline,
                 view,
                 root=under,
-                link=lambda atom: self._atom_page(request, view, atom.uuid),
+                link=lambda atom: self._atom_page(request, view.uuid, atom.uuid),
                 folding=drawing.Folding(opened, closed, toggle),
             )
             return {"picture": picture, "under": under}
@@ -126,7 +127,9 @@ class FlowPages:
             bars = timeline.timeline(view)
             if not bars.lanes:
                 return {"chart": None}
-            chart = drawing.chart(bars, link=lambda bar: self._atom_page(request, view, bar.uuid))
+            chart = drawing.chart(
+                bars, link=lambda bar: self._atom_page(request, view.uuid, bar.uuid)
+            )
             return {"chart": chart}
 
         return self._page(request, "timeline", build_context)
@@ -146,10 +149,9 @@ class FlowPages:
         atom_uuid = str(request.path_params["atom"])
 
         def build_context(view: flows.FlowView) -> dict[str, Any]:
-            atom = view.atom(atom_uuid)
+            atom, store = view.atom(atom_uuid), self._state.store
             if atom is None:
                 raise exceptions.NotFound(f"this flow has no task {atom_uuid}")
-            store = self._state.store
             lines = store.task_logs(view.uuid, atom_uuid, atom.name, MAX_LINES)
             shows = atom.result is not None and self._state.redactor.show_values
             returned = store.returned(view.uuid, atom_uuid) if shows else None
@@ -158,9 +160,19 @@ class FlowPages:
                 "is_cut": len(lines) == MAX_LINES,
                 "lines": lines,
                 "returned": returned,
+                "step_rows": () if atom.steps is None else step_rows.rows(atom.steps),
             }
 
+        workflow = self._workflow_of(str(request.path_params["uuid"]), atom_uuid)
+        if workflow is not None:
+            address = self._atom_page(request, str(request.path_params["uuid"]), workflow)
+            return RedirectResponse(f"{address}#s{atom_uuid}")
         return self._page(request, "atom", build_context)
+
+    def _workflow_of(self, flow_uuid: str, step_uuid: str) -> str | None:
+        """Return the uuid of the workflow of a step; None for the uuid of anything else."""
+        with http_errors.as_http_errors():
+            return self._state.store.workflow_of(flow_uuid, step_uuid)
 
     def _page(
         self,
@@ -178,13 +190,15 @@ class FlowPages:
             content = {} if part == "head" else build_context(view)
         head = flow_head.context_of(self._state, view)
         notice = None if head["failed"] else _NOTICES.get(request.query_params.get("done", ""))
+        ended = view.state in states.FLOW_ENDED
         context = {
             **head,
             "here": "/",
             "is_last": view.finished and latest.refresh_seconds is None,
             "pace": "refresh-slow" if view.total <= RARE_REFRESH_ATOMS else "refresh-rarely",
             "part": part,
-            "signals": () if view.state in states.FLOW_ENDED else view.outline.signals,
+            "accepts_any_signal": not ended and view.outline.accepts_any_signal,
+            "signals": () if ended else view.outline.signals,
             "tab": tab,
             "notice": notice,
             "parameters": {
@@ -208,5 +222,5 @@ class FlowPages:
         headers = {"refresh": str(SUMMARY_REFRESH_SECONDS)}
         return self._state.render(request, "summary.html", context, headers=headers)
 
-    def _atom_page(self, request: Request, view: flows.FlowView, uuid: str | None) -> str:
-        return urls.href(request, f"/flows/{view.uuid}/atoms/{uuid}") if uuid else ""
+    def _atom_page(self, request: Request, flow_uuid: str, uuid: str | None) -> str:
+        return urls.href(request, f"/flows/{flow_uuid}/atoms/{uuid}") if uuid else ""

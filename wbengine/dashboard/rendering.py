@@ -84,6 +84,10 @@ def _ago(moment: float | None) -> str:
     return f"{int(passed)} s ago" if passed < 60 else f"{formatting.seconds(passed)} ago"
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _short(uuid: str) -> str:
     return uuid[:8]
 
@@ -100,8 +104,8 @@ def environment() -> jinja2.Environment:
     )
     env.filters.update(
         ago=_ago, clock=formatting.clock, count=formatting.count, icon=styles.icon,
-        iso=formatting.iso, nth=formatting.nth, ordered=ordered, seconds=formatting.seconds,
-        segments=segments, short=_short,
+        iso=formatting.iso, json=_json, nth=formatting.nth, ordered=ordered,
+        seconds=formatting.seconds, segments=segments, short=_short,
     )  # fmt: skip
     env.globals.update(htmx_config=_HTMX)
     return env

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rich.console import Console, RenderableType
 from rich.progress_bar import ProgressBar
@@ -28,6 +28,10 @@ from wbengine.views import formatting, structure
 from wbengine.views.atoms import QUEUED, AtomView
 from wbengine.views.flow_status import FlowView
 from wbengine.views.structure import Structure
+
+if TYPE_CHECKING:
+    from wbengine.drawing.step_rows import Row
+    from wbengine.views.steps import StepsView
 
 __all__ = [
     "RUNNING_STATES",
@@ -58,6 +62,9 @@ _OUTER_FLOWS: Final = 2
 _INNER_FLOWS: Final = 4
 _BAR_COLUMNS: Final = 24
 _MIN_NAME_COLUMNS: Final = 8
+
+#: Minimum number of rows for the steps of a workflow: the latest one, and the number of the others.
+_MIN_STEP_ROWS: Final = 2
 
 #: Number of rows of a text if the flow has too many atoms.
 _MAX_ROWS: Final = 200
@@ -110,6 +117,10 @@ class Source(Protocol):
     def details(self, node: int) -> Iterable[str]:
         """Return additional texts for an atom."""
 
+    def steps(self, node: int) -> StepsView | None:
+        """Return the steps of a workflow."""
+        return None
+
 
 def tree(
     source: Source, console: Console, rows: int | None = None, mask: Callable[[str], str] = str
@@ -117,10 +128,11 @@ def tree(
     """Return the flow as a tree of about `rows` rows (None: complete)."""
     renderer = _RowRenderer(source, console, mask)
     root = Tree(renderer.headline())
-    if not source.is_flow(source.root):
-        root.add(renderer.row(source.root))
-        return root
     selection = _Selection(source, rows)
+    if not source.is_flow(source.root):
+        row = root.add(renderer.row(source.root))
+        renderer.add_steps(row, selection.steps.get(source.root, ()))
+        return root
     drawn = {source.root: root}
     waiting = deque(drawn)
     while waiting:
@@ -137,6 +149,7 @@ def tree(
             drawn[node] = parent.add(renderer.row(node))
             if node in selection.open:
                 waiting.append(node)
+            renderer.add_steps(drawn[node], selection.steps.get(node, ()))
             if omitted_counts:
                 # A running flow can change between the calls: counts stay positive.
                 omitted_counts -= Counter(source.counts(node))
@@ -164,7 +177,8 @@ def text(
 
 def flow_tree(view: FlowView, console: Console, rows: int | None = None) -> Tree:
     """Return the view of a flow as a tree of about `rows` rows (None: complete)."""
-    fits = rows is None or len(view.outline.nodes) <= rows
+    step_count = sum(len(atom.steps.shown) for atom in view.atoms if atom.steps is not None)
+    fits = rows is None or len(view.outline.nodes) + 2 * step_count <= rows
     return tree(FlowTree(view.outline, view), console, None if fits else rows)
 
 
@@ -254,6 +268,17 @@ class _RowRenderer:
             return text
         return _grid([text, self._bar(progress, 1.0, "cyan"), Text(f"{progress:.0%}")])
 
+    def add_steps(self, branch: Tree, steps: Iterable[Row]) -> None:
+        """Add the rows of the steps of a workflow."""
+        for state, row, *_ in steps:
+            text = Text(no_wrap=self._console.is_terminal, overflow="ellipsis")
+            if state is not None:
+                style = styles.style_of(state)
+                icon = style.plain if self._console.options.ascii_only else style.icon
+                text.append(f"{icon} ", style.style)
+            text.append(self._clean(row), "" if state is not None else "dim")
+            branch.add(text)
+
     def _clean(self, text: str) -> str:
         return clean(text, self._console, self._mask)
 
@@ -289,10 +314,17 @@ class _Selection:
         self.skipped: dict[int, int] = {}
         #: The outermost flow of each omitted chain.
         self._omitted_roots: set[int] = set()
+        #: Workflow -> the rows of its steps.
+        self.steps: dict[int, Sequence[Row]] = {}
+        if not source.is_flow(source.root):
+            self._rows_left -= 1
+            self._show_steps([source.root])
+            return
         if rows is not None:
             for node in self._important_atoms(int(self._rows_left) // 2):
                 if self._rows_left > 0:
                     self._show_atom(node)
+            self._reserve_steps()
         #: Flows with more members than rows are left.
         large: list[int] = []
         waiting = deque(self.open)
@@ -300,6 +332,7 @@ class _Selection:
             waiting.extend(self._show_members(waiting.popleft(), large))
         for place, flow in enumerate(large):
             self._show_some_members(flow, int(self._rows_left) // (len(large) - place))
+        self._show_steps(self._shown_atoms())
 
     def _important_atoms(self, limit: int) -> list[int]:
         failed = list(self._source.failed_atoms(max(1, limit // 2)))
@@ -324,6 +357,38 @@ class _Selection:
         self._rows_left -= len(chain) - 1
         for flow, member in itertools.pairwise(chain):
             self.open.setdefault(flow, set()).add(member)
+
+    def _shown_atoms(self) -> list[int]:
+        return [
+            node
+            for members in self.open.values()
+            for node in sorted(members)
+            if not self._source.is_flow(node)
+        ]
+
+    def _reserve_steps(self) -> None:
+        """Show the latest steps of failed and running workflows in about half of the rows."""
+        workflows = [node for node in self._shown_atoms() if self._source.steps(node) is not None]
+        other_tasks = sum(self._source.counts(self._source.root).values()) - len(workflows)
+        room = max(self._rows_left // 2, self._rows_left - other_tasks)
+        opened = workflows[: int(room) // _MIN_STEP_ROWS]
+        for place, node in enumerate(opened):
+            self._show_steps([node], room // (len(opened) - place))
+            room -= len(self.steps.get(node, ()))
+
+    def _show_steps(self, nodes: Iterable[int], room: float = math.inf) -> None:
+        """Show the latest steps of workflows in at most `room` rows each, as far as they fit."""
+        for node in nodes:
+            steps = self._source.steps(node)
+            if steps is None:
+                continue
+            from wbengine.drawing import step_rows  # most flows have no workflow
+
+            self._rows_left += len(self.steps.pop(node, ()))
+            limit = min(room, self._rows_left)
+            if limit >= _MIN_STEP_ROWS:
+                self.steps[node] = step_rows.rows(steps, None if self._whole else int(limit))
+                self._rows_left -= len(self.steps[node])
 
     def _show_members(self, flow: int, large: list[int]) -> list[int]:
         """Show all other members of a flow, if they fit, and return those that are flows to open.
@@ -458,6 +523,10 @@ class FlowTree(Source):
         if atom is not None and self._view is not None:
             yield from self._facts(atom, self._view.now)
         yield from self._order_and_notes(node)
+
+    def steps(self, node: int) -> StepsView | None:
+        atom = self._nodes[node].atom
+        return None if atom is None else atom.steps
 
     def _facts(self, atom: AtomView, now: float) -> Iterator[str]:
         if formatting.nth(atom) > 1:

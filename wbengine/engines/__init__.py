@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         load,
         load_from_detail,
         load_from_factory,
+        read_flow_detail,
         run,
         save_factory_details,
     )
@@ -31,6 +32,7 @@ __all__ = [
     "flow_from_detail",
     "load_from_detail",
     "load_from_factory",
+    "read_flow_detail",
     "save_factory_details",
     "FlowHandle",
     "handle",
@@ -48,6 +50,7 @@ __getattr__, __dir__ = _lazily.lazy_attributes(
             "load",
             "load_from_detail",
             "load_from_factory",
+            "read_flow_detail",
             "run",
             "save_factory_details",
         ),

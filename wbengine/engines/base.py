@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from threading import RLock
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wbengine import (
     _clock,
@@ -48,6 +48,9 @@ from wbengine.runtime.gates import awaited_signals, chain
 from wbengine.types import notifier as notifier_module
 
 __all__ = ["Engine", "check_seconds"]
+
+if TYPE_CHECKING:
+    from wbengine.runtime.workflows import manager
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -257,7 +260,7 @@ class Engine(abc.ABC):
                 for node, item in enumerate(compilation.plan.items)
                 if isinstance(item, WaitingTask)
             ]
-            if wait_nodes:
+            if wait_nodes or compilation.has_workflows:
                 self._received = awaited_signals.ReceivedSignals(
                     wait_nodes, self._flow_detail.uuid, self._backend
                 )
@@ -618,10 +621,10 @@ class Engine(abc.ABC):
         compiled = self._compiled("run")
         events: inbox.Inbox = self._clock.queue()
 
-        def wake() -> None:
+        def wake(at_once: bool = False) -> None:
             events.put(inbox.ProgressReported())
 
-        on_progress: Callable[[], None] = wake
+        on_progress: Callable[..., None] = wake
         executor = self._running_executor
         held_lease, saver = self._ownership.held, saving.Saver(executor, self._clock)
         if held_lease is not None and self._durability != saving.END:
@@ -658,6 +661,7 @@ class Engine(abc.ABC):
             defer_reverts=self._settings["defer_reverts"],
             clock=self._clock,
             parking=parking,
+            workflows=self._make_workflows(lifecycle, wake) if compiled.has_workflows else None,
         )
         if self._received is not None:
             self._received.on_new = lambda: events.put(inbox.SignalsReceived())
@@ -678,14 +682,15 @@ class Engine(abc.ABC):
         held_lease = self._ownership.held
         if held_lease is not None:
             pauses = held_lease.pauses = lease_renewer.of_process().pauses(held_lease.backend)
-        if compiled.limits:
+        if compiled.limits or compiled.has_workflows:
+            place = self._settings["limits"] or self._backend
             epoch = 0 if held_lease is None else held_lease.lease.epoch
             permit_gate = gate_setup.make_permit_gate(
                 compiled,
                 lifecycle,
                 events,
                 self._storage,
-                renewer.of_process()(self._settings["limits"] or self._backend),
+                lambda: renewer.of_process()(place),
                 renewer.Member(self._storage.flow_uuid, epoch, self._settings["lease"]),
                 immediate=executor.immediate,
             )
@@ -700,7 +705,16 @@ class Engine(abc.ABC):
             permit_gate=permit_gate,
         )
 
-    def _make_lifecycle(self, on_progress: Callable[[], None]) -> atom_lifecycle.AtomLifecycle:
+    def _make_workflows(
+        self, lifecycle: atom_lifecycle.AtomLifecycle, wake: Callable[[], object]
+    ) -> manager.Workflows:
+        # Imported here, because most flows have no workflows.
+        from wbengine.runtime.workflows import manager, step_records
+
+        records = step_records.StepRecords(self._storage, lifecycle)
+        return manager.Workflows(records, wake, self._clock.time)
+
+    def _make_lifecycle(self, on_progress: Callable[..., None]) -> atom_lifecycle.AtomLifecycle:
         return atom_lifecycle.AtomLifecycle(
             self._compiled("run").plan,
             self._storage,
@@ -798,15 +812,17 @@ class Engine(abc.ABC):
         given_up = given_up or control.read_given_up(self._storage.flow_meta)
         return given_up is not None and given_up.cancelled
 
-    def signal(self, name: str, value: Any = None) -> None:
+    def signal(self, name: str, value: Any = None) -> int:
         """Send a signal to the flow, for tasks that wait for it (`task.WaitFor`) now or later.
 
-        From any thread, during a run or not; once for each name. With a backend, the signal is
-        stored with the flow.
+        From any thread, during a run or not; once for each name. A flow with a workflow accepts all
+        names, and several signals of each name. With a backend, the signal is stored with the flow.
 
+        :returns: the number of the signal among those of its name: 1, or more for a flow with a
+            workflow.
         :raises NotFound: if no task of the flow waits for this signal; the text suggests a name.
         :raises InvalidState: if the flow has ended.
-        :raises Duplicate: if this signal was sent before.
+        :raises Duplicate: if this signal was sent before, unless the flow has a workflow.
         :raises NotEncodable: if the value cannot be encoded, or is too long.
         :raises TypeError, ValueError: if the name is not allowed.
         :raises CompilationFailure: if the flow is invalid.
@@ -814,13 +830,18 @@ class Engine(abc.ABC):
         self.compile()
         new_signal = signals.Signal.of(name, value, self._clock.time())
         waiting = self._received
-        expected = self._compiled("signalled").outline.signals if waiting is not None else []
+        outline = None if waiting is None else self._compiled("signalled").outline
+        expected = [] if outline is None else outline.signals
+        any_name = outline is not None and outline.accepts_any_signal
         if waiting is not None and self._backend is not None:
-            lease_renewer.send_signal(self._backend, self._flow_detail.uuid, new_signal, expected)
-            waiting.add([new_signal])
-            return
+            uuid = self._flow_detail.uuid
+            stored = lease_renewer.send_signal(
+                self._backend, uuid, new_signal, expected, any_name=any_name
+            )
+            waiting.add([stored])
+            return stored.number
         flow = self._storage.flow_name
-        if waiting is None or name not in expected:
+        if waiting is None or not (any_name or name in expected):
             raise exceptions.NotFound(
                 f"Flow {flow!r} has no task that waits for signal"
                 f" {name!r}{_names.hint(name, expected)}"
@@ -829,10 +850,13 @@ class Engine(abc.ABC):
             raise exceptions.InvalidState(
                 f"Flow {flow!r} has ended in {state}: signal {name!r} was not sent"
             )
+        if any_name:
+            return waiting.add_next(new_signal).number
         if not waiting.add([new_signal]):
             raise exceptions.Duplicate(
                 f"Flow {flow!r} already has signal {name!r}: its first value counts"
             )
+        return new_signal.number
 
     def _keep_request(self, request: control.CancelRequest | control.SuspendRequest) -> bool:
         """Keep a request for a run that is being prepared, and end its wait for the lease.

@@ -84,6 +84,13 @@ class Compilation:
         return False
 
     @cached_property
+    def has_workflows(self) -> bool:
+        """Whether the flow has a workflow, whose steps are known only when it runs."""
+        items: Iterable[Any] = self.plan.items
+        pairs = zip(self.plan.kinds, items, strict=True)
+        return any(kind == plan_module.TASK and item.runs_steps for kind, item in pairs)
+
+    @cached_property
     def has_retries(self) -> bool:
         """Whether the flow has a retry controller, or a task with `retries`."""
         return plan_module.RETRY in self.plan.kinds
@@ -283,6 +290,8 @@ def _describe(kind: int, item: Any) -> tuple[str, str | None, str | None]:
     if kind == plan_module.RETRY:
         return outline_module.RETRY, name, None
     signal = item.signal if isinstance(item, task.WaitFor) else None
+    if item.runs_steps:
+        signal = outline_module.ANY_SIGNAL
     return outline_module.MAP if item.fans_out else outline_module.TASK, name, signal
 
 

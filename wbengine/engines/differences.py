@@ -342,7 +342,11 @@ _REMOVED_NOTES: Final[Mapping[str, str]] = {
 
 
 def _records_of(storage: storage_module.Storage) -> Iterator[models.AtomDetail]:
-    return (record for record in storage.flow_detail if record.name != storage.injector_name)
+    return (
+        record
+        for record in storage.flow_detail
+        if record.name != storage.injector_name and not record.is_step
+    )
 
 
 def _kind(atom: atom_module.Atom) -> str:

@@ -35,6 +35,15 @@ def is_flow(value: Any) -> bool:
     return isinstance(value, flow_module.Flow | task_module.Task)
 
 
+def is_workflow(value: Any) -> bool:
+    """Return whether `value` is a workflow: the class that `task.workflow` returns."""
+    return (
+        isinstance(value, type)
+        and issubclass(value, task_module.Workflow)
+        and value is not task_module.Workflow
+    )
+
+
 def name_of(factory: Factory) -> str:
     """Return the dotted name of a factory.
 
@@ -95,6 +104,15 @@ def remake(
         return _flow_at(path, rules.load)
     factory = rules.load(name)
     return _check_flow(f"Flow factory {name!r}", factory(*(args or ()), **(kwargs or {})))
+
+
+def load(name: str, args: Iterable[Any] | None, flows: allowed.Flows = None) -> None:
+    """Import the module of a factory that is named in a record.
+
+    :raises NotTrusted: if the factory is not allowed.
+    :raises ImportError: if it cannot be found.
+    """
+    allowed.of_process(flows).load(_flow_of_path(name, args) or name)
 
 
 def _flow_of_path(name: str, args: Iterable[Any] | None) -> str | None:
@@ -168,5 +186,5 @@ def _suggest_flows(module: str) -> str:
         names = vars(importlib.import_module(module)).items()
     except Exception:
         return ""
-    paths = [f"{module}:{name}" for name, value in names if is_flow(value)]
+    paths = [f"{module}:{name}" for name, value in names if is_flow(value) or is_workflow(value)]
     return f"; this module has {', '.join(paths[:5])}" if paths else ""

@@ -45,13 +45,13 @@ def make_gates(
     end = _end_in(events)
     timers = deadlines.Timers()
     gates: list[base.Gate] = []
-    if compiled.has_start_times:
+    if compiled.has_start_times or compiled.has_workflows:
         gates.append(
             delayed_starts.StartTimeGate(timers, clock, end, keeps_times=executor.keeps_times)
         )
     if received is not None:
         gates.append(
-            awaited_signals.SignalGate(received, timers, clock, end, lifecycle.record)
+            awaited_signals.SignalGate(received, timers, clock, end, lifecycle.record_of)
         )
     if pauses is not None:
         gates.append(
@@ -69,7 +69,7 @@ def make_permit_gate(
     lifecycle: atom_lifecycle.AtomLifecycle,
     events: inbox.Inbox,
     stored: storage.Storage,
-    permit_renewer: renewer.PermitRenewer,
+    permit_renewer: Callable[[], renewer.PermitRenewer],
     member: renewer.Member,
     *,
     immediate: bool,

@@ -30,6 +30,7 @@ __all__ = [
     "load",
     "load_from_detail",
     "load_from_factory",
+    "read_flow_detail",
     "run",
     "save_factory_details",
 ]
@@ -80,6 +81,8 @@ def load(
 ) -> base.Engine:
     """Return an engine for `flow`, ready to run.
 
+    `flow` is a flow, a task, or a workflow (the class that `task.workflow` returns). The new record
+    of a workflow names its class as factory, so that any process that can import it can resume it.
     `inputs` (a dict, or pairs; `store` is its older name) contains the inputs of the flow. `name`
     (default: the name of `flow`) and `tags` belong to its new record and can be searched. `engine`
     is a kind ('serial', 'parallel', 'worker-based', ...) or a URI with options
@@ -100,13 +103,26 @@ def load(
     :raises CompilationFailure: if the flow is invalid.
     :raises TypeError: if another argument has a wrong type.
     """
-    record = _new_record(name, tags)
+    make_note = _workflow_note(flow) if flow_detail is None else None
+    record = _new_record(name, tags, make_note=make_note)
     if flow_detail is not None and (name is not None or tags):
         raise ValueError(
             "name= and tags= apply only to a new record: omit them if you pass flow_detail="
         )
     store = _inputs(store, inputs)
     return _load(flow, store, flow_detail, book, backend, namespace, engine, options, record)
+
+
+def _workflow_note(flow: Any) -> _MakeNote | None:
+    """Return the note for a workflow class that other processes can import, otherwise None."""
+    if not factories.is_workflow(flow) or flow.__module__ == "__main__":
+        return None
+    try:
+        path = factories.name_of(flow)
+    except ValueError:
+        return None
+    factories.note_used(path, None)
+    return functools.partial(factories.note, path, None, None)
 
 
 class _NewRecord(NamedTuple):
@@ -156,6 +172,8 @@ def _load(
     record: _NewRecord,
 ) -> base.Engine:
     """Load a flow; a new flow is stored according to `record` after all checks."""
+    if factories.is_workflow(flow):
+        flow = flow()
     inputs = _check_arguments(flow, store, flow_detail, book)
     with contextlib.ExitStack() as failing:
         open_backend = failing.enter_context(opened_backend(backend))
@@ -341,14 +359,47 @@ def flow_from_detail(flow_detail: models.FlowDetail, flows: allowed.Flows = None
     :raises TypeError: if `flow_detail` is not a flow detail.
     :raises NotAFlow: if the factory returns neither a flow nor a task.
     """
-    detail = _check_detail(flow_detail)
-    note = detail.meta.get(models.FACTORY)
-    if not isinstance(note, Mapping) or "name" not in note:
+    note = _factory_note(_check_detail(flow_detail))
+    if note is None:
         raise ValueError(
             f"Flow detail {flow_detail.name!r} does not record the factory of its flow"
         )
-    macs.verify(macs.FLOW, detail.uuid, note)
     return factories.remake(str(note["name"]), note.get("args"), note.get("kwargs"), flows)
+
+
+def _factory_note(detail: models.FlowDetail) -> Mapping[str, Any] | None:
+    """Return the note about the factory of a flow, or None if it is missing or damaged.
+
+    :raises NotTrusted: if there are keys, and the note has no MAC of one of them.
+    """
+    note = detail.meta.get(models.FACTORY)
+    if not isinstance(note, Mapping) or "name" not in note:
+        return None
+    macs.verify(macs.FLOW, detail.uuid, note)
+    return note
+
+
+def read_flow_detail(
+    connection: persistence.Connection, uuid: str, flows: allowed.Flows = None
+) -> models.FlowDetail:
+    """Read a flow with its atoms, to continue it.
+
+    If its values have types that this process does not know, the module of its factory is imported
+    first, because it usually defines them.
+
+    :param flows: allowed factories, see `flow_from_detail`.
+    :raises NotFound: if the flow does not exist.
+    :raises CorruptRecord: if a record is damaged, or has values of unknown types.
+    :raises NotTrusted, ImportError: if the factory must be imported, see `flow_from_detail`.
+    """
+    try:
+        return connection.get_flow_details(uuid)
+    except exceptions.CorruptRecord:
+        note = _factory_note(connection.get_flow_details(uuid, lazy=True))
+        if note is None:
+            raise
+    factories.load(str(note["name"]), note.get("args"), flows)
+    return connection.get_flow_details(uuid)
 
 
 def load_from_detail(

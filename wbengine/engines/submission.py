@@ -20,8 +20,9 @@ from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_memory, impl_sql
 from wbengine.persistence import base as persistence
-from wbengine.persistence import commands, lease_renewer, leases, models, owners
+from wbengine.persistence import cancelling, commands, lease_renewer, models, owners
 from wbengine.persistence.backends import sql
+from wbengine.persistence.published_values import published_in
 from wbengine.storage import Storage
 from wbengine.types import codec
 
@@ -131,39 +132,24 @@ class FlowHandle:
                     connection.send_command(self.id, command)
                     return True
                 with contextlib.suppress(exceptions.FlowBusy):  # an engine acquired it first
-                    return self._cancel_now(connection, reason)
+                    return cancelling.cancel_idle(connection, self.id, reason)
             time.sleep(_FIRST_PAUSE_SECONDS)
 
-    def signal(self, name: str, value: Any = None) -> None:
+    def signal(self, name: str, value: Any = None) -> int:
         """Send a signal to the flow, for tasks that wait for it (`task.WaitFor`) now or later.
 
-        `operations.signal` has the same arguments and exceptions.
+        `operations.signal` has the same arguments, result and exceptions.
         """
         new_signal = signals.Signal.of(name, value, time.time())
-        lease_renewer.send_signal(self._backend, self.id, new_signal)
+        return lease_renewer.send_signal(self._backend, self.id, new_signal).number
 
-    def _cancel_now(self, connection: persistence.Connection, reason: str | None) -> bool:
-        """Mark a flow that no engine runs as cancelled; return False if it has ended.
+    def published(self) -> dict[str, Any]:
+        """Return the values that workflows of the flow published so far, by name.
 
-        The lease is needed, because an engine may have run the flow since the last read.
-
-        :raises FlowBusy: if an engine runs the flow.
+        `operations.published` is the same for a backend and the uuid of a flow.
         """
-        owner = owners.new(momentary=True)
-        try:
-            lease = connection.acquire_lease(self.id, str(owner), leases.LEASE_SECONDS)
-            try:
-                detail = connection.get_flow_details(self.id, lazy=True)
-                if detail.state in states.FLOW_ENDED:
-                    return False
-                detail.cancel(time.time(), reason)
-                connection.save_changes(detail, (), lease=lease)
-                connection.make_job_due(self.id)
-                return True
-            finally:
-                connection.release_lease(lease)
-        finally:
-            owner.end_run()
+        with codec.unknown_classes_as_text():
+            return published_in(self._read())
 
     def _pauses(self) -> Iterator[float]:
         """Poll the flow until it has ended; yield the seconds until the next poll."""

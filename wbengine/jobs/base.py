@@ -348,12 +348,13 @@ class JobBoard(abc.ABC):
     def register_entity(self, entity: Any) -> None:  # noqa: B027  (a default, not a stub)
         """Register a conductor with the board, if the board stores a list of them."""
 
-    def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[object]:
+    def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[float]:
         """In a `with` block, call `wake`, in any thread, when there may be a new job.
 
-        Only some boards support this, and notifications may be lost, so callers must also poll.
+        Only some boards support this, and notifications may be lost, so callers must also poll. The
+        value of the block is the interval between two polls in seconds.
         """
-        return contextlib.nullcontext()
+        return contextlib.nullcontext(self.POLL_SECONDS)
 
     def wait(self, timeout: float | None = None) -> JobBoardIterator:
         """Wait for an unclaimed job. Return an iterator over all unclaimed jobs.

@@ -611,8 +611,13 @@ def check_expiry(name: str, value: Any) -> float:
 
 
 @contextlib.contextmanager
-def listening(board: base.JobBoard, listen: Callable[[conditions.Event], None]) -> Iterator[None]:
-    """Run `listen` in a thread until the end of the block; restart it after an error."""
+def listening(
+    board: base.JobBoard, listen: Callable[[conditions.Event], None], poll_seconds: float
+) -> Iterator[float]:
+    """Run `listen` in a thread until the end of the block; restart it after an error.
+
+    The value of the block is `poll_seconds` (see `JobBoard.waking`).
+    """
     ended = conditions.Event()
 
     def work() -> None:
@@ -626,7 +631,7 @@ def listening(board: base.JobBoard, listen: Callable[[conditions.Event], None]) 
     thread = threads.Thread(target=work, name="wbengine-posts", daemon=True)
     thread.start()
     try:
-        yield
+        yield poll_seconds
     finally:
         ended.set()
         thread.join()

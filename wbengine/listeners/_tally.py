@@ -7,14 +7,16 @@ they may read a combination of states that never existed at one time.
 from __future__ import annotations
 
 import bisect
+import functools
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import states
 from wbengine._tasks.waiting import WaitingTask
+from wbengine._tasks.workflow import Workflow
 from wbengine.drawing import styles, terminal_tree
 from wbengine.persistence import models
 from wbengine.runtime import plan as plan_module
@@ -22,6 +24,10 @@ from wbengine.types import failure as ft
 from wbengine.views import formatting, structure, waiting
 from wbengine.views.atoms import QUEUED
 from wbengine.views.shown_states import OF_RETRY
+
+if TYPE_CHECKING:
+    from wbengine.listeners._step_tally import StepTally
+    from wbengine.views.steps import StepsView
 
 __all__ = ["Event", "Tally"]
 
@@ -31,6 +37,7 @@ _STATES: Final = ("", *styles.STATES)
 _MARKS: Final = {state: mark for mark, state in enumerate(_STATES)}
 RETRY: Final = 32
 _PENDING: Final = _MARKS[states.PENDING]
+_EXECUTING: Final = (_MARKS[states.RUNNING], _MARKS[states.WAITING])
 
 
 def _any_of(state_names: Iterable[str]) -> re.Pattern[bytes]:
@@ -129,13 +136,32 @@ class Tally(terminal_tree.Source):
         self._state: str = states.PENDING
         self._began: float | None = None
         self._ended: float | None = None
+        #: None as long as no step is known.
+        self._steps: StepTally | None = None
 
-    def load(self, records: Sequence[models.AtomDetail | None]) -> None:
-        """Read the states of the atoms from the records of an earlier run."""
+    def load(
+        self,
+        records: Sequence[models.AtomDetail | None],
+        all_records: Iterable[models.AtomDetail] = (),
+    ) -> None:
+        """Read the states of the atoms from the records of an earlier run.
+
+        :param records: the records by node.
+        :param all_records: all records of the flow, with those of steps.
+        """
         self.records = records
         for node, record in enumerate(records):
             if record is not None:
                 self._mark(node, record.state or states.PENDING)
+        if any(record.is_step for record in all_records):
+            self._get_steps().load(all_records)
+
+    def _get_steps(self) -> StepTally:
+        if self._steps is None:
+            from wbengine.listeners import _step_tally  # most flows have no workflow
+
+            self._steps = _step_tally.StepTally()
+        return self._steps
 
     def _mark(self, node: int, state: str) -> None:
         """Store the state of an atom. A task with retries and its retry share a mark."""
@@ -159,6 +185,8 @@ class Tally(terminal_tree.Source):
         elif state not in (states.SUSPENDING, states.PENDING):
             self._ended = self.clock()
             self.since.clear()
+            if self._steps is not None:
+                self._steps.forget_views()
 
     def atom(self, name: str, state: str, result: Any) -> None:
         """Record that an atom entered `state`."""
@@ -184,6 +212,23 @@ class Tally(terminal_tree.Source):
         elif state == states.RETRYING:
             self.retry_runs += 1
             self._add_event(Event(node, state, ""))
+
+    def step(self, record: models.AtomDetail, state: str) -> None:
+        """Record that a step of a workflow entered `state`."""
+        steps = self._get_steps()
+        workflow = steps.add(record, state)
+        node = None if workflow is None else self._workflow_nodes.get(workflow)
+        if workflow is not None and node is not None and self.marks[node] in _EXECUTING:
+            self._mark(node, states.WAITING if steps.waits(workflow) else states.RUNNING)
+
+    @functools.cached_property
+    def _workflow_nodes(self) -> Mapping[str, int]:
+        items, records = self.plan.items, self.records
+        return {
+            record.uuid: node
+            for node, record in enumerate(records)
+            if record is not None and isinstance(items[node], Workflow)
+        }
 
     def _add_event(self, event: Event) -> None:
         if len(self.events) < _MAX_EVENTS:
@@ -296,6 +341,10 @@ class Tally(terminal_tree.Source):
         if record is None or record.started is None or record.submitted is None:
             return 0.0
         return max(0.0, record.started - record.submitted)
+
+    def steps(self, node: int) -> StepsView | None:
+        record = self._record(node)
+        return None if self._steps is None or record is None else self._steps.view(record.uuid)
 
     def failed_atoms(self, most: int) -> list[int]:
         """Return failed atoms. Reverted ones come last."""

@@ -157,11 +157,16 @@ class ProgressListener(base.Listener):
         tally = self._get_tally()
         if tally is None:
             return
+        storage = self._engine.storage
         if kind != "flow":
-            tally.atom(details[f"{kind}_name"], state, details.get("result"))
+            record = storage.flow_detail.find(details[f"{kind}_uuid"])
+            if record is not None and record.is_step:
+                tally.step(record, state)
+            else:
+                tally.atom(details[f"{kind}_name"], state, details.get("result"))
             return
         if state == states.RUNNING:
-            tally.load(self._engine.storage.records)
+            tally.load(storage.records, storage.flow_detail.atoms)
         tally.flow(state)
 
     def _get_tally(self) -> Tally | None:
@@ -173,7 +178,8 @@ class ProgressListener(base.Listener):
                 has_queue=executor is not None and not executor.immediate,
                 paused=self._engine.paused_tasks,
             )
-            tally.load(self._engine.storage.records)
+            storage = self._engine.storage
+            tally.load(storage.records, storage.flow_detail.atoms)
             self._picture = Picture(tally, self._console, self._mask)
             self._tally = tally
         return self._tally

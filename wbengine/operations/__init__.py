@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from wbengine.operations.finding import find
     from wbengine.operations.moving import move
     from wbengine.operations.pausing import pause_tasks, paused_tasks, resume_tasks
+    from wbengine.operations.published_values import published
     from wbengine.operations.removing import delete, prune
     from wbengine.operations.resuming import Plan, plan, resume, retry, revert, start
     from wbengine.operations.signalling import signal
@@ -33,6 +34,7 @@ __all__ = [
     "paused_tasks",
     "plan",
     "prune",
+    "published",
     "resume",
     "resume_tasks",
     "retry",
@@ -49,6 +51,7 @@ __getattr__, __dir__ = _lazily.lazy_attributes(
         ".finding": ("find",),
         ".moving": ("move",),
         ".pausing": ("pause_tasks", "paused_tasks", "resume_tasks"),
+        ".published_values": ("published",),
         ".removing": ("delete", "prune"),
         ".resuming": ("Plan", "plan", "resume", "retry", "revert", "start"),
         ".signalling": ("signal",),

@@ -111,7 +111,7 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
         "book": book,
         **_contents(flow),
         "logs": [list(chunk) for chunk in logs],
-        "signals": [list(signal) for signal in signals],
+        "signals": [[signal.stored_name, signal.text, signal.at] for signal in signals],
         "outline": None if outline is None else base64.b64encode(outline.to_bytes()).decode(),
     }
 
@@ -194,7 +194,7 @@ def _read(
             for atom, attempt, item, lines in document["logs"]
             if flow.find(atom) is not None
         ]
-        signals = [Signal(*entry) for entry in document["signals"]]
+        signals = [Signal.from_stored(*entry) for entry in document["signals"]]
     except (
         *(LookupError, TypeError, ValueError, AttributeError, RecursionError, binascii.Error),
         exceptions.InvalidFormat,

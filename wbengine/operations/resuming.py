@@ -147,10 +147,10 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
     :raises InvalidState: if the state of the flow does not allow the operation.
     """
     with contextlib.closing(backend.get_connection()) as connection:
-        detail = connection.get_flow_details(uuid)
+        detail = engines.read_flow_detail(connection, uuid)
         outline = connection.get_outline(uuid)
     _check(detail, operation)
-    atoms = [atom for atom in detail if atom.name != models.INJECTOR]
+    atoms = [atom for atom in detail if atom.name != models.INJECTOR and not atom.is_step]
     names = [node.name for node in outline.nodes if node.kind != "flow"] if outline else []
     order = {name: index for index, name in enumerate(names)}
     atoms.sort(key=lambda atom: order.get(atom.name, len(order)))
@@ -218,7 +218,7 @@ def _kind(detail: models.FlowDetail) -> str:
 
 def _read_detail(backend: base.Backend, uuid: str) -> models.FlowDetail:
     with contextlib.closing(backend.get_connection()) as connection:
-        return connection.get_flow_details(uuid)
+        return engines.read_flow_detail(connection, uuid)
 
 
 def _load_engine(

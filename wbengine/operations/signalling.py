@@ -11,17 +11,19 @@ from wbengine.persistence import base, lease_renewer
 __all__ = ["signal"]
 
 
-def signal(backend: base.Backend, uuid: str, name: str, value: Any = None) -> None:
+def signal(backend: base.Backend, uuid: str, name: str, value: Any = None) -> int:
     """Send a signal to a flow, for tasks that wait for it (`task.WaitFor`) now or later.
 
-    An engine may run the flow or not.
+    An engine may run the flow or not. A flow with a workflow, and one that never ran, accept all
+    names, and several signals of each name. `task.WaitFor` uses only the first one.
 
-    :raises NotFound: if the flow does not exist, or none of its tasks waits for this signal
-        (every name is accepted before the flow starts).
+    :returns: the number of the signal among those of its name: 1, or more for a flow with a
+        workflow.
+    :raises NotFound: if the flow does not exist, or none of its tasks waits for this signal.
     :raises InvalidState: if the flow has ended.
-    :raises Duplicate: if this signal was sent before.
+    :raises Duplicate: if this signal was sent before, unless the flow has a workflow or never ran.
     :raises NotEncodable: if the value cannot be encoded, or is too long.
     :raises TypeError, ValueError: if the name is not allowed.
     """
     new_signal = signals.Signal.of(name, value, time.time())
-    lease_renewer.send_signal(backend, uuid, new_signal)
+    return lease_renewer.send_signal(backend, uuid, new_signal).number

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from wbengine import exceptions, states
-from wbengine.persistence import base, commands, leases, owners
+from wbengine.persistence import base, cancelling, commands, leases, owners
 
 __all__ = ["StateChange", "busy", "cancel", "is_running", "suspend"]
 
@@ -56,12 +57,33 @@ def cancel(
     by: str | None = None,
     wait: float | None = None,
 ) -> StateChange:
-    """Ask the engine that runs a flow to cancel it: the flow ends and is reverted.
+    """Cancel a flow: it ends and is reverted, by the engine that runs it.
 
-    Arguments and exceptions are those of `suspend`. `resuming.revert` does the same for a flow
-    that no engine runs.
+    A parked flow, and a submitted one that has not started, are reverted by the conductor that
+    claims them next. `resuming.revert` reverts other flows that no engine runs.
+
+    :param wait: seconds within which the run must end; None: do not wait.
+    :raises NotFound: if the flow does not exist.
+    :raises InvalidState: if no engine runs it, and no conductor will.
+    :raises TimeoutError: if the run did not end in time.
     """
-    return _send_command(backend, uuid, commands.CANCEL, reason, by, wait)
+    while True:
+        try:
+            return _send_command(backend, uuid, commands.CANCEL, reason, by, wait)
+        except exceptions.InvalidState as error:
+            with contextlib.closing(backend.get_connection()) as connection:
+                detail = connection.get_flow_details(uuid, lazy=True)
+                old_state = detail.state or states.PENDING
+                if not (detail.is_parked or old_state == states.PENDING):
+                    raise exceptions.InvalidState(
+                        f"{error}; `wbengine flow revert` reverts a flow that no engine runs"
+                    ) from None
+                with contextlib.suppress(exceptions.FlowBusy):  # an engine acquired it first
+                    cancelling.cancel_idle(connection, uuid, reason)
+                    if wait is not None:
+                        _await(lambda: _state(backend, uuid) in states.FLOW_ENDED, uuid, wait)
+                    return StateChange(old_state, _state(backend, uuid))
+        time.sleep(_FIRST_PAUSE_SECONDS)
 
 
 def is_running(backend: base.Backend, uuid: str) -> bool:
@@ -114,13 +136,13 @@ def _send_command(
         owner_epoch = _owner_epoch(connection, uuid)
         connection.send_command(uuid, commands.FlowCommand(command_name, reason, by, time.time()))
         if wait is not None and owner_epoch is not None:
-            _await_end(connection, uuid, owner_epoch, wait)
+            _await(lambda: _owner_epoch(connection, uuid) != owner_epoch, uuid, wait)
     return StateChange(old_state, _state(backend, uuid))
 
 
-def _await_end(connection: base.Connection, uuid: str, epoch: int, seconds: float) -> None:
+def _await(is_over: Callable[[], bool], uuid: str, seconds: float) -> None:
     until, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
-    while _owner_epoch(connection, uuid) == epoch:
+    while not is_over():
         if time.monotonic() >= until:
             raise TimeoutError(
                 f"Run of flow {uuid} did not end within {seconds:g} s; the request is recorded, and"

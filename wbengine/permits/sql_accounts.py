@@ -66,7 +66,8 @@ class SQLStore(account_stores.Store):
         self, connection: sa.Connection, names: list[str], requests: Mapping[str, Requests]
     ) -> dict[str, Answer]:
         rows_by_name = {row.name: row for row in connection.execute(self._read, {"names": names})}
-        if missing := [name for name in names if name not in rows_by_name]:
+        # Repeated, because another process may add a row first, and delete it before this read.
+        while missing := [name for name in names if name not in rows_by_name]:
             connection.execute(self._add, [{"name": name, "account": ""} for name in missing])
             rows_by_name.update(
                 (row.name, row) for row in connection.execute(self._read, {"names": missing})

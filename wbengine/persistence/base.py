@@ -46,6 +46,11 @@ NO_ITEMS: Final[ItemChanges] = {}
 #: Number of attempts of an atom, counted from the latest, whose logs are kept.
 LOGGED_ATTEMPTS: Final = 20
 
+#: Maximum number of times that a sender of a signal reads the stored signals, and of numbers that
+#: it tries after each read. Only concurrent senders of the same name can take these numbers.
+_MAX_SIGNAL_READS: Final = 100
+_PUTS_PER_SIGNAL_READ: Final = 10
+
 
 class Backend(abc.ABC):
     """A store of logbooks. Thread-safe; each thread opens its own connection."""
@@ -315,22 +320,37 @@ class Connection(abc.ABC):
         """Make the job of a flow due now, if the store contains it and it waits for a time."""
 
     def send_signal(
-        self, flow_uuid: str, signal: Signal, known: Collection[str] | None = None
-    ) -> None:
+        self,
+        flow_uuid: str,
+        signal: Signal,
+        known: Collection[str] | None = None,
+        *,
+        any_name: bool = False,
+    ) -> Signal:
         """Store a signal for tasks of a flow that wait for it (`task.WaitFor`), now or later.
 
         While a task waits, the engine polls for signals each second.
 
+        A flow with a workflow accepts signals of all names, and several of each name: the signal is
+        stored with the next number of its name. This reads all signals of the flow.
+
         :param known: names of the signals that the flow's tasks wait for; default: the names in its
-            outline. If the flow never ran, it has no outline, and every name is accepted.
+            outline. If the flow never ran, it has no outline, and accepts signals as if it had a
+            workflow. If it has none, its tasks use the first signal of each name.
+        :param any_name: whether the flow contains a workflow; without `known`, its outline decides.
+        :returns: the stored signal, with its number.
         :raises NotFound: if the flow does not exist, or no task waits for this signal.
         :raises InvalidState: if the flow has ended.
         :raises Duplicate: if the flow has already received a signal of this name.
+        :raises ValueError: if the name is too long for the number, or ends with a space, and the
+            flow contains a workflow.
+        :raises StorageFailure: if other senders took each number that was tried.
         """
         flow = self.get_flow_details(flow_uuid, lazy=True)
         if known is None and (outline := self.get_outline(flow_uuid)) is not None:
-            known = outline.signals
-        if known is not None and signal.name not in known:
+            known, any_name = outline.signals, outline.accepts_any_signal
+        any_name = any_name or known is None
+        if known is not None and not any_name and signal.name not in known:
             raise exceptions.NotFound(
                 f"Flow {flow.name!r} has no task that waits for signal"
                 f" {signal.name!r}{_names.hint(signal.name, known)}"
@@ -339,16 +359,33 @@ class Connection(abc.ABC):
             raise exceptions.InvalidState(
                 f"Flow {flow_uuid} has ended in {flow.state}: signal {signal.name!r} was not sent"
             )
+        if any_name:
+            return self._put_next_signal(flow_uuid, signal.distinct())
         if not self.put_signal(flow_uuid, signal):
             raise exceptions.Duplicate(
                 f"Flow {flow_uuid} already has signal {signal.name!r}: its first value counts"
             )
+        return signal
+
+    def _put_next_signal(self, flow_uuid: str, signal: Signal) -> Signal:
+        """Store a signal with the next free number of its name, and return it."""
+        for _ in range(_MAX_SIGNAL_READS):
+            stored = self.signals([flow_uuid]).get(flow_uuid, ())
+            latest = max((each.number for each in stored if each.name == signal.name), default=0)
+            for number in range(latest + 1, latest + 1 + _PUTS_PER_SIGNAL_READ):
+                numbered = signal.numbered(number)
+                if self.put_signal(flow_uuid, numbered):
+                    return numbered
+        raise exceptions.StorageFailure(
+            f"Signal {signal.name!r} to flow {flow_uuid} was not stored: other senders took"
+            f" {_MAX_SIGNAL_READS * _PUTS_PER_SIGNAL_READ:,} numbers; send it again"
+        )
 
     @abc.abstractmethod
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
         """Store a signal of a flow, also while an engine runs it. Idempotent.
 
-        Return False if a different signal with this name is stored; it is not replaced.
+        Return False if a different signal with this name and number is stored; it is not replaced.
         """
 
     @abc.abstractmethod

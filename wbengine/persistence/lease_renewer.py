@@ -342,9 +342,18 @@ of_process: Final = per_process.PerProcess(LeaseRenewer)
 
 
 def send_signal(
-    backend: base.Backend, uuid: str, signal: Signal, known: Collection[str] | None = None
-) -> None:
-    """Send a signal. An engine of this process receives it immediately."""
+    backend: base.Backend,
+    uuid: str,
+    signal: Signal,
+    known: Collection[str] | None = None,
+    *,
+    any_name: bool = False,
+) -> Signal:
+    """Send a signal (see `Connection.send_signal`) and return it with its number.
+
+    An engine of this process receives it immediately.
+    """
     with contextlib.closing(backend.get_connection()) as connection:
-        connection.send_signal(uuid, signal, known)
+        stored = connection.send_signal(uuid, signal, known, any_name=any_name)
     of_process().poll_now(uuid)
+    return stored

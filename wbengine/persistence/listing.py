@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wbengine import _names, states
 
@@ -60,12 +60,21 @@ class Wait(NamedTuple):
     """A task that waits from `since` to `until` (None: forever), in Unix seconds.
 
     :ivar signal: the signal that ends the wait earlier, or "".
+    :ivar number: the number of that signal among those of its name.
     """
 
     task: str
     signal: str
     since: float
     until: float | None
+    number: int = 1
+
+    def to_meta(self) -> dict[str, Any]:
+        """Return the value for a field of `meta`; number 1 is omitted."""
+        value = self._asdict()
+        if self.number == 1:
+            del value["number"]
+        return value
 
 
 def waits_of(value: object) -> tuple[Wait, ...]:
@@ -81,10 +90,11 @@ def wait_of(task: object, value: object) -> Wait | None:
     if not isinstance(value, Mapping) or not {"signal", "since", "until"} <= value.keys():
         return None
     signal, since, until = value["signal"], value["since"], value["until"]
-    if not isinstance(task, str) or not isinstance(signal, str):
+    number = value.get("number", 1)
+    if not (isinstance(task, str) and isinstance(signal, str) and type(number) is int):
         return None
     is_known = isinstance(since, int | float) and isinstance(until, int | float | None)
-    return Wait(task, signal, since, until) if is_known else None
+    return Wait(task, signal, since, until, number) if is_known else None
 
 
 class FlowRow(NamedTuple):

@@ -49,9 +49,12 @@ __all__ = [
     "MADE_BY",
     "META_PROGRESS",
     "META_PROGRESS_DETAILS",
+    "PUBLISHED",
+    "STEP",
     "TAGS",
     "UNIQUE",
     "WAITS_FOR",
+    "WORKFLOW",
     "atom_detail_class",
     "atom_detail_type",
     "new_uuid",
@@ -79,6 +82,12 @@ OF_TASK: Final = "of_task"
 RETRY_AT: Final = "retry_at"
 #: Key in the `meta` of a task with an `eta`: its earliest start in Unix seconds.
 STARTS_AT: Final = "starts_at"
+#: Key in the `meta` of a workflow: the number of its attempt, and data of that attempt.
+WORKFLOW: Final = "workflow"
+#: Key in the value of `WORKFLOW`: published values by name.
+PUBLISHED: Final = "published"
+#: Key in the `meta` of a step of a workflow: the fields of its `StepNote`.
+STEP: Final = "step"
 #: Keys in the `meta` of a flow: factory, kind of its first engine, tags.
 FACTORY: Final = "factory"
 ENGINE: Final = "engine"
@@ -168,6 +177,13 @@ class _Named(fields.Record):
     def meta_value(self, key: str) -> Any:
         """Return the value of a key of `meta`, or None, without creating `meta`."""
         return None if self._meta is None else self._meta.get(key)
+
+    def set_meta_value(self, key: str, value: Any) -> None:
+        """Set a key of `meta` that is not one of the progress of a task."""
+        if self._meta is None:
+            self._meta = {key: value}
+        else:
+            self._meta[key] = value
 
     @property
     def own_meta(self) -> Mapping[str, Any]:
@@ -381,6 +397,11 @@ class AtomDetail(_Named):
         return listing.wait_of(self.name, self.meta_value(WAITS_FOR))
 
     @property
+    def is_step(self) -> bool:
+        """Whether this is the record of a step of a workflow, not of an atom of the flow."""
+        return self._meta is not None and STEP in self._meta
+
+    @property
     def executions(self) -> int:
         return self.attempt - self.reversions
 
@@ -433,7 +454,7 @@ class AtomDetail(_Named):
         raise NotImplementedError
 
     def reset(self, state: str) -> None:
-        """Clear results and failures and set `state`. Attempts and `meta` are kept."""
+        """Clear results and failures and set `state`. Attempts and most of `meta` are kept."""
         outcome = self._outcome()
         self._came_to = outcome if outcome is not history.UNKNOWN else None
         self.results = self.revert_results = None
@@ -442,6 +463,8 @@ class AtomDetail(_Named):
         self.items = None
         self.state = state
         self.intention = states.EXECUTE
+        if self._meta is not None:
+            self._meta.pop(WORKFLOW, None)  # The next execution does not continue this one.
 
     def update(self: _D, other: _D) -> _D:
         """Copy all fields of `other`. Values are shared; the containers of items are not."""
@@ -770,7 +793,7 @@ class FlowDetail(_Named):
 
     @waits_for.setter
     def waits_for(self, waits: Iterable[listing.Wait]) -> None:
-        self.meta[WAITS_FOR] = [wait._asdict() for wait in waits]
+        self.meta[WAITS_FOR] = [wait.to_meta() for wait in waits]
 
     @property
     def log_level(self) -> str | None:

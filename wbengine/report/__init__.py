@@ -127,7 +127,7 @@ def _lead(view: FlowView, timeline: timelines.Timeline) -> str:
 def _figures(view: FlowView, timeline: timelines.Timeline) -> list[tuple[str, str]]:
     figures = [("took", formatting.seconds(view.duration)), ("done", f"{view.progress:.0%}")]
     figures += parts.state_counts(view.shown_counts)
-    attempts = sum(len(lane.bars) for lane in timeline.lanes)
+    attempts = sum(lane.attempts for lane in timeline.lanes)
     if attempts > len(view.atoms):
         figures.append(("attempts", f"{attempts:,}"))
     busy_seconds = sum(lane.busy for lane in timeline.lanes)

@@ -12,6 +12,7 @@ from wbengine.drawing.box_text import escaped
 from wbengine.views import critical, formatting
 from wbengine.views.atoms import AtomView, FailureView
 from wbengine.views.flow_status import FlowView
+from wbengine.views.steps import StepView
 from wbengine.views.timeline import Timeline
 
 __all__ = ["Section", "of_flow", "pill", "table", "tiles"]
@@ -137,6 +138,8 @@ def of_flow(view: FlowView, timeline: Timeline) -> list[Section]:
     if view.history:
         sections.append(_history(view))
     sections.append(_atoms(view))
+    if any(atom.steps is not None for atom in view.atoms):
+        sections.append(_steps(view))
     return sections
 
 
@@ -276,6 +279,34 @@ def _atoms(view: FlowView) -> Section:
         )
     html = table("atoms", caption, columns, rows, finds=True)
     return Section("atoms", "All atoms", html)
+
+
+def _steps(view: FlowView) -> Section:
+    steps = [(atom, atom.steps) for atom in view.atoms if atom.steps is not None]
+    shown = [(atom.name, step) for atom, each in steps for step in each.shown]
+    columns = [("step", "text"), ("state", "text"), ("took", "number"), ("executions", "number")]
+    columns += [("iterations", "number"), ("worker", "text"), ("remarks", "text")]
+    total = formatting.count(sum(sum(each.counts.values()) for _, each in steps), "step")
+    caption = f"{total} of {formatting.count(len(steps), 'workflow')}."
+    caption += " Of a loop, the table contains the latest iteration."
+    if len(shown) > MAX_ROWS:
+        caption += f" Only the first {MAX_ROWS:,} rows are listed."
+    html = table("steps", caption, columns, (_step(*each) for each in shown[:MAX_ROWS]))
+    return Section("steps", "Steps of workflows", html)
+
+
+def _step(workflow: str, step: StepView) -> Row:
+    remarks = [] if step.error is None else [box_text.shortened(step.error, 200)]
+    remarks += [step.waiting] if step.waiting else []
+    return _row(
+        f"{workflow} / {step.position} {step.name}",
+        _state(step.shown_state),
+        _seconds(step.runtime),
+        Cell(f"{step.executions:,}", str(step.executions), "n"),
+        Cell(f"{step.repeated:,}", str(step.repeated), "n"),
+        _text(step.worker),
+        _text("; ".join(remarks), "wrap"),
+    )
 
 
 def _atom(atom: AtomView, longest: float) -> Row:

@@ -26,6 +26,7 @@ from wbengine.runtime.incidents import IncidentEvent, Incidents
 from wbengine.runtime.interrupted import InterruptedAttempts
 from wbengine.runtime.maps import MapCall, Maps
 from wbengine.runtime.retries import Retries, RetryCall
+from wbengine.runtime.workflow_call import WorkflowCall, number_attempt
 from wbengine.types import failure as ft
 from wbengine.types import notifier as notifier_module
 
@@ -97,7 +98,7 @@ class StateEvent(NamedTuple):
 
 LOG: Final = logging.getLogger(__name__)
 
-Call = calls.Invocation | RetryCall | MapCall
+Call = calls.Invocation | RetryCall | MapCall | WorkflowCall
 
 
 class AtomLifecycle:
@@ -106,7 +107,7 @@ class AtomLifecycle:
     :param in_process: the executor runs tasks in this process, so their own notifiers receive
         events directly. Otherwise, only the tasks in `local_tasks` run here.
     :param on_progress: called, from any thread, when a running task reported something to write
-        soon.
+        soon, or with True: at once.
     :param executor: is asked only for calls that earlier runs may have left there.
     :param waiting: nodes of tasks that wait for signals.
     """
@@ -118,7 +119,7 @@ class AtomLifecycle:
         notifier: notifier_module.Notifier,
         *,
         in_process: bool,
-        on_progress: Callable[[], None],
+        on_progress: Callable[..., None],
         executor: calls.TaskExecutor | None = None,
         local_tasks: composite_executor.LocalTasks | None = None,
         keep_logs: bool = True,
@@ -131,6 +132,7 @@ class AtomLifecycle:
         # Always the same dict. It is empty if there are no listeners.
         self._topics = notifier.topics
         self._on_progress = on_progress
+        self._is_immediate = executor is not None and executor.immediate
         self._has_store = storage.backend is not None
         self._stores_logs = self._has_store and keep_logs
         self._log_allowance: logged_lines.LogAllowance | None = None
@@ -179,6 +181,8 @@ class AtomLifecycle:
         is_task = self._plan.kinds[node] == plan_module.TASK
         if is_task and atom.fans_out:
             return self._begin_map(MapCall(node, atom, action), record)
+        if is_task and atom.runs_steps:
+            return self._begin_workflow(node, atom, action, record)
         is_resumed = record.state in _BEGUN and self._interrupted_attempts.is_resumed(
             record, atom, action
         )
@@ -204,7 +208,7 @@ class AtomLifecycle:
             record.submitted = self.now
         if is_task and atom.eta is not None and action == calls.EXECUTE:
             delayed_starts.store_start(record, atom, self.now or time.time())
-        self._enter(record, atom, action)
+        self.enter(record, atom, action)
         call: Any
         if not is_task:
             self.retries.clear_backoff(record)
@@ -221,7 +225,7 @@ class AtomLifecycle:
                     record, atom, time.time() if self.now is None else self.now
                 )
         remote = not (self._in_process or call.local)
-        call.events = self._events_class(self, node, remote, record.attempt)
+        call.events = self._events_class(self, record, atom, remote)
         call.captures = self._stores_logs
         if is_resumed:
             self._interrupted_attempts.mark_recovered(call, record)
@@ -235,7 +239,7 @@ class AtomLifecycle:
         recovered = self._interrupted_attempts.number_items(record, call.task, call.action)
         if record.attempt != attempt:
             record.submitted = self.now
-        self._enter(record, call.task, call.action)
+        self.enter(record, call.task, call.action)
         if self._fails_before_start(call):
             return None
         outcome: calls.Outcome | None
@@ -250,7 +254,86 @@ class AtomLifecycle:
         self.failed_before_submit.append((call, outcome))
         return None
 
-    def _enter(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> None:
+    def _begin_workflow(
+        self, node: int, atom: task_module.Workflow, action: calls.Action, record: models.AtomDetail
+    ) -> Call | None:
+        """Begin a workflow, or continue an attempt of an earlier run under the same number."""
+        attempt = record.attempt
+        number_attempt(record, action)
+        if record.attempt != attempt:
+            record.submitted = self.now
+        self.enter(record, atom, action)
+        call = WorkflowCall(node, atom, action, record)
+        if self._fails_before_start(call):
+            return None
+        if action == calls.EXECUTE:
+            try:
+                arguments = self._storage.gather(node, atom.name, atom.rebind, atom.optional)
+            except Exception as error:
+                failure = _failed_to_begin(record.name, action, error)
+                self.failed_before_submit.append((call, calls.Outcome(failure)))
+                return None
+            call = call._replace(arguments=arguments)
+        # The function does not wait for a slot or a worker.
+        record.worker, record.started = LOCAL, self.now
+        return call
+
+    # For steps of workflows.
+
+    def begin_attempt(
+        self,
+        record: models.AtomDetail,
+        atom: task_module.Task,
+        action: calls.Action,
+        now: float,
+    ) -> bool:
+        """Assign the next attempt number to a step, unless an unfinished attempt continues.
+
+        :returns: whether the executor may know the result of an unfinished attempt.
+        """
+        if self.is_resumed(record, atom, action):
+            self._interrupted_attempts.raise_epoch(record)
+            return True
+        if atom.is_wait and record.attempt and record.waits_for is not None:
+            return False  # The step continues to wait.
+        if record.attempt:
+            record.archive_attempt()
+        record.attempt += 1
+        if action == calls.REVERT:
+            record.reversions += 1
+        record.epoch = 1
+        record.submitted = now
+        return False
+
+    def is_resumed(
+        self, record: models.AtomDetail, atom: task_module.Task, action: calls.Action
+    ) -> bool:
+        """Return whether the executor may know the result of an unfinished attempt."""
+        return record.state in _BEGUN and self._interrupted_attempts.is_resumed(
+            record, atom, action
+        )
+
+    def prepare_call(
+        self, call: calls.Invocation, record: models.AtomDetail, atom: task_module.Task
+    ) -> None:
+        """Set where the call of a step runs, and who receives its events."""
+        if self._local_tasks is not None:
+            call.local = atom in self._local_tasks
+        remote = not (self._in_process or call.local)
+        call.events = self._events_class(self, record, atom, remote)
+        call.captures = self._stores_logs
+
+    def change_state(
+        self, record: models.AtomDetail, atom: Any, state: str, result: Any
+    ) -> None:
+        """Store the result of a step for which nothing ran."""
+        old_state = record.state
+        record.put(state, result)
+        self._storage.writer.mark(record)
+        self._add_event(record, atom, state, old_state, NO_RESULT)
+
+    def enter(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> None:
+        """Enter RUNNING or REVERTING."""
         old_state = record.state
         record.action = action
         record.worker = record.started = record.ended = None
@@ -302,9 +385,12 @@ class AtomLifecycle:
         failed, self.failed_before_submit = self.failed_before_submit, []
         return failed
 
-    def finish(self, call: Call, outcome: calls.Outcome) -> str:
+    def finish(
+        self, call: Call, outcome: calls.Outcome, step_record: models.TaskDetail | None = None
+    ) -> str:
+        """Store the outcome of an atom, or of the step with the record `step_record`."""
         self._interrupted.discard(call.node)
-        record = self._record(call.node)
+        record = self._record(call.node) if step_record is None else step_record
         value = self._storage.keepable(outcome) if self._has_store else outcome.value
         executed = call.action == calls.EXECUTE
         old_state = record.state
@@ -313,14 +399,18 @@ class AtomLifecycle:
         record.ended = outcome.ended  # a call that was given up keeps its worker and start time
         if record.incidents and outcome.worker not in (None, LOCAL):
             record.set_incident_worker(outcome.worker)
-        atom: Any = self._plan.items[call.node]
+        atom: Any = self._plan.items[call.node] if step_record is None else call.task  # type: ignore[union-attr]
         if isinstance(value, ft.Failure):
             state = states.FAILURE if executed else states.REVERT_FAILURE
             value.belongs_to(atom._home())
         else:
             state = states.SUCCESS if executed else states.REVERTED
             record.progress = None
-        self._storage.put(record, state, value)
+        if step_record is None:
+            self._storage.put(record, state, value)
+        else:  # The failure of a step is not one of the flow.
+            record.put(state, value)
+            self._storage.writer.mark(record)
         if state == states.SUCCESS and atom.save_as:
             _warn_if_short(atom, value)
         if self._deferred_events and record.name in self._deferred_events:
@@ -345,7 +435,11 @@ class AtomLifecycle:
             return False
         if self._interrupted_attempts.keeps(node) or node in self._interrupted:
             return True
-        record = self._record(node)
+        self.undo_record(self._record(node), self._plan.items[node])
+        return False
+
+    def undo_record(self, record: models.AtomDetail, atom: Any) -> None:
+        """Return the record of an atom or step that did not start to its state before `begin`."""
         old_state = record.state
         if old_state == states.RUNNING:
             # A retry controller that made attempts before may still have to be reverted.
@@ -354,19 +448,18 @@ class AtomLifecycle:
         elif old_state == states.REVERTING:
             record.state = states.FAILURE if record.failure is not None else states.SUCCESS
         else:
-            return False
+            return
         if record.started is None:
             record.worker = None  # the worker that had received the call did not start it
         self._storage.writer.mark(record)
         if self._deferred_events.pop(record.name, None) is None:
-            self._add_event(record, self._plan.items[node], record.state, old_state, NO_RESULT)
-        return False
+            self._add_event(record, atom, record.state, old_state, NO_RESULT)
 
-    def store_waits(self, nodes: Iterable[int]) -> None:
+    def store_waits(self, waiting: Iterable[calls.Invocation]) -> None:
         """Store in the flow's record which tasks wait for signals."""
         waits = []
-        for node in nodes:
-            wait = self._record(node).waits_for
+        for call in waiting:
+            wait = self.record_of(call).waits_for
             if wait is not None:
                 waits.append(wait)
         flow = self._storage.flow_detail
@@ -509,14 +602,16 @@ class AtomLifecycle:
             run = record.last_attempt if result is not NO_RESULT else None
             self.events.append(StateEvent(record, atom, state, old_state, result, run))
 
-    def _keep_log(self, node: int, attempt: int, index: int, details: dict[str, Any]) -> None:
+    def _keep_log(
+        self, record: models.AtomDetail, attempt: int, index: int, details: dict[str, Any]
+    ) -> None:
         """Store logs of a task (`index` is -1) or of an item of a Map. Thread-safe."""
         # None: the run is over
         if self._log_allowance is None or self._storage.writer.lease is None:
             return
         lines = logged_lines.lines_of(details)
-        if lines and (lines := self._log_allowance.take((node, attempt, index), lines)):
-            chunk = models.LogChunk(self._record(node).uuid, attempt, index, lines)
+        if lines and (lines := self._log_allowance.take((record.uuid, attempt, index), lines)):
+            chunk = models.LogChunk(record.uuid, attempt, index, lines)
             self._storage.writer.mark_log(chunk)
             self._on_progress()
 
@@ -526,7 +621,9 @@ class AtomLifecycle:
         Beginnings in a local pool are stored together, after `_BEGIN_SECONDS`.
         """
         self._storage.writer.mark(record)
-        if worker == LOCAL and self._begin_timer is None:
+        if self._is_immediate:
+            self._on_progress(True)
+        elif worker == LOCAL and self._begin_timer is None:
             self._begin_timer = timers.of_process().after(_BEGIN_SECONDS, self._write_begun)
 
     def _write_begun(self) -> None:
@@ -534,35 +631,45 @@ class AtomLifecycle:
         if self._storage.writer.lease is not None:  # otherwise the run is over
             self._on_progress()
 
-    def _local_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
+    def _local_event(
+        self, record: models.AtomDetail, event_type: str, details: dict[str, Any]
+    ) -> None:
         if event_type != task_module.EVENT_UPDATE_PROGRESS:
             return
         progress = models.progress_of(details.get("progress"))
         if progress is not None:
             progress_details = {key: value for key, value in details.items() if key != "progress"}
             if not self._has_store:
-                self._storage.set_task_progress(self._plan.names[node], progress, progress_details)
+                self._storage.set_task_progress(record.name, progress, progress_details)
             elif self._storage.writer.lease is not None:  # otherwise the run is over
-                self._storage.set_task_progress(self._plan.names[node], progress, progress_details)
+                self._storage.set_task_progress(record.name, progress, progress_details)
                 self._on_progress()
 
-    def _remote_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
-        self._local_event(node, event_type, details)
-        atom: Any = self._plan.items[node]
+    def _remote_event(
+        self, record: models.AtomDetail, atom: Any, event_type: str, details: dict[str, Any]
+    ) -> None:
+        self._local_event(record, event_type, details)
         if atom._listeners is not None:
             atom.notifier.notify(event_type, details)
 
     def item_events(
-        self, node: int, attempt: int, item: int, task: task_module.Task, local: bool
+        self, record: models.AtomDetail, item: int, task: task_module.Task, local: bool
     ) -> _ItemEvents | None:
         """Return the receiver of an item's events, or None if it would receive nothing."""
         remote = not (self._in_process or local)
         if not (remote or self._stores_logs):
             return None
-        return _ItemEvents(self, node, remote, attempt, item, task)
+        return _ItemEvents(self, record, task, remote, item)
 
     def record(self, node: int) -> models.AtomDetail:
         return self._record(node)
+
+    def record_of(self, call: calls.Invocation) -> models.AtomDetail:
+        """Return the record of a task, or of the step of a workflow."""
+        record: models.AtomDetail = (
+            self._record(call.node) if call.step is None else call.step.record
+        )
+        return record
 
     def _record(self, node: int) -> models.AtomDetail:
         record = self._storage.records[node]
@@ -573,24 +680,29 @@ class AtomLifecycle:
 class _Events:
     """Receives the events of one running atom. It is small, because most atoms have no events."""
 
-    __slots__ = ("_attempt", "_lifecycle", "_node", "_remote")
+    __slots__ = ("_atom", "_attempt", "_lifecycle", "_record", "_remote")
 
     _item = -1
 
-    def __init__(self, lifecycle: AtomLifecycle, node: int, remote: bool, attempt: int) -> None:
+    def __init__(
+        self, lifecycle: AtomLifecycle, record: models.AtomDetail, atom: Any, remote: bool
+    ) -> None:
         self._lifecycle = lifecycle
-        self._node = node
+        self._record = record
+        self._atom = atom
         self._remote = remote
-        self._attempt = attempt
+        self._attempt = record.attempt
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
-        receive = self._lifecycle._remote_event if self._remote else self._lifecycle._local_event
-        receive(self._node, event_type, details)
+        if self._remote:
+            self._lifecycle._remote_event(self._record, self._atom, event_type, details)
+        else:
+            self._lifecycle._local_event(self._record, event_type, details)
 
     def incident(self, event: str, worker: str | None) -> None:
         incidents = self._lifecycle._incidents
         if incidents is not None:
-            incidents.add(self._node, self._attempt, event, worker, self._item)
+            incidents.add(self._record, self._attempt, event, worker, self._item)
 
 
 class _TaskEvents(_Events):
@@ -601,7 +713,7 @@ class _TaskEvents(_Events):
 
         The outcome contains the same facts. With `requests_write`, the loop writes them earlier.
         """
-        record = self._lifecycle._record(self._node)
+        record = self._record
         is_running = record.state in _BEGUN and record.attempt == self._attempt
         if is_running and record.started is None:
             record.worker, record.started = worker, time.time()
@@ -616,7 +728,7 @@ class _StoredTaskEvents(_TaskEvents):
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
         if event_type == logged_lines.EVENT:
-            self._lifecycle._keep_log(self._node, self._attempt, -1, details)
+            self._lifecycle._keep_log(self._record, self._attempt, -1, details)
         else:
             super().__call__(event_type, details)
 
@@ -628,8 +740,7 @@ class _StoredTaskEvents(_TaskEvents):
 
     def taken(self, worker: str) -> None:
         """Record the worker that claimed the task; it may have no free slot yet. Thread-safe."""
-        lifecycle = self._lifecycle
-        record = lifecycle._record(self._node)
+        lifecycle, record = self._lifecycle, self._record
         is_running = record.state in _BEGUN and record.attempt == self._attempt
         if is_running and record.started is None and record.worker != worker:
             record.worker = worker
@@ -639,26 +750,24 @@ class _StoredTaskEvents(_TaskEvents):
 class _ItemEvents(_Events):
     """Receives the events of one item of a Map; remote ones go to the task's listeners."""
 
-    __slots__ = ("_item", "_task")
+    __slots__ = ("_item",)
 
     def __init__(
         self,
         lifecycle: AtomLifecycle,
-        node: int,
-        remote: bool,
-        attempt: int,
-        item: int,
+        record: models.AtomDetail,
         task: task_module.Task,
+        remote: bool,
+        item: int,
     ) -> None:
-        super().__init__(lifecycle, node, remote, attempt)
+        super().__init__(lifecycle, record, task, remote)
         self._item = item
-        self._task = task
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
         if event_type == logged_lines.EVENT:
-            self._lifecycle._keep_log(self._node, self._attempt, self._item, details)
-        elif self._remote and self._task._listeners is not None:
-            self._task.notifier.notify(event_type, details)
+            self._lifecycle._keep_log(self._record, self._attempt, self._item, details)
+        elif self._remote and self._atom._listeners is not None:
+            self._atom.notifier.notify(event_type, details)
 
 
 _BEGUN: Final = frozenset({states.RUNNING, states.REVERTING})

@@ -47,14 +47,20 @@ class Incidents:
     def take(self) -> list[IncidentEvent]:
         return [self.undelivered.popleft() for _ in range(len(self.undelivered))]
 
-    def add(self, node: int, attempt: int, event: str, worker: str | None, item: int = -1) -> None:
+    def add(
+        self,
+        record: models.AtomDetail,
+        attempt: int,
+        event: str,
+        worker: str | None,
+        item: int = -1,
+    ) -> None:
         """Add an incident of an atom or an item.
 
         WORKER_LOST: `worker` was lost. RESENT: the request was sent again and no worker has begun
         it.
         """
-        record = self._storage.records[node]
-        if record is None or record.attempt != attempt or record.state not in _UNDER_WAY:
+        if record.attempt != attempt or record.state not in _UNDER_WAY:
             return
         resent = event == states.RESENT
         lost, later = (None, worker) if resent else (worker, None)

@@ -37,9 +37,9 @@ class MapCall(NamedTuple):
     action: calls.Action
 
 
-#: Returns the receiver of events of an item. Arguments: node and attempt of the Map, index and task
-#: of the item, and whether only this task runs in the process of the engine.
-ItemEvents = Callable[[int, int, int, task_module.Task, bool], calls.EventSink | None]
+#: Returns the receiver of events of an item. Arguments: the record of the Map, index and task of
+#: the item, and whether only this task runs in the process of the engine.
+ItemEvents = Callable[[models.AtomDetail, int, task_module.Task, bool], calls.EventSink | None]
 
 
 def is_item(call: object) -> TypeGuard[calls.Invocation]:
@@ -214,7 +214,7 @@ class Maps:
             arguments,
             result=item.results if item.failure is None else item.failure,
             failures=running.failures,
-            events=events(node, record.attempt, item.index, task, running.local),
+            events=events(record, item.index, task, running.local),
             node=node,
             flow_uuid=self._storage.flow_uuid,
             priority=task.priority,

@@ -22,7 +22,7 @@ import queue
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _clock, states
 from wbengine import invocation as calls
@@ -54,7 +54,11 @@ from wbengine.runtime.inbox import (
     Withdrawn,
 )
 from wbengine.runtime.maps import is_item
+from wbengine.runtime.workflow_call import WorkflowCall, is_step
 from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from wbengine.runtime.workflows.manager import Workflows
 
 __all__ = ["MAX_ATOMS_PER_ITERATION", "MAX_ATOMS_PER_SHORT_ITERATION", "Run"]
 
@@ -103,6 +107,7 @@ class Run:
         defer_reverts: bool,
         clock: _clock.Clock = _clock.SYSTEM,
         parking: Parking | None = None,
+        workflows: Workflows | None = None,
     ) -> None:
         self._plan = plan
         self._gates = gates
@@ -110,6 +115,7 @@ class Run:
         self._scheduler = scheduler
         self._lifecycle = lifecycle
         self._maps = lifecycle.maps
+        self._workflows = workflows
         self._executor = executor
         self._inbox = inbox
         self._clock = clock
@@ -192,9 +198,22 @@ class Run:
         The caller then stops the executor and calls `collect`.
         """
         self.stop_signal.end()
+        if self._workflows:
+            self._workflows.halt()
         sent = [*self._in_flight.unsent, *self._withdraw()]
-        for node in [*self._in_flight.beginning, *(call.node for call in sent)]:
-            self._lifecycle.undo_begin(node)
+        running = self._workflows.running if self._workflows else ()
+        for node in self._in_flight.beginning:
+            if node not in running:
+                self._lifecycle.undo_begin(node)
+        steps = [call for call in self._in_flight.begun if is_step(call)]
+        for call in [*steps, *sent]:
+            self._undo_call(call)
+
+    def _undo_call(self, call: atom_lifecycle.Call) -> None:
+        if self._workflows and is_step(call):
+            self._workflows.return_step(call)
+        else:
+            self._lifecycle.undo_begin(call.node)
 
     def collect(self) -> None:
         """Save the outcomes that arrived after `abandon`. The next run resolves failures."""
@@ -202,11 +221,14 @@ class Run:
         for item in [arrived.popleft() for _ in range(len(arrived))]:
             if isinstance(item, Withdrawn):
                 for withdrawn_call in item.calls:
-                    lifecycle.undo_begin(withdrawn_call.node)
+                    self._undo_call(withdrawn_call)
             elif isinstance(item, Finished):
                 call, outcome = item
                 if calls.interrupted(outcome):
                     continue  # the next run begins this call again
+                if self._workflows and is_step(call):
+                    self._workflows.finish(call, outcome)
+                    continue
                 if is_item(call):
                     ended = maps.finish(call, outcome)
                     if ended is None:
@@ -217,6 +239,10 @@ class Run:
         for node in list(maps.running):
             if not maps.drop(node):
                 lifecycle.undo_begin(node)
+        if self._workflows:
+            for call, has_begun in self._workflows.drop_all():
+                if not has_begun:
+                    lifecycle.undo_begin(call.node)
         self._save(saving.OVER)
 
     def _resume(self) -> str:
@@ -225,6 +251,8 @@ class Run:
         if earlier is not None:
             # Calls that were in flight then must not run again; they are only reverted.
             self._maps.stop(earlier)
+            if self._workflows is not None:
+                self._workflows.stop(earlier)
             if earlier.cancelled:
                 self._in_flight.granted.append(CancelRequest(None, earlier.reason))
         for node in self._scheduler.unresolved():
@@ -281,6 +309,8 @@ class Run:
             self._stop_starting()
         if self._maps.running:
             self._finish_idle_maps()
+        if self._workflows:
+            self._undo_idle_workflows(self._workflows)
         if self._saver.saves_iterations and self._executor.immediate:
             self._save(saving.ITERATION)
         if self._scheduler.done:
@@ -327,10 +357,26 @@ class Run:
             if ready.revert:
                 self._begin(ready.revert, calls.REVERT)
             has_run_retries = bool(self._plan.retried) and self._run_own_retries()
-            if not (ready.votes or has_run_retries):
+            has_ended = self._workflows is not None and self._advance_workflows(self._workflows)
+            if not (ready.votes or has_run_retries or has_ended):
                 return
             for node in ready.votes:
                 self._decide(node)
+
+    def _advance_workflows(self, workflows: Workflows) -> bool:
+        """Run the functions of workflows and begin their steps.
+
+        :returns: whether any has ended, or may end now because its steps were withdrawn.
+        """
+        progress = workflows.advance()
+        for call in progress.begun:
+            self._in_flight.begin(call)
+        ending = workflows.take_ending()
+        for node in ending:
+            self._withdraw_node(node)
+        for ended_call, outcome in progress.ended:
+            self._handle_outcome(ended_call, outcome)
+        return bool(progress.ended or ending)
 
     def _release(self) -> Sequence[int]:
         """Continue with work that gates release now; return the nodes that may begin."""
@@ -377,9 +423,12 @@ class Run:
     def _begin(self, nodes: Sequence[int], action: calls.Action) -> None:
         self._in_flight.beginning += nodes
         begin, begun = self._lifecycle.begin, self._in_flight.begun
+        workflows = self._workflows
         for node in nodes:
             call = begin(node, action)
-            if call is not None:
+            if workflows is not None and isinstance(call, WorkflowCall):
+                workflows.begin(call)
+            elif call is not None:
                 begun.append(call)
 
     def _decide(self, node: int) -> None:
@@ -402,7 +451,7 @@ class Run:
             is_full = self._gates.is_full if self._gates.admission else None
             events = self._lifecycle.item_events
             tasks += self._maps.refill(self._max_atoms, events, self._clock.time(), is_full)
-        if self._maps.running or self._plan.retried:
+        if self._maps.running or self._workflows or self._plan.retried:
             tasks.sort(key=lambda call: (-call.priority, call.node))
         to_cancel: list[calls.Invocation] = []
         if self._in_flight.granted:
@@ -509,13 +558,20 @@ class Run:
             self._in_flight.submitted.discard(call)
             self._in_flight.cancellable.discard(call)
             if self._gates.admission:
-                self._gates.on_ended(call.node, call.index)
+                self._gates.on_ended(call)
             if call.cancellation.cancelled and self._executor.immediate and outcome.started is None:
-                self._lifecycle.end_wait(call.node)
+                if call.step is None:
+                    self._lifecycle.end_wait(call.node)
                 self._undo_begin(call)  # cancelled before it began
                 return
         if self._maps.running and is_item(call):
             self._handle_item(call, outcome)
+            return
+        if self._workflows and is_step(call):
+            if self._saver.retires:
+                self._saver.ended.append(call)
+            self._workflows.finish(call, outcome)
+            self.stats.completed += 1
             return
         state = self._lifecycle.finish(call, outcome)
         self.stats.completed += 1
@@ -539,13 +595,24 @@ class Run:
         if ended is not None:
             self._handle_outcome(*ended)
         elif not self._scheduler.halted and self._maps.must_withdraw(call.node):
-            self._in_flight.cancel(self._in_flight.cancellable_of(call.node))
-            self._withdraw_unstarted(range(call.node, call.node + 1))
-            for withdrawn_call in self._withdraw():
-                if withdrawn_call.node == call.node:
-                    self._undo_begin(withdrawn_call)
-                else:
-                    self._in_flight.begin(withdrawn_call)
+            self._withdraw_node(call.node)
+
+    def _withdraw_node(self, node: int) -> None:
+        """Withdraw the items or steps of a node that have not started, and cancel the others."""
+        self._in_flight.cancel(self._in_flight.cancellable_of(node))
+        self._withdraw_unstarted(range(node, node + 1))
+        for withdrawn_call in self._withdraw():
+            if withdrawn_call.node == node:
+                self._undo_begin(withdrawn_call)
+            else:
+                self._in_flight.begin(withdrawn_call)
+
+    def _undo_idle_workflows(self, workflows: Workflows) -> None:
+        for call, has_begun in workflows.take_idle():
+            if has_begun:
+                self._scheduler.undo_begin(call.node, has_begun)
+            else:
+                self._undo_begin(call)
 
     def _finish_idle_maps(self) -> None:
         while idle := self._maps.idle():
@@ -598,11 +665,19 @@ class Run:
 
     def _store_waits(self) -> bool:
         """Store what the flow waits for once all of it waits; return whether that changed."""
-        nodes = self._gates.changed_waits(self._scheduler.in_flight)
-        if nodes is None:
+        if not self._gates.may_change_waits:
             return False
-        self._lifecycle.store_waits(nodes)
+        waiting = self._gates.changed_waits(self._number_in_flight)
+        if waiting is None:
+            return False
+        self._lifecycle.store_waits(waiting)
         return True
+
+    @property
+    def _number_in_flight(self) -> int:
+        """Number of nodes in flight, with the steps of workflows instead of the workflows."""
+        extra = self._workflows.extra_in_flight if self._workflows else 0
+        return self._scheduler.in_flight + extra
 
     def _may_park(self, parking: Parking) -> bool:
         """Return whether nothing runs and nothing is due soon; set `parked` in that case."""
@@ -613,7 +688,7 @@ class Run:
             or self._scheduler.done
         ):
             return False
-        parking.parked = self._gates.parked(self._scheduler.in_flight, parking.min_seconds)
+        parking.parked = self._gates.parked(self._number_in_flight, parking.min_seconds)
         return parking.parked is not None
 
     def _save(self, moment: int) -> None:
@@ -691,6 +766,8 @@ class Run:
             self.end_reason = given_up
             self._lifecycle.give_up(changes, given_up, self._clock.time())
             self._maps.stop(given_up)
+            if self._workflows is not None:
+                self._workflows.stop(given_up)
             for call in self._withdraw():
                 self._undo_begin(call)
             self._cancel_in_scope(range(len(self._plan)))
@@ -700,6 +777,8 @@ class Run:
         if self._maps.running:
             stopped = self._maps.stop_for_revert(scope, self._gates.may_delay_items)
             self._in_flight.cancelled_nodes.update(stopped)
+        if self._workflows:
+            self._in_flight.cancelled_nodes.update(self._workflows.stop_for_revert(scope))
         cancellable = [call for call in self._in_flight.cancellable if call.node in scope]
         unsent = self._in_flight.unsent
         if unsent and self._executor.immediate:  # called during `_iter_unsent`
@@ -721,6 +800,8 @@ class Run:
         if not self._scheduler.halted:
             self._scheduler.halt()
             self._maps.halt()
+            if self._workflows is not None:
+                self._workflows.halt()
         self._withdraw_unstarted(range(len(self._plan)))
         for call in [*self._in_flight.take_begun(), *self._withdraw()]:
             self._undo_begin(call)
@@ -733,9 +814,12 @@ class Run:
             self._in_flight.submitted.discard(call)
             self._in_flight.cancellable.discard(call)
             if self._gates.admission:
-                self._gates.on_ended(call.node, call.index)
+                self._gates.on_ended(call)
         if is_item(call):
             self._maps.return_item(call)
+            return
+        if self._workflows and is_step(call):
+            self._workflows.return_step(call)
             return
         may_have_begun = self._lifecycle.undo_begin(call.node)
         self._scheduler.undo_begin(call.node, may_have_begun)

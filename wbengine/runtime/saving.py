@@ -120,7 +120,7 @@ class EarlyFlush:
     """Writes events of running tasks soon. Thread-safe.
 
     `wake` wakes the loop, which writes. In an engine whose loop runs the tasks itself, a task that
-    reports something writes it in the same thread, at most once in `interval` seconds.
+    reports something writes it in the same thread, at most once in `interval` seconds or `at_once`.
     """
 
     __slots__ = ("_clock", "_due", "_immediate", "_interval", "_thread", "_wake", "_writer")
@@ -142,11 +142,11 @@ class EarlyFlush:
         self._thread = threading.get_ident()
         self._due = clock.monotonic() + interval
 
-    def __call__(self) -> None:
+    def __call__(self, at_once: bool = False) -> None:
         self._wake()
         if self._immediate and threading.get_ident() == self._thread:
             now = self._clock.monotonic()
-            if now >= self._due:
+            if at_once or now >= self._due:
                 self._due = now + self._interval
                 # An error must not affect the running task; the loop meets it later.
                 self._writer.try_flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wbengine import _names, exceptions, flow, retry, task
 from wbengine.patterns import linear_flow
 
-__all__ = ["check", "flow_of"]
+__all__ = ["check", "controller_of", "flow_of"]
 
 
 def flow_of(item: task.Task) -> flow.Flow:
@@ -27,6 +27,14 @@ def flow_of(item: task.Task) -> flow.Flow:
         controller.priority = item.priority
     name = f"{item.name} with retries"[: _names.MAX_NAME_LENGTH]
     return linear_flow.Flow(name, controller).add(item)
+
+
+def controller_of(item: task.Task) -> retry.Times:
+    """Return the retry controller for a step of a workflow, which is not part of a plan.
+
+    :raises CompilationFailure: if an option is invalid.
+    """
+    return _times(item, item.retries + 1)
 
 
 def check(item: task.Task) -> None:

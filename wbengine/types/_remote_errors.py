@@ -121,6 +121,10 @@ class RemoteError(exceptions.WrappedFailure):
     def __bool__(self) -> bool:
         return True
 
+    def __str__(self) -> str:
+        """Return the message of the original exception."""
+        return next(iter(self)).exception_str  # type: ignore[no-any-return]
+
     if not TYPE_CHECKING:  # Otherwise type checkers would accept every attribute.
 
         def __getattr__(self, name: str) -> Any:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import contextlib
 import contextvars
 import dataclasses
 import datetime as dt
@@ -32,7 +33,7 @@ import decimal
 import enum
 import uuid
 import zoneinfo
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
 from wbengine import _json_text, _names, exceptions
@@ -71,6 +72,8 @@ MAX_KEYS: Final = 100_000
 MAX_EQUAL_HASHES: Final = 32
 #: Whether a value is exchanged with another process, so that `MAX_KEYS` applies.
 _is_remote: Final = contextvars.ContextVar("travels", default=False)
+#: Whether values of unknown classes are decoded to plain values.
+_shows_unknown: Final = contextvars.ContextVar("shows_unknown", default=False)
 #: Maximum number of characters of one key in the path of a rejected value.
 _MAX_STEP_LENGTH: Final = 200
 
@@ -160,6 +163,19 @@ def unpack_received(tree: Any) -> Any:
         return unpack(tree)
     finally:
         _is_remote.reset(before)
+
+
+@contextlib.contextmanager
+def unknown_classes_as_text() -> Iterator[None]:
+    """Decode values of unknown classes in the `with` block, in order to show them, not to use them.
+
+    An instance becomes a dict of its fields, and a member of an enumeration its name.
+    """
+    before = _shows_unknown.set(True)
+    try:
+        yield
+    finally:
+        _shows_unknown.reset(before)
 
 
 def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:
@@ -470,7 +486,9 @@ def _write_enum(value: enum.Enum, depth_left: int) -> _Parts:
     return {"c": _names.dotted(cls), "n": _pack(value.value, depth_left, True)}
 
 
-def _read_enum(parts: _Parts, depth_left: int) -> enum.Enum:
+def _read_enum(parts: _Parts, depth_left: int) -> enum.Enum | str:
+    if _is_shown_only(parts):
+        return f"{parts['c']}.{parts['v']}" if "v" in parts else f"{parts['c']}({parts['n']})"
     cls = _class(parts, is_enum=True)
     if "v" in parts:
         return cls.__members__[parts["v"]]  # type: ignore[no-any-return]
@@ -490,8 +508,10 @@ def _write_data(value: Any, depth_left: int) -> _Parts:
 
 
 def _read_data(parts: _Parts, depth_left: int) -> Any:
-    cls = _class(parts, is_enum=False)
     values = parts["v"]
+    if _is_shown_only(parts) and type(values) is dict and depth_left > 0:
+        return _unpack_dict(values, depth_left - 1)
+    cls = _class(parts, is_enum=False)
     names = {field.name for field in dataclasses.fields(cls)}
     if type(values) is not dict or values.keys() != names:
         raise ValueError(f"the fields of {parts['c']} are {', '.join(sorted(names))}")
@@ -503,12 +523,18 @@ def _read_data(parts: _Parts, depth_left: int) -> Any:
     return instance
 
 
+def _is_shown_only(parts: _Parts) -> bool:
+    name = parts["c"]
+    return _shows_unknown.get() and isinstance(name, str) and name not in _allowed
+
+
 def _class(parts: _Parts, is_enum: bool) -> Any:
     name = parts["c"]
     cls = _allowed.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise ValueError(
-            f"class {name!r} is not allowed on this host; see wbengine.types.codec.allow"
+        raise _CodecError(
+            f"class {_short(name)} is not known in this process: import the module that defines it"
+            " and passes it to wbengine.types.codec.allow (commands: option -I MODULE)"
         )
     if issubclass(cls, enum.Enum) is not is_enum:
         raise ValueError(f"class {name!r} has another kind")

@@ -17,13 +17,16 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import _json_text, exceptions, formats
 
-__all__ = ["FLOW", "MAP", "RETRY", "TASK", "Outline", "OutlineNode"]
+__all__ = ["ANY_SIGNAL", "FLOW", "MAP", "RETRY", "TASK", "Outline", "OutlineNode"]
 
 FLOW: Final = "flow"
 RETRY: Final = "retry"
 TASK: Final = "task"
 MAP: Final = "map"
 
+#: Value of `OutlineNode.signal` of a workflow, which accepts all signals. It is not printable, so
+#: it is no valid name of a signal.
+ANY_SIGNAL: Final = "\x1f*"
 
 _LETTERS: Final[Mapping[str, str]] = {FLOW: "f", RETRY: "r", TASK: "t", MAP: "m"}
 _KINDS: Final[Mapping[str, str]] = {letter: kind for kind, letter in _LETTERS.items()}
@@ -41,7 +44,7 @@ class OutlineNode(NamedTuple):
     :ivar parent: index of the surrounding flow; None for the outermost node.
     :ivar task: name of the class or function of an atom; for a Map, that of its items.
     :ivar notes: text for drawings: join rule, deciders.
-    :ivar signal: the signal for which a `task.WaitFor` waits.
+    :ivar signal: the signal for which a `task.WaitFor` waits; `ANY_SIGNAL` for a workflow.
     :ivar limit: text that describes the limit of a task, or of the outermost flow.
     """
 
@@ -73,8 +76,14 @@ class Outline:
 
     @property
     def signals(self) -> list[str]:
-        """The signals for which tasks wait, each once."""
-        return list(dict.fromkeys(node.signal for node in self.nodes if node.signal is not None))
+        """The signals for which tasks wait, each once, without `ANY_SIGNAL`."""
+        names = dict.fromkeys(node.signal for node in self.nodes if node.signal is not None)
+        return [name for name in names if name != ANY_SIGNAL]
+
+    @property
+    def accepts_any_signal(self) -> bool:
+        """Whether the flow accepts signals of all names, and several of each name."""
+        return any(node.signal == ANY_SIGNAL for node in self.nodes)
 
     def to_bytes(self) -> bytes:
         return self._packed

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from wbengine import _user_frames, states
+from wbengine import _user_frames, signals, states
 from wbengine.persistence import history
 from wbengine.types import failure as ft
 from wbengine.views import formatting, redaction
+
+if TYPE_CHECKING:
+    from wbengine.views.steps import StepsView
 
 __all__ = [
     "AtomView",
@@ -108,8 +111,9 @@ class Waiting(NamedTuple):
     Times are Unix time.
 
     :ivar kind: 'signal', 'sleep', 'retry', 'permit', 'pause' or 'start'.
-    :ivar subject: the name of the signal, the name of the retried atom, the text of the limit,
-        the pattern of the pause, or the name of the sleeping or delayed task.
+    :ivar subject: the name of the signal, with its number if that is not 1 ("approved #2"), the
+        name of the retried atom, the text of the limit, the pattern of the pause, or the name of
+        the sleeping or delayed task.
     :ivar since: start of the wait or of the pause; None if it is not stored.
     :ivar until: time limit of a signal, end of the sleep, time of the next attempt, end of the
         pause, or the earliest start (`Task.eta`); None if there is none.
@@ -125,12 +129,21 @@ class Waiting(NamedTuple):
 
 
 class WaitView(NamedTuple):
-    """A task that waits for a signal or ("") a time, with start and end (or None) in Unix time."""
+    """A task that waits for a signal or ("") a time, with start and end (or None) in Unix time.
+
+    :ivar number: the number of the signal among those of its name.
+    """
 
     task: str
     signal: str
     since: float
     until: float | None
+    number: int = 1
+
+    @property
+    def label(self) -> str:
+        """The displayed name of the signal, or ""."""
+        return signals.label(self.signal, self.number)
 
     def to_dict(self) -> dict[str, Any]:
         return formatting.as_dict(self)
@@ -162,6 +175,7 @@ class AtomView(NamedTuple):
         parked.
     :ivar gate: the condition that `waiting` describes; None if the atom waits for another atom,
         for the limit of its flow, for an engine or for a worker.
+    :ivar steps: the steps of a workflow; None if none is recorded.
     """
 
     node: int
@@ -193,6 +207,7 @@ class AtomView(NamedTuple):
     incidents: tuple[IncidentView, ...] = ()
     waits_for: WaitView | None = None
     gate: Waiting | None = None
+    steps: StepsView | None = None
 
     @property
     def shown_state(self) -> str:

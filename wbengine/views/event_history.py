@@ -185,7 +185,8 @@ def _all_moments_of(
             yield Moment(at, last, atom, attempt)
     state = atom.state or states.PENDING
     if state != last:
-        yield Moment(at if now is None else now, state, atom)
+        stored = atom.ended if at is None else at
+        yield Moment(stored if now is None else now, state, atom)
 
 
 def incidents_of(atom: models.AtomDetail) -> Iterator[Moment]:

@@ -185,7 +185,7 @@ def _waits_for(row: listing.FlowRow, redactor: Redactor) -> tuple[WaitView, ...]
         return ()
     text = redactor.text
     return tuple(
-        WaitView(text(wait.task), text(wait.signal), wait.since, wait.until)
+        WaitView(text(wait.task), text(wait.signal), wait.since, wait.until, wait.number)
         for wait in row.waits_for
     )
 

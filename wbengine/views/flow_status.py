@@ -8,21 +8,22 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import states
 from wbengine.persistence import base, changes, leases, models, owners
 from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.history import MAX_CHANGES, Attempt, one_line, why_suspended
 from wbengine.persistence.pauses import TaskPause
+from wbengine.persistence.published_values import published_in
 from wbengine.running import LOCAL
+from wbengine.types import codec
 from wbengine.types import failure as ft
 from wbengine.types import outline as outlines
 from wbengine.views import formatting, record_values, redaction, structure, waiting
 from wbengine.views.atoms import (
     PAUSE,
     PERMIT,
-    SIGNAL,
     AtomView,
     AttemptView,
     FailureView,
@@ -38,6 +39,9 @@ from wbengine.views.atoms import (
 from wbengine.views.redaction import Redactor
 from wbengine.views.shown_states import INTERRUPTED, OF_RETRY, STATES_WITHOUT_RUN, shown_state
 from wbengine.views.structure import NodeView, build_tree
+
+if TYPE_CHECKING:
+    from wbengine.views.steps import StepsView
 
 __all__ = [
     "FlowViewBuilder",
@@ -86,7 +90,9 @@ class FlowViewBuilder:
         records = [
             atom
             for atom in detail
-            if atom.name != models.INJECTOR and atom.meta_value(models.OF_TASK) is None
+            if atom.name != models.INJECTOR
+            and atom.meta_value(models.OF_TASK) is None
+            and not atom.is_step
         ]
         #: Task name -> retry controller that was created for `Task.retries`.
         retries_by_task = {
@@ -129,6 +135,15 @@ class FlowViewBuilder:
             in_pool=_engine_kind(detail) in _POOL_ENGINES,
             pauses=tuple(pauses),
         )
+        #: By the uuid of the workflow: its steps, and the step that it waits for.
+        self._steps: Mapping[str, StepsView] = {}
+        self._waiting_steps: Mapping[str, models.AtomDetail] = {}
+        if any(atom.is_step for atom in detail):
+            from wbengine.views import steps  # most flows have no workflow
+
+            self._steps = steps.steps_of(detail, self.redactor, self.situation)
+            if self.situation.is_run or self.situation.parked:
+                self._waiting_steps = steps.waiting_steps(detail)
 
     def _state(self, node: int) -> str:
         record = self._state_record(node)
@@ -140,6 +155,24 @@ class FlowViewBuilder:
         if retry is not None and (retry.state in OF_RETRY or retry.failure is not None):
             return retry
         return self._records[node]
+
+    def _reason_record(self, node: int) -> models.AtomDetail | None:
+        """Return the record of the node, or of the step that this workflow waits for."""
+        record = self._records[node]
+        step = None if record is None else self._waiting_steps.get(record.uuid)
+        return self._state_record(node) if step is None else step
+
+    def _reason_of_steps(self, node: int) -> waiting.Reason | None:
+        """Return why the steps of a workflow do not start, unless they wait for signals or times.
+
+        See `_reason_record` for these.
+        """
+        record = self._records[node]
+        steps = None if record is None else self._steps.get(record.uuid)
+        reason = None if steps is None else steps.reason
+        if reason is None or reason.gate is None or reason.gate.kind not in (PERMIT, PAUSE):
+            return None
+        return reason
 
     def _suspend_reason(self) -> str | None:
         reason = why_suspended(self._detail.history)
@@ -167,6 +200,21 @@ class FlowViewBuilder:
             for name in names
         }
 
+    def published(self) -> dict[str, Any]:
+        """Return the values that workflows published. They are shown even if others are hidden."""
+        workflows = [
+            record
+            for record in self._records
+            if record is not None and record.meta_value(models.WORKFLOW) is not None
+        ]
+        if not workflows:
+            return {}
+        redactor = self.redactor.showing_values()
+        return {
+            redactor.text(name): redactor.value(value, name)
+            for name, value in published_in(workflows).items()
+        }
+
     def atoms(self) -> tuple[AtomView, ...]:
         """Return the views of all atoms in the order of the outline."""
         blocking = waiting.Blocking(self._structure, self._state)
@@ -182,8 +230,8 @@ class FlowViewBuilder:
             name, kind, _, task, *_ = nodes[node]
             reason = None
             if state not in states_without_reason:
-                reason = waiting.atom_reason(
-                    node, self._state_record(node), state, task, blocking, situation
+                reason = self._reason_of_steps(node) or waiting.atom_reason(
+                    node, self._reason_record(node), state, task, blocking, situation
                 )
             text, gate = (None, None) if reason is None else self._masked_reason(reason)
             if record is None or (not record.attempt and state == states.PENDING):
@@ -252,17 +300,19 @@ class FlowViewBuilder:
             tuple([self._incident_view(each) for each in record.incidents]),
             self._waits_for(record, state),
             gate,
+            self._steps.get(record.uuid),
         )
 
     def _waits_for(self, record: models.AtomDetail, state: str) -> WaitView | None:
-        wait, situation = waiting.wait_of(record), self.situation
-        if wait is None or wait.since is None or not (
+        wait, situation = self._waiting_steps.get(record.uuid, record).waits_for, self.situation
+        if wait is None or not (
             situation.parked or (situation.is_run and state == states.RUNNING)
         ):
             return None
         text = self.redactor.text
-        signal = text(wait.subject) if wait.kind == SIGNAL else ""
-        return WaitView(text(record.name), signal, wait.since, wait.until)
+        return WaitView(
+            text(record.name), text(wait.signal), wait.since, wait.until, wait.number
+        )
 
     def _is_queued(self, record: models.AtomDetail, state: str) -> bool:
         situation = self.situation
@@ -386,7 +436,8 @@ class FlowViewBuilder:
             waiting_names = {
                 record.name
                 for record in self._records
-                if record is not None and record.meta_value(waiting.WAITS_FOR) is not None
+                if record is not None
+                and (record.meta_value(waiting.WAITS_FOR) or record.uuid in self._waiting_steps)
             }
             running = [atom for atom in atoms if atom.name in waiting_names]
         retrying = [
@@ -506,6 +557,7 @@ class FlowView:
     :ivar outline: structure of the flow, for drawing; `atoms` are in its order.
     :ivar command: pending command for the owner (one of `commands.COMMANDS`), or None.
     :ivar waits: whether all running tasks wait for signals.
+    :ivar published: values that workflows published, by name, with masked secrets.
     """
 
     uuid: str
@@ -538,6 +590,7 @@ class FlowView:
     command: str | None = None
     parked: bool = False
     waits: bool = False
+    published: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -584,8 +637,11 @@ class FlowView:
 
     @property
     def error(self) -> str | None:
-        """The first of `failures` in one line, or None."""
-        return self.failures[0].line if self.failures else None
+        """The first of `failures` in one line, or the error that ended the run, or None."""
+        if self.failures:
+            return self.failures[0].line
+        latest = self.history[-1] if self.history else None
+        return latest.why if latest is not None and latest.state == states.FAILURE else None
 
     @property
     def cancel_reason(self) -> str | None:
@@ -666,7 +722,8 @@ class FlowRecords:
 
         :raises NotFound: if the flow does not exist.
         """
-        new_changes = self._connection.get_changes(self.uuid, self.cursor)
+        with codec.unknown_classes_as_text():
+            new_changes = self._connection.get_changes(self.uuid, self.cursor)
         self.cursor = new_changes.cursor
         self.redactor = self.redactor.with_secrets_from(
             *record_values.values_of_changes(new_changes)
@@ -680,7 +737,8 @@ class FlowRecords:
 
         :raises NotFound: if the flow does not exist.
         """
-        flow_detail = self._connection.get_changes(self.uuid).put_into(None)
+        with codec.unknown_classes_as_text():
+            flow_detail = self._connection.get_changes(self.uuid).put_into(None)
         self.redactor = self.redactor.with_secrets_of_flow(flow_detail)
         return flow_detail
 
@@ -794,6 +852,7 @@ def view(
         command=None if wish is None else wish.what,
         parked=detail.is_parked,
         waits=bool(detail.waits_for),
+        published=builder.published(),
     )
 
 

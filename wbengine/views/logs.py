@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from wbengine import _names, exceptions
 from wbengine.persistence import base, models
+from wbengine.types import codec
 from wbengine.views import formatting
 from wbengine.views.redaction import Redactor
 
@@ -49,7 +50,8 @@ def read(
     :param limit: maximum number of lines; the latest ones are returned.
     :raises NotFound: if the flow or the task does not exist.
     """
-    detail = connection.get_flow_details(uuid)
+    with codec.unknown_classes_as_text():
+        detail = connection.get_flow_details(uuid)
     names = {atom.uuid: atom.name for atom in detail}
     wanted_uuid = None
     if task is not None:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from wbengine import _secrets, exceptions
 from wbengine._secrets import MASK, SecretMatcher, is_secret_key, secrets_in
 from wbengine.persistence import base, listing, models
+from wbengine.types import codec
 from wbengine.types import failure as ft
 from wbengine.views import formatting, record_values
 
@@ -55,6 +56,10 @@ class Redactor:
     def with_secrets_of_flow(self, detail: models.FlowDetail) -> Redactor:
         """Return a redactor that also masks the secrets in the records of a flow."""
         return self.with_secrets_from(*record_values.values_of_flow(detail))
+
+    def showing_values(self) -> Redactor:
+        """Return a redactor that masks the same secrets and shows values."""
+        return self if self.show_values else Redactor(True, self._secrets)
 
     def text(self, text: str) -> str:
         """Return `text` with masked secrets."""
@@ -236,11 +241,12 @@ def error_line(row: listing.FlowRow, redactor: Redactor) -> str | None:
 
 def _read_redactor(connection: base.Connection, row: listing.FlowRow) -> Redactor:
     try:
-        if row.error is not None and sum(row.counts.values()) <= _MAX_ATOMS_READ:
-            return Redactor().with_secrets_of_flow(connection.get_flow_details(row.uuid))
-        inputs_uuid = uuids.uuid5(uuids.NAMESPACE_OID, f"{row.uuid} {models.INJECTOR}")
-        return Redactor().with_secrets_from(
-            *record_values.values_of_records([connection.get_atom_details(str(inputs_uuid))])
-        )
+        with codec.unknown_classes_as_text():
+            if row.error is not None and sum(row.counts.values()) <= _MAX_ATOMS_READ:
+                return Redactor().with_secrets_of_flow(connection.get_flow_details(row.uuid))
+            inputs_uuid = uuids.uuid5(uuids.NAMESPACE_OID, f"{row.uuid} {models.INJECTOR}")
+            return Redactor().with_secrets_from(
+                *record_values.values_of_records([connection.get_atom_details(str(inputs_uuid))])
+            )
     except (exceptions.NotFound, exceptions.CorruptRecord):
         return Redactor()

@@ -5,17 +5,26 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from wbengine import states
 from wbengine.views.atoms import AtomView, AttemptView
 from wbengine.views.flow_status import FlowView
 
+if TYPE_CHECKING:
+    from wbengine.views.steps import StepView
+
 __all__ = ["Bar", "Lane", "Timeline", "timeline"]
+
+_REVERT_STATES: Final = (states.REVERTING, states.REVERTED, states.REVERT_FAILURE)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One attempt, with times in Unix time. `state` is the final state, RUNNING or REVERTING."""
+    """One attempt, with times in Unix time. `state` is the final state, RUNNING or REVERTING.
+
+    :ivar is_step: whether it belongs to a step of a workflow. The bar of the workflow contains it.
+    """
 
     uuid: str | None
     name: str
@@ -29,6 +38,7 @@ class Bar:
     executions: int = 0
     reversions: int = 0
     queued: float | None = None
+    is_step: bool = False
 
     @property
     def seconds(self) -> float:
@@ -50,9 +60,14 @@ class Lane:
         return [bar for row in self.rows for bar in row]
 
     @property
+    def attempts(self) -> int:
+        """Number of attempts of atoms, without steps of workflows."""
+        return sum(not bar.is_step for bar in self.bars)
+
+    @property
     def busy(self) -> float:
-        """Total duration of all bars in seconds."""
-        return sum(bar.seconds for row in self.rows for bar in row)
+        """Total duration of the attempts of atoms in seconds, without steps of workflows."""
+        return sum(bar.seconds for bar in self.bars if not bar.is_step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +86,24 @@ class Timeline:
 def timeline(view: FlowView, now: float | None = None) -> Timeline:
     """Return the stored attempts in lanes, ordered by their first start.
 
-    Running attempts end at `now` (None: the time of the view).
+    Of a workflow, the timeline also contains the steps in `AtomView.steps`: of a folded loop, those
+    of the latest iteration.
+
+    Running attempts end at `now` (None: the time of the view), or when the flow was suspended.
     """
     now = view.now if now is None else now
+    if view.state == states.SUSPENDED and view.ended is not None:
+        now = min(now, view.ended)
     by_worker: dict[str | None, list[Bar]] = {}
     for atom in view.atoms:
         for attempt in atom.attempts:
             bar = _bar(atom, attempt, now)
             if bar is not None:
                 by_worker.setdefault(attempt.worker, []).append(bar)
+        for step in () if atom.steps is None else atom.steps.shown:
+            bar = _step_bar(atom, step, now)
+            if bar is not None:
+                by_worker.setdefault(step.worker, []).append(bar)
     lanes = []
     for worker, bars in by_worker.items():
         bars.sort(key=lambda bar: (bar.started, bar.ended, bar.node))
@@ -115,6 +139,27 @@ def _bar(atom: AtomView, attempt: AttemptView, now: float) -> Bar | None:
         attempt.executions,
         attempt.reversions,
         attempt.queued,
+    )
+
+
+def _step_bar(atom: AtomView, step: StepView, now: float) -> Bar | None:
+    """Return the latest execution or reversion of a step."""
+    is_running = step.state in (states.RUNNING, states.REVERTING)
+    if step.started is None or (step.ended is None and not is_running):
+        return None
+    latest = f" (latest of {step.repeated:,})" if step.repeated > 1 else ""
+    return Bar(
+        step.uuid,
+        f"{atom.name} / {step.position} {step.name}{latest}",
+        atom.node,
+        step.executions,
+        "revert" if step.state in _REVERT_STATES else "execute",
+        step.state,
+        step.started,
+        max(step.started, now if step.ended is None else step.ended),
+        step.error,
+        step.executions,
+        is_step=True,
     )
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from wbengine import states
-from wbengine.persistence.models import RETRY_AT, STARTS_AT, WAITS_FOR
+from wbengine import signals, states
+from wbengine.persistence.models import RETRY_AT, STARTS_AT, WAITS_FOR, WORKFLOW
 from wbengine.persistence.pauses import TaskPause, pause_of
 from wbengine.types import outline as outlines
 from wbengine.views import formatting
@@ -27,6 +27,7 @@ __all__ = [
     "describe_start",
     "wait_of",
     "start_of",
+    "step_reason",
 ]
 
 #: States of atoms that no longer delay their successors.
@@ -197,8 +198,9 @@ def wait_of(record: Any) -> Waiting | None:
     wait = None if record is None else record.waits_for
     if wait is None:
         return None
-    kind, subject = (SIGNAL, wait.signal) if wait.signal else (SLEEP, record.name)
-    return Waiting(kind, subject, wait.since, wait.until)
+    if wait.signal:
+        return Waiting(SIGNAL, signals.label(wait.signal, wait.number), wait.since, wait.until)
+    return Waiting(SLEEP, record.name, wait.since, wait.until)
 
 
 def start_of(record: Any, now: float) -> Waiting | None:
@@ -250,6 +252,32 @@ def atom_reason(
     )
 
 
+def step_reason(
+    record: Any, task: str, limit: str | None, situation: Situation
+) -> Reason | None:
+    """Return why an incomplete step of a workflow does not run; None if it runs.
+
+    :param task: the type of its task.
+    :param limit: text of the limit of its task, or None.
+    """
+    if not (situation.is_run or situation.parked):
+        return None
+    if wait := wait_of(record):
+        return _wait_reason(wait, situation)
+    if record.state != states.RUNNING or record.started is not None:
+        return None
+    if wait := start_of(record, situation.now):
+        return Reason(f"{describe_start(wait, situation.now).capitalize()}.", wait)
+    node = outlines.OutlineNode(record.name, outlines.TASK, None, task, limit=limit)
+    pause = _pause_reason(node, situation)
+    reports_starts = situation.on_workers or situation.in_pool
+    if pause is not None and pause.gate is not None and not reports_starts:
+        # The start of the step may not be stored yet.
+        is_paused = (record.submitted or 0.0) >= (pause.gate.since or 0.0)
+        pause = pause if is_paused else None
+    return pause or _limit_reason(node)
+
+
 def _active_reason(
     node: int, record: Any, state: str, task: str | None, blocking: Blocking, situation: Situation
 ) -> Reason | None:
@@ -288,6 +316,8 @@ def _running_reason(
 ) -> Reason | None:
     if state == states.RUNNING and (wait := wait_of(record)):
         return _wait_reason(wait, situation)
+    if not situation.is_run and record is not None and record.meta_value(WORKFLOW) is not None:
+        return Reason("Continues behind its complete steps when an engine runs the flow.")
     if not situation.is_run:
         beginning = "Was running" if state == states.RUNNING else "Was being reverted"
         return Reason(

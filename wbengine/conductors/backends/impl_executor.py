@@ -135,12 +135,13 @@ class ExecutorConductor(base.Conductor):
     ) -> None:
         super().__init__(name, jobboard, persistence, engine, engine_options, flows=flows)
         pause = self.WAIT_TIMEOUT if wait_timeout is None else wait_timeout
-        pause = jobboard.POLL_SECONDS if pause is None else pause
-        if isinstance(pause, bool) or not isinstance(pause, int | float) or not pause > 0:
+        if pause is not None and (
+            isinstance(pause, bool) or not isinstance(pause, int | float) or not pause > 0
+        ):
             raise ValueError(f"wait_timeout must be a number of seconds above 0, got {pause!r}")
         if executor_factory is not None and not callable(executor_factory):
             raise ValueError(f"executor_factory must be callable, got {executor_factory!r}")
-        self._pause = float(pause)
+        self._wait_timeout = pause
         self._log = log or self.LOG or LOG
         self._max_simultaneous_jobs = int(
             self.MAX_SIMULTANEOUS_JOBS if max_simultaneous_jobs is None else max_simultaneous_jobs
@@ -195,9 +196,12 @@ class ExecutorConductor(base.Conductor):
         keeper.start()
         try:
             waking = self._jobboard.waking(functools.partial(self._wake.put, None))
-            with waking, self._executor_factory() as executor:
+            with waking as poll_seconds, self._executor_factory() as executor:
+                pause = poll_seconds if self._wait_timeout is None else self._wait_timeout
                 try:
-                    self._dispatch(executor, -1 if max_dispatches is None else max_dispatches)
+                    self._dispatch(
+                        executor, -1 if max_dispatches is None else max_dispatches, pause
+                    )
                 # At its end, the `with` block waits for flows in other threads.
                 except BaseException:
                     self.stop()
@@ -210,16 +214,17 @@ class ExecutorConductor(base.Conductor):
                 self._finish_claim(claim.job, False)
             self._dead.set()
 
-    def _dispatch(self, executor: futures.Executor, remaining: int) -> None:
+    def _dispatch(self, executor: futures.Executor, remaining: int, pause: float) -> None:
         """Claim and start jobs until `stop`, at most `remaining` of them (-1: no limit).
 
+        :param pause: interval between two polls in seconds.
         :raises BaseException: if it interrupted a flow in this thread.
         """
         while remaining != 0 and not self._stopping:
             if self._dispatch_next(executor):
                 remaining -= 1
             else:
-                self._sleep()
+                self._sleep(pause)
             if self._interruption is not None:
                 raise self._interruption
 
@@ -267,10 +272,10 @@ class ExecutorConductor(base.Conductor):
             return job
         return None
 
-    def _sleep(self) -> None:
-        """Wait until a flow has ended, `stop` is called, or the polling interval is over."""
+    def _sleep(self, seconds: float) -> None:
+        """Wait until a flow has ended, the board wakes this, `stop` is called, or time is over."""
         with contextlib.suppress(queue.Empty):
-            self._wake.get(timeout=self._pause)
+            self._wake.get(timeout=seconds)
             while True:  # One poll answers all notifications.
                 self._wake.get_nowait()
 

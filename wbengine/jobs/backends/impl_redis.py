@@ -191,7 +191,7 @@ class RedisJobBoard(stored.StoredJobBoard):
         reply, _ = self._run("read", job.uuid)
         return None if reply is None else _status(*reply[2:])
 
-    def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+    def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[float]:
         def listen(ended: conditions.Event) -> None:
             with self._client.pubsub(ignore_subscribe_messages=True) as subscription:
                 subscription.subscribe(self._keys[_KEYS.index("jobs")])
@@ -200,7 +200,7 @@ class RedisJobBoard(stored.StoredJobBoard):
                     if subscription.get_message(timeout=_LISTEN_SECONDS) is not None:
                         wake()
 
-        return stored.listening(self, listen)
+        return stored.listening(self, listen, self.POLL_SECONDS)
 
     @property
     def job_count(self) -> int:

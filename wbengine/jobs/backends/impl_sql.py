@@ -26,6 +26,8 @@ _FIRST_PAGE_SIZE: Final = 16
 _MAX_PAGE_SIZE: Final = 1024
 #: Time for which a job is parked that only a signal makes due.
 _MAX_PARK_SECONDS: Final = 1e9
+#: Interval between two polls if a thread watches the file, in case the clock was set.
+_WATCHED_POLL_SECONDS: Final = 1.0
 #: Minimum of `not_before` for a waiting job; 0 means that the job is due.
 _MIN_NOT_BEFORE: Final = 1.0
 
@@ -169,13 +171,25 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
                 f"Job board {self.name!r} must be in the store of the flows, got another database"
             )
 
-    def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+    def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[float]:
         engine = self._store.engine
+        if _sql.can_watch(engine):
+            return stored.listening(
+                self, lambda ended: self._watch(wake, ended.is_set), _WATCHED_POLL_SECONDS
+            )
         if not _sql.can_listen(engine):
-            return contextlib.nullcontext()
+            return super().waking(wake)
         return stored.listening(
-            self, lambda ended: _sql.listen(engine, _JOBS, self.namespace, wake, ended.is_set)
+            self,
+            lambda ended: _sql.listen(engine, _JOBS, self.namespace, wake, ended.is_set),
+            self.POLL_SECONDS,
         )
+
+    def _watch(self, wake: Callable[[], None], is_over: Callable[[], bool]) -> None:
+        self._store.prepare()  # The query requires the tables.
+        parameters = {"board": self.namespace}
+        query = self._statements.next_due
+        _sql.watch(self._store.engine, query, parameters, wake, self.POLL_SECONDS, is_over)
 
     def _put(self, job: stored.NewJob) -> stored.Posting | None:
         """Return None also if the board has a job of the logbook, which may be about this flow."""
@@ -471,6 +485,14 @@ class _Statements:
         self.offer = sa.text(
             f"UPDATE {_JOBS} SET not_before = 0 WHERE id IN :ids AND not_before > 0"
         ).bindparams(sa.bindparam("ids", expanding=True))
+        # Seconds until a job can be claimed, or NULL, for SQLite. If no job is free now, those with
+        # `not_before` 0 are claimed.
+        self.next_due = (
+            f"SELECT COALESCE((SELECT 0.0 FROM {_JOBS} WHERE {on_board} AND not_before = 0"
+            f" AND {free} LIMIT 1), (SELECT MIN(due) FROM (SELECT MIN(not_before) AS due"
+            f" FROM {_JOBS} WHERE {on_board} AND not_before > 0 UNION ALL SELECT MIN(owner_until)"
+            f" FROM {_JOBS} WHERE {on_board} AND not_before = 0)) - {now})"
+        )
         free = f"{free} AND not_before <= {now}"
         self.claim = sa.text(f"{claim}, owner_until = NULL WHERE {this_job} AND {free}")
         self.claim_for = sa.text(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from wbengine import _clock, _options, exceptions, states
 from wbengine.persistence import base, changes, leases, listing, models
 from wbengine.persistence.pauses import TaskPause
-from wbengine.signals import Signal
+from wbengine.signals import Signal, oldest_first
 from wbengine.types.outline import Outline
 
 __all__ = ["MemoryBackend", "MemoryConnection"]
@@ -355,7 +355,9 @@ class MemoryConnection(base.Connection):
         tasks = (
             atom
             for atom in flow
-            if isinstance(atom, models.TaskDetail) and atom.name != models.INJECTOR
+            if isinstance(atom, models.TaskDetail)
+            and atom.name != models.INJECTOR
+            and not atom.is_step
         )
         return base.FlowRow(
             flow.uuid,
@@ -415,7 +417,7 @@ class MemoryConnection(base.Connection):
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
         with self._backend.lock:
-            return self._flow(flow_uuid).signals.setdefault(signal.name, signal) == signal
+            return self._flow(flow_uuid).signals.setdefault(signal.stored_name, signal) == signal
 
     def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
         with self._backend.lock:
@@ -424,9 +426,7 @@ class MemoryConnection(base.Connection):
                 uuid: [*flow.signals.values()] for uuid, flow in stored_flows if flow is not None
             }
         return {
-            uuid: sorted(signals, key=lambda signal: (signal.at, signal.name))
-            for uuid, signals in signals_of_flows.items()
-            if signals
+            uuid: oldest_first(signals) for uuid, signals in signals_of_flows.items() if signals
         }
 
     def put_pause(self, pause: TaskPause) -> None:

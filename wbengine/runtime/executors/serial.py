@@ -56,8 +56,10 @@ class SerialTaskExecutor(calls.TaskExecutor):
         if invocation.not_after is not None and (expired := invocation.expired()) is not None:
             done(invocation, expired)
             return
-        # No write only for the start: it is stored with the next write.
-        base.report_begin(invocation, requests_write=False)
+        # No write only for the start: it is stored with the next write. But a step with a limit is
+        # RUNNING before it has a permit.
+        is_limited = invocation.step is not None and invocation.step.note.limit is not None
+        base.report_begin(invocation, requests_write=is_limited)
         invoke: base.Invoke = calls.invoke
         if self._strict:
             invoke = strictness.invoke

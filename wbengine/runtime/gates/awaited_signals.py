@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import logging
 import math
+import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from wbengine import _clock, exceptions
 from wbengine import invocation as calls
 from wbengine._tasks.waiting import WaitingTask
 from wbengine.persistence import base as persistence
-from wbengine.persistence import models
+from wbengine.persistence import listing, models
 from wbengine.running import LOCAL
 from wbengine.runtime import deadlines, inbox
 from wbengine.runtime.gates import base
@@ -24,7 +25,7 @@ __all__ = ["MAX_STORED_WAITS", "WAITS_FOR", "ReceivedSignals", "SignalGate", "be
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Key in an atom's `meta`: the signal or "", and the start and end of the wait (Unix seconds).
+#: Key in an atom's `meta`: a `listing.Wait`.
 WAITS_FOR: Final = models.WAITS_FOR
 #: Maximum number of waiting tasks that the record of a flow lists.
 MAX_STORED_WAITS: Final = 20
@@ -35,7 +36,8 @@ def begin_wait(record: models.AtomDetail, waiting: WaitingTask, now: float) -> N
     wait = record.waits_for
     since = now if wait is None else wait.since
     end = None if waiting.timeout is None else since + waiting.timeout
-    record.meta[WAITS_FOR] = {"signal": waiting.signal, "since": since, "until": end}
+    new_wait = listing.Wait(waiting.name, waiting.signal, since, end, waiting.number)
+    record.meta[WAITS_FOR] = new_wait.to_meta()
 
 
 def _end_of_wait(record: models.AtomDetail) -> float:
@@ -55,24 +57,41 @@ class ReceivedSignals:
         self.nodes: Final = frozenset(nodes)
         self._uuid = uuid
         self._backend = backend
-        self._signals: dict[str, Signal] = {}
+        # By name and number.
+        self._signals: dict[tuple[str, int], Signal] = {}
+        self._lock = threading.Lock()
+        self._last_numbers: dict[str, int] = {}
         #: Called after a new signal was added; runs set it.
         self.on_new: Callable[[], object] = _do_nothing
 
     def add(self, signals: Iterable[Signal]) -> bool:
         """Add signals of the flow; return whether any is new."""
         new_signals = [
-            signal for signal in signals if self._signals.setdefault(signal.name, signal) is signal
+            signal
+            for signal in signals
+            if self._signals.setdefault((signal.name, signal.number), signal) is signal
         ]
         if new_signals:
             self.on_new()
         return bool(new_signals)
 
+    def add_next(self, signal: Signal) -> Signal:
+        """Add a signal with the next number of its name, and return it. For flows without a store.
+
+        :raises ValueError: if the name is too long for the number, or ends with a space.
+        """
+        with self._lock:
+            number = self._last_numbers.get(signal.name, 0) + 1
+            numbered = signal.numbered(number)
+            self._last_numbers[signal.name] = number
+        self.add([numbered])
+        return numbered
+
     def __len__(self) -> int:
         return len(self._signals)
 
-    def get(self, name: str) -> Signal | None:
-        return self._signals.get(name)
+    def get(self, name: str, number: int = 1) -> Signal | None:
+        return self._signals.get((name, number))
 
     def read(self) -> None:
         """Read earlier signals from the store. After an error, a later call reads them."""
@@ -89,7 +108,7 @@ class SignalGate(base.Gate):
     """Delays waiting tasks until their signal is received or their time has passed.
 
     :param end: called with a call that has ended, and its outcome.
-    :param record: returns the record of a node.
+    :param record: returns the record of a call.
     """
 
     def __init__(
@@ -98,7 +117,7 @@ class SignalGate(base.Gate):
         timers: deadlines.Timers,
         clock: _clock.Clock,
         end: Callable[[calls.Invocation, calls.Outcome], object],
-        record: Callable[[int], models.AtomDetail],
+        record: Callable[[calls.Invocation], models.AtomDetail],
     ) -> None:
         self._received: Final = received
         self._timers: Final = timers
@@ -120,22 +139,19 @@ class SignalGate(base.Gate):
     def received_signals(self) -> int:
         return len(self._received)
 
-    def nodes_awaiting_signals(self, in_flight: int) -> Sequence[int]:
+    def calls_awaiting_signals(self, in_flight: int) -> Sequence[calls.Invocation]:
         if in_flight != len(self._calls):
             return []
-        return [call.node for call in itertools.islice(self._calls, MAX_STORED_WAITS)]
+        return list(itertools.islice(self._calls, MAX_STORED_WAITS))
 
     def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
-        waiting_nodes = self._received.nodes
-        waiting = [
-            call for call in tasks if call.node in waiting_nodes and call.action == calls.EXECUTE
-        ]
+        waiting = [call for call in tasks if call.task.is_wait and call.action == calls.EXECUTE]
         if not waiting:
             return tasks
         self._received.read()
         now, wall = self._clock.monotonic(), self._clock.time()
         for call in waiting:
-            end = now + (_end_of_wait(self._record(call.node)) - wall)
+            end = now + (_end_of_wait(self._record(call)) - wall)
             self._calls[call] = end
             if end < math.inf:
                 self._timers.set((self, call), end)
@@ -162,10 +178,10 @@ class SignalGate(base.Gate):
     def _end_if_over(self, call: calls.Invocation, now: float, *, timed_out: bool = False) -> None:
         waiting = call.task
         assert isinstance(waiting, WaitingTask)
-        signal = self._received.get(waiting.signal)
+        signal = waiting.find(self._received.get)
         if signal is not None:
             try:
-                value = signal.value
+                value = waiting.value_of(signal)
             except exceptions.InvalidFormat as error:
                 value = ft.Failure.from_exception(error)
         elif timed_out:
@@ -173,7 +189,7 @@ class SignalGate(base.Gate):
         else:
             return
         del self._calls[call]
-        record = self._record(call.node)
+        record = self._record(call)
         wait = record.waits_for
         since = now if wait is None else wait.since
         record.meta.pop(WAITS_FOR, None)

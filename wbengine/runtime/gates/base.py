@@ -4,9 +4,9 @@ A gate delays ready work for one reason: a start time, a signal, a missing permi
 gates of a run in two stages:
 
 1. Before it begins: tasks are nodes of the plan, their records are unchanged. A Map begins at once;
-   its items pass the second stage only.
-2. After it began (RUNNING is written) and before an executor receives it: tasks and items of Maps
-   are calls.
+   its items pass the second stage only, and so do the steps of workflows.
+2. After it began (RUNNING is written) and before an executor receives it: tasks, items of Maps and
+   steps are calls.
 
 For the scheduler, tasks that wait at a gate are in flight; waiting retry controllers are not.
 """
@@ -20,13 +20,28 @@ from typing import Any, ClassVar, Final, NamedTuple
 from wbengine import invocation as calls
 from wbengine.runtime import inbox
 
-__all__ = ["MAX_WAITING_ITEMS", "NOTHING", "Gate", "Selection", "Work", "remove_selected"]
+__all__ = [
+    "MAX_WAITING_ITEMS", "NOTHING", "TASK", "Gate", "Selection", "Work", "part_of",
+    "remove_selected",
+]  # fmt: skip
+
+#: `part_of` a task of the plan.
+TASK: Final = -1
 
 #: Maximum number of items of a Map that wait at one gate. Others are not created yet.
 MAX_WAITING_ITEMS: Final = 1024
 
 #: `(node, call)`: whether this work is selected. The call is None for work that has not begun.
 Selection = Callable[[int, "calls.Invocation | None"], bool]
+
+
+def part_of(call: calls.Invocation) -> int:
+    """Return a number that identifies a call among those of its node.
+
+    This is the index of the item of a Map, `TASK` for a task, or a lower number for the step of a
+    workflow.
+    """
+    return call.index if call.step is None else TASK - 1 - call.step.position
 
 
 class Work(NamedTuple):
@@ -53,7 +68,8 @@ class Gate:
     #: `cancel_on_revert` ends as `Cancelled`, and others continue to wait.
     controls_admission: ClassVar[bool] = False
 
-    #: Whether work has to pass the gate. The chain reads it again after each event.
+    #: Whether work has to pass the gate. The chain reads it again after `on_event` and
+    #: `admit_calls`.
     is_active: bool = True
 
     @property
@@ -94,8 +110,8 @@ class Gate:
         """
         return False
 
-    def on_ended(self, node: int, index: int) -> None:
-        """React to the end of a task (`index` is -1) or item of a Map, or to its undone begin."""
+    def on_ended(self, node: int, part: int) -> None:
+        """React to the end, or to the undone begin, of a call (see `part_of`)."""
 
     def withdraw(self, selects: Selection) -> Work:
         """Remove and return the selected waiting work."""
@@ -124,8 +140,8 @@ class Gate:
         """
         return 0
 
-    def nodes_awaiting_signals(self, in_flight: int) -> Sequence[int]:
-        """Return the first nodes that wait for signals if nothing else is in flight."""
+    def calls_awaiting_signals(self, in_flight: int) -> Sequence[calls.Invocation]:
+        """Return the first calls that wait for signals if nothing else is in flight."""
         return ()
 
     @property

@@ -27,10 +27,11 @@ class GateChain:
         self._gates = tuple(gates)
         self.timers = timers
         self._clock = clock
+        self._signal_gates = tuple(gate for gate in gates if gate.received_signals is not None)
         #: Whether a task of the flow may wait for signals.
-        self.may_await_signals = any(gate.received_signals is not None for gate in gates)
-        # Nodes that `changed_waits` returned last. None: an earlier run may have stored some.
-        self._stored_waits: list[int] | None = None
+        self.may_await_signals = bool(self._signal_gates)
+        # Calls that `changed_waits` returned last. None: an earlier run may have stored some.
+        self._stored_waits: list[calls.Invocation] | None = None
         self._read_active()
 
     def _read_active(self) -> None:
@@ -64,7 +65,10 @@ class GateChain:
     def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
         for gate in self._gates:
             if tasks:
+                was_active = gate.is_active
                 tasks = gate.admit_calls(tasks)
+                if gate.is_active != was_active:
+                    self._read_active()
         return tasks
 
     def release(self) -> base.Work:
@@ -93,9 +97,10 @@ class GateChain:
         self._read_active()
         return any(has_closed)
 
-    def on_ended(self, node: int, index: int) -> None:
+    def on_ended(self, call: calls.Invocation) -> None:
+        part = base.part_of(call)
         for gate in self.admission:
-            gate.on_ended(node, index)
+            gate.on_ended(call.node, part)
 
     def withdraw_unstarted(self, scope: range) -> base.Work:
         """Remove and return the work in `scope` that waits at a gate and has not started."""
@@ -121,12 +126,19 @@ class GateChain:
     def may_delay_items(self, node: int) -> bool:
         return any(gate.may_delay_items(node) for gate in self.admission)
 
-    def changed_waits(self, in_flight: int) -> list[int] | None:
-        """Return the first nodes that wait for signals while nothing else is in flight.
+    @property
+    def may_change_waits(self) -> bool:
+        """Whether a call waits for a signal, or waited for one at the latest `changed_waits`."""
+        return self._stored_waits != [] or self.is_awaiting_signal()
+
+    def changed_waits(self, in_flight: int) -> list[calls.Invocation] | None:
+        """Return the first calls that wait for signals while nothing else is in flight.
 
         Return None if they have not changed since the latest call.
         """
-        waits = [node for gate in self._gates for node in gate.nodes_awaiting_signals(in_flight)]
+        waits = [
+            call for gate in self._signal_gates for call in gate.calls_awaiting_signals(in_flight)
+        ]
         if waits == self._stored_waits:
             return None
         self._stored_waits = waits
@@ -134,7 +146,7 @@ class GateChain:
 
     def is_awaiting_signal(self) -> bool:
         """Return whether a task waits for a signal now. May be called from any thread."""
-        return any(gate.is_awaiting_signal for gate in self._gates)
+        return any(gate.is_awaiting_signal for gate in self._signal_gates)
 
     def paused_counts(self) -> Counter[str]:
         """Return the number of tasks whose type is paused, by type.

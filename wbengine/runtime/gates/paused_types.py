@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
 from wbengine import _clock
+from wbengine import invocation as calls
 from wbengine._tasks import functors
 from wbengine.persistence import pauses as stored_pauses
 from wbengine.runtime import deadlines, inbox
@@ -27,7 +28,7 @@ def task_types(plan: plans.Plan) -> dict[int, str]:
 
 
 class PauseGate(task_gate.TaskGate):
-    """Delays tasks and items of Maps whose type is paused."""
+    """Delays tasks, items of Maps and steps of workflows whose type is paused."""
 
     def __init__(
         self,
@@ -44,20 +45,30 @@ class PauseGate(task_gate.TaskGate):
         #: False until the store contains a pause: nothing has to pass the gate.
         self.is_active = False
         self._pauses: tuple[stored_pauses.TaskPause, ...] = ()
+        # The pauses that are not over.
+        self._open_pauses: list[stored_pauses.TaskPause] = []
         self._has_ended_pauses = False
+        self._has_steps = False
         self._set(pauses)
 
     def on_event(self, event: inbox.Event) -> bool:
         if not isinstance(event, inbox.PausesChanged):
             return False
-        closed = self.closed
+        closed, patterns = self.closed, {pause.pattern for pause in self._pauses}
         self._set(event.pauses)
-        return not self.closed <= closed
+        if not self.closed <= closed:
+            return True
+        # A new pattern may match steps, whose types are known only when they begin.
+        return self._has_steps and not {pause.pattern for pause in event.pauses} <= patterns
 
     def _set(self, pauses: tuple[stored_pauses.TaskPause, ...]) -> None:
         self._pauses = pauses
         if pauses and not self.is_active:
             self.is_active, self._types = True, task_types(self._plan)
+            self._has_steps = any(
+                kind == plans.TASK and item.runs_steps  # type: ignore[union-attr]
+                for kind, item in zip(self._plan.kinds, self._plan.items, strict=True)
+            )
         self._close_paused()
 
     def _close_paused(self) -> None:
@@ -69,8 +80,9 @@ class PauseGate(task_gate.TaskGate):
             if any(pause.matches(name) for pause in pauses)
         }
         closed = frozenset(node for node, name in self._types.items() if name in types)
-        self._has_ended_pauses = self._has_ended_pauses or not self.closed <= closed
-        self.closed = closed
+        has_ended = not self.closed <= closed or len(pauses) < len(self._open_pauses)
+        self._has_ended_pauses = self._has_ended_pauses or has_ended
+        self.closed, self._open_pauses = closed, pauses
         for pause in pauses:
             if pause.until is not None:
                 self._timers.set((self, pause.pattern), now + (pause.until - wall))
@@ -83,5 +95,18 @@ class PauseGate(task_gate.TaskGate):
         self._has_ended_pauses = False
         return self.release_open()
 
+    def _closes(self, call: calls.Invocation) -> bool:
+        if call.step is None:
+            return call.node in self.closed
+        name = functors.code_of(call.task)
+        return any(pause.matches(name) for pause in self._open_pauses)
+
     def paused_counts(self) -> Counter[str]:
-        return Counter(self._types[node] for node in self.waiting_nodes())
+        # Copies of dicts are atomic.
+        nodes, waiting = self._nodes.copy(), self._calls.copy()
+        counts = Counter(self._types[node] for node in nodes)
+        counts.update(
+            self._types[call.node] if call.step is None else functors.code_of(call.task)
+            for call in waiting
+        )
+        return counts

@@ -1,7 +1,7 @@
-"""Flows, tasks and items of Maps that wait for permits of limits, or have them.
+"""Flows, tasks, items of Maps and steps of workflows that wait for permits of limits, or have them.
 
 A task waits before it begins, so after the death of its engine it has certainly not run. Items of a
-Map wait as calls.
+Map and steps wait as calls.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from wbengine.types import failure as ft
 
 __all__ = ["PermitGate"]
 
-#: Node of a task and -1, or node of a Map and index of an item.
+#: Node and part of a call (`base.part_of`).
 _Key = tuple[int, int]
 
-_FLOW: Final = (0, -1)
+_FLOW: Final = (0, base.TASK)
 
 
 class _Queue:
@@ -44,6 +44,7 @@ class PermitGate(base.Gate):
 
     :param limits: limits of nodes; the limit of node 0 may be that of the flow itself.
     :param arguments: returns the arguments of a task, for the key of its limit.
+    :param renewer: returns the source of permits.
     :param is_running: returns whether an earlier run began a node. It is in flight, or its result
         must be looked up, so it takes a permit but does not wait.
     :param fail: called with a node whose key raised an exception; the node then begins and fails.
@@ -58,7 +59,7 @@ class PermitGate(base.Gate):
         self,
         limits: Mapping[int, limit_attributes.Limit],
         plan: plans.Plan,
-        renewer: PermitRenewer,
+        renewer: Callable[[], PermitRenewer],
         member: Member,
         *,
         arguments: Callable[[int], Mapping[str, Any]],
@@ -89,6 +90,8 @@ class PermitGate(base.Gate):
         self._items: Counter[int] = Counter()
         self._running: dict[_Key, Membership] = {}
         self._arrivals = itertools.count()
+        #: False until a step has a limit, if the plan has none.
+        self.is_active = bool(limits)
 
     @property
     def delays_flow(self) -> bool:
@@ -134,7 +137,7 @@ class PermitGate(base.Gate):
         for call in tasks:
             try:
                 if (
-                    call.index < 0
+                    (call.index < 0 and call.step is None)
                     or call.action != calls.EXECUTE
                     or self._admit_or_queue(
                         call.node, call.priority, call, is_running=call.recovered
@@ -158,7 +161,11 @@ class PermitGate(base.Gate):
 
         :raises Exception: if its key raises it.
         """
-        limit, key = self._limits.get(node), (node, -1 if call is None else call.index)
+        key = (node, base.TASK if call is None else base.part_of(call))
+        if call is None or call.step is None:
+            limit = self._limits.get(node)
+        else:
+            limit = limit_attributes.limit_of_step(call.task)
         if limit is None or key in self._running:
             return True
         arguments: Mapping[str, Any] = {}
@@ -180,8 +187,9 @@ class PermitGate(base.Gate):
         name = limit.id_of(arguments)
         queue = self._queues.get(name)
         if queue is None:
-            membership = self._renewer.join(name, limit.quota, self._member, self._on_granted)
+            membership = self._renewer().join(name, limit.quota, self._member, self._on_granted)
             queue = self._queues[name] = _Queue(membership)
+            self.is_active = True
         return queue
 
     def _remove_waiting(self, key: _Key) -> calls.Invocation | None:
@@ -192,6 +200,8 @@ class PermitGate(base.Gate):
         return call
 
     def _request_permits(self) -> None:
+        if not self._queues:
+            return
         changed, self._changed = self._changed, set()
         if self._max_requests is not None:
             changed = {*self._queues.values()}
@@ -230,8 +240,8 @@ class PermitGate(base.Gate):
                     items.append(call)
         return base.Work(nodes, items)
 
-    def on_ended(self, node: int, index: int) -> None:
-        membership = self._running.pop((node, index), None)
+    def on_ended(self, node: int, part: int) -> None:
+        membership = self._running.pop((node, part), None)
         if membership is not None:
             membership.release()
 
@@ -263,4 +273,4 @@ class PermitGate(base.Gate):
         self._changed.clear()
         self._running.clear()
         if queues:
-            self._renewer.leave([queue.membership for queue in queues.values()])
+            self._renewer().leave([queue.membership for queue in queues.values()])

@@ -14,7 +14,7 @@ __all__ = ["TaskGate"]
 
 
 class TaskGate(base.Gate):
-    """Delays executions of the tasks in `closed`, and of the items of the Maps in it.
+    """Delays executions of the tasks in `closed`, of the items of the Maps in it, and of steps.
 
     Reversions and retry controllers do not wait, and neither does a call that an earlier run may
     have begun, because its result must be looked up. A subclass sets `closed`; after that, its
@@ -46,20 +46,24 @@ class TaskGate(base.Gate):
         return item.fans_out or self._is_running(node)
 
     def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
-        if not self.closed:
-            return tasks
         admitted = []
         for call in tasks:
-            if call.node in self.closed and call.action == calls.EXECUTE and not call.recovered:
+            if self._closes(call) and call.action == calls.EXECUTE and not call.recovered:
                 self._calls[call] = None
                 self._items[call.node] += call.index >= 0
             else:
                 admitted.append(call)
         return admitted
 
+    def _closes(self, call: calls.Invocation) -> bool:
+        """Return whether a call has to wait now."""
+        return call.node in self.closed
+
     def release_open(self) -> base.Work:
         """Remove and return the waiting work whose nodes are no longer closed."""
-        return self.withdraw(lambda node, call: node not in self.closed)
+        return self.withdraw(
+            lambda node, call: node not in self.closed if call is None else not self._closes(call)
+        )
 
     def withdraw(self, selects: base.Selection) -> base.Work:
         nodes = [node for node in self._nodes if selects(node, None)]
@@ -69,11 +73,6 @@ class TaskGate(base.Gate):
         for call in withdrawn:
             self._items[call.node] -= call.index >= 0
         return base.Work(nodes, withdrawn)
-
-    def waiting_nodes(self) -> list[int]:
-        """Return the nodes of waiting tasks and items. May be called from any thread."""
-        # Copies of dicts are atomic.
-        return [*self._nodes.copy(), *(call.node for call in self._calls.copy())]
 
     def is_full(self, node: int) -> bool:
         return self._items[node] >= base.MAX_WAITING_ITEMS

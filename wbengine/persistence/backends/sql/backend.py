@@ -21,7 +21,7 @@ from wbengine.persistence import listing as queries
 from wbengine.persistence.backends.sql import flow_queries, layout, reading, rows, tables, writing
 from wbengine.persistence.backends.sql.statements import Statements
 from wbengine.persistence.pauses import TaskPause
-from wbengine.signals import Signal
+from wbengine.signals import Signal, oldest_first
 from wbengine.types.outline import Outline
 
 __all__ = ["SQLBackend", "SQLConnection"]
@@ -449,7 +449,8 @@ class SQLConnection(base.Connection):
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
         parameters = {
-            "flow_uuid": flow_uuid, "name": signal.name, "value": signal.text, "at": signal.at,
+            "flow_uuid": flow_uuid, "name": signal.stored_name, "value": signal.text,
+            "at": signal.at,
         }  # fmt: skip
 
         def work(connection: sa.Connection) -> bool:
@@ -470,8 +471,8 @@ class SQLConnection(base.Connection):
         signals = dict[str, list[Signal]]()
         rows_read = self._read_many("Looking for signals", self._sql.signals, flow_uuids)
         for uuid, name, text, at in rows_read:
-            signals.setdefault(uuid, []).append(Signal(name, text, at))
-        return signals
+            signals.setdefault(uuid, []).append(Signal.from_stored(name, text, at))
+        return {uuid: oldest_first(received) for uuid, received in signals.items()}
 
     def put_pause(self, pause: TaskPause) -> None:
         pause.check()

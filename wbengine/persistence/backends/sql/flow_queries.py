@@ -30,9 +30,12 @@ _TAG: Final[Mapping[str, str]] = {
     dialects.MYSQL: "JSON_VALID(f.meta) AND JSON_UNQUOTE(JSON_EXTRACT(f.meta, {0})) = {1}",
     dialects.POSTGRESQL: "CAST(f.meta AS json) -> 'tags' ->> {0} = {1}",
 }
+#: Pattern of the `meta` of a step of a workflow: the start of its `StepNote`.
+_STEP: Final = f'%"{models.STEP}":{{"workflow":%'
 _COUNTS: Final = sa.text(
     f"SELECT flow_uuid, state, COUNT(*) FROM {tables.ATOMS.name}"
-    " WHERE flow_uuid IN :uuids AND kind = :task AND name <> :injector GROUP BY flow_uuid, state"
+    " WHERE flow_uuid IN :uuids AND kind = :task AND name <> :injector"
+    " AND (meta IS NULL OR meta NOT LIKE :step) GROUP BY flow_uuid, state"
 ).bindparams(sa.bindparam("uuids", expanding=True))
 
 
@@ -49,6 +52,7 @@ def page(connection: sa.Connection, query: listing.Query) -> base.Page:
             "uuids": list(counts),
             "task": models.TaskDetail.kind,
             "injector": models.INJECTOR,
+            "step": _STEP,
         }
         for uuid, state, count in connection.execute(_COUNTS, count_parameters):
             of_flow, state = counts[uuid], state or states.PENDING

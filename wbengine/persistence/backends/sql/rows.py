@@ -96,7 +96,7 @@ class Shape:
         path = path.encode("utf-8", "backslashreplace").decode()
         first = str(error).partition("\n")[0]
         return exceptions.CorruptRecord(
-            f"{path} is damaged: {first}; it was not changed", path=path, flow=flow
+            f"{path} cannot be read: {first}; it was not changed", path=path, flow=flow
         )
 
 

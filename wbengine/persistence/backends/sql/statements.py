@@ -167,7 +167,6 @@ class Statements:
         )
         self.signals = sa.text(
             f"SELECT flow_uuid, name, value, at FROM {_SIGNALS} WHERE flow_uuid IN :uuids"
-            " ORDER BY at, name"
         ).bindparams(sa.bindparam("uuids", expanding=True))
 
         pause_columns = ("pattern", "reason", "sender", "paused_at", "ends_at")

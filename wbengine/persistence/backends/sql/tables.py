@@ -165,7 +165,7 @@ OUTLINES: Final = sa.Table(
     **dialects.TABLE,
 )
 
-#: Only the first signal of each name is stored.
+#: `name` is `Signal.stored_name`. The first signal of each stored name is kept.
 SIGNALS: Final = sa.Table(
     "wbe_signals",
     METADATA,

@@ -1,0 +1,48 @@
+"""Commands that run a workflow."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.support.waiting import until
+
+CHECKOUT = "tests.support.workflows:checkout"
+INPUTS = ("--inputs", '{"total": 700}')
+
+
+@pytest.fixture
+def store(home: Path) -> Path:
+    (home / "wbengine.toml").write_text('persistence = "sqlite:///flows.db"\n')
+    return home
+
+
+def states(wbengine: Command) -> list[str]:
+    return sorted(flow["shown_state"] for flow in wbengine("flow", "list", "--json").json["flows"])
+
+
+def test_flow_run_accepts_a_workflow(wbengine: Command, store: Path) -> None:
+    answer = wbengine("flow", "run", CHECKOUT, "--inputs", '{"total": 7}')
+    assert answer.code == 0 and answer.json["results"]["result"] == ["charged 7", None]
+
+
+def test_flow_run_of_a_workflow_reports_missing_inputs(wbengine: Command, store: Path) -> None:
+    answer = wbengine("flow", "run", CHECKOUT)
+    assert answer.code != 0 and "requires 'total'" in answer.error
+
+
+def test_serve_runs_submitted_and_scheduled_workflows(wbengine: Command, store: Path) -> None:
+    submitted = wbengine("flow", "submit", CHECKOUT, *INPUTS).out.strip()
+    assert wbengine("schedule", "add", "daily", CHECKOUT, "--every", "1d", *INPUTS).code == 0
+    scheduled = wbengine("schedule", "run", "daily").out.strip()
+    process = wbengine.begin("serve")
+    until(lambda: states(wbengine) == ["WAITING", "WAITING"], 30)
+    for uuid in (submitted, scheduled):
+        assert wbengine("flow", "signal", uuid, "approved").code == 0
+    until(lambda: states(wbengine) == ["SUCCESS", "SUCCESS"], 30)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0

@@ -1,0 +1,108 @@
+"""Workflows are accepted wherever a flow or its factory is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import conducted
+from wbengine import engines, exceptions, task
+from wbengine.conductors import backends as conductors
+from wbengine.engines import factories
+from wbengine.jobs import backends as boards
+from wbengine.persistence import backends as stores
+from wbengine.steps import Steps
+
+NAME = f"{__name__}:count_up"
+
+
+@task.task
+def add(value: int) -> int:
+    return value + 1
+
+
+@task.workflow
+def count_up(steps: Steps, start: int) -> int:
+    value = start
+    while value < 5:
+        steps.sleep(3600 if start else 0)
+        value = steps.run(add, value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda inputs: engines.run(count_up, inputs),
+        lambda inputs: asyncio.run(engines.arun(count_up, inputs)),
+        lambda inputs: engines.run(count_up(), inputs),
+        lambda inputs: engines.run(factories.flow_of(NAME), inputs),
+    ],
+)
+def test_workflow_class_is_loaded_as_a_flow(run: Callable[[Any], Any]) -> None:
+    assert run({"start": 0})["result"] == 5
+
+
+@pytest.mark.parametrize("factory", [count_up, NAME])
+def test_submitted_workflow_is_run_by_a_conductor(factory: Any, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(stores.backend(f"sqlite:///{tmp_path}/flows.db"))
+        handle = engines.submit(factory, backend=store, inputs={"start": 0})
+        board = stack.enter_context(boards.backend("b", "sql", persistence=store))
+        conductor = conductors.fetch("nonblocking", "c", board, persistence=store)
+        stack.enter_context(conducted.running(conductor))
+        assert handle.result(60)["result"] == 5
+
+
+def test_stored_workflow_can_be_loaded_from_its_record(tmp_path: Path) -> None:
+    with stores.backend(f"sqlite:///{tmp_path}/flows.db") as store:
+        detail = engines.load(count_up, {"start": 0}, backend=store).storage.flow_detail
+        engine = engines.load_from_detail(detail, backend=store, flows=NAME)
+        engine.run()
+        assert engine.storage.fetch("result") == 5
+
+
+def test_stored_workflow_of_a_function_has_no_factory(tmp_path: Path) -> None:
+    @task.workflow
+    def local(steps: Steps) -> None:
+        steps.sleep(0)
+
+    engine = engines.load(local, backend=f"sqlite:///{tmp_path}/flows.db")
+    with pytest.raises(ValueError, match="does not record the factory"):
+        engines.load_from_detail(engine.storage.flow_detail)
+
+
+def test_submitted_workflow_without_its_inputs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(exceptions.MissingDependencies, match="start"):
+        engines.submit(count_up, backend=f"sqlite:///{tmp_path}/flows.db")
+
+
+def test_workflow_in_a_list_of_allowed_names_can_be_loaded() -> None:
+    assert type(factories.remake(factories.FLOW_OF, [NAME], None, [NAME])) is count_up
+    with pytest.raises(exceptions.NotTrusted):
+        factories.remake(factories.FLOW_OF, [f"{__name__}:other"], None, [NAME])
+
+
+def test_missing_name_of_a_flow_suggests_workflows() -> None:
+    with pytest.raises(ValueError, match=f"this module has {NAME}$"):
+        factories.flow_of(__name__)
+
+
+def test_base_class_of_workflows_cannot_be_loaded() -> None:
+    with pytest.raises(exceptions.NotAFlow, match="Only a flow or a task"):
+        engines.load(task.Workflow)
+
+
+def test_sleep_of_a_workflow_takes_no_time_with_a_fake_clock(
+    wbe_engine: Any, wbe_clock: Any
+) -> None:
+    engine = wbe_engine(count_up, inputs={"start": 3}, engine="serial", clock=wbe_clock)
+    began = wbe_clock.time()
+    engine.run()
+    assert engine.storage.fetch("result") == 5
+    assert wbe_clock.time() - began == 7200

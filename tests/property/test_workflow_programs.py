@@ -1,0 +1,180 @@
+"""Random workflow programs, compared with a model, also with crashes at random writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.property import workflow_programs as programs
+from tests.support.amounts import amount
+from wbengine import _crash, engines, states
+from wbengine.persistence import backends
+from wbengine.persistence.step_notes import StepNote
+
+WORKFLOWS = {"plain": programs.plain, "async": programs.coroutines}
+
+#: Points of the engine's thread at which a run may crash.
+_POINTS = {"storage.before-save", "storage.after-save", "engine.before-submit"}
+
+_SETTINGS = settings(
+    max_examples=amount(100, 5000, "WBENGINE_PROGRAMS"),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class Crash(BaseException):
+    """The end of a process."""
+
+
+class CrashPoints:
+    """Raises `Crash` at the n-th point, and at all later writes of the same run."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    def __call__(self, name: str) -> None:
+        if name in _POINTS and (self._left > 0 or name == "storage.before-save"):
+            self._left -= 1
+            if self._left <= 0:
+                raise Crash(name)
+
+
+class Case:
+    """A program with its model, a store and the engines that run it."""
+
+    def __init__(self, program: Any, workflow: str, kind: str) -> None:
+        programs.EFFECTS.clear()
+        self.program = program
+        self.workflow = WORKFLOWS[workflow]
+        self.kind = kind
+        self.model = programs.Model()
+        self.model.execute(program)
+        self.backend = backends.fetch("memory://")
+        self.engine = engines.load(
+            self.workflow, {"body": program}, engine=kind, backend=self.backend
+        )
+        for channel in self.model.channels:
+            for number in range(programs.SIGNALS):
+                self.engine.signal(channel, number + 1)
+
+    def close(self) -> None:
+        self.backend.close()
+
+    def run(self) -> None:
+        """Run the engine to its end; check the result."""
+        self.error = None
+        try:
+            self.engine.run()
+        except programs.ERRORS as error:
+            self.error = programs.described(error)
+        assert self.error == self.model.error
+        state = states.REVERTED if self.model.error else states.SUCCESS
+        assert self.engine.storage.get_flow_state() == state
+        if not self.model.error:
+            assert self.engine.storage.fetch("result") == self.model.result
+
+    def run_with_crash(self, point: int) -> bool:
+        """Run until the crash point, and load the flow again; return whether it crashed."""
+        _crash.install(CrashPoints(point))
+        try:
+            self.run()
+        except Crash:
+            pass
+        else:
+            return False
+        finally:
+            _crash.install(None)
+        detail = self.backend.get_connection().get_flow_details(self.engine.storage.flow_uuid)
+        self.engine = engines.load(
+            self.workflow, flow_detail=detail, engine=self.kind, backend=self.backend
+        )
+        return True
+
+    def check_order(self) -> None:
+        """Check that the latest completion was undone first, unless scopes undid steps."""
+        connection = self.backend.get_connection()
+        completed = {}
+        for record in connection.get_flow_details(self.engine.storage.flow_uuid):
+            note = StepNote.of(record)
+            if note is not None and note.arguments and "key" in note.arguments:
+                completed[note.arguments["key"]] = note.completed
+        undone = [completed[key] for what, key in programs.EFFECTS if what == "undo"]
+        assert "scope" in programs.kinds(self.program) or undone == sorted(undone, reverse=True)
+
+    def complete_steps(self) -> Iterator[tuple[str, int]]:
+        """Return the names of complete steps and how often they were executed."""
+        connection = self.backend.get_connection()
+        for record in connection.get_flow_details(self.engine.storage.flow_uuid):
+            note = StepNote.of(record)
+            if note is not None and note.completed is not None:
+                yield record.name, record.attempt - record.reversions
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_program_has_the_results_and_effects_of_its_model(workflow: str, kind: str) -> None:
+    @_SETTINGS
+    @given(programs.PROGRAMS)
+    def check(program: Any) -> None:
+        case = Case(program, workflow, kind)
+        case.run()
+        case.check_order()
+        if programs.is_ordered(program):
+            assert case.model.effects == programs.EFFECTS
+        assert sorted(programs.EFFECTS) == sorted(case.model.effects)
+        case.close()
+
+    check()
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_crashed_program_has_the_results_of_its_model(workflow: str, kind: str) -> None:
+    @_SETTINGS
+    @given(programs.PROGRAMS, st.lists(st.integers(1, 40), min_size=1, max_size=4))
+    def check(program: Any, points: list[int]) -> None:
+        case = Case(program, workflow, kind)
+        for point in points:
+            before = dict(case.complete_steps())
+            has_crashed = case.run_with_crash(point)
+            after = dict(case.complete_steps())
+            assert before == {name: after[name] for name in before}, "a step was repeated"
+            if not has_crashed:
+                break
+        else:
+            case.run()
+        _check_effects(program, case.model.effects)
+        case.close()
+
+    check()
+
+
+def _check_effects(program: Any, expected: list[tuple[str, str]]) -> None:
+    """Compare the effects: a crash may repeat the latest ones."""
+    effects, expected = _lasting(programs.EFFECTS), _lasting(expected)
+    assert set(effects) == set(expected)
+    assert _unresolved(effects) == _unresolved(expected)
+    if programs.is_ordered(program):
+        assert _order(effects) == _order(expected)
+
+
+def _lasting(effects: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the effects without those before a retry: after a crash, the first try may succeed."""
+    return [(what, key) for what, key in effects if what != "reset"]
+
+
+def _unresolved(effects: list[tuple[str, str]]) -> dict[str, str]:
+    """Return the latest effect for each key."""
+    return {key: what for what, key in effects}
+
+
+def _order(effects: list[tuple[str, str]]) -> list[list[str]]:
+    """Return the order of the first executions, and of the last reversions."""
+    executed = dict.fromkeys(key for what, key in effects if what == "do")
+    undone = dict.fromkeys(key for what, key in reversed(effects) if what == "undo")
+    return [list(executed), list(undone)]

@@ -1,0 +1,163 @@
+"""Signatures of function tasks and workflow steps, as mypy infers them."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("mypy")
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+MARK = re.compile(r"  # error: ([\w-]+)$")
+PROGRAM = """
+import asyncio
+from collections.abc import Mapping
+from typing import Any, assert_type
+
+from wbengine import steps, task
+from wbengine.patterns import linear_flow
+
+
+@task.task
+def charge(order: str, amount: int = 1) -> float:
+    return 1.0 * amount
+
+
+@task.task(provides="parcels", retries=2)
+def ship(order: str, *, parts: Mapping[str, Any]) -> list[int]:
+    return []
+
+
+@task.task
+async def fetch(order: str) -> bytes:
+    return b""
+
+
+@task.task(retries=2)
+async def store(order: str, content: dict[str, Any]) -> None: ...
+
+
+@task.task
+def report(self: task.Task, order: str) -> int:
+    self.update_progress(1.0)
+    return 1
+
+
+@task.task(retries=2)
+async def report_later(self: task.Task, order: str) -> int:
+    return 1
+
+
+@task.task
+def describe(value: object) -> str:
+    return str(value)
+
+
+@task.task
+def untyped(order, amount=1):  # type: ignore[no-untyped-def]
+    return order
+
+
+class Pack(task.Task):
+    def execute(self, order: str) -> int:
+        return 1
+
+
+@charge.revert
+def refund(order: str, result: float) -> bool:
+    return True
+
+
+@ship.revert(failed=True)
+async def recall(result: Any) -> None: ...
+
+
+def classes() -> None:
+    assert_type(refund("a", 1.0), bool)
+    assert_type(charge.fn("a", amount=2), Any)
+    charge.fn("a", amount="2")  # error: arg-type
+    function_task: task.FunctionTask[[str, int], float] = charge()
+    functions: list[type[task.Task]] = [charge, ship, fetch, Pack]
+    linear_flow.Flow("orders").add(charge(), charge("again", rebind={"order": "other"}), ship())
+    charge("again").revert(result=1.0)
+    print(function_task.name, functions)
+
+
+def calls(run: steps.Steps) -> None:
+    assert_type(run.run(charge, "a"), float)
+    assert_type(run.run(charge, order="a", amount=2), float)
+    assert_type(run.run(ship, "a", parts={"b": 1}), list[int])
+    assert_type(run.run(fetch, order="a"), bytes)
+    run.run(store, "a", content={})
+    assert_type(run.run(report, order="a"), int)
+    assert_type(run.run(report_later, order="a"), int)
+    assert_type(run.run(describe, value=1), str)
+    assert_type(run.run(Pack, order="a"), Any)
+    run.run(untyped, order="a")
+
+
+def lists(run: steps.Steps) -> None:
+    assert_type(run.map(charge, ["a", "b"], max_in_flight=2, amount=2), list[float])
+    assert_type(run.map(ship, {"a"}, parts={}), list[list[int]])
+    assert_type(run.map(fetch, (order for order in "ab")), list[bytes])
+    assert_type(run.map(report, ["a"]), list[int])
+    assert_type(run.map(Pack, ["a"]), list[Any])
+    run.map(charge, [1])  # error: misc
+    run.map(charge, 1)  # error: arg-type
+    numbers: list[int] = run.map(fetch, ["a"])  # error: arg-type
+    print(numbers)
+
+
+async def async_calls(run: steps.AsyncSteps) -> None:
+    assert_type(await run.run(charge, "a"), float)
+    assert_type(await run.run(fetch, order="a"), bytes)
+    assert_type(await run.run(report_later, "a"), int)
+    assert_type(await run.run(Pack, order="a"), Any)
+    assert_type(await run.map(fetch, ["a"]), list[bytes])
+    assert_type(
+        await asyncio.gather(run.run(charge, "a"), run.run(fetch, "b")), tuple[float, bytes]
+    )
+    await run.run(charge, ordr="a")  # error: call-arg
+    await run.run(fetch)  # error: call-arg
+    await run.run(fetch, 1)  # error: arg-type
+    await run.map(fetch, [1])  # error: misc
+    run.run(fetch, "a")  # error: unused-coroutine
+
+
+def wrong_arguments(run: steps.Steps) -> None:
+    run.run(charge, ordr="a")  # error: call-arg
+    run.run(charge)  # error: call-arg
+    run.run(charge, order=1)  # error: arg-type
+    run.run(charge, "a", 2, 3)  # error: call-arg
+    run.run(ship, "a", {})  # error: call-arg
+    run.run(fetch, ordr="a")  # error: call-arg
+    run.run(report, 1)  # error: arg-type
+
+
+def wrong_tasks(run: steps.Steps) -> None:
+    run.run(charge("a"), "a")  # error: arg-type
+    run.run(len, "a")  # error: arg-type
+    run.run("charge", "a")  # error: arg-type
+
+
+def wrong_results(run: steps.Steps) -> None:
+    text: str = run.run(charge, "a")  # error: assignment
+    run.run(fetch, "a").encode()  # error: attr-defined
+    print(text)
+"""
+
+
+def test_type_checker_reports_exactly_the_marked_errors(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
+    options = ["--config-file=", f"--cache-dir={tmp_path}/cache", str(program)]
+    checked = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
+    reported = re.findall(r"program\.py:(\d+): error: .*\[([\w-]+)\]$", checked.stdout, re.M)
+
+    lines = dict(enumerate(PROGRAM.splitlines(), 1))
+    expected = [(line, mark[1]) for line in lines.values() if (mark := MARK.search(line))]
+    assert [(lines[int(number)], code) for number, code in reported] == expected, checked

@@ -1,0 +1,278 @@
+"""Workflows whose functions call steps in unusual ways."""
+
+import asyncio
+import threading
+
+import pytest
+
+from wbengine import engines, states, task
+from wbengine.persistence import backends
+
+EFFECTS = []
+#: The `Steps` of a workflow, for callers outside its function.
+LEAKED = []
+
+ENGINES = pytest.mark.parametrize("engine", ["serial", "parallel"])
+
+
+@pytest.fixture(autouse=True)
+def _no_effects():
+    EFFECTS.clear()
+    LEAKED.clear()
+
+
+@pytest.fixture
+def store():
+    backend = backends.fetch("memory://")
+    yield backend
+    backend.close()
+
+
+@task.task
+def add(number):
+    EFFECTS.append(("add", number))
+    return number
+
+
+@add.revert
+def remove(number):
+    EFFECTS.append(("remove", number))
+
+
+async def raise_error():
+    raise LookupError("no")
+
+
+async def add_later(steps, number):
+    for _ in range(10):
+        await asyncio.sleep(0)
+    await steps.run(add, number)
+
+
+@task.workflow
+async def leave_coroutine_in_scope(steps):
+    try:
+        async with steps.scope():
+            await asyncio.gather(steps.run(add, 1), add_later(steps, 2), raise_error())
+    except LookupError:
+        pass
+    return await steps.run(add, 3)
+
+
+@ENGINES
+def test_no_step_starts_in_a_scope_that_has_failed(engine):
+    assert engines.run(leave_coroutine_in_scope, engine=engine)["result"] == 3
+    assert EFFECTS == [("add", 1), ("remove", 1), ("add", 3)]
+
+
+@task.workflow
+async def add_two_in_scope(steps):
+    async def add_both():
+        await steps.run(add, 1)
+        await steps.run(add, 2)
+
+    async with steps.scope():
+        await asyncio.gather(add_both(), raise_error())
+
+
+@ENGINES
+def test_coroutine_left_in_a_failed_scope_cannot_continue(engine):
+    with pytest.raises(LookupError, match=r"^no$"):
+        engines.run(add_two_in_scope, engine=engine)
+    assert ("add", 2) not in EFFECTS
+
+
+@task.workflow
+async def cancel_wait(steps):
+    waiting = asyncio.ensure_future(steps.wait_for("go"))
+    await steps.run(add, 1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    return await steps.wait_for("go", timeout=1)
+
+
+@ENGINES
+def test_cancelled_wait_leaves_its_signal_to_the_next_wait(store, engine):
+    loaded = engines.load(cancel_wait, engine=engine, backend=store)
+    sent = []
+
+    def send_once(state, details):
+        if not sent:
+            sent.append(loaded.signal("go", "value"))
+
+    loaded.atom_notifier.register(states.SUCCESS, send_once)
+    loaded.run()
+    assert loaded.storage.fetch("result") == "value"
+
+
+@task.workflow
+def wait_with_invalid_timeout(steps):
+    try:
+        steps.wait_for("go", timeout=-1)
+    except ValueError:
+        EFFECTS.append("refused")
+    return steps.wait_for("go", timeout=0)
+
+
+def test_refused_wait_receives_no_signal(store):
+    loaded = engines.load(wait_with_invalid_timeout, backend=store)
+    loaded.prepare()
+    loaded.signal("go", "value")
+    loaded.run()
+    assert (EFFECTS, loaded.storage.fetch("result")) == (["refused"], "value")
+
+
+@task.task
+def stop():
+    raise StopIteration("value")
+
+
+@task.workflow
+async def stop_async(steps):
+    await steps.run(add, 1)
+    return await steps.run(stop)
+
+
+@task.workflow
+def stop_plain(steps):
+    steps.run(add, 1)
+    return steps.run(stop)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "error"), [(stop_async, RuntimeError), (stop_plain, StopIteration)]
+)
+def test_stop_iteration_in_a_step_fails_the_workflow(workflow, error):
+    with pytest.raises(error):
+        engines.run(workflow)
+    assert EFFECTS == [("add", 1), ("remove", 1)]
+
+
+@task.task
+def call_leaked_steps(call):
+    operations = {
+        "run": lambda: LEAKED[0].run(add, 1),
+        "map": lambda: LEAKED[0].map(add, [1]),
+        "version": lambda: LEAKED[0].version("change", 2),
+        "publish": lambda: LEAKED[0].publish("name", 1),
+    }
+    operations[call]()
+
+
+@task.workflow
+def leak_steps(steps, call):
+    LEAKED.append(steps)
+    return steps.run(call_leaked_steps, call)
+
+
+@ENGINES
+@pytest.mark.parametrize("call", ["run", "map", "version", "publish"])
+def test_step_cannot_call_steps_of_its_workflow(engine, call):
+    with pytest.raises(RuntimeError, match="Only the function of a workflow"):
+        engines.run(leak_steps, {"call": call}, engine=engine)
+    assert EFFECTS == []
+
+
+@task.task
+async def call_leaked_async_steps():
+    await LEAKED[0].run(add, 1)
+
+
+@task.workflow
+async def leak_async_steps(steps):
+    LEAKED.append(steps)
+    return await steps.run(call_leaked_async_steps)
+
+
+@ENGINES
+def test_step_cannot_call_steps_of_its_async_workflow(engine):
+    with pytest.raises(RuntimeError, match="Only the function of a workflow"):
+        engines.run(leak_async_steps, engine=engine)
+    assert EFFECTS == []
+
+
+@task.workflow
+def call_steps_in_thread(steps):
+    errors = []
+
+    def call():
+        try:
+            steps.run(add, 1)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    return errors
+
+
+@pytest.mark.filterwarnings("ignore:.*uses threading.Thread:RuntimeWarning")
+def test_other_thread_cannot_call_steps():
+    assert "not another thread" in engines.run(call_steps_in_thread)["result"][0]
+
+
+@task.workflow
+def keep_steps(steps):
+    LEAKED.append(steps)
+
+
+def test_steps_cannot_be_called_after_the_workflow():
+    engines.run(keep_steps)
+    with pytest.raises(RuntimeError, match="while it runs"):
+        LEAKED[0].run(add, 1)
+
+
+def test_generator_is_refused_as_workflow():
+    def plain(steps):
+        yield steps.run(add, 1)
+
+    async def asynchronous(steps):
+        yield await steps.run(add, 1)
+
+    for function in (plain, asynchronous):
+        with pytest.raises(TypeError, match="must not contain 'yield'"):
+            task.workflow(function)
+
+
+@task.workflow
+async def wait_for_event(steps):
+    await steps.run(add, 1)
+    await asyncio.Event().wait()
+
+
+@task.workflow
+async def wait_for_each_other(steps):
+    first, second = asyncio.Queue(), asyncio.Queue()
+
+    async def receive(source, target):
+        target.put_nowait(await source.get())
+
+    await steps.run(add, 1)
+    await asyncio.gather(receive(first, second), receive(second, first))
+
+
+@pytest.mark.parametrize("workflow", [wait_for_event, wait_for_each_other])
+def test_workflow_that_waits_for_no_step_fails(workflow, caplog):
+    with pytest.raises(RuntimeError, match="waits forever"):
+        engines.run(workflow)
+    assert EFFECTS == [("add", 1), ("remove", 1)]
+    assert not caplog.records
+
+
+@task.workflow
+async def wait_for_event_of_coroutine(steps):
+    event = asyncio.Event()
+
+    async def work():
+        await steps.sleep(0.05)
+        event.set()
+
+    working = asyncio.ensure_future(work())
+    await event.wait()
+    await working
+    return "done"
+
+
+def test_workflow_may_wait_for_its_coroutines():
+    assert engines.run(wait_for_event_of_coroutine)["result"] == "done"

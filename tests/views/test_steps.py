@@ -1,0 +1,376 @@
+"""Steps of workflows in views: folded loops, earlier attempts, waits and counts."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.support.engine_threads import Gate, Running
+from tests.support.waiting import until
+from wbengine import engines, exceptions, operations, states, task
+from wbengine.drawing import step_rows, terminal_tree
+from wbengine.persistence import backends, base, leases, models, owners
+from wbengine.views import atoms, flow_status, steps
+from wbengine.views.steps import Repetition
+
+
+@task.task
+def charge(order):
+    return order
+
+
+@task.task
+def poll(number):
+    return number
+
+
+@task.task(retries=1)
+def ship(order):
+    raise ValueError(order)
+
+
+@task.workflow(name="checkout")
+def succeed(flow_steps, order):
+    flow_steps.run(charge, order=order)
+    for number in range(5):
+        flow_steps.run(poll, number)
+        flow_steps.sleep(0)
+    return flow_steps.run(charge, order=order)
+
+
+@task.workflow(name="checkout")
+def fan_out(flow_steps, order):
+    return flow_steps.map(poll, range(4))
+
+
+@task.workflow(name="checkout")
+def catch(flow_steps, order):
+    with contextlib.suppress(ValueError):
+        flow_steps.run(ship, order=order)
+
+
+@task.workflow(name="checkout", retries=1)
+def fail(flow_steps, order):
+    flow_steps.run(charge, order=order)
+    flow_steps.run(ship, order=order)
+
+
+@task.workflow(name="checkout")
+def wait(flow_steps, order):
+    flow_steps.run(charge, order=order)
+    return flow_steps.wait_for("approved", 3600)
+
+
+@task.task(concurrency=1)
+def call(number):
+    if number == 0:
+        HELD.pop()()
+
+
+@task.workflow(name="checkout")
+def limit(flow_steps, order):
+    return flow_steps.map(call, range(3))
+
+
+@task.workflow(name="checkout")
+def limit_one(flow_steps, order):
+    return flow_steps.run(call, 1)
+
+
+HELD: list[Gate] = []
+
+
+@task.task(rate_limit="100/s")
+def hold(order):
+    HELD.pop()()
+
+
+@task.workflow(name="checkout")
+def hold_limited(flow_steps, order):
+    return flow_steps.run(hold, order)
+
+
+@task.task
+def hold_long(order):
+    HELD.pop()()
+
+
+@task.workflow(name="checkout")
+def hold_unlimited(flow_steps, order):
+    return flow_steps.run(hold_long, order)
+
+
+@pytest.fixture(params=["memory://", "sqlite", "folder"])
+def store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[base.Backend]:
+    uris = {"sqlite": f"sqlite:///{tmp_path}/flows.db", "folder": f"dir://{tmp_path}/flows"}
+    backend = backends.fetch(uris.get(request.param, request.param))
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.upgrade()
+    yield backend
+    backend.close()
+
+
+def run(workflow, backend: base.Backend, **options: object) -> str:
+    engine = engines.load(workflow, {"order": "book"}, backend=backend, **options)
+    with contextlib.suppress(ValueError):
+        engine.run()
+    return engine.storage.flow_uuid
+
+
+def view(backend: base.Backend, uuid: str) -> flow_status.FlowView:
+    with contextlib.closing(backend.get_connection()) as connection:
+        return flow_status.read(connection, uuid)
+
+
+def rows(backend: base.Backend, uuid: str, limit: int | None = None) -> list[str]:
+    atom = view(backend, uuid).atom("checkout")
+    assert atom is not None and atom.steps is not None
+    texts = [row.text for row in step_rows.rows(atom.steps, limit)]
+    return [" ".join(part for part in text.split("  ") if "ms" not in part) for text in texts]
+
+
+@pytest.mark.parametrize(
+    "names, parts",
+    [
+        ("", []),
+        ("abc", [(0, 1, 1), (1, 1, 1), (2, 1, 1)]),
+        ("aab", [(0, 1, 1), (1, 1, 1), (2, 1, 1)]),
+        ("aaab", [(0, 1, 3), (3, 1, 1)]),
+        ("xababab", [(0, 1, 1), (1, 2, 3)]),
+        ("abababa", [(0, 2, 3), (6, 1, 1)]),
+        ("aabaabaab", [(0, 3, 3)]),
+    ],
+)
+def test_fold_finds_bodies_of_loops(names: str, parts: list[tuple[int, int, int]]) -> None:
+    assert steps.fold(names) == [Repetition(*part) for part in parts]
+
+
+def test_fold_covers_each_step_once() -> None:
+    names = "abcabcabc" + "x" * 50 + "yzyzy" + "q"
+    covered = sum(part.length * part.times for part in steps.fold(names))
+    assert covered == len(names)
+
+
+def test_shorten_keeps_first_and_latest_parts() -> None:
+    parts = steps.fold(range(1000))
+    first, latest = steps.shorten(parts)
+    assert (first[0].start, latest[-1].start) == (0, 999)
+    assert len(first) + len(latest) < 100
+    assert steps.shorten(parts[:5]) == (parts[:5], ())
+
+
+def test_loop_is_shown_once_with_its_latest_iteration(store: base.Backend) -> None:
+    assert rows(store, run(succeed, store)) == [
+        "0 charge",
+        "5 x poll, sleep-0; the latest:",
+        "9 poll",
+        "10 sleep-0",
+        "11 charge",
+    ]
+
+
+def test_limit_of_rows_keeps_the_latest_steps(store: base.Backend) -> None:
+    assert rows(store, run(succeed, store), limit=2) == ["... 11 earlier steps", "11 charge"]
+
+
+def test_map_of_steps_is_folded(store: base.Backend) -> None:
+    assert rows(store, run(fan_out, store)) == ["4 x poll; the latest:", "3 poll"]
+
+
+def test_failed_step_shows_its_attempts_and_error(store: base.Backend) -> None:
+    (row,) = rows(store, run(catch, store))
+    assert row == "0 ship failure attempt 2 ValueError: book"
+
+
+def test_earlier_attempt_of_the_workflow_is_one_row(store: base.Backend) -> None:
+    first, *others = rows(store, run(fail, store))
+    assert first.startswith("attempt 1: 2 steps: ")
+    assert [row.split()[:2] for row in others] == [["0", "charge"], ["1", "ship"]]
+
+
+def test_steps_are_not_counted_as_tasks(store: base.Backend) -> None:
+    uuid = run(succeed, store)
+    with contextlib.closing(store.get_connection()) as connection:
+        (row,) = connection.list_flows(uuid=uuid).flows
+    shown = view(store, uuid)
+    assert row.counts == shown.counts == {states.SUCCESS: 1}
+    assert [atom.name for atom in shown.atoms] == ["checkout"]
+
+
+def test_plan_contains_the_workflow_but_not_its_steps(store: base.Backend) -> None:
+    uuid = run(fail, store)
+    assert operations.plan(store, uuid, operations.resuming.RETRY).run == ("checkout",)
+
+
+def stored_wait(backend: base.Backend) -> models.FlowDetail:
+    """Return the records of a workflow that is suspended while it waits for a signal."""
+    engine = engines.load(wait, {"order": "book"}, backend=backend)
+
+    def on_change(state: str, details: Any) -> None:
+        if details["task_name"].endswith("approved"):
+            engine.suspend()
+
+    engine.atom_notifier.register(states.RUNNING, on_change)
+    engine.run()
+    detail = engine.storage.flow_detail
+    (step,) = (record for record in detail if record.name.endswith("approved"))
+    step.meta[models.WAITS_FOR] = {"signal": "approved", "since": 1.0, "until": None}
+    return detail
+
+
+def test_workflow_shows_the_wait_of_its_step(store: base.Backend) -> None:
+    detail = stored_wait(store)
+    workflow = next(record for record in detail if record.name == "checkout")
+    workflow.state = detail.state = states.RUNNING
+    lease = leases.Lease(detail.uuid, str(owners.new()), 1)
+    atom = flow_status.view(detail, lease=lease, now=2.0).atom("checkout")
+    assert atom is not None and atom.waits_for is not None and atom.steps is not None
+    assert (atom.shown_state, atom.waits_for.signal) == (states.WAITING, "approved")
+    assert (atom.steps.shown[-1].waiting or "").startswith("waiting for signal 'approved' since")
+
+
+def test_step_of_a_flow_without_engine_does_not_wait(store: base.Backend) -> None:
+    atom = flow_status.view(stored_wait(store), now=2.0).atom("checkout")
+    assert atom is not None and atom.steps is not None
+    assert (atom.waits_for, atom.steps.shown[-1].waiting) == (None, None)
+
+
+def test_tree_shows_steps_below_their_workflow(store: base.Backend) -> None:
+    shown = view(store, run(fan_out, store))
+    lines = terminal_tree.text(shown.outline, shown).splitlines()
+    assert "checkout" in lines[1]
+    assert lines[2].strip().endswith("4 x poll; the latest:")
+
+
+class Watched:
+    """A workflow that an engine runs in another thread."""
+
+    def __init__(self, workflow, backend: base.Backend, engine: str = "serial") -> None:
+        self._backend = backend
+        self.engine = engines.load(workflow, {"order": "book"}, backend=backend, engine=engine)
+        self.uuid = self.engine.storage.flow_uuid
+
+    @property
+    def flow(self) -> flow_status.FlowView:
+        return view(self._backend, self.uuid)
+
+    @property
+    def atom(self) -> atoms.AtomView:
+        atom = self.flow.atom("checkout")
+        assert atom is not None
+        return atom
+
+    @property
+    def steps(self) -> Sequence[steps.StepView]:
+        atom = self.flow.atom("checkout")
+        return () if atom is None or atom.steps is None else atom.steps.shown
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        until(lambda: self.steps and condition())
+
+
+@pytest.mark.parametrize("engine", ["serial", "parallel"])
+def test_step_without_permit_shows_that_it_waits(store: base.Backend, engine: str) -> None:
+    gate = Gate()
+    HELD.append(gate)
+    watched = Watched(limit, store, engine)
+    with Running(watched.engine):
+        assert gate.inside.wait(60)
+        try:
+            watched.wait_for(lambda: watched.steps[0].started)
+            first, *others = watched.steps
+        finally:
+            gate.let.set()
+    text = "starts when the limit permits it: 1 at once"
+    assert (first.shown_state, first.waiting) == (states.RUNNING, None)
+    assert [(step.shown_state, step.waiting) for step in others] == [(states.WAITING, text)] * 2
+
+
+def test_workflow_waits_for_the_permits_of_its_steps(store: base.Backend) -> None:
+    gate = Gate()
+    HELD.append(gate)
+    with Running(Watched(limit, store).engine):
+        assert gate.inside.wait(60)
+        try:
+            watched = Watched(limit_one, store)
+            with Running(watched.engine):
+                watched.wait_for(lambda: watched.flow.waiting)
+                flow, atom = watched.flow, watched.atom
+                watched.engine.suspend()
+        finally:
+            gate.let.set()
+    assert atom.waiting == "Step 0 call: Starts when the limit permits it: 1 at once."
+    assert (atom.state, flow.waiting) == (states.RUNNING, f"checkout: {atom.waiting}")
+
+
+def test_step_of_a_paused_type_shows_the_pause(store: base.Backend) -> None:
+    operations.pause_tasks(store, f"{__name__}.poll", reason="the bank is down")
+    watched = Watched(fan_out, store)
+    with Running(watched.engine):
+        watched.wait_for(lambda: watched.steps[0].waiting)
+        atom = watched.atom
+        watched.engine.suspend()
+    text = r"Step 0 poll: Its task type is paused .*: the bank is down\."
+    assert re.fullmatch(text, atom.waiting or "")
+    assert atom.gate is not None and atom.gate.kind == atoms.PAUSE
+
+
+@pytest.mark.parametrize("engine", ["serial", "parallel"])
+def test_limited_step_that_runs_does_not_wait(store: base.Backend, engine: str) -> None:
+    gate = Gate()
+    HELD.append(gate)
+    watched = Watched(hold_limited, store, engine)
+    with Running(watched.engine):
+        assert gate.inside.wait(60)
+        try:
+            watched.wait_for(lambda: watched.steps[0].started)
+            (step,), atom = watched.steps, watched.atom
+        finally:
+            gate.let.set()
+    assert (step.shown_state, step.waiting) == (states.RUNNING, None)
+    assert (atom.shown_state, atom.waiting) == (states.RUNNING, None)
+
+
+def test_step_that_began_before_a_pause_is_not_paused(store: base.Backend) -> None:
+    gate = Gate()
+    HELD.append(gate)
+    watched = Watched(hold_unlimited, store)
+    with Running(watched.engine):
+        assert gate.inside.wait(60)
+        try:
+            operations.pause_tasks(store, f"{__name__}.*")
+            watched.wait_for(lambda: watched.steps[0].state == states.RUNNING)
+            (step,) = watched.steps
+        finally:
+            gate.let.set()
+    assert (step.shown_state, step.waiting) == (states.RUNNING, None)
+
+
+IS_CHANGED: list[bool] = []
+
+
+@task.workflow(name="checkout")
+def change(flow_steps, order):
+    flow_steps.run(poll if IS_CHANGED else charge, 1)
+    flow_steps.wait_for("paid")
+
+
+def test_error_of_a_changed_function_is_shown(store: base.Backend) -> None:
+    engine = engines.load(change, {"order": "book"}, backend=store)
+    engine.park_after = 0.0
+    engine.run()
+    uuid = engine.storage.flow_uuid
+    IS_CHANGED.append(True)
+    try:
+        with pytest.raises(exceptions.NonDeterministicWorkflow):
+            operations.resume(store, uuid).run()
+    finally:
+        IS_CHANGED.clear()
+    flow_view = view(store, uuid)
+    assert flow_view.state == states.FAILURE and not flow_view.failures
+    assert str(flow_view.error).startswith("NonDeterministicWorkflow: Workflow 'checkout' must")

@@ -1,0 +1,168 @@
+"""Commands: requests of a workflow function to its engine."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from wbengine import _binding, _names, invocation
+from wbengine._tasks.base import Task
+from wbengine.types import codec
+
+__all__ = [
+    "REVERT_SCOPE", "Command", "revert_arguments", "revert_command", "task_at", "task_command",
+    "waiting_command",
+]  # fmt: skip
+
+#: `Command.path` of the reversion of the steps of a scope.
+REVERT_SCOPE: Final = "undo"
+
+#: Task classes that `task_command` has checked.
+_checked: Final[weakref.WeakSet[type[Task]]] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A request to execute a task, or to revert earlier steps.
+
+    :ivar path: the task as `module:name`, or `REVERT_SCOPE`.
+    :ivar name: the displayed name of the step.
+    :ivar digest: digest of the arguments; "" without arguments.
+    :ivar to_revert: positions of the steps to revert.
+    """
+
+    path: str
+    name: str
+    digest: str
+    task: Task | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    to_revert: Sequence[int] = ()
+
+
+def task_command(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Command:
+    """Return the command to execute a task class with these arguments.
+
+    :raises TypeError: if `task` is not a task class that can be a step, if it has a `revert` and
+        cannot be imported, or if the arguments do not match its signature.
+    :raises NotEncodable: if an argument cannot be encoded.
+    """
+    if not (isinstance(task, type) and issubclass(task, Task)):
+        hint = (
+            f": use the class {type(task).__name__}"
+            if isinstance(task, Task)
+            else ": decorate the function with task.task"
+            if callable(task)
+            else ""
+        )
+        raise TypeError(f"A step must be a task class, got {task!r:.80}{hint}")
+    if task.fans_out or task.runs_steps or task.is_wait:
+        raise TypeError(
+            f"A step must be a plain task, got {_names.dotted(task)}: use steps.map for a list,"
+            " steps.sleep or steps.wait_for to wait, and a function with steps as argument to share"
+            " code between workflows"
+        )
+    if task not in _checked:
+        _check_importable(task)
+    instance = task()
+    arguments = _bind(instance, args, kwargs)
+    if not arguments:
+        return Command(path_of(task), task.__name__, "", instance)
+    encoded = codec.dumps(arguments, "arguments")
+    # A copy, because the function may change the objects before the task runs.
+    copied_arguments = codec.loads(encoded)
+    return Command(path_of(task), task.__name__, _digest(encoded), instance, copied_arguments)
+
+
+def waiting_command(waiting: Task, *definition: Any) -> Command:
+    """Return the command to wait.
+
+    :param definition: values that a replay must repeat.
+    """
+    path = path_of(type(waiting))
+    return Command(path, waiting.name, _digest(codec.dumps(definition)), waiting)
+
+
+def revert_command(positions: list[int]) -> Command:
+    """Return the command to revert the steps at these positions."""
+    # A copy, because coroutines of the scope may call more steps.
+    digest = _digest(codec.dumps(positions))
+    return Command(REVERT_SCOPE, REVERT_SCOPE, digest, to_revert=tuple(positions))
+
+
+def path_of(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def task_at(path: str) -> Task | None:
+    """Return a task of the class at `module:name`, or None if no loaded module contains it.
+
+    Modules are not imported, because the path comes from a record. Waiting tasks are not returned.
+    """
+    task = _object_at(path)
+    if not (isinstance(task, type) and issubclass(task, Task)) or task.is_wait:
+        return None
+    return task()
+
+
+def _object_at(path: str) -> Any:
+    module, _, name = path.partition(":")
+    value: Any = sys.modules.get(module)
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def _check_importable(task: type[Task]) -> None:
+    """Check that a later process can find the class of a task that it has to revert.
+
+    :raises TypeError: if the class has a `revert` and is not at the top level of its module.
+    """
+    if not invocation.reverts_nothing(task) and _object_at(path_of(task)) is not task:
+        raise TypeError(
+            f"Task {_names.dotted(task)} has a revert, so it must be defined at the top level of"
+            " a module: a later process finds it there by its name"
+        )
+    _checked.add(task)
+
+
+def _bind(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    signature = _binding.signature_of(task._bodies()[0])
+    names = [*signature.required, *signature.optional]
+    called = f"{type(task).__name__}()"
+    if len(args) > len(names):
+        raise TypeError(f"{called} accepts {len(names)} arguments, got {len(args)}")
+    arguments = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name in arguments:
+            raise TypeError(f"{called} got argument {name!r} twice")
+        if not signature.takes(name):
+            raise TypeError(f"{called} has no argument {name!r}{_names.hint(name, names)}")
+        arguments[name] = value
+    # Values of `inject=` apply to arguments that are not passed.
+    for name, stored in task.rebind.items():
+        if name not in arguments and task.inject and stored in task.inject:
+            arguments[name] = task.inject[stored]
+    missing = [name for name in signature.required if name not in arguments]
+    if missing:
+        raise TypeError(f"{called} requires {', '.join(map(repr, missing))}")
+    return arguments
+
+
+def revert_arguments(task: Task, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the `revert` of a task accepts, including defaults of `execute`."""
+    execute, revert = map(_binding.signature_of, task._bodies())
+    missing = revert.names.intersection(execute.optional).difference(arguments)
+    values = dict(arguments)
+    if missing:
+        parameters = inspect.signature(task._bodies()[0]).parameters
+        values.update((name, parameters[name].default) for name in missing)
+    return {name: value for name, value in values.items() if revert.takes(name)}
+
+
+def _digest(encoded: bytes) -> str:
+    return hashlib.blake2b(encoded, digest_size=8).hexdigest()

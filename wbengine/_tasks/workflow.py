@@ -1,0 +1,125 @@
+"""Workflows: tasks whose function runs other tasks as its steps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, cast, overload
+
+from wbengine import _binding, _names, atom
+from wbengine._tasks import limit_attributes
+from wbengine._tasks.base import Task
+from wbengine.backoff import Backoff, Errors
+
+_ATTRIBUTES: Final = ("provides", "name", "version", "priority", "retries", "backoff", "retry_on")
+
+
+class Workflow(Task):
+    """The base class of tasks created by `@workflow`. `fn` is the original function."""
+
+    __module__ = "wbengine.task"
+
+    runs_steps = True
+    local = True
+    cancel_on_revert = True
+
+    fn: ClassVar[Callable[..., Any]]
+    is_async: ClassVar[bool]
+    _name: ClassVar[str | None] = None
+
+    def _default_name(self) -> str:
+        return self._name or super()._default_name()
+
+
+@overload
+def workflow(function: Callable[..., Any], /) -> type[Workflow]: ...
+
+
+@overload
+def workflow(
+    *,
+    provides: atom.Provides | None = ...,
+    name: str | None = ...,
+    version: Any = ...,
+    priority: int = ...,
+    retries: int = ...,
+    backoff: Backoff | float | None = ...,
+    retry_on: Errors | None = ...,
+) -> Callable[[Callable[..., Any]], type[Workflow]]: ...
+
+
+def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Turn a function into a durable workflow: a task that runs other tasks as its steps.
+
+    ::
+
+        @task.workflow
+        def checkout(steps, order):
+            payment = steps.run(charge, order=order)
+            while not steps.run(is_settled, payment=payment):
+                steps.sleep(60)
+            return steps.run(ship, order=order, payment=payment)
+
+        engines.run(checkout, store={"order": order}, backend="sqlite:///flows.db")
+
+    The first parameter receives a `steps.Steps`, or a `steps.AsyncSteps` if the function is `async
+    def`. The other parameters are arguments of the task. Each step has a record, and runs where the
+    tasks of the engine run. If the process dies, a later run calls the function again, and complete
+    steps return their recorded results. So the function must only call steps and compute: no input
+    or output, no clock, no random numbers.
+
+    If an exception leaves the function, the complete steps are reverted, latest first. Another
+    process may do this, so define tasks with a `revert` at the top level of a module.
+
+    Options have the same meaning as those of `task.task`.
+
+    :param provides: default: 'result'.
+    :param retries: maximum number of further executions of the whole function. Before each one, its
+        steps are reverted.
+    :raises TypeError: if `function` is not a function with a parameter for the steps, or an option
+        is unknown.
+    :raises ValueError: if `backoff` or `retry_on` is given without `retries`.
+    """
+    unknown = set(options).difference(_ATTRIBUTES)
+    if unknown:
+        word = min(unknown)
+        hint = _names.hint(word, _ATTRIBUTES) or f"; its options are {', '.join(_ATTRIBUTES)}"
+        if word in limit_attributes.ATTRIBUTES:
+            hint = f": limit its steps, or put it into a flow with this limit: flow.{word} = ..."
+        raise TypeError(f"workflow() has no option {word!r}{hint}")
+    if not options.get("retries"):
+        for word in ("backoff", "retry_on"):
+            if options.get(word) is not None:
+                raise ValueError(f"workflow() has {word} but no retries: add a number of retries")
+
+    def make(body: Callable[..., Any]) -> type[Workflow]:
+        return _class_of(body, options)
+
+    return make if function is None else make(function)
+
+
+def _class_of(body: Callable[..., Any], options: Mapping[str, Any]) -> type[Workflow]:
+    if not inspect.isfunction(body):
+        raise TypeError(f"@workflow must decorate a function, got {body!r:.80}")
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        raise TypeError(f"Workflow {body.__name__!r} must not contain 'yield': return its result")
+    if not inspect.signature(body).parameters:
+        raise TypeError(
+            f"Workflow {body.__name__!r} must have a parameter for its steps:"
+            f" def {body.__name__}(steps, ...)"
+        )
+    attributes = {word: value for word, value in options.items() if value is not None}
+    attributes["default_provides"] = attributes.pop("provides", "result")
+    attributes["_name"] = attributes.pop("name", None)
+    members = {
+        "__module__": body.__module__,
+        "__qualname__": body.__qualname__,
+        "__doc__": body.__doc__,
+        # Never called. Engines read the arguments of the task from this signature; as for a method,
+        # the first parameter is not one of them.
+        "execute": body,
+        "fn": staticmethod(body),
+        "is_async": _binding.is_async(body),
+        **attributes,
+    }
+    return cast(type[Workflow], type(body.__name__, (Workflow,), members))

@@ -1,0 +1,1 @@
+"""Workflows of a run: their functions, and the steps that these call."""

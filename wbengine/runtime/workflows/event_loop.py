@@ -1,0 +1,131 @@
+"""An asyncio event loop in which the order of events is the same in each replay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+__all__ = ["WorkflowLoop"]
+
+LOG: Final = logging.getLogger(__name__)
+
+
+class WorkflowLoop(asyncio.AbstractEventLoop):
+    """Runs the coroutines of one workflow in the thread that calls `run_ready`.
+
+    Callbacks run in the order in which they were added. Timers, threads and sockets are refused.
+    """
+
+    def __init__(self) -> None:
+        # Handles with their callbacks, arguments and contexts.
+        self._ready: deque[tuple[asyncio.Handle, Callable[..., Any], Any, Any]] = deque()
+        # Tasks that have not ended.
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._is_running = False
+        self._is_closed = False
+
+    def run_ready(self) -> None:
+        """Run callbacks until none is ready: all coroutines wait, or have ended."""
+        outer = asyncio.events._get_running_loop()
+        asyncio.events._set_running_loop(self)
+        self._is_running = True
+        try:
+            while self._ready:
+                handle, callback, args, context = self._ready.popleft()
+                if not handle.cancelled():
+                    context.run(callback, *args)
+        finally:
+            self._is_running = False
+            asyncio.events._set_running_loop(outer)
+
+    def close(self) -> None:
+        """Close all coroutines: they receive `GeneratorExit` where they wait."""
+        self._is_closed = True
+        self._ready.clear()
+        for task in list(self._tasks):
+            coroutine = task.get_coro()
+            if not task.done() and coroutine is not None:
+                try:
+                    coroutine.close()
+                except BaseException:
+                    LOG.warning("A workflow raised an exception when its run ended", exc_info=True)
+
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        if context is None:
+            context = contextvars.copy_context()
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self._is_closed:
+            self._ready.append((handle, callback, args, context))
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Any,
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[Any]:
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return self._is_running
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self._is_closed:
+            LOG.error("%s", context.get("message"), exc_info=context.get("exception"))
+
+    def time(self) -> float:
+        raise _not_available(
+            "asyncio.timeout and the time of the event loop",
+            "timelimit= of a task, the timeout of a wait or steps.now()",
+        )
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, **kwargs: Any
+    ) -> NoReturn:
+        raise _not_available(
+            "asyncio.sleep, asyncio.wait_for and other timers",
+            "await steps.sleep(seconds), timelimit= of a task or the timeout of a wait",
+        )
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, **kwargs: Any
+    ) -> NoReturn:
+        raise _not_available("timers of the event loop", "await steps.sleep(seconds)")
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, **kwargs: Any
+    ) -> NoReturn:
+        raise _not_available("threads", "await steps.run(task)")
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Any, *args: Any
+    ) -> NoReturn:
+        raise _not_available("threads", "await steps.run(task)")
+
+
+def _not_available(what: str, replacement: str) -> RuntimeError:
+    return RuntimeError(
+        f"A workflow cannot use {what}, because a replay could not repeat it: use {replacement}"
+    )

@@ -1,0 +1,121 @@
+"""The call of a plain workflow function, in its own thread."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from wbengine import _names, exceptions, steps
+from wbengine.concurrency import conditions, threads
+from wbengine.runtime.workflows.program import Program
+
+__all__ = ["ThreadProgram"]
+
+LOG: Final = logging.getLogger(__name__)
+
+#: Maximum time that `advance` waits for the function. Most functions call their next step within
+#: this time, so the result of a step and the start of the next one are one write.
+_ADVANCE_SECONDS: Final = 0.02
+
+#: Maximum time that `close` waits for the function.
+_CLOSE_SECONDS: Final = 1.0
+
+
+class ThreadProgram(Program):
+    """A call of a plain function.
+
+    The function and the engine take turns: only one of them uses this object at a time.
+
+    :param on_waiting: called in the thread of the function when it waits or has ended, if `advance`
+        has already returned.
+    """
+
+    def __init__(self, *args: Any, on_waiting: Callable[[], object], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._on_waiting = on_waiting
+        # Each is acquired to wait for a turn, and released to hand over that turn.
+        self._turn_of_function, self._turn_of_engine = threading.Lock(), threading.Lock()
+        self._turn_of_function.acquire()
+        self._turn_of_engine.acquire()
+        # Protects the next two attributes.
+        self._lock = threading.Lock()
+        self._is_running = False
+        # Whether `advance` waits for the function.
+        self._is_awaited = False
+        self._ended = conditions.Event()
+        self._thread: threads.Thread | None = None
+
+    @property
+    def is_computing(self) -> bool:
+        return self._is_running
+
+    def advance(self) -> None:
+        self._is_running = self._is_awaited = True
+        if self._thread is None:
+            self._has_begun = True
+            context = contextvars.copy_context()
+            self._thread = threads.Thread(
+                target=context.run, args=(self._run,), name="workflow", daemon=True
+            )
+            self._thread.start()
+        else:
+            self._turn_of_function.release()
+        if self._turn_of_engine.acquire(timeout=_ADVANCE_SECONDS):
+            return
+        with self._lock:
+            is_late, self._is_awaited = self._is_awaited, False
+        if not is_late:  # The function returned the turn meanwhile.
+            self._turn_of_engine.acquire()
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._thread is None:
+            return
+        with self._lock:
+            is_waiting = not (self._is_running or self._ended.is_set())
+            if is_waiting:
+                self._is_running = True
+                self._turn_of_function.release()
+        if not self._ended.wait(_CLOSE_SECONDS):
+            LOG.warning(
+                "The function of workflow %r did not end within %g s after its run: it continues"
+                " until it calls a step",
+                _names.dotted(self._function),
+                _CLOSE_SECONDS,
+            )
+
+    def _is_called_by_function(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _run(self) -> None:
+        try:
+            value = self._function(steps.Steps(self), **self._arguments)
+        except BaseException as error:
+            if not self._is_closed:
+                self._fail(error)
+        else:
+            if not self._is_closed:
+                self._end(value)
+        self._ended.set()
+        self._return_turn()
+
+    def _return_turn(self) -> None:
+        with self._lock:
+            self._is_running = False
+            is_awaited, self._is_awaited = self._is_awaited, False
+        if is_awaited:
+            self._turn_of_engine.release()
+        else:
+            self._on_waiting()
+
+    def wait(self) -> None:
+        """Block the function until it has received a completion. Used by `Steps`."""
+        while not (self._is_closed or self._history.has_completions):
+            self._return_turn()
+            self._turn_of_function.acquire()
+        if self._is_closed:
+            raise exceptions.WorkflowInterrupted("The run of the workflow has ended")
+        self._deliver()

@@ -1,0 +1,392 @@
+"""One workflow that is in flight: its function, its steps and their reversion."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+from wbengine import _names, exceptions, states
+from wbengine import invocation as calls
+from wbengine._tasks import commands
+from wbengine.persistence import models
+from wbengine.persistence.step_notes import StepNote
+from wbengine.running import LOCAL
+from wbengine.runtime.control import GivenUp
+from wbengine.runtime.workflow_call import WorkflowCall
+from wbengine.runtime.workflows import guards
+from wbengine.runtime.workflows.async_program import AsyncProgram
+from wbengine.runtime.workflows.history import History, RecordedStep
+from wbengine.runtime.workflows.program import Completion, Program
+from wbengine.runtime.workflows.step import Step
+from wbengine.runtime.workflows.step_records import StepRecords, calls_revert
+from wbengine.runtime.workflows.thread_program import ThreadProgram
+from wbengine.types import failure as ft
+
+__all__ = ["WorkflowRun"]
+
+#: Key of `meta["workflow"]`: versions of changes (`steps.version`) that the attempt uses.
+_VERSIONS: Final = "versions"
+
+_TO_REVERT: Final = frozenset(
+    {states.SUCCESS, states.FAILURE, states.REVERTING, states.REVERT_FAILURE}
+)
+
+
+class _Reversion:
+    """The reversion of complete steps, one at a time, the latest completion first.
+
+    :ivar requester: the step that reverts a scope; None: the whole workflow is reverted.
+    :ivar steps: the steps that have not been reverted.
+    """
+
+    def __init__(self, requester: Step | None, steps: Iterable[Step]) -> None:
+        self.requester = requester
+        self.steps = list(steps)
+        #: Whether all steps are complete, and in the order of their completions.
+        self.is_ordered = False
+
+
+class WorkflowRun:
+    """An execution or reversion of a workflow.
+
+    :param recorded: the steps of the attempt, or of the execution to revert.
+    :param now: returns Unix seconds.
+    :param on_waiting: as for `ThreadProgram`.
+    :ivar to_begin: steps that may begin now, with the action.
+    :ivar outcome: the outcome, after the function and all steps in flight have ended; or None.
+    :ivar must_withdraw: whether the run has to withdraw the calls of steps that have not started.
+    """
+
+    def __init__(
+        self,
+        call: WorkflowCall,
+        recorded: Iterable[RecordedStep],
+        records: StepRecords,
+        now: Callable[[], float],
+        on_waiting: Callable[[], object],
+    ) -> None:
+        self.call: Final = call
+        self.record: Final = call.record
+        self.to_begin: deque[tuple[Step, calls.Action]] = deque()
+        self.outcome: calls.Outcome | None = None
+        self.must_withdraw = False
+        self._records = records
+        self._now = now
+        self._started = now()
+        self._history = History(call.record.name, recorded)
+        self._steps: dict[int, Step] = {}
+        # Steps that were called and are not complete.
+        self._incomplete: set[Step] = set()
+        # Number of calls that have begun and have no outcome.
+        self._calls_in_flight = 0
+        self._reversions: list[_Reversion] = []
+        # Steps whose revert is to begin or in flight. Reverts before a retry are not included.
+        self._reverting: dict[Step, _Reversion] = {}
+        # `outcome`, but set when the function has ended.
+        self._final_outcome: calls.Outcome | None = None
+        self._is_halted = False
+        self._program: Program | None = None
+        if call.action == calls.EXECUTE:
+            self._program = self._new_program(on_waiting)
+
+    def _new_program(self, on_waiting: Callable[[], object]) -> Program:
+        workflow, record, arguments = self.call.task, self.record, self.call.arguments
+        guards.check_code(workflow.fn)
+        common: dict[str, Any] = {
+            "read": self._read,
+            "read_version": self._read_version,
+            "publish": self._publish,
+            "seed": f"{record.uuid} {record.attempt}",
+            "now": record.submitted or self._started,
+        }
+        if workflow.is_async:
+            return AsyncProgram(workflow.fn, arguments, self._history, **common)
+        return ThreadProgram(
+            workflow.fn, arguments, self._history, on_waiting=on_waiting, **common
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Number of calls of steps that have begun and have no outcome, or may begin now."""
+        return self._calls_in_flight + len(self.to_begin)
+
+    def begin_next(self, now: float) -> calls.Invocation:
+        """Begin the next of `to_begin`, and return its call."""
+        step, action = self.to_begin.popleft()
+        self._calls_in_flight += 1
+        return self._records.begin(step, action, now)
+
+    @property
+    def is_computing(self) -> bool:
+        return self._program is not None and self._program.is_computing
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a step is recorded. A later run then has to continue the attempt."""
+        return bool(self._history.steps)
+
+    def advance(self) -> None:
+        """Deliver completions to the function, add the steps that it calls, continue reversions.
+
+        :raises NonDeterministicWorkflow: if the function does not repeat its recorded steps.
+        """
+        program = self._program
+        if self._final_outcome is None and program is not None and not self._is_halted:
+            if program.can_advance:
+                program.advance()
+            while not program.is_computing:
+                if program.error is not None:
+                    raise program.error
+                for handle in program.take_called():
+                    self._add(handle.position, handle.command)
+                self._continue_reversions()
+                if program.is_over:
+                    self._end(program.value)
+                if not program.can_advance:
+                    break
+                program.advance()
+        elif self._final_outcome is None and not self._is_halted:
+            self._continue_reversions()
+        if self._final_outcome is not None and not self.in_flight and not self.is_computing:
+            self.outcome = self._final_outcome
+
+    def _add(self, position: int, command: commands.Command) -> None:
+        recorded = self._history.steps.get(position)
+        if recorded is None:
+            name = f"{self.record.name}/{self.record.attempt}.{position}-{command.name}"
+            # A run that died may have sent this step without storing its record: the next run finds
+            # its request, if the uuid is the same.
+            attempt = self.record.attempt
+            content = f"{command.path} {command.digest}"
+            uuid = calls.request_id(self.record.uuid, content, attempt, position)
+            record = models.TaskDetail(name[: _names.MAX_NAME_LENGTH], uuid)
+            revert_arguments = None
+            if command.task is not None and not calls.reverts_nothing(type(command.task)):
+                revert_arguments = commands.revert_arguments(command.task, command.arguments)
+            note = StepNote(
+                self.record.uuid,
+                self.record.attempt,
+                position,
+                command.path,
+                command.digest,
+                revert_arguments,
+            )
+            step = Step(self, record, note, command.task, command.arguments)
+            self._history.steps[position] = RecordedStep(record, note)
+            self._records.add(step)
+        else:
+            step = Step(self, *recorded, command.task, command.arguments)
+        self._steps[position] = step
+        if step.is_complete:
+            return
+        self._incomplete.add(step)
+        if command.path == commands.REVERT_SCOPE:
+            in_scope = [self._steps[each] for each in command.to_revert]
+            self._reversions.append(_Reversion(step, in_scope))
+        else:
+            self.to_begin.append((step, self._next_action(step)))
+
+    def _next_action(self, step: Step) -> calls.Action:
+        """Return how to begin a new step, or continue an incomplete one of an earlier run."""
+        state = step.record.state
+        if state == states.REVERTING or (state == states.FAILURE and calls_revert(step)):
+            return calls.REVERT  # before a retry
+        return calls.EXECUTE
+
+    def _restore_steps(self) -> Collection[Step]:
+        """Create the recorded steps without a call of the function."""
+        for position, (record, note) in self._history.steps.items():
+            step_task = None if note.task == commands.REVERT_SCOPE else commands.task_at(note.task)
+            self._steps[position] = Step(self, record, note, step_task, {})
+        return self._steps.values()
+
+    def begin_reversion(self) -> None:
+        """Revert all complete steps."""
+        self._reversions.append(_Reversion(None, self._restore_steps()))
+
+    def finish_earlier_calls(self, reason: GivenUp) -> None:
+        """Finish the steps that an earlier run began, because the workflow was given up.
+
+        The function is not called.
+        """
+        for step in self._restore_steps():
+            if step.is_complete or step.record.state != states.RUNNING:
+                continue
+            if self._records.is_resumed(step):
+                self._incomplete.add(step)
+                self.to_begin.append((step, calls.EXECUTE))
+            else:
+                failure = reason.failure(f"Task {step.record.name!r}")
+                self._records.finish_without_call(step, states.FAILURE, failure)
+                self._complete(step)
+        self._end(self._given_up(reason))
+
+    def finish(self, step: Step, call: calls.Invocation, outcome: calls.Outcome) -> None:
+        """Store the outcome of a call of a step, and decide what follows."""
+        self._calls_in_flight -= 1
+        state = self._records.finish(step, call, outcome)
+        reversion = self._reverting.pop(step, None)
+        if reversion is not None:
+            # After `give_up`, the reversion of the workflow reverts the step again.
+            if state == states.REVERT_FAILURE and reversion in self._reversions:
+                self._end_reversion(reversion, outcome.value)
+        elif state == states.FAILURE:
+            self._retry_or_complete(step, outcome)
+        elif state == states.REVERTED:
+            self._execute_again(step)
+        else:
+            self._complete(step)
+
+    def _retry_or_complete(self, step: Step, outcome: calls.Outcome) -> None:
+        failure = outcome.value
+        delay = None
+        if self._final_outcome is None and failure.check(exceptions.Cancelled) is None:
+            delay = self._records.add_failure(step, failure)
+        if delay is None:
+            self._complete(step)
+            return
+        self._records.store_start(step, self._now() + delay)
+        if calls_revert(step):
+            self._queue(step, calls.REVERT)
+        else:
+            self._execute_again(step)
+
+    def _execute_again(self, step: Step) -> None:
+        if self._final_outcome is not None:
+            self._complete(step)
+        else:
+            self._queue(step, calls.EXECUTE)
+
+    def _queue(self, step: Step, action: calls.Action) -> None:
+        # After a halt, a later run continues from the record.
+        if not self._is_halted:
+            self.to_begin.append((step, action))
+
+    def return_step(self, step: Step, call: calls.Invocation) -> None:
+        """Take back a call that did not start. It begins again unless the workflow ends."""
+        self._calls_in_flight -= 1
+        self._records.undo_begin(step, call)
+        if not self._is_halted and self._final_outcome is None:
+            self.to_begin.appendleft((step, call.action))
+
+    def _complete(self, step: Step) -> None:
+        self._incomplete.discard(step)
+        step.note.completed = self._history.complete(step.position)
+        step.note.at = self._now()
+        if step.record.ended is None:  # nothing ran
+            step.record.ended = step.note.at
+        self._records.save_note(step)
+
+    def _read(self, position: int) -> Completion:
+        record, note = self._history.steps[position]
+        value = record.failure if record.failure is not None else record.results
+        return Completion(value, note.at or 0.0)
+
+    def _read_version(self, change: str, newest: int, is_replaying: bool) -> int:
+        content = self.record.meta_value(models.WORKFLOW) or {}
+        version: int | None = content.get(_VERSIONS, {}).get(change)
+        if version is None:
+            version = 1 if is_replaying else newest
+            self._store(_VERSIONS, change, version)
+        return version
+
+    def _publish(self, name: str, value: Any) -> None:
+        self._store(models.PUBLISHED, name, value)
+
+    def _store(self, key: str, name: str, value: Any) -> None:
+        """Store a named value under a key of `meta["workflow"]`, with the next write of the run."""
+        content = self.record.meta_value(models.WORKFLOW) or {}
+        values = {**content.get(key, {}), name: value}
+        # New dicts, because another thread may be writing the record.
+        self.record.meta[models.WORKFLOW] = {**content, key: values}
+        self._records.mark(self.record)
+
+    # Reversion.
+
+    def _continue_reversions(self) -> None:
+        for reversion in list(self._reversions):
+            self._continue_reversion(reversion)
+
+    def _continue_reversion(self, reversion: _Reversion) -> None:
+        if reversion in self._reverting.values():
+            return
+        if not reversion.is_ordered:
+            if not self._incomplete.isdisjoint(reversion.steps):
+                return
+            reversion.steps = [step for step in reversion.steps if step.is_complete]
+            reversion.steps.sort(key=lambda step: step.note.completed or 0)
+            reversion.is_ordered = True
+        while reversion.steps:
+            step = reversion.steps.pop()
+            if step.record.state not in _TO_REVERT:
+                continue
+            if not calls_revert(step):
+                self._records.finish_without_call(step, states.REVERTED)
+            elif step.task is None:
+                failure = _no_task(step)
+                self._records.finish_without_call(step, states.REVERT_FAILURE, failure)
+                self._end_reversion(reversion, failure)
+                return
+            else:
+                self._reverting[step] = reversion
+                self.to_begin.append((step, calls.REVERT))
+                return
+        self._end_reversion(reversion, None)
+
+    def _end_reversion(self, reversion: _Reversion, value: Any) -> None:
+        self._reversions.remove(reversion)
+        requester = reversion.requester
+        if requester is None:
+            self._end(value)
+            return
+        state = states.SUCCESS if value is None else states.FAILURE
+        self._records.finish_without_call(requester, state, value)
+        self._complete(requester)
+
+    # The end.
+
+    def _end(self, value: Any) -> None:
+        self._final_outcome = calls.Outcome(value, LOCAL, self._started, self._now())
+        self._clear_to_begin()
+        self.must_withdraw = bool(self.in_flight)
+
+    def _clear_to_begin(self) -> None:
+        while self.to_begin:
+            step, _ = self.to_begin.popleft()
+            if step.record.state == states.FAILURE and not step.is_complete:
+                self._complete(step)  # Its retry does not begin any more.
+            self._incomplete.discard(step)
+            self._reverting.pop(step, None)
+
+    def give_up(self, reason: GivenUp) -> None:
+        """End the function without a result, because the workflow will be reverted."""
+        if self._program is not None and self._final_outcome is None:
+            self._program.close()
+            self._reversions.clear()
+            self._end(self._given_up(reason))
+
+    def _given_up(self, reason: GivenUp) -> Any:
+        return reason.failure(f"Workflow {self.record.name!r}")
+
+    def halt(self) -> None:
+        """Begin no more calls in this run. A later run continues."""
+        self._is_halted = True
+        self.to_begin.clear()
+        if self._program is not None:
+            self._program.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the run is halted and nothing is in flight."""
+        return self._is_halted and not self.in_flight
+
+
+def _no_task(step: Step) -> ft.Failure:
+    return ft.Failure.from_exception(
+        exceptions.NotFound(
+            f"Step {step.record.name!r} cannot be reverted: no imported module contains its task"
+            f" {step.note.task!r}. Import it in the module of the workflow, then revert the flow"
+            " again with `wbengine flow revert`"
+        )
+    )

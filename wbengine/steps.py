@@ -1,0 +1,507 @@
+"""Steps of workflows.
+
+The function of a workflow (`task.workflow`) receives a `Steps` object, or an `AsyncSteps` object if
+it is `async def`. Each call of a step is recorded. When a later run calls the function again,
+complete steps return their recorded results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import heapq
+import random
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+from wbengine import exceptions
+from wbengine._tasks import commands, waiting
+from wbengine.signals import MAX_VALUE_BYTES, check_name
+from wbengine.types import codec
+
+__all__ = ["AsyncSteps", "Steps"]
+
+_P = ParamSpec("_P")
+_Item = TypeVar("_Item")
+_R = TypeVar("_R")
+_R_co = TypeVar("_R_co", covariant=True)
+
+#: The surrounding scopes, innermost scope last.
+_scopes: Final[ContextVar[tuple[_Scope, ...]]] = ContextVar("wbengine.scopes", default=())
+
+_NO_DEFAULT: Final = object()
+_TIMED_OUT: Final = object()
+
+
+class _TypedTask(Protocol[_P, _R_co]):
+    """The type of tasks, for type checkers: their parameters and result as a step."""
+
+    def _step(self, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...
+
+
+class Handle(Protocol):
+    """A step that was called. The engine implements this protocol."""
+
+    @property
+    def position(self) -> int:
+        """Number of the step in the order of the calls, from 0."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the function has received the result."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the result is an exception."""
+
+    @property
+    def future(self) -> asyncio.Future[Any]:
+        """The result, for `async` workflows."""
+
+    def result(self) -> Any:
+        """Return the result of a step that is done, or raise its exception."""
+
+
+class Program(Protocol):
+    """A call of a workflow function. The engine implements this protocol."""
+
+    #: Seed of `random`: the same for all calls of the function in one attempt.
+    seed: str
+    #: Time of the latest completion that the function received, in Unix seconds.
+    now: float
+
+    def start(self, command: commands.Command) -> Handle:
+        """Begin a step."""
+
+    def version(self, change: str, newest: int) -> int:
+        """Return the version of a change that this attempt uses."""
+
+    def publish(self, name: str, value: Any) -> None:
+        """Store a value for other programs, unless the function is being replayed."""
+
+
+class BlockingProgram(Program, Protocol):
+    """A call of a plain workflow function."""
+
+    def wait(self) -> None:
+        """Block the function until a further step is complete."""
+
+
+class _CommonSteps:
+    """Methods of both `Steps` and `AsyncSteps`."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._random = random.Random(program.seed)
+        self._numbers = _SignalNumbers()
+
+    def now(self) -> dt.datetime:
+        """Return the time (UTC) of the latest completion of a step.
+
+        Before the first completion, this is the start of the attempt.
+        """
+        return dt.datetime.fromtimestamp(self._program.now, dt.UTC)
+
+    def random(self) -> float:
+        """Return a random number from 0.0 up to 1.0, the same in each replay."""
+        return self._random.random()
+
+    def uuid4(self) -> uuid.UUID:
+        """Return a random UUID, the same in each replay."""
+        return uuid.UUID(int=self._random.getrandbits(128), version=4)
+
+    def version(self, change: str, newest: int) -> int:
+        """Return the version of a change of the function that this attempt uses.
+
+        An attempt that passed this point before the change uses version 1. A new attempt, and one
+        that has not reached this point, uses `newest`. Each later call and replay of the attempt
+        returns the same version::
+
+            if steps.version("ship-by-air", 2) >= 2:
+                steps.run(ship_by_air, order=order)
+            else:
+                steps.run(ship, order=order)
+
+        :param newest: the version of the current code. The code before the change has version 1.
+        :raises TypeError, ValueError: if an argument is invalid.
+        """
+        if not isinstance(change, str) or not change:
+            raise TypeError(f"The name of a change must be a non-empty str, got {change!r:.80}")
+        if not isinstance(newest, int) or isinstance(newest, bool) or newest < 1:
+            raise ValueError(f"The version of {change!r} must be 1 or more, got {newest!r:.80}")
+        return self._program.version(change, newest)
+
+    def publish(self, name: str, value: Any) -> None:
+        """Store a value for other programs, which `operations.published` reads at any time.
+
+        It replaces the previous value of this name. It is stored with the next write of the run: at
+        the latest when the workflow waits or ends. A new attempt of the workflow begins without
+        values.
+
+        :raises TypeError, ValueError: if the name is invalid (the rules are those of signals).
+        :raises NotEncodable: if the value cannot be encoded, or is longer than
+            `signals.MAX_VALUE_BYTES` as JSON.
+        """
+        check_name(name, "Name of a published value")
+        encoded = codec.dumps(value, f"published value {name!r}")
+        if len(encoded) > MAX_VALUE_BYTES:
+            raise exceptions.NotEncodable(
+                f"Published value {name!r} must have at most {MAX_VALUE_BYTES:,} bytes as JSON"
+            )
+        # A copy, because the function may change the value later.
+        self._program.publish(name, codec.loads(encoded))
+
+    def _waiting_command(self, signal: str, timeout: float | None) -> tuple[int, commands.Command]:
+        """Return the number of the signal to wait for, and the command."""
+        task = waiting.WaitFor(signal, timeout)  # Before a number is taken, this checks both.
+        number = task.number = self._numbers.take(signal)
+        return number, commands.waiting_command(task, signal, number, timeout)
+
+    def _take_numbers(self, signals: Iterable[str]) -> dict[str, int]:
+        names = dict.fromkeys(map(check_name, signals))
+        return {name: self._numbers.take(name) for name in names}
+
+    def _start(self, command: commands.Command) -> Handle:
+        scopes = _scopes.get()
+        if any(scope.has_failed for scope in scopes):
+            # Nothing would revert it. `asyncio.gather` leaves such coroutines behind.
+            raise RuntimeError(
+                "A step cannot start in a scope that has failed: let the scope wait for all its"
+                " coroutines, for example with asyncio.TaskGroup"
+            )
+        handle = self._program.start(command)
+        for scope in scopes:
+            scope.positions.append(handle.position)
+        return handle
+
+
+class _Scope:
+    """A block of `scope()`: the positions of its steps."""
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.has_failed = False
+
+
+class _SignalNumbers:
+    """Assigns the numbers of signals to waits, so that each signal is received once, in order."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+        # Numbers whose waits ended without their signal, as heaps.
+        self._free: dict[str, list[int]] = {}
+
+    def take(self, signal: str) -> int:
+        """Return the number of the next signal of this name."""
+        free = self._free.get(signal)
+        if free:
+            return heapq.heappop(free)
+        number = self._next.get(signal, 1)
+        self._next[signal] = number + 1
+        return number
+
+    def release(self, signal: str, number: int) -> None:
+        """Let another wait receive the signal with this number."""
+        heapq.heappush(self._free.setdefault(signal, []), number)
+
+
+class Steps(_CommonSteps):
+    """The steps of a workflow that is a plain function. Use it only in the thread of the function.
+
+    Steps raise the exceptions of their tasks: the declared type if it is a builtin or defined in
+    the module of the task, otherwise `WrappedFailure`.
+    """
+
+    _program: BlockingProgram
+
+    def run(self, task: type[_TypedTask[_P, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Execute a task and return its result.
+
+        :param task: a task class, for example a function with `@task.task`.
+        :raises TypeError: if `task` is not a task class, is a workflow, `Map`, `WaitFor` or
+            `Sleep`, has a `revert` and is not at the top level of a module, or if the arguments do
+            not match its signature.
+        :raises NotEncodable: if an argument cannot be encoded.
+        :raises Exception: the exception of the task, after its retries.
+        """
+        result: _R = self._result(self._start(commands.task_command(task, args, kwargs)))
+        return result
+
+    def map(
+        self,
+        task: type[_TypedTask[Concatenate[_Item, ...], _R]],
+        items: Iterable[_Item],
+        /,
+        *,
+        max_in_flight: int | None = None,
+        **kwargs: Any,
+    ) -> list[_R]:
+        """Execute a task for each item, in parallel, and return the results in order.
+
+        The first parameter of the task receives the item. `kwargs` are its other arguments.
+
+        :param max_in_flight: maximum number of items at a time; None: no limit. With a limit, no
+            item starts after a failure.
+        :raises Exception: when the items in flight are done, the exception of the first item of the
+            list that failed.
+        """
+        limit = _check_max_in_flight(max_in_flight)
+        handles: list[Handle] = []
+        in_flight: list[Handle] = []
+        has_failed = False
+        for item in items:
+            command = commands.task_command(task, (item,), kwargs)
+            while limit is not None and len(in_flight) >= limit:
+                self._program.wait()
+                has_failed = has_failed or any(handle.has_failed for handle in in_flight)
+                in_flight = [handle for handle in in_flight if not handle.is_done]
+            if has_failed:
+                break
+            handles.append(self._start(command))
+            in_flight.append(handles[-1])
+        for handle in handles:
+            while not handle.is_done:
+                self._program.wait()
+        return [handle.result() for handle in handles]
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for a number of seconds, without a slot of a worker.
+
+        :raises TypeError, ValueError: if `seconds` is not a finite number of 0 or more.
+        """
+        self._result(self._start(_sleep(seconds)))
+
+    def wait_for(
+        self, signal: str, timeout: float | None = None, *, default: Any = _NO_DEFAULT
+    ) -> Any:
+        """Wait for the next signal of this name and return its value.
+
+        Each signal is received once: after the first signal of a name was received, the next call
+        waits for the second one.
+
+        :param timeout: maximum number of seconds; None: no limit.
+        :param default: the result after `timeout`, instead of the exception.
+        :raises SignalTimeout: if the signal did not arrive in time and there is no `default`.
+        :raises TypeError, ValueError: if an argument is invalid.
+        """
+        number, command = self._waiting_command(signal, timeout)
+        try:
+            return self._result(self._start(command))
+        except exceptions.SignalTimeout:
+            self._numbers.release(signal, number)
+            if default is _NO_DEFAULT:
+                raise
+            return default
+
+    def wait_any(
+        self, *signals: str, timeout: float | None = None, default: Any = _NO_DEFAULT
+    ) -> Any:
+        """Wait for the first of several signals and return its name and value.
+
+        ::
+
+            name, value = steps.wait_any("approved", "rejected", timeout=86400)
+
+        The parameters and exceptions are those of `wait_for`.
+        """
+        numbers = self._take_numbers(signals)
+        received = None
+        try:
+            received, value = self._result(self._start(_wait_any(numbers, timeout)))
+            return received, value
+        except exceptions.SignalTimeout:
+            if default is _NO_DEFAULT:
+                raise
+            return default
+        finally:
+            for name, number in numbers.items():
+                if name != received:
+                    self._numbers.release(name, number)
+
+    def signals(self, signal: str, timeout: float | None = None) -> Iterator[Any]:
+        """Iterate over the values of all signals of a name, in order, each once.
+
+        ::
+
+            for change in steps.signals("order-changed", timeout=3600):
+                steps.run(apply_change, change=change)
+
+        :param timeout: maximum number of seconds to wait for the next signal, after which the
+            iteration ends. 0: only signals that were sent before. None: no limit.
+        """
+        while True:
+            value = self.wait_for(signal, timeout, default=_TIMED_OUT)
+            if value is _TIMED_OUT:
+                return
+            yield value
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Revert the steps of a block if an exception leaves it, before the exception continues.
+
+        ::
+
+            try:
+                with steps.scope():
+                    steps.run(reserve_flight, trip=trip)
+                    steps.run(reserve_hotel, trip=trip)
+            except SoldOut:
+                steps.run(offer_alternatives, trip=trip)
+
+        The steps are reverted in reverse order of their completion.
+
+        :raises Exception: the exception of the block, or of the first reversion that failed.
+        """
+        scope = _Scope()
+        token = _scopes.set((*_scopes.get(), scope))
+        try:
+            yield
+        except Exception:
+            scope.has_failed = True
+            _scopes.reset(token)
+            if scope.positions:
+                self._result(self._start(commands.revert_command(scope.positions)))
+            raise
+        _scopes.reset(token)
+
+    def _result(self, handle: Handle) -> Any:
+        while not handle.is_done:
+            self._program.wait()
+        return handle.result()
+
+
+class AsyncSteps(_CommonSteps):
+    """The steps of a workflow that is an `async def` function.
+
+    Coroutines of the function may run in parallel (`asyncio.gather`, `asyncio.TaskGroup`). They run
+    in an event loop of the workflow, without a thread. It has no timers: use `sleep` instead of
+    `asyncio.sleep`. The exceptions are those of `Steps`.
+    """
+
+    async def run(
+        self, task: type[_TypedTask[_P, _R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        """Execute a task and return its result. See `Steps.run`."""
+        result: _R = await self._start(commands.task_command(task, args, kwargs)).future
+        return result
+
+    async def map(
+        self,
+        task: type[_TypedTask[Concatenate[_Item, ...], _R]],
+        items: Iterable[_Item],
+        /,
+        *,
+        max_in_flight: int | None = None,
+        **kwargs: Any,
+    ) -> list[_R]:
+        """Execute a task for each item, in parallel, and return the results. See `Steps.map`."""
+        limit = _check_max_in_flight(max_in_flight)
+        item_list = list(items)
+        free = asyncio.Semaphore(len(item_list) if limit is None else limit)
+        failed = False
+
+        async def run_item(item: _Item) -> Any:
+            nonlocal failed
+            async with free:
+                if failed:
+                    return None
+                try:
+                    return await self.run(task, item, **kwargs)
+                except Exception:
+                    failed = True
+                    raise
+
+        results: list[Any] = await asyncio.gather(
+            *map(run_item, item_list), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for a number of seconds. See `Steps.sleep`."""
+        await self._start(_sleep(seconds)).future
+
+    async def wait_for(
+        self, signal: str, timeout: float | None = None, *, default: Any = _NO_DEFAULT
+    ) -> Any:
+        """Wait for the next signal of this name and return its value. See `Steps.wait_for`."""
+        number, command = self._waiting_command(signal, timeout)
+        try:
+            return await self._start(command).future
+        except asyncio.CancelledError:
+            # The function does not receive the result of this step.
+            self._numbers.release(signal, number)
+            raise
+        except exceptions.SignalTimeout:
+            self._numbers.release(signal, number)
+            if default is _NO_DEFAULT:
+                raise
+            return default
+
+    async def wait_any(
+        self, *signals: str, timeout: float | None = None, default: Any = _NO_DEFAULT
+    ) -> Any:
+        """Wait for the first of several signals. See `Steps.wait_any`."""
+        numbers = self._take_numbers(signals)
+        received = None
+        try:
+            received, value = await self._start(_wait_any(numbers, timeout)).future
+            return received, value
+        except exceptions.SignalTimeout:
+            if default is _NO_DEFAULT:
+                raise
+            return default
+        finally:
+            for name, number in numbers.items():
+                if name != received:
+                    self._numbers.release(name, number)
+
+    async def signals(self, signal: str, timeout: float | None = None) -> AsyncIterator[Any]:
+        """Iterate over the values of all signals of a name. See `Steps.signals`."""
+        while True:
+            value = await self.wait_for(signal, timeout, default=_TIMED_OUT)
+            if value is _TIMED_OUT:
+                return
+            yield value
+
+    @contextlib.asynccontextmanager
+    async def scope(self) -> AsyncIterator[None]:
+        """Revert the steps of a block if an exception leaves it. See `Steps.scope`.
+
+        Steps of `asyncio` tasks that were created in the block belong to it. They cannot begin
+        after an exception has left the block.
+        """
+        scope = _Scope()
+        token = _scopes.set((*_scopes.get(), scope))
+        try:
+            yield
+        except (Exception, asyncio.CancelledError):
+            scope.has_failed = True
+            _scopes.reset(token)
+            if scope.positions:
+                await self._start(commands.revert_command(scope.positions)).future
+            raise
+        _scopes.reset(token)
+
+
+def _sleep(seconds: float) -> commands.Command:
+    return commands.waiting_command(waiting.Sleep(seconds), seconds)
+
+
+def _wait_any(numbers: Mapping[str, int], timeout: float | None) -> commands.Command:
+    if not numbers:
+        raise TypeError("wait_any requires the name of at least one signal")
+    return commands.waiting_command(waiting.WaitForAny(numbers, timeout), dict(numbers), timeout)
+
+
+def _check_max_in_flight(value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ValueError(
+            f"max_in_flight must be a whole number of at least 1, or None, got {value!r:.80}"
+        )
+    return value
