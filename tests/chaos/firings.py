@@ -108,7 +108,7 @@ def _serve(uri: str, file: Path) -> subprocess.Popen[bytes]:
         cwd=servers.REPOSITORY,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=children.die_with_parent,
+        preexec_fn=functools.partial(children.die_with_parent, os.getpid()),
     )
 
 

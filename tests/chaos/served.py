@@ -7,6 +7,7 @@ The processes are the commands of users: `wbengine serve` and `wbengine worker`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import subprocess
@@ -137,7 +138,7 @@ class Stage:
                 env={**os.environ, AUDIT: str(self.folder / "audit")},
                 stdout=log,
                 stderr=log,
-                preexec_fn=children.die_with_parent,
+                preexec_fn=functools.partial(children.die_with_parent, os.getpid()),
             )
         self.running[kind].append(process)
 

@@ -80,9 +80,7 @@ def fork(work: Callable[[], None], log: Path, patience: float = PATIENCE) -> int
         return pid
     code = 1
     try:
-        die_with_parent()
-        if os.getppid() != parent:
-            os._exit(1)
+        die_with_parent(parent)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -107,9 +105,11 @@ def log_to_stderr() -> None:
     )
 
 
-def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends in any way."""
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when `parent` ends in any way, and end if it has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def wait(pid: int) -> int:

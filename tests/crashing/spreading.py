@@ -33,13 +33,14 @@ def spread(jobs: Sequence[_Job], processes: int, enter: Enter[_Job]) -> Iterator
     readers: dict[int, int] = {}
     incomplete: dict[int, bytes] = {}
     try:
+        parent = os.getpid()
         for number in range(min(processes, len(jobs))):
             ready, tell = os.pipe()
             pid = os.fork()
             if not pid:
                 try:
                     os.close(ready)
-                    children.die_with_parent()
+                    children.die_with_parent(parent)
                     _serve(number, jobs, todo, tell, enter)
                 finally:
                     os._exit(0)

@@ -183,7 +183,7 @@ def _run(executor: Any, number: int, count: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     kind, url, folder, *rest = sys.argv[1:]
-    children.die_with_parent()
+    children.die_with_parent(os.getppid())
     with contextlib.suppress(KeyboardInterrupt):
         if kind == "workers":
             workers(url, Path(folder))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import pwd
 import random
@@ -24,7 +25,7 @@ from typing import Any
 PATIENCE = 100.0
 ATTEMPTS = 3
 #: Ports below the range for outgoing connections. Otherwise a client that retries while its
-#: server is : down could connect to itself and occupy the port.
+#: server is down could connect to itself and occupy the port.
 PORTS = range(16_384, 32_768)
 
 PR_SET_PDEATHSIG = 1
@@ -122,18 +123,20 @@ class Keeper:
             os.chown(self.data, self.user["user"], self.user["group"])
 
     def call(self, command: list[str], said: bytes = b"") -> None:
+        follow = functools.partial(self.follow, os.getpid())
         done = subprocess.run(
             command, input=said, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            cwd=self.folder, preexec_fn=self.follow, timeout=PATIENCE, env=self.environment,
+            cwd=self.folder, preexec_fn=follow, timeout=PATIENCE, env=self.environment,
             **self.user,
         )  # fmt: skip
         if done.returncode:
             raise NoServer("\n".join(done.stdout.decode(errors="replace").splitlines()[-10:]))
 
     def run(self, command: list[str], log: Any) -> subprocess.Popen[bytes]:
+        follow = functools.partial(self.follow, os.getpid())
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
-            preexec_fn=self.follow, env=self.environment, **self.user,
+            preexec_fn=follow, env=self.environment, **self.user,
         )  # fmt: skip
 
     def serve(self) -> bool:
@@ -147,9 +150,11 @@ class Keeper:
             time.sleep(0.005)
         return True
 
-    def follow(self) -> None:
-        """In the child: end with the keeper if that is killed."""
+    def follow(self, keeper: int) -> None:
+        """In the child: end with the keeper if that is killed, or was killed before."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, self.ending)
+        if os.getppid() != keeper:
+            os._exit(1)
 
     def version(self) -> str:
         completed = subprocess.run(
