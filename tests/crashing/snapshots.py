@@ -47,11 +47,17 @@ def outline(snapshot: Snapshot, *, timeless: bool = False) -> dict[str, Any]:
     :param timeless: ignore the wave in which an atom ended, and the attempts of workflows but the
         last one.
     """
+    notes = _step_notes(snapshot)
+    last: dict[str, int] = {}
+    for note in notes.values():
+        last[note["workflow"]] = max(note["attempt"], last.get(note["workflow"], 0))
     content: dict[str, Any] = {"": snapshot["state"], " as it is drawn": snapshot.get("drawn")}
     for name, atom in snapshot["atoms"].items():
         row = atom["row"]
         if row["name"].startswith("_"):
             continue  # the injected values
+        if timeless and name in notes and notes[name]["attempt"] < last[notes[name]["workflow"]]:
+            continue
         content[name] = {
             "state": row["state"],
             "results": row["results"] if "waves" not in name and "rounds" not in name else None,
@@ -65,3 +71,9 @@ def outline(snapshot: Snapshot, *, timeless: bool = False) -> dict[str, Any]:
     if timeless:
         content = json.loads(audit.without_waves(json.dumps(content, default=sorted)))
     return content
+
+
+def _step_notes(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
+    """Return the notes of the steps of workflows, by name of the step."""
+    rows = {name: atom["row"] for name, atom in snapshot["atoms"].items()}
+    return {n: row["meta"][models.STEP] for n, row in rows.items() if models.STEP in row["meta"]}

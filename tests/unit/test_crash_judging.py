@@ -10,6 +10,7 @@ import pytest
 
 from tests.crashing import engines, judging, snapshots
 from tests.crashing.judging import Cut, FlowHistory, Rules
+from wbengine.persistence import models
 
 FLOWS = ["main", "undone", "stepped-0", "stepped-1", "stepped-2", "stepped-3"]
 
@@ -58,6 +59,35 @@ def test_repeated_execution_is_reported_unless_a_kill_explains_it(
     assert problems(killed, expected) == []
     assert problems(killed, expected, once=True) == ["main: left execute 1.0 was done 2 times"]
     assert judging.again(killed) == 1
+
+
+def test_repeated_reversion_of_a_step_is_reported_unless_a_worker_was_killed(
+    expected: dict[str, FlowHistory],
+) -> None:
+    history = expected["stepped-1"]
+    name, effect = "workflow/1.8-Break", "workflow/1.8-Break revert 1.0"
+    twice = replace(history, effects=[*history.effects, effect], end=attempts(history, name, 3))
+    assert problems(twice, expected, once=True) == [f"stepped-1: {effect} was done 2 times"]
+    assert problems(twice, expected, once=True, lost=True) == []
+    thrice = replace(twice, effects=[*twice.effects, effect], end=attempts(history, name, 4))
+    assert problems(thrice, expected, once=True, lost=True) == [
+        f"stepped-1: {effect} was done 3 times"
+    ]
+
+
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_loss_of_worker_explains_steps_of_earlier_attempts_only(
+    attempt: int, expected: dict[str, FlowHistory]
+) -> None:
+    history = expected["stepped-1"]
+    end = copy.deepcopy(history.end)
+    assert end is not None
+    atom = copy.deepcopy(end["atoms"]["workflow/1.9-undo"])
+    atom["row"]["meta"][models.STEP]["attempt"] = attempt
+    end["atoms"][f"workflow/{attempt}.7-undo"] = atom
+    with_step = replace(history, end=end)
+    assert problems(with_step, expected, once=True)
+    assert bool(problems(with_step, expected, once=True, lost=True)) == (attempt == 2)
 
 
 def test_steps_that_are_reverted_in_another_order_are_reported(
