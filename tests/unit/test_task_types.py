@@ -1,5 +1,6 @@
-"""Signatures of function tasks and workflow steps, as mypy infers them."""
+"""Signatures of function tasks and workflow steps, as mypy and pyright infer them."""
 
+import json
 import pathlib
 import re
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 pytest.importorskip("mypy")
+pytest.importorskip("basedpyright")
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -150,7 +152,7 @@ def wrong_results(run: steps.Steps) -> None:
 """
 
 
-def test_type_checker_reports_exactly_the_marked_errors(tmp_path):
+def test_mypy_reports_exactly_the_marked_errors(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
@@ -161,3 +163,18 @@ def test_type_checker_reports_exactly_the_marked_errors(tmp_path):
     lines = dict(enumerate(PROGRAM.splitlines(), 1))
     expected = [(line, mark[1]) for line in lines.values() if (mark := MARK.search(line))]
     assert [(lines[int(number)], code) for number, code in reported] == expected, checked
+
+
+def test_pyright_reports_errors_in_exactly_the_marked_lines(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    config = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT)], "include": ["program.py"]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
+    command = [sys.executable, "-m", "basedpyright", "--level=error", "--outputjson"]
+    options = [f"--pythonpath={sys.executable}", f"--project={tmp_path}"]
+    checked = subprocess.run([*command, *options], capture_output=True, text=True)
+    reported = json.loads(checked.stdout)["generalDiagnostics"]
+
+    lines = PROGRAM.splitlines()
+    expected = [number for number, line in enumerate(lines) if MARK.search(line)]
+    actual = sorted({each["range"]["start"]["line"] for each in reported})
+    assert [lines[number] for number in actual] == [lines[number] for number in expected]
