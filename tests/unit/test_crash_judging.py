@@ -61,7 +61,7 @@ def test_repeated_execution_is_reported_unless_a_kill_explains_it(
     assert judging.again(killed) == 1
 
 
-def test_repeated_reversion_of_a_step_is_reported_unless_a_worker_was_killed(
+def test_repeated_reversion_of_step_needs_a_killed_worker(
     expected: dict[str, FlowHistory],
 ) -> None:
     history = expected["stepped-1"]
