@@ -74,6 +74,15 @@ def test_ledger_row_of_lost_owner_is_concluded_or_reopened(option: str, expected
     assert kinds(decisions) == [dc.Hold, dc.CheckLater, expected]
 
 
+def test_row_that_unrecorded_run_reopened_is_published_with_its_epoch() -> None:
+    world = World(LedgerRecovery)
+    tracked = world.request()
+    row = ev.RowSnapshot(ledgers.ROW_OPEN, epoch=3)
+    assert world.decide(ev.RowRead(tracked, row, None)) == [dc.Republish(tracked)]
+    assert tracked.epoch == tracked.lowest_epoch == 3
+    assert world.decide(ev.RowRead(tracked, row, None)) == []
+
+
 @pytest.mark.parametrize(
     ("option", "resends", "expected"),
     [("fail", 0, [dc.Lose]), ("resend", 0, [dc.Send]), ("resend", 3, [dc.Lose])],

@@ -198,6 +198,10 @@ class LedgerRecovery(Recovery):
             is_own_row = row.epoch is None or row.epoch <= tracked.number
             return [fx.Revoke(tracked)] if is_own_row else []
         if tracked.index is self._in_flight and tracked.queue is not None:
+            if row.epoch is not None and row.epoch > tracked.number:
+                # An earlier run of this flow reopened the row, and died before it stored that.
+                tracked.adopt(row.epoch)
+                return [dc.Republish(tracked)]
             if self._finder.slots(tracked.queue) == 0:
                 return [dc.Reroute(tracked)]
             passed = self._is_skipped_by_idle(tracked) or self._is_passed(tracked, now)
