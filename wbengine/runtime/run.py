@@ -198,10 +198,10 @@ class Run:
         The caller then stops the executor and calls `collect`.
         """
         self.stop_signal.end()
-        if self._workflows:
+        if self._workflows is not None:
             self._workflows.halt()
         sent = [*self._in_flight.unsent, *self._withdraw()]
-        running = self._workflows.running if self._workflows else ()
+        running = self._workflows.running if self._workflows is not None else ()
         for node in self._in_flight.beginning:
             if node not in running:
                 self._lifecycle.undo_begin(node)
@@ -210,7 +210,7 @@ class Run:
             self._undo_call(call)
 
     def _undo_call(self, call: atom_lifecycle.Call) -> None:
-        if self._workflows and is_step(call):
+        if self._workflows is not None and is_step(call):
             self._workflows.return_step(call)
         else:
             self._lifecycle.undo_begin(call.node)
@@ -226,7 +226,7 @@ class Run:
                 call, outcome = item
                 if calls.interrupted(outcome):
                     continue  # the next run begins this call again
-                if self._workflows and is_step(call):
+                if self._workflows is not None and is_step(call):
                     self._workflows.finish(call, outcome)
                     continue
                 if is_item(call):
@@ -239,7 +239,7 @@ class Run:
         for node in list(maps.running):
             if not maps.drop(node):
                 lifecycle.undo_begin(node)
-        if self._workflows:
+        if self._workflows is not None:
             for call, has_begun in self._workflows.drop_all():
                 if not has_begun:
                     lifecycle.undo_begin(call.node)
@@ -309,7 +309,7 @@ class Run:
             self._stop_starting()
         if self._maps.running:
             self._finish_idle_maps()
-        if self._workflows:
+        if self._workflows is not None:
             self._undo_idle_workflows(self._workflows)
         if self._saver.saves_iterations and self._executor.immediate:
             self._save(saving.ITERATION)
@@ -451,7 +451,7 @@ class Run:
             is_full = self._gates.is_full if self._gates.admission else None
             events = self._lifecycle.item_events
             tasks += self._maps.refill(self._max_atoms, events, self._clock.time(), is_full)
-        if self._maps.running or self._workflows or self._plan.retried:
+        if self._maps.running or self._workflows is not None or self._plan.retried:
             tasks.sort(key=lambda call: (-call.priority, call.node))
         to_cancel: list[calls.Invocation] = []
         if self._in_flight.granted:
@@ -567,7 +567,7 @@ class Run:
         if self._maps.running and is_item(call):
             self._handle_item(call, outcome)
             return
-        if self._workflows and is_step(call):
+        if self._workflows is not None and is_step(call):
             if self._saver.retires:
                 self._saver.ended.append(call)
             self._workflows.finish(call, outcome)
@@ -676,7 +676,7 @@ class Run:
     @property
     def _number_in_flight(self) -> int:
         """Number of nodes in flight, with the steps of workflows instead of the workflows."""
-        extra = self._workflows.extra_in_flight if self._workflows else 0
+        extra = self._workflows.extra_in_flight if self._workflows is not None else 0
         return self._scheduler.in_flight + extra
 
     def _may_park(self, parking: Parking) -> bool:
@@ -777,7 +777,7 @@ class Run:
         if self._maps.running:
             stopped = self._maps.stop_for_revert(scope, self._gates.may_delay_items)
             self._in_flight.cancelled_nodes.update(stopped)
-        if self._workflows:
+        if self._workflows is not None:
             self._in_flight.cancelled_nodes.update(self._workflows.stop_for_revert(scope))
         cancellable = [call for call in self._in_flight.cancellable if call.node in scope]
         unsent = self._in_flight.unsent
@@ -818,7 +818,7 @@ class Run:
         if is_item(call):
             self._maps.return_item(call)
             return
-        if self._workflows and is_step(call):
+        if self._workflows is not None and is_step(call):
             self._workflows.return_step(call)
             return
         may_have_begun = self._lifecycle.undo_begin(call.node)

@@ -50,10 +50,6 @@ class Workflows:
         self._is_halted = False
         self._given_up: GivenUp | None = None
 
-    def __bool__(self) -> bool:
-        """Whether any workflow is in flight."""
-        return bool(self.running)
-
     def begin(self, call: WorkflowCall) -> None:
         """Begin or continue an attempt."""
         record, node = call.record, call.node
