@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from wbengine import _json_text, _names, exceptions
 from wbengine.types import codec
 
-__all__ = ["MAX_VALUE_BYTES", "Signal", "check_name", "label", "oldest_first"]
+__all__ = ["MAX_VALUE_BYTES", "Signal", "check_name", "label", "oldest_first", "stored_name"]
 
 #: Maximum size of a signal's value as JSON.
 MAX_VALUE_BYTES: Final = 65_536
@@ -50,6 +50,11 @@ def check_name(name: Any, what: str = "Signal name") -> str:
 def label(name: str, number: int) -> str:
     """Return the displayed name of a signal: `approved`, or `approved #2` for the second one."""
     return name if number == 1 else f"{name} #{number}"
+
+
+def stored_name(name: str, number: int) -> str:
+    """Return the name under which stores contain a signal: unique in its flow."""
+    return name if number == 1 else f"{name}{_SEPARATOR}{number}"
 
 
 class Signal(NamedTuple):
@@ -90,7 +95,7 @@ class Signal(NamedTuple):
     @property
     def stored_name(self) -> str:
         """The name under which stores contain the signal: unique in its flow."""
-        return self.name if self.number == 1 else f"{self.name}{_SEPARATOR}{self.number}"
+        return stored_name(self.name, self.number)
 
     def numbered(self, number: int) -> Signal:
         """Return this signal with another number.

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import heapq
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
@@ -96,7 +95,7 @@ class _CommonSteps:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._random = random.Random(program.seed)
-        self._numbers = _SignalNumbers()
+        self._numbers = waiting.SignalNumbers()
 
     def now(self) -> dt.datetime:
         """Return the time (UTC) of the latest completion of a step.
@@ -154,15 +153,9 @@ class _CommonSteps:
         # A copy, because the function may change the value later.
         self._program.publish(name, codec.loads(encoded))
 
-    def _waiting_command(self, signal: str, timeout: float | None) -> tuple[int, commands.Command]:
-        """Return the number of the signal to wait for, and the command."""
-        task = waiting.WaitFor(signal, timeout)  # Before a number is taken, this checks both.
-        number = task.number = self._numbers.take(signal)
-        return number, commands.waiting_command(task, signal, number, timeout)
-
-    def _take_numbers(self, signals: Iterable[str]) -> dict[str, int]:
-        names = dict.fromkeys(map(check_name, signals))
-        return {name: self._numbers.take(name) for name in names}
+    def _start_wait(self, task: waiting.WaitingTask) -> Handle:
+        task.numbers = self._numbers
+        return self._start(commands.waiting_command(task, task.signal, task.timeout))
 
     def _start(self, command: commands.Command) -> Handle:
         scopes = _scopes.get()
@@ -184,28 +177,6 @@ class _Scope:
     def __init__(self) -> None:
         self.positions: list[int] = []
         self.has_failed = False
-
-
-class _SignalNumbers:
-    """Assigns the numbers of signals to waits, so that each signal is received once, in order."""
-
-    def __init__(self) -> None:
-        self._next: dict[str, int] = {}
-        # Numbers whose waits ended without their signal, as heaps.
-        self._free: dict[str, list[int]] = {}
-
-    def take(self, signal: str) -> int:
-        """Return the number of the next signal of this name."""
-        free = self._free.get(signal)
-        if free:
-            return heapq.heappop(free)
-        number = self._next.get(signal, 1)
-        self._next[signal] = number + 1
-        return number
-
-    def release(self, signal: str, number: int) -> None:
-        """Let another wait receive the signal with this number."""
-        heapq.heappush(self._free.setdefault(signal, []), number)
 
 
 class Steps(_CommonSteps):
@@ -272,7 +243,7 @@ class Steps(_CommonSteps):
 
         :raises TypeError, ValueError: if `seconds` is not a finite number of 0 or more.
         """
-        self._result(self._start(_sleep(seconds)))
+        self._wait(waiting.Sleep(seconds), _NO_DEFAULT)
 
     def wait_for(
         self, signal: str, timeout: float | None = None, *, default: Any = _NO_DEFAULT
@@ -280,21 +251,14 @@ class Steps(_CommonSteps):
         """Wait for the next signal of this name and return its value.
 
         Each signal is received once: after the first signal of a name was received, the next call
-        waits for the second one.
+        waits for the second one. Of several open waits, the longest one receives the next signal.
 
         :param timeout: maximum number of seconds; None: no limit.
         :param default: the result after `timeout`, instead of the exception.
         :raises SignalTimeout: if the signal did not arrive in time and there is no `default`.
         :raises TypeError, ValueError: if an argument is invalid.
         """
-        number, command = self._waiting_command(signal, timeout)
-        try:
-            return self._result(self._start(command))
-        except exceptions.SignalTimeout:
-            self._numbers.release(signal, number)
-            if default is _NO_DEFAULT:
-                raise
-            return default
+        return self._wait(waiting.WaitFor(signal, timeout), default)
 
     def wait_any(
         self, *signals: str, timeout: float | None = None, default: Any = _NO_DEFAULT
@@ -307,19 +271,15 @@ class Steps(_CommonSteps):
 
         The parameters and exceptions are those of `wait_for`.
         """
-        numbers = self._take_numbers(signals)
-        received = None
+        return self._wait(waiting.WaitForAny(signals, timeout), default)
+
+    def _wait(self, task: waiting.WaitingTask, default: Any) -> Any:
         try:
-            received, value = self._result(self._start(_wait_any(numbers, timeout)))
-            return received, value
+            return self._result(self._start_wait(task))
         except exceptions.SignalTimeout:
             if default is _NO_DEFAULT:
                 raise
             return default
-        finally:
-            for name, number in numbers.items():
-                if name != received:
-                    self._numbers.release(name, number)
 
     def signals(self, signal: str, timeout: float | None = None) -> Iterator[Any]:
         """Iterate over the values of all signals of a name, in order, each once.
@@ -424,42 +384,30 @@ class AsyncSteps(_CommonSteps):
 
     async def sleep(self, seconds: float) -> None:
         """Wait for a number of seconds. See `Steps.sleep`."""
-        await self._start(_sleep(seconds)).future
+        await self._wait(waiting.Sleep(seconds), _NO_DEFAULT)
 
     async def wait_for(
         self, signal: str, timeout: float | None = None, *, default: Any = _NO_DEFAULT
     ) -> Any:
         """Wait for the next signal of this name and return its value. See `Steps.wait_for`."""
-        number, command = self._waiting_command(signal, timeout)
-        try:
-            return await self._start(command).future
-        except asyncio.CancelledError:
-            # The function does not receive the result of this step.
-            self._numbers.release(signal, number)
-            raise
-        except exceptions.SignalTimeout:
-            self._numbers.release(signal, number)
-            if default is _NO_DEFAULT:
-                raise
-            return default
+        return await self._wait(waiting.WaitFor(signal, timeout), default)
 
     async def wait_any(
         self, *signals: str, timeout: float | None = None, default: Any = _NO_DEFAULT
     ) -> Any:
         """Wait for the first of several signals. See `Steps.wait_any`."""
-        numbers = self._take_numbers(signals)
-        received = None
+        return await self._wait(waiting.WaitForAny(signals, timeout), default)
+
+    async def _wait(self, task: waiting.WaitingTask, default: Any) -> Any:
         try:
-            received, value = await self._start(_wait_any(numbers, timeout)).future
-            return received, value
+            return await self._start_wait(task).future
+        except asyncio.CancelledError:
+            task.abandon()  # The function does not receive the result of this step.
+            raise
         except exceptions.SignalTimeout:
             if default is _NO_DEFAULT:
                 raise
             return default
-        finally:
-            for name, number in numbers.items():
-                if name != received:
-                    self._numbers.release(name, number)
 
     async def signals(self, signal: str, timeout: float | None = None) -> AsyncIterator[Any]:
         """Iterate over the values of all signals of a name. See `Steps.signals`."""
@@ -487,16 +435,6 @@ class AsyncSteps(_CommonSteps):
                 await self._start(commands.revert_command(scope.positions)).future
             raise
         _scopes.reset(token)
-
-
-def _sleep(seconds: float) -> commands.Command:
-    return commands.waiting_command(waiting.Sleep(seconds), seconds)
-
-
-def _wait_any(numbers: Mapping[str, int], timeout: float | None) -> commands.Command:
-    if not numbers:
-        raise TypeError("wait_any requires the name of at least one signal")
-    return commands.waiting_command(waiting.WaitForAny(numbers, timeout), dict(numbers), timeout)
 
 
 def _check_max_in_flight(value: Any) -> int | None:

@@ -23,6 +23,9 @@ SIGNALS = 2
 #: What tasks did, in order: ("do" | "reset" | "undo" | "untry", key).
 EFFECTS: list[tuple[str, str]] = []
 
+#: Sends a signal to the flow, unless it has this number of them: name and number. Tests set it.
+SEND: list[Callable[[str, int], object]] = []
+
 ERRORS = (ValueError, LookupError, exceptions.SignalTimeout)
 
 
@@ -73,6 +76,11 @@ def observe(key: str, values: Any) -> int:
     return 1
 
 
+@task.task
+def send(channel: str, number: int) -> None:
+    SEND[-1](channel, number)
+
+
 TASKS = {each.__name__: each for each in (work, flaky, bad, stubborn)}
 
 
@@ -89,6 +97,14 @@ class Api(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     async def wait_for(self, channel: str, *, has_default: bool) -> Any: ...
+
+    async def race(self, channel: str, waits: Sequence[str]) -> list[Any]:
+        """Wait for one channel at the same time, and return the results of the waits.
+
+        They receive the stored signals in order. Of the others, "short" ones time out, "cancelled"
+        ones are cancelled, and "any" ones receive a signal of another channel. Then each "long" one
+        receives a signal that is sent now.
+        """
 
     async def observe(self, key: str) -> int: ...
 
@@ -113,6 +129,8 @@ async def execute(
                 await api.sleep(details[0])
             case "wait":
                 trace.append(await api.wait_for(channel, has_default=details[0]))
+            case "race":
+                trace.append(await api.race(channel, details[0]))
             case "observe":
                 trace.append(await api.observe(key))
             case "raise":
@@ -159,6 +177,7 @@ class Model:
     def __init__(self) -> None:
         self.effects: list[tuple[str, str]] = []
         self.channels: Counter[str] = Counter()
+        self._sent: Counter[str] = Counter()
         self.result: list[Any] | None = None
         self.error: tuple[Any, ...] | None = None
         # Steps that were executed and not undone.
@@ -210,12 +229,24 @@ class Model:
     async def sleep(self, seconds: float) -> None: ...
 
     async def wait_for(self, channel: str, *, has_default: bool) -> Any:
-        if self.channels[channel] < SIGNALS:
+        if self.channels[channel] < SIGNALS + self._sent[channel]:
             self.channels[channel] += 1
             return self.channels[channel]
         if has_default:
             return "default"
         raise exceptions.SignalTimeout("no signal")
+
+    async def race(self, channel: str, waits: Sequence[str]) -> list[Any]:
+        results = [await self.wait_for(channel, has_default=True) for _ in waits]
+        for index, (kind, result) in enumerate(zip(waits, results, strict=True)):
+            if result != "default":
+                continue
+            if kind == "any":
+                results[index] = "other"
+            elif kind == "long":
+                self._sent[channel] += 1
+                results[index] = await self.wait_for(channel, has_default=True)
+        return results
 
     async def observe(self, key: str) -> int:
         self.effects.append(("do", key))
@@ -255,10 +286,22 @@ def values_of(actual: steps.Steps | steps.AsyncSteps) -> list[Any]:
     return [actual.random(), str(actual.uuid4()), actual.now()]
 
 
-class Plain:
+class _Sender:
+    """Numbers the signals that a program sends."""
+
+    def __init__(self) -> None:
+        self._sent: Counter[str] = Counter()
+
+    def _next_number(self, channel: str) -> int:
+        self._sent[channel] += 1
+        return self._sent[channel] + (0 if channel.endswith(".other") else SIGNALS)
+
+
+class Plain(_Sender):
     """A program in a plain workflow. Branches of `gather` run one after the other."""
 
     def __init__(self, actual: steps.Steps) -> None:
+        super().__init__()
         self._steps = actual
 
     async def observe(self, key: str) -> int:
@@ -276,6 +319,17 @@ class Plain:
     async def wait_for(self, channel: str, *, has_default: bool) -> Any:
         return self._steps.wait_for(channel, 0, **({"default": "default"} if has_default else {}))
 
+    async def race(self, channel: str, waits: Sequence[str]) -> list[Any]:
+        results = []
+        for kind in waits:
+            names = [channel, f"{channel}.other"] if kind == "any" else [channel]
+            result = self._steps.wait_any(channel, timeout=0, default=(channel, "default"))[1]
+            if result == "default" and kind in {"any", "long"}:
+                self._steps.run(send, names[-1], self._next_number(names[-1]))
+                result = received(channel, self._steps.wait_any(*names))
+            results.append(result)
+        return results
+
     @contextlib.asynccontextmanager
     async def scope(self) -> AsyncIterator[None]:
         with self._steps.scope():
@@ -285,10 +339,11 @@ class Plain:
         return [caught(branch()) for branch in branches]
 
 
-class Async:
+class Async(_Sender):
     """A program in an `async` workflow."""
 
     def __init__(self, actual: steps.AsyncSteps) -> None:
+        super().__init__()
         self._steps = actual
 
     async def observe(self, key: str) -> int:
@@ -307,12 +362,44 @@ class Async:
         default = {"default": "default"} if has_default else {}
         return await self._steps.wait_for(channel, 0, **default)
 
+    async def race(self, channel: str, waits: Sequence[str]) -> list[Any]:
+        other = f"{channel}.other"
+
+        async def wait(kind: str) -> Any:
+            if kind == "any":
+                return received(channel, await self._steps.wait_any(channel, other))
+            timeout = 0 if kind == "short" else None
+            try:
+                return await self._steps.wait_for(channel, timeout, default="default")
+            except asyncio.CancelledError:
+                return "default"
+
+        tasks = [asyncio.ensure_future(wait(kind)) for kind in waits]
+        # The steps of the tasks begin before this one, and those that can end do so before it.
+        await asyncio.ensure_future(self._steps.sleep(0))
+        open_tasks = [index for index, each in enumerate(tasks) if not each.done()]
+        for index in open_tasks:
+            if waits[index] == "cancelled":
+                tasks[index].cancel()
+        for kind, name in ("any", other), ("long", channel):
+            for index in open_tasks:
+                if waits[index] == kind:
+                    await self._steps.run(send, name, self._next_number(name))
+                    await tasks[index]
+        return await asyncio.gather(*tasks)
+
     def scope(self) -> Any:
         return self._steps.scope()
 
     async def gather(self, branches: Sequence[Branch]) -> list[Any]:
         coroutines = [branch() for branch in branches]
         return await asyncio.gather(*coroutines, return_exceptions=True)
+
+
+def received(channel: str, answer: tuple[str, Any]) -> Any:
+    """Return the value of a signal of the channel, or "other"."""
+    name, value = answer
+    return value if name == channel else "other"
 
 
 @task.workflow
@@ -369,6 +456,10 @@ _SIMPLE = st.one_of(
     _MAPS,
     st.tuples(st.just("sleep"), st.sampled_from([0, 0, 0.001])),
     st.tuples(st.just("wait"), st.booleans()),
+    st.tuples(
+        st.just("race"),
+        st.lists(st.sampled_from(["short", "cancelled", "any", "long"]), min_size=1, max_size=5),
+    ),
     st.just(("observe",)),
     st.just(("raise",)),
 )

@@ -12,6 +12,7 @@ import pytest
 from wbengine import engines, exceptions, operations, retry, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
+from wbengine.runtime.gates import awaited_signals
 
 EFFECTS = []
 
@@ -722,6 +723,176 @@ def test_cancelled_wait_leaves_its_signal_to_the_next_wait(call):
     engine.atom_notifier.register(states.RUNNING, on_start)
     engine.run()
     assert engine.storage.fetch("result") == 4
+
+
+@task.workflow
+async def wait_twice(steps):
+    """The first wait ends without a signal, the second one continues."""
+    first = asyncio.ensure_future(steps.wait_for("change", timeout=0, default="none"))
+    second = asyncio.ensure_future(steps.wait_for("change"))
+    return [await first, await steps.run(add, 1), await second]
+
+
+@task.workflow
+async def wait_beside_wait_any(steps):
+    first = asyncio.ensure_future(steps.wait_any("go", "change"))
+    second = asyncio.ensure_future(steps.wait_for("change"))
+    await steps.run(double, 1)
+    return [await first, await steps.run(add, 1), await second]
+
+
+@task.workflow
+async def cancel_first_wait(steps):
+    first = asyncio.ensure_future(steps.wait_for("change"))
+    second = asyncio.ensure_future(steps.wait_for("change"))
+    await asyncio.ensure_future(steps.sleep(0))
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    return [first.cancelled(), await steps.run(add, 1), await second]
+
+
+@pytest.mark.parametrize(
+    ("workflow", "first"),
+    [
+        (wait_twice, "none"),
+        (wait_beside_wait_any, ("go", 3)),
+        (cancel_first_wait, True),
+    ],
+)
+def test_longest_open_wait_receives_the_signal(store, workflow, first):
+    engine = loaded(workflow, backend=store)
+    sent = {"add": ("change", 4), "double": ("go", 3)}
+
+    def send(state, details):
+        name = details["task_name"].rpartition("-")[2]
+        if name in sent:
+            engine.signal(*sent[name])
+
+    engine.atom_notifier.register(states.RUNNING, send)
+    assert result_in_time(engine) == [first, 2, 4]
+
+
+@task.workflow
+async def wait_with_timeout_beside_longer_wait(steps, timeout):
+    first = asyncio.ensure_future(steps.wait_for("change"))
+    await steps.run(add, 1)
+    return [await steps.wait_for("change", timeout, default="none"), await first]
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05])
+def test_signal_that_is_read_at_a_timeout_ends_the_longest_wait(store, timeout):
+    engine = loaded(wait_with_timeout_beside_longer_wait, {"timeout": timeout}, backend=store)
+    last = "0-add" if timeout == 0 else "2-wait-for-change"
+
+    def store_signal(state, details):
+        if details["task_name"].endswith(last):
+            store.get_connection().put_signal(engine.storage.flow_uuid, _signal("change", 4))
+
+    engine.atom_notifier.register(states.RUNNING, store_signal)
+    assert result_in_time(engine) == ["none", 4]
+
+
+@task.workflow
+async def wait_beside_shorter_wait(steps):
+    first = steps.wait_for("change")
+    return await asyncio.gather(first, steps.wait_for("change", timeout=0.02, default="none"))
+
+
+def test_signal_that_arrives_between_two_waits_ends_the_longest_wait(monkeypatch):
+    engine = loaded(wait_beside_shorter_wait)
+    get = awaited_signals.ReceivedSignals.get
+
+    def get_and_send(self, name, number):
+        signal = get(self, name, number)
+        if not len(self):
+            engine.signal("change", 4)
+        return signal
+
+    monkeypatch.setattr(awaited_signals.ReceivedSignals, "get", get_and_send)
+    assert result_in_time(engine) == [4, "none"]
+
+
+def result_in_time(engine):
+    """Return the result of a workflow that would wait forever after an error."""
+    thread = threading.Thread(target=engine.run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    return engine.storage.fetch("result")
+
+
+@task.workflow
+async def wait_in_parallel(steps):
+    waits = [steps.wait_for("change", timeout, default="none") for timeout in (None, 0, 0, 0)]
+    return await asyncio.gather(*waits)
+
+
+def test_parallel_waits_receive_the_signals_in_order():
+    engine = loaded(wait_in_parallel)
+    for value in (1, 2, 3):
+        engine.signal("change", value)
+    engine.run()
+    assert engine.storage.fetch("result") == [1, 2, 3, "none"]
+
+
+@task.workflow
+async def cancel_received(steps):
+    """Cancel a wait before the function receives its signal."""
+    first, second = (asyncio.ensure_future(steps.wait_for("change")) for _ in range(2))
+    await steps.wait_for("go")  # Its completion is delivered before the one of `first`.
+    first.cancel()
+    values = [await second]
+    await steps.wait_for("resume")
+    return [*values, *[value async for value in steps.signals("change", timeout=0)]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_signal_of_cancelled_wait_is_received_once(store, count):
+    engine = loaded(cancel_received, backend=store)
+    engine.park_after = 1.0
+    engine.signal("go")
+    for value in range(count):
+        engine.signal("change", value)
+    thread = threading.Thread(target=engine.run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive() and engine.parked is not None
+    assert [wait.signal for wait in engine.storage.flow_detail.waits_for] == ["resume"]
+    resumed = reload(engine, cancel_received, store)
+    resumed.signal("resume")
+    assert sorted(result_in_time(resumed)) == list(range(count))
+
+
+@task.workflow
+async def fail_beside_wait(steps, call):
+    try:
+        async with steps.scope(), asyncio.TaskGroup() as group:
+            await steps.run(add, 1)
+            group.create_task(getattr(steps, call[0])(call[1]))
+            await steps.run(add, 2)
+            raise LookupError
+    except ExceptionGroup:
+        return "reverted"
+
+
+@pytest.mark.parametrize("call", [("wait_for", "never"), ("sleep", 3600), ("wait_any", "never")])
+def test_scope_does_not_wait_for_cancelled_wait(call):
+    assert result_in_time(loaded(fail_beside_wait, {"call": call})) == "reverted"
+    assert EFFECTS[2:] == ["subtract 2 1 3", "subtract 1 1 2"]
+
+
+@task.workflow
+def park_at_second_wait(steps):
+    return [steps.wait_for("change") for _ in range(2)]
+
+
+def test_wait_shows_the_number_of_the_next_signal(store):
+    engine = loaded(park_at_second_wait, backend=store)
+    engine.signal("change", 1)
+    engine.park_after = 1.0
+    engine.run()
+    waits = [(wait.signal, wait.number) for wait in engine.storage.flow_detail.waits_for]
+    assert waits == [("change", 2)]
 
 
 @task.workflow

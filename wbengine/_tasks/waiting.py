@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from wbengine import _names, atom, exceptions, signals
 from wbengine._tasks.base import Task
 from wbengine.types import failure as ft
+
+
+class SignalNumbers:
+    """The signals that a workflow has received. Each wait receives the next one of its name."""
+
+    def __init__(self) -> None:
+        # Stored names, which contain the numbers.
+        self._received: set[str] = set()
+        # By name: a number up to which all signals were received.
+        self._next: dict[str, int] = {}
+
+    def next(self, name: str) -> int:
+        """Return the lowest number of a signal of this name that was not received."""
+        number = self._next.get(name, 1)
+        while signals.stored_name(name, number) in self._received:
+            number += 1
+        self._next[name] = number
+        return number
+
+    def add(self, stored_name: str) -> None:
+        self._received.add(stored_name)
+
+    def remove(self, stored_name: str) -> None:
+        """Let another wait receive this signal."""
+        self._received.discard(stored_name)
+        self._next.clear()
 
 
 class WaitingTask(Task):
@@ -18,11 +44,19 @@ class WaitingTask(Task):
     completed task has no effect.
 
     :ivar signal: the signal that ends the wait; "" if only the time does.
-    :ivar number: the number of that signal among those of its name.
+    :ivar number: the number of that signal among those of its name, outside of workflows.
     :ivar timeout: seconds since the start of the attempt, or None.
+    :ivar numbers: the signals that its workflow has received, for a step.
+    :ivar received: stored name of the signal that ended the wait of a step, or None.
+    :ivar is_abandoned: the function of the workflow has cancelled the wait.
+    :ivar on_abandoned: called by `abandon`; the engine sets it.
     """
 
     number: int = 1
+    numbers: SignalNumbers | None = None
+    received: str | None = None
+    is_abandoned = False
+    on_abandoned: Callable[[], object] | None = None
     is_wait = True
     local = True
     cancel_on_revert = True
@@ -45,7 +79,25 @@ class WaitingTask(Task):
 
         :param get: returns the received signal of a name and number.
         """
-        return get(self.signal, self.number)
+        return get(self.signal, self.next_number(self.signal))
+
+    def next_number(self, name: str) -> int:
+        """Return the number of the signal of this name that the task may receive next."""
+        return self.number if self.numbers is None else self.numbers.next(name)
+
+    def receive(self, stored_name: str) -> None:
+        """Note that this signal ended the wait: no other wait of the workflow receives it."""
+        if self.numbers is not None and not self.is_abandoned:
+            self.numbers.add(stored_name)
+            self.received = stored_name
+
+    def abandon(self) -> None:
+        """End the wait, because the function of the workflow does not receive its result."""
+        self.is_abandoned = True
+        if self.numbers is not None and self.received is not None:
+            self.numbers.remove(self.received)
+        if self.on_abandoned is not None:
+            self.on_abandoned()
 
     def value_of(self, signal: signals.Signal) -> Any:
         """Return the result of the task after this signal."""
@@ -130,20 +182,21 @@ class Sleep(WaitingTask):
 class WaitForAny(WaitingTask):
     """Waits for the first of several signals; its result is its name and its value.
 
-    :param numbers: the number of the expected signal by name.
+    :param names: names of the signals.
     :param timeout: as for `WaitFor`.
+    :raises TypeError, ValueError: if an argument is invalid.
     """
 
-    def __init__(self, numbers: Mapping[str, int], timeout: float | None) -> None:
-        for signal in numbers:
-            signals.check_name(signal)
-        self._numbers = dict(numbers)
+    def __init__(self, names: Iterable[str], timeout: float | None) -> None:
+        self._names = tuple(dict.fromkeys(map(signals.check_name, names)))
+        if not self._names:
+            raise TypeError("wait_any requires the name of at least one signal")
         seconds = None if timeout is None else _seconds("timeout", timeout, " or None")
-        text = " or ".join(numbers)
+        text = " or ".join(self._names)
         super().__init__(f"wait-for-{text}"[: _names.MAX_NAME_LENGTH], text, seconds)
 
     def find(self, get: Callable[[str, int], signals.Signal | None]) -> signals.Signal | None:
-        found = [get(name, number) for name, number in self._numbers.items()]
+        found = [get(name, self.next_number(name)) for name in self._names]
         received = [signal for signal in found if signal is not None]
         return min(received, key=lambda signal: (signal.at, signal.name), default=None)
 

@@ -60,7 +60,7 @@ class Wait(NamedTuple):
     """A task that waits from `since` to `until` (None: forever), in Unix seconds.
 
     :ivar signal: the signal that ends the wait earlier, or "".
-    :ivar number: the number of that signal among those of its name.
+    :ivar number: number of the next signal of this name when the wait began.
     """
 
     task: str

@@ -25,6 +25,7 @@ class StepNote:
     :ivar at: time of the completion in Unix seconds, on the clock of the engine.
     :ivar failures: number of failed executions, if the task has `retries`.
     :ivar limit: text that describes the limit of the task.
+    :ivar signal: stored name of the signal that the step received.
     """
 
     workflow: str
@@ -37,6 +38,7 @@ class StepNote:
     at: float | None = None
     failures: int = 0
     limit: str | None = None
+    signal: str | None = None
 
     def store(self, record: models.AtomDetail) -> None:
         """Set the note in a record."""
@@ -55,6 +57,8 @@ class StepNote:
             content["failures"] = self.failures
         if self.limit is not None:
             content["limit"] = self.limit
+        if self.signal is not None:
+            content["signal"] = self.signal
         record.set_meta_value(models.STEP, content)
 
     @classmethod
@@ -80,5 +84,6 @@ _TYPES: Final[Mapping[str, Any]] = {
     "at": float,
     "failures": int,
     "limit": str,
+    "signal": str,
 }
 _REQUIRED: Final = frozenset(("workflow", "attempt", "position", "task", "digest"))

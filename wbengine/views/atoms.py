@@ -131,7 +131,7 @@ class Waiting(NamedTuple):
 class WaitView(NamedTuple):
     """A task that waits for a signal or ("") a time, with start and end (or None) in Unix time.
 
-    :ivar number: the number of the signal among those of its name.
+    :ivar number: number of the next signal of this name when the wait began.
     """
 
     task: str

@@ -36,7 +36,8 @@ def begin_wait(record: models.AtomDetail, waiting: WaitingTask, now: float) -> N
     wait = record.waits_for
     since = now if wait is None else wait.since
     end = None if waiting.timeout is None else since + waiting.timeout
-    new_wait = listing.Wait(waiting.name, waiting.signal, since, end, waiting.number)
+    number = waiting.next_number(waiting.signal)
+    new_wait = listing.Wait(waiting.name, waiting.signal, since, end, number)
     record.meta[WAITS_FOR] = new_wait.to_meta()
 
 
@@ -155,31 +156,55 @@ class SignalGate(base.Gate):
             self._calls[call] = end
             if end < math.inf:
                 self._timers.set((self, call), end)
-            self._end_if_over(call, wall, timed_out=now >= end)
+            _task_of(call).on_abandoned = self._received.on_new
+        self._end_waits([call for call in waiting if now >= self._calls[call]])
         not_admitted = set(waiting)
         return [call for call in tasks if call not in not_admitted]
 
     def on_event(self, event: inbox.Event) -> bool:
         if isinstance(event, inbox.SignalsReceived):
-            now = self._clock.time()
-            for call in list(self._calls):
-                self._end_if_over(call, now)
+            self._end_waits([])
         return False
 
     def release(self, due: Iterable[Hashable]) -> base.Work:
         timed_out: list[Any] = [call for call in due if call in self._calls]
         if timed_out:
             self._received.read()  # A stored signal has precedence over the timeout.
-        now = self._clock.time()
-        for call in timed_out:
-            self._end_if_over(call, now, timed_out=True)
+            self._end_waits(timed_out)
         return base.NOTHING
 
-    def _end_if_over(self, call: calls.Invocation, now: float, *, timed_out: bool = False) -> None:
-        waiting = call.task
-        assert isinstance(waiting, WaitingTask)
-        signal = waiting.find(self._received.get)
-        if signal is not None:
+    def _end_waits(self, timed_out: Iterable[calls.Invocation]) -> None:
+        """End abandoned waits, those with a signal, the longest one first, and these others."""
+        missing: set[tuple[str, int]] = set()
+
+        def get(name: str, number: int) -> Signal | None:
+            # A signal that arrives meanwhile must not skip the waits that were checked before.
+            signal = None if (name, number) in missing else self._received.get(name, number)
+            if signal is None:
+                missing.add((name, number))
+            return signal
+
+        for call in list(self._calls):
+            if _task_of(call).signal or _task_of(call).is_abandoned:
+                self._end_if_over(call, get)
+        for call in timed_out:
+            if call in self._calls:
+                self._end_if_over(call, get, timed_out=True)
+
+    def _end_if_over(
+        self,
+        call: calls.Invocation,
+        get: Callable[[str, int], Signal | None],
+        *,
+        timed_out: bool = False,
+    ) -> None:
+        waiting = _task_of(call)
+        value: Any
+        if waiting.is_abandoned:
+            cancelled = exceptions.Cancelled("The workflow cancelled this wait")
+            value = ft.Failure.from_exception(cancelled)
+        elif (signal := waiting.find(get)) is not None:
+            waiting.receive(signal.stored_name)
             try:
                 value = waiting.value_of(signal)
             except exceptions.InvalidFormat as error:
@@ -189,7 +214,7 @@ class SignalGate(base.Gate):
         else:
             return
         del self._calls[call]
-        record = self._record(call)
+        now, record = self._clock.time(), self._record(call)
         wait = record.waits_for
         since = now if wait is None else wait.since
         record.meta.pop(WAITS_FOR, None)
@@ -197,6 +222,11 @@ class SignalGate(base.Gate):
 
     def withdraw(self, selects: base.Selection) -> base.Work:
         return base.Work(calls=base.remove_selected(self._calls, selects))
+
+
+def _task_of(call: calls.Invocation) -> WaitingTask:
+    assert isinstance(call.task, WaitingTask)
+    return call.task
 
 
 def _do_nothing() -> None:

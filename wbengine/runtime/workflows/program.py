@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._tasks.commands import Command
+from wbengine._tasks.waiting import WaitingTask
 from wbengine.runtime.workflows.history import History
 from wbengine.types import codec
 from wbengine.types import failure as ft
@@ -19,10 +20,14 @@ _SIMPLE: Final = frozenset({type(None), bool, int, str})
 
 
 class Completion(NamedTuple):
-    """The end of a step: its result or `Failure`, and the time in Unix seconds."""
+    """The end of a step: its result or `Failure`, and the time in Unix seconds.
+
+    :ivar signal: stored name of the signal that the step received.
+    """
 
     value: Any
     at: float
+    signal: str | None
 
 
 class Handle:
@@ -189,6 +194,8 @@ class Program(abc.ABC):
         self._delivered_count += 1
         completion = self._read(position)
         self.now = completion.at
+        if completion.signal is not None and isinstance(handle.command.task, WaitingTask):
+            handle.command.task.receive(completion.signal)
         handle.put(completion.value)
         return handle
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from wbengine import _names, exceptions, states
 from wbengine import invocation as calls
 from wbengine._tasks import commands
+from wbengine._tasks.waiting import WaitingTask
 from wbengine.persistence import models
 from wbengine.persistence.step_notes import StepNote
 from wbengine.running import LOCAL
@@ -274,6 +275,8 @@ class WorkflowRun:
         self._incomplete.discard(step)
         step.note.completed = self._history.complete(step.position)
         step.note.at = self._now()
+        if isinstance(step.task, WaitingTask):
+            step.note.signal = step.task.received
         if step.record.ended is None:  # nothing ran
             step.record.ended = step.note.at
         self._records.save_note(step)
@@ -281,7 +284,7 @@ class WorkflowRun:
     def _read(self, position: int) -> Completion:
         record, note = self._history.steps[position]
         value = record.failure if record.failure is not None else record.results
-        return Completion(value, note.at or 0.0)
+        return Completion(value, note.at or 0.0, note.signal)
 
     def _read_version(self, change: str, newest: int, is_replaying: bool) -> int:
         content = self.record.meta_value(models.WORKFLOW) or {}
