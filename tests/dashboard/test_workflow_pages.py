@@ -91,14 +91,14 @@ def test_steps_and_published_values_have_stable_keys(
 def test_page_of_a_flow_shows_folded_steps(stored: Stored, browser: TestClient) -> None:
     with waiting(stored, browser) as uuid:
         page = browser.get(f"/flows/{uuid}").text
-    header, poll, sleep, book, ship, undo, wait = rows(page)
+    header, poll, sleep, book, ship, reverted, wait = rows(page)
     assert header == "20 x poll, sleep-0; the latest:"
     assert poll.startswith("38 poll ✔ SUCCESS 1 local")
     assert sleep.startswith("39 sleep-0 ✔ SUCCESS")
     assert book.startswith("40 book ↶ REVERTED")
     assert ship.startswith("41 ship ConnectionError: no answer")
     assert "REVERTED 3 local" in ship
-    assert undo.startswith("42 undo ✔ SUCCESS")
+    assert reverted.startswith("42 revert-scope ✔ SUCCESS")
     assert re.match("43 wait-for-approved .* Waiting for signal .*until .* WAITING", wait)
 
 
@@ -141,4 +141,4 @@ def test_events_of_steps_have_times(stored: Stored, browser: TestClient) -> None
         events = browser.get(f"/api/v1/flows/{uuid}/events").json()["events"]
     assert all(event["at"] for event in events)
     names = [event["name"] for event in events if event["kind"] == "atom"]
-    assert names.index("checkout/1.42-undo") > names.index("checkout/1.41-ship")
+    assert names.index("checkout/1.42-revert-scope") > names.index("checkout/1.41-ship")

@@ -78,7 +78,7 @@ def test_retried_and_reverted_steps_are_shown(shop: Shop) -> None:
                 r"    ├── ✔ 0 ship  attempt 3 .*",
                 r"    ├── ↶ 1 book  reverted .*",
                 r"    ├── ↶ 2 broken  reverted .*ValueError: out of paper",
-                r"    ├── ✔ 3 undo",
+                r"    ├── ✔ 3 revert-scope",
                 r"    └── ⚐ 4 wait-for-approved  waiting for signal 'approved' since .* \(until .*",
             ),
             run.screen.rows,

@@ -82,9 +82,9 @@ def test_loss_of_worker_explains_steps_of_earlier_attempts_only(
     history = expected["stepped-1"]
     end = copy.deepcopy(history.end)
     assert end is not None
-    atom = copy.deepcopy(end["atoms"]["workflow/1.9-undo"])
+    atom = copy.deepcopy(end["atoms"]["workflow/1.9-revert-scope"])
     atom["row"]["meta"][models.STEP]["attempt"] = attempt
-    end["atoms"][f"workflow/{attempt}.7-undo"] = atom
+    end["atoms"][f"workflow/{attempt}.7-revert-scope"] = atom
     with_step = replace(history, end=end)
     assert problems(with_step, expected, once=True)
     assert bool(problems(with_step, expected, once=True, lost=True)) == (attempt == 2)

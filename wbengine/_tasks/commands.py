@@ -20,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: `Command.path` of the reversion of the steps of a scope.
-REVERT_SCOPE: Final = "undo"
+REVERT_SCOPE: Final = "revert-scope"
 
 #: Task classes that `task_command` has checked.
 _checked: Final[weakref.WeakSet[type[Task]]] = weakref.WeakSet()

@@ -18,7 +18,7 @@ class StepNote:
     :ivar workflow: uuid of the workflow's record.
     :ivar attempt: attempt of the workflow.
     :ivar position: number of the step in this attempt, from 0, in the order of the calls.
-    :ivar task: the task as `module:name`, or "undo" for the reversion of a scope.
+    :ivar task: the task as `module:name`, or "revert-scope" for the reversion of a scope.
     :ivar digest: digest of the arguments; "" without arguments.
     :ivar arguments: arguments of `revert`; None: the task has no `revert`.
     :ivar completed: number of the completion, from 1. None: the step is not complete.
