@@ -251,7 +251,8 @@ class Steps(_CommonSteps):
         """Wait for the next signal of this name and return its value.
 
         Each signal is received once: after the first signal of a name was received, the next call
-        waits for the second one. Of several open waits, the longest one receives the next signal.
+        waits for the second one. Of several open waits, the one that began first receives the next
+        signal.
 
         :param timeout: maximum number of seconds; None: no limit.
         :param default: the result after `timeout`, instead of the exception.

@@ -19,8 +19,8 @@ _REVERSION_OF_STEP = re.compile(r"/\S+ revert ")
 class Cut:
     """The stored records of a flow after a kill, if a later process read them.
 
-    `seen` and `effects` are the numbers of effects at the read and at the kill. A worker can
-    continue in between.
+    :ivar effects: number of effects when the process was killed.
+    :ivar seen: number of effects when the records were read. A worker can continue in between.
     """
 
     snapshot: Snapshot | None
@@ -42,8 +42,8 @@ class FlowHistory:
 class Rules:
     """The permitted consequences of kills.
 
-    `once`: no effect is repeated. `lost`: a task can be lost with its worker, so that later effects
-    are in a later wave. `ahead`: the store contains each attempt before it runs.
+    `once`: no effect is repeated. `lost`: a worker can be lost with its task; the retry then
+    produces the effects in a later wave. `ahead`: the store contains each attempt before it runs.
     """
 
     once: bool = False
@@ -126,7 +126,7 @@ def _twice(history: FlowHistory, rules: Rules) -> list[str]:
 
 def _max_count(effect: str, history: FlowHistory, rules: Rules) -> int:
     if rules.lost and _REVERSION_OF_STEP.search(effect):
-        # A reversion that a scope lost with its worker is repeated by that of the workflow.
+        # If a worker is lost during the reversion of a scope, that of the workflow repeats it.
         return 2
     return 1 if rules.once else 1 + len(history.cuts)
 

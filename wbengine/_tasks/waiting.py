@@ -43,7 +43,8 @@ class WaitingTask(Task):
     A resumed flow continues to wait. If the flow is reverted, the wait ends; the reversion of a
     completed task has no effect.
 
-    :ivar signal: the signal that ends the wait; "" if only the time does.
+    :ivar signal: the name of the signal that ends the wait, or a text with several names; "" if
+        only the time does.
     :ivar number: the number of that signal among those of its name, outside of workflows.
     :ivar timeout: seconds since the start of the attempt, or None.
     :ivar numbers: the signals that its workflow has received, for a step.
@@ -196,9 +197,9 @@ class WaitForAny(WaitingTask):
         super().__init__(f"wait-for-{text}"[: _names.MAX_NAME_LENGTH], text, seconds)
 
     def find(self, get: Callable[[str, int], signals.Signal | None]) -> signals.Signal | None:
-        found = [get(name, self.next_number(name)) for name in self._names]
-        received = [signal for signal in found if signal is not None]
-        return min(received, key=lambda signal: (signal.at, signal.name), default=None)
+        candidates = [get(name, self.next_number(name)) for name in self._names]
+        available = [signal for signal in candidates if signal is not None]
+        return min(available, key=lambda signal: (signal.at, signal.name), default=None)
 
     def value_of(self, signal: signals.Signal) -> Any:
         return signal.name, signal.value

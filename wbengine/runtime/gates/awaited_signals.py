@@ -174,11 +174,15 @@ class SignalGate(base.Gate):
         return base.NOTHING
 
     def _end_waits(self, timed_out: Iterable[calls.Invocation]) -> None:
-        """End abandoned waits, those with a signal, the longest one first, and these others."""
+        """End waits that are abandoned or whose signal was received, then those that timed out.
+
+        The wait that began first receives a signal.
+        """
         missing: set[tuple[str, int]] = set()
 
         def get(name: str, number: int) -> Signal | None:
-            # A signal that arrives meanwhile must not skip the waits that were checked before.
+            # If a missing signal arrives now, a later wait must not receive it before the waits
+            # that were already checked. The next call of this method handles it.
             signal = None if (name, number) in missing else self._received.get(name, number)
             if signal is None:
                 missing.add((name, number))

@@ -146,7 +146,7 @@ class Program(abc.ABC):
         """Return whether the caller is the function, in its thread or event loop."""
 
     def _check_caller(self) -> None:
-        """Check that the function calls: another caller would block, or change the order.
+        """Check that the caller is the function: another one would block, or change the order.
 
         :raises RuntimeError: if another thread, a step or a later program calls.
         """

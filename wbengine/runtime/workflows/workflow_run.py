@@ -44,7 +44,7 @@ class _Reversion:
     def __init__(self, requester: Step | None, steps: Iterable[Step]) -> None:
         self.requester = requester
         self.steps = list(steps)
-        #: Whether all steps are complete, and in the order of their completions.
+        #: Whether `steps` contains only complete steps, sorted by completion.
         self.is_ordered = False
 
 
@@ -84,7 +84,7 @@ class WorkflowRun:
         self._reversions: list[_Reversion] = []
         # Steps whose revert is to begin or in flight. Reverts before a retry are not included.
         self._reverting: dict[Step, _Reversion] = {}
-        # `outcome`, but set when the function has ended.
+        # The outcome of the function. It becomes `outcome` when no call is in flight.
         self._final_outcome: calls.Outcome | None = None
         self._is_halted = False
         self._program: Program | None = None
@@ -189,7 +189,7 @@ class WorkflowRun:
             self.to_begin.append((step, self._next_action(step)))
 
     def _next_action(self, step: Step) -> calls.Action:
-        """Return how to begin a new step, or continue an incomplete one of an earlier run."""
+        """Return the action with which a new step begins, or one of an earlier run continues."""
         state = step.record.state
         if state == states.REVERTING or (state == states.FAILURE and calls_revert(step)):
             return calls.REVERT  # before a retry
@@ -358,7 +358,7 @@ class WorkflowRun:
         while self.to_begin:
             step, _ = self.to_begin.popleft()
             if step.record.state == states.FAILURE and not step.is_complete:
-                self._complete(step)  # Its retry does not begin any more.
+                self._complete(step)  # It was waiting for a retry, which is dropped.
             self._incomplete.discard(step)
             self._reverting.pop(step, None)
 
