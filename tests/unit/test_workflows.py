@@ -822,6 +822,28 @@ def result_in_time(engine):
 
 
 @task.workflow
+def wait_often(steps):
+    values = []
+    for _ in range(5):
+        values.append(steps.wait_for("change"))
+        steps.sleep(0)
+    return values
+
+
+def test_waits_read_stored_signals_only_if_needed(store, monkeypatch):
+    engine = loaded(wait_often, backend=store)
+    for value in range(5):
+        operations.signal(store, engine.storage.flow_uuid, "change", value)
+    reads = []
+    read = awaited_signals.ReceivedSignals.read
+    monkeypatch.setattr(
+        awaited_signals.ReceivedSignals, "read", lambda self: (reads.append(1), read(self))
+    )
+    assert result_in_time(engine) == [0, 1, 2, 3, 4]
+    assert len(reads) == 1
+
+
+@task.workflow
 async def wait_in_parallel(steps):
     waits = [steps.wait_for("change", timeout, default="none") for timeout in (None, 0, 0, 0)]
     return await asyncio.gather(*waits)

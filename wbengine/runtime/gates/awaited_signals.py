@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from wbengine import _clock, exceptions
 from wbengine import invocation as calls
-from wbengine._tasks.waiting import WaitingTask
+from wbengine._tasks.waiting import WaitForAny, WaitingTask
 from wbengine.persistence import base as persistence
 from wbengine.persistence import listing, models
 from wbengine.running import LOCAL
@@ -149,7 +149,8 @@ class SignalGate(base.Gate):
         waiting = [call for call in tasks if call.task.is_wait and call.action == calls.EXECUTE]
         if not waiting:
             return tasks
-        self._received.read()
+        if self._may_receive_unread(waiting):
+            self._received.read()
         now, wall = self._clock.monotonic(), self._clock.time()
         for call in waiting:
             end = now + (_end_of_wait(self._record(call)) - wall)
@@ -160,6 +161,13 @@ class SignalGate(base.Gate):
         self._end_waits([call for call in waiting if now >= self._calls[call]])
         not_admitted = set(waiting)
         return [call for call in tasks if call not in not_admitted]
+
+    def _may_receive_unread(self, waiting: Iterable[calls.Invocation]) -> bool:
+        """Return whether new waits may receive signals that were not read from the store."""
+        tasks = [task for task in map(_task_of, waiting) if task.signal]
+        if len(tasks) == 1 and not isinstance(tasks[0], WaitForAny):
+            return tasks[0].find(self._received.get) is None
+        return bool(tasks)  # Several waits may need several signals.
 
     def on_event(self, event: inbox.Event) -> bool:
         if isinstance(event, inbox.SignalsReceived):
