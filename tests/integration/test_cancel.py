@@ -148,12 +148,25 @@ def test_cancel_at_any_moment_reverts_each_executed_task_once(
             chance = random.Random(seed)
             log = Log(tmp_path / f"log-{seed}")
             engine = load(random_flow(chance), log, kind)
+            if seed % 5 == 0:  # Random cancellations can all come too late on a busy machine.
+                cancel_at_first_task(engine)
             try:
                 ends.add(run_with_interference(engine, chance))
                 check(engine, log)
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}: {error}\n{log.lines}") from error
     assert "Cancelled" in ends and len(ends) > 1
+
+
+def cancel_at_first_task(engine: Any) -> None:
+    started: list[str] = []
+
+    def on_running(state: str, details: Any) -> None:
+        started.append(state)
+        if len(started) == 1:
+            engine.cancel()
+
+    engine.atom_notifier.register(states.RUNNING, on_running)
 
 
 def run_with_interference(engine: Any, chance: random.Random) -> str:
