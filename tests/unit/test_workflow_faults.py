@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from wbengine import engines, exceptions, states, task
+from wbengine import engines, exceptions, operations, states, task
 from wbengine.patterns import unordered_flow
 from wbengine.persistence import backends, models
 
@@ -164,6 +164,38 @@ def test_steps_that_were_not_awaited_end_before_the_workflow(kind, fails, caplog
     undone = [number for what, number in EFFECTS if what == "undo"]
     assert sorted(undone) == (sorted(begun) if fails else [])
     assert not caplog.records, "coroutines were not closed"
+
+
+@task.workflow
+async def wait_in_task_groups(steps):
+    async with asyncio.TaskGroup() as outer:
+        outer.create_task(steps.wait_for("a"))
+        async with asyncio.TaskGroup() as inner:
+            inner.create_task(steps.wait_for("b"))
+            return await steps.wait_for("c")
+
+
+@task.workflow
+async def wait_before_last_step(steps):
+    try:
+        return await steps.wait_for("c")
+    finally:
+        await steps.run(add, 1)
+
+
+@pytest.mark.parametrize("workflow", [wait_in_task_groups, wait_before_last_step])
+def test_parked_workflow_closes_its_coroutines_silently(workflow, store, caplog):
+    engine = engines.load(workflow, backend=store)
+    engine.park_after = 0.01
+    engine.run()
+    assert engine.parked is not None
+    for number, name in enumerate("abc"):
+        operations.signal(store, engine.storage.flow_uuid, name, number)
+    detail = store.get_connection().get_flow_details(engine.storage.flow_uuid)
+    resumed = engines.load(workflow, flow_detail=detail, backend=store)
+    resumed.run()
+    assert resumed.storage.fetch("result") == 2
+    assert not caplog.records
 
 
 @task.workflow

@@ -9,9 +9,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
+from wbengine import exceptions
+
 __all__ = ["WorkflowLoop"]
 
 LOG: Final = logging.getLogger(__name__)
+
+#: Maximum number of nested task groups in a coroutine that is closed, plus 1.
+_MAX_CLOSE_CALLS: Final = 100
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
@@ -50,7 +55,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             coroutine = task.get_coro()
             if not task.done() and coroutine is not None:
                 try:
-                    coroutine.close()
+                    _close(coroutine)
+                except exceptions.WorkflowInterrupted:
+                    pass  # A step in a `finally` block; a later run continues it.
                 except BaseException:
                     LOG.warning("A workflow raised an exception when its run ended", exc_info=True)
 
@@ -123,6 +130,21 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self, executor: Any, func: Any, *args: Any
     ) -> NoReturn:
         raise _not_available("threads", "await steps.run(task)")
+
+
+def _close(coroutine: Any) -> None:
+    """Close a coroutine, which may wait again a few times: each `asyncio.TaskGroup` waits once.
+
+    :raises RuntimeError: if it does not end.
+    """
+    for _ in range(_MAX_CLOSE_CALLS - 1):
+        try:
+            coroutine.close()
+            return
+        except RuntimeError:
+            if coroutine.cr_frame is None:  # The function raised it.
+                raise
+    coroutine.close()
 
 
 def _not_available(what: str, replacement: str) -> RuntimeError:
