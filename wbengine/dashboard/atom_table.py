@@ -20,8 +20,6 @@ __all__ = ["SORT_KEYS", "MAX_ROWS", "SORT_LABELS", "Row", "Selection", "Table", 
 MAX_ROWS: Final = 1200
 #: Maximum number of rows for the steps of all workflows of a page, if there are fewer workflows.
 MAX_STEP_ROWS: Final = 200
-
-
 _MAX_INDENT: Final = 6
 
 

@@ -86,9 +86,7 @@ class Compilation:
     @cached_property
     def has_workflows(self) -> bool:
         """Whether the flow has a workflow, whose steps are known only when it runs."""
-        items: Iterable[Any] = self.plan.items
-        pairs = zip(self.plan.kinds, items, strict=True)
-        return any(kind == plan_module.TASK and item.runs_steps for kind, item in pairs)
+        return self.plan.has_workflows()
 
     @cached_property
     def has_retries(self) -> bool:

@@ -118,6 +118,14 @@ class Plan:
     def atoms(self) -> Iterator[int]:
         return (n for n, kind in enumerate(self.kinds) if kind in (TASK, RETRY))
 
+    def has_workflows(self) -> bool:
+        """Return whether the flow has a workflow. Cost: O(V)."""
+        items: Sequence[Any] = self.items
+        return any(
+            kind == TASK and item.runs_steps
+            for kind, item in zip(self.kinds, items, strict=True)
+        )
+
     def provides(self, name: str) -> bool:
         return name in self._suppliers
 

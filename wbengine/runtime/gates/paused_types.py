@@ -65,10 +65,7 @@ class PauseGate(task_gate.TaskGate):
         self._pauses = pauses
         if pauses and not self.is_active:
             self.is_active, self._types = True, task_types(self._plan)
-            self._has_steps = any(
-                kind == plans.TASK and item.runs_steps  # type: ignore[union-attr]
-                for kind, item in zip(self._plan.kinds, self._plan.items, strict=True)
-            )
+            self._has_steps = self._plan.has_workflows()
         self._close_paused()
 
     def _close_paused(self) -> None:
