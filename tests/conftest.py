@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import tally
+from tests.support import nightly, tally
 from tests.support.amounts import amount
 from tests.support.brokers import (  # noqa: F401  (fixtures)
     broker_servers,
@@ -74,6 +74,16 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share-of", metavar="COMMIT", help="slow tests: only those of this commit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    commit = config.getoption("--share-of")
+    if commit is not None:
+        config.pluginmanager.register(nightly.Share(commit))
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:

@@ -7,14 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 
 import pytest
 
 from examples.census import __main__ as cli
 from examples.census import options
-from tests.support import workers
+from tests.support import python, workers
 
 ENGINES = options.ENGINES
 
@@ -146,8 +145,8 @@ def test_interrupted_census_leaves_no_files(number, tmp_path):
     """Interrupt the run while hundreds of tasks wait: the flow is reverted."""
     out, temporary = tmp_path / "out", tmp_path / "tmp"
     temporary.mkdir()
-    with subprocess.Popen(
-        [sys.executable, "-m", "examples.census", "--out", str(out)],
+    with python.start(
+        ["-m", "examples.census", "--out", str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support import servers, tools
+from tests.support import python, servers, tools
 from tests.support.waiting import until
 from tools import _servers
 
@@ -108,8 +107,8 @@ def test_killed_chaos_tool_leaves_no_process_running(tmp_path: Path) -> None:
     """Its child processes end with the tool."""
     arguments = ("--here", "--flows", "4", "--kills", "1")
     with open(tmp_path / "said", "wb") as output:
-        tool = subprocess.Popen(
-            [sys.executable, str(tools.FOLDER / "chaos"), *arguments],
+        tool = python.start(
+            [str(tools.FOLDER / "chaos"), *arguments],
             env={**os.environ, "TMPDIR": str(tmp_path)},
             stdout=output,
             stderr=output,

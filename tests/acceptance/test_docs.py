@@ -8,14 +8,12 @@ import doctest
 import importlib
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.state_tables import CHECKS, transitions
-from tests.support import pages, workers
+from tests.support import pages, python, workers
 from wbengine import states
 from wbengine._sql import connection_options as sql_options
 from wbengine.cli import worker_command
@@ -35,8 +33,8 @@ GUIDE = [page for page in PAGES if page not in PLAIN and pages.blocks(page)]
 
 def built(folder: Path, *options: str) -> Path:
     """Build the documentation with Sphinx, which must print nothing."""
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-    ended = subprocess.run(
+    command = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    ended = python.run(
         [*command, *options, "-d", folder / "trees", SOURCE, folder / "html"],
         capture_output=True,
         text=True,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import workers
+from tests.support import python, workers
 
 FOLDER = workers.REPOSITORY / "examples"
 #: Modules in the folder that are not examples.
@@ -60,8 +59,8 @@ def promised(name: str) -> str:
 
 
 def started(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", *arguments],
+    return python.run(
+        ["-W", "error", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(workers.REPOSITORY)},
         capture_output=True,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import installed as installing
-from tests.support import workers
+from tests.support import python, workers
 from wbengine import __version__
 
 TOOL = workers.REPOSITORY / "tools" / "package"
@@ -45,9 +45,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def package(*options: str) -> None:
-    done = subprocess.run(
-        [sys.executable, TOOL, "--here", *options], capture_output=True, text=True, timeout=250
-    )
+    done = python.run([TOOL, "--here", *options], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import workers
+from tests.support import python, workers
 
 TOOL = workers.REPOSITORY / "tools" / "pictures"
 STATIC = workers.REPOSITORY / "doc" / "source" / "_static"
@@ -24,8 +22,8 @@ def words(path: Path) -> set[str]:
 
 @pytest.mark.timeout(100)
 def test_terminal_picture_shows_output_of_example(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, TOOL, "--here", "terminal", "--folder", tmp_path],
+    python.run(
+        [TOOL, "--here", "terminal", "--folder", tmp_path],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         check=True,
         capture_output=True,
@@ -37,7 +35,5 @@ def test_terminal_picture_shows_output_of_example(tmp_path: Path) -> None:
 
 
 def test_unknown_picture_is_refused() -> None:
-    done = subprocess.run(
-        [sys.executable, TOOL, "--here", "photos"], capture_output=True, text=True
-    )
+    done = python.run([TOOL, "--here", "photos"], capture_output=True, text=True)
     assert done.returncode == 2 and "invalid choice: 'photos'" in done.stderr

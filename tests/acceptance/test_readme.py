@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import pages, workers
+from tests.support import pages, python, workers
 
 BLOCKS = pages.blocks(workers.REPOSITORY / "README.md")
 TASKS = next(block.text for block in BLOCKS if block.caption == "orders.py")
@@ -68,8 +66,9 @@ def _run(tasks: str, folder: Path) -> list[str]:
     (folder / "orders.py").write_text(tasks, encoding="utf-8")
     *start, run = RUN.splitlines()
     program = [*start, "try:", f"    {run}", "except ValueError as error:", "    print(error)"]
-    process = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(program)],
+    process = python.run(
+        ["-W", "error", "-c", "\n".join(program)],
+        real=True,
         cwd=folder,
         capture_output=True,
         text=True,

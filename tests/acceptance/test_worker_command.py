@@ -8,7 +8,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import click
 import pytest
 
-from tests.support import sample_tasks, worker_tasks, workers
+from tests.support import python, sample_tasks, worker_tasks, workers
 from tests.support.workers import until
 from wbengine import engines, exceptions
 from wbengine import worker as command
@@ -69,10 +68,13 @@ def serving(url: str, *more: str) -> tuple[str, ...]:
     return ("--topic", "t", "--tasks", TASKS, "--url", url, *more)
 
 
-def ended(arguments: list[str], runtime: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def ended(
+    arguments: list[str], runtime: dict[str, str], real: bool = False
+) -> subprocess.CompletedProcess[str]:
     """Run a command that ends by itself."""
-    return subprocess.run(
+    return python.run(
         arguments,
+        real=real,
         env={**os.environ, **runtime},
         cwd=workers.REPOSITORY,
         capture_output=True,
@@ -121,8 +123,8 @@ def sent(loaded: Any) -> Iterator[str]:
 
 
 def engine(runtime: dict[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", ENGINE],
+    return python.start(
+        ["-W", "error", "-c", ENGINE],
         env={**os.environ, **runtime},
         cwd=workers.REPOSITORY,
         stdout=subprocess.PIPE,
@@ -163,7 +165,7 @@ def test_worker_and_engine_find_each_other_in_either_order(
 
 
 def test_worker_imports_no_core_and_no_storage(runtime: dict[str, str]) -> None:
-    process = ended([sys.executable, "-c", FORBIDDEN], runtime)
+    process = ended(["-c", FORBIDDEN], runtime, real=True)
     assert process.returncode == 0, process.stderr
     assert "LOADED []" in process.stderr
 
@@ -310,8 +312,8 @@ def test_invalid_option_is_reported_in_one_line(
 def test_worker_runs_if_banner_cannot_be_written(url: str) -> None:
     with open("/dev/full", "w") as full:
         arguments = serving(url, "--burst", "--max-idle-time", "0.1")
-        ended = subprocess.run(
-            workers.command(*arguments), cwd=workers.REPOSITORY, stderr=full, timeout=60
+        ended = python.run(
+            workers.command(*arguments), real=True, cwd=workers.REPOSITORY, stderr=full, timeout=60
         )
     assert ended.returncode == 0
 
@@ -450,7 +452,7 @@ def test_dead_child_process_fails_its_task_and_is_replaced(tmp_path: Path, url: 
 
 
 def test_invalid_metrics_exporter_is_reported(url: str, runtime: dict[str, str]) -> None:
-    arguments = [sys.executable, "-m", "wbengine.worker", *serving(url, "--burst")]
+    arguments = ["-m", "wbengine.worker", *serving(url, "--burst")]
     process = ended(arguments, {**runtime, "OTEL_METRICS_EXPORTER": "nonsense"})
     assert process.returncode == 2
     assert "must name an installed exporter, got 'nonsense'" in process.stderr
@@ -458,10 +460,10 @@ def test_invalid_metrics_exporter_is_reported(url: str, runtime: dict[str, str])
 
 def test_worker_name_starts_with_given_name(url: str, runtime: dict[str, str]) -> None:
     words = serving(url, "--burst", "-n", "shop-7", "-P", "threads", "-c", "3")
-    process = ended([sys.executable, "-m", "wbengine.worker", *words], runtime)
+    process = ended(["-m", "wbengine.worker", *words], runtime)
     assert process.returncode == 0
     assert re.search(r"shop-7-[0-9]+-[0-9a-f]{8}", process.stderr)
     assert re.search(r"slots +3 ", process.stderr)
-    process = ended([sys.executable, "-m", "wbengine.worker", *serving(url, "-n", "a b")], runtime)
+    process = ended(["-m", "wbengine.worker", *serving(url, "-n", "a b")], runtime)
     assert process.returncode == 2
     assert "name must be 1 to 60 characters of A-Z a-z 0-9 -, got 'a b'" in process.stderr

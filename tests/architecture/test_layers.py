@@ -7,10 +7,11 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 from collections import defaultdict
 
 import pytest
+
+from tests.support import python
 
 from . import imports
 
@@ -21,8 +22,8 @@ COMMAND = "from importlinter.cli import lint_imports_command as run; run()"
 
 def lint(folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
     """Check the package in a folder."""
-    command = [sys.executable, "-c", COMMAND, "--no-cache", "--no-logo", str(CONTRACTS)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    command = ["-c", COMMAND, "--no-cache", "--no-logo", str(CONTRACTS)]
+    return python.run(command, real=True, cwd=folder, capture_output=True, text=True, timeout=100)
 
 
 def test_imports_keep_the_contracts() -> None:

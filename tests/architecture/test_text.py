@@ -6,9 +6,10 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 
 import pytest
+
+from tests.support import python
 
 from . import imports
 
@@ -74,9 +75,7 @@ def test_every_script_is_linted(name: str) -> None:
 def test_every_script_has_help_and_can_be_run(name: str) -> None:
     path = imports.ROOT / "tools" / name
     assert os.access(path, os.X_OK)
-    process = subprocess.run(
-        [sys.executable, str(path), "--help"], capture_output=True, text=True, timeout=90
-    )
+    process = python.run([str(path), "--help"], capture_output=True, text=True, timeout=90)
     assert process.returncode == 0, process.stderr
     assert f"tools/{name}" in process.stdout or f"usage: {name}" in process.stdout
 
@@ -88,8 +87,8 @@ def test_every_script_reports_wrong_usage_in_one_line(name: str, tmp_path: pathl
     """
     link = tmp_path / "a link"
     link.symlink_to(imports.ROOT / "tools" / name)
-    process = subprocess.run(
-        [sys.executable, str(link), "--no-such-option"],
+    process = python.run(
+        [str(link), "--no-such-option"],
         cwd=tmp_path, capture_output=True, text=True, timeout=90,
     )  # fmt: skip
     assert (process.returncode, process.stdout) == (2, ""), process.stderr

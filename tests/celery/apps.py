@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
 from datetime import datetime
 from typing import Any
 
+from tests.support import python
 from wbengine import limits
 from wbengine.interop.celery.protocol import TaskMessage
 
@@ -17,8 +16,8 @@ PEER = pathlib.Path(__file__).with_name("codec_peer.py")
 
 def celery(lines: list[list[Any]]) -> list[dict[str, Any]]:
     """Run the peer process and return its answers."""
-    process = subprocess.run(
-        [sys.executable, str(PEER)],
+    process = python.run(
+        [str(PEER)],
         input="\n".join(map(json.dumps, lines)),
         capture_output=True, text=True, timeout=110,
     )  # fmt: skip

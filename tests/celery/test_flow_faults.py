@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import redis
 
 from tests.celery.flows import WIDE, begun
 from tests.celery.peers import NAME, Peer, noted
-from tests.support import brokers, workers
+from tests.support import brokers, python, workers
 from tests.support.workers import until
 from wbengine import engines, exceptions
 from wbengine.interop.celery import reconnecting
@@ -122,8 +121,8 @@ def interrupted(
 
     The worker is stopped then, until it receives SIGCONT.
     """
-    words = [sys.executable, "-m", "tests.celery.stored_flow", str(folder), url, backend, queue]
-    with subprocess.Popen(
+    words = ["-m", "tests.celery.stored_flow", str(folder), url, backend, queue]
+    with python.start(
         [*words, "30", "0.05", kind, str(ran)],
         cwd=workers.REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 from tests.celery import peers
 from tests.celery.conftest import Bed, Ours
 from tests.celery.journal import lines
-from tests.support import brokers, fresh, sample_tasks, workers
+from tests.support import brokers, fresh, python, sample_tasks, workers
 from tests.support.brokers import Place
 from tests.support.workers import until
 from wbengine import engines
@@ -135,10 +133,10 @@ def test_worker_exits_with_error_if_celery_worker_fails(own: Bed, tmp_path: Path
 def test_worker_suspended_during_its_start_receives_no_task(own: Bed, tmp_path: Path) -> None:
     """Suspend the worker while Celery's broker delays its consumer."""
     word = f"{uuid.uuid4().hex[:8]}"
-    fleet = [sys.executable, "-m", "wbengine", "--url", str(own.url), "workers"]
+    fleet = ["-m", "wbengine", "--url", str(own.url), "workers"]
 
     def order(what: str) -> None:
-        completed = subprocess.run(
+        completed = python.run(
             [*fleet, what, word],
             cwd=workers.REPOSITORY,
             timeout=100,
@@ -175,7 +173,7 @@ def last_words(folder: Path, *words: str, settings: str = "", code: int = 2) -> 
     (folder / "settings_of_test.py").write_text(settings)
     options = "--celery-queue", "q", "--celery-config", "settings_of_test"
     options += "--tasks", "tests.support.sample_tasks"
-    completed = subprocess.run(
+    completed = python.run(
         workers.command(*options, *words, warnings="default"),
         cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100,
         env={**os.environ, "PYTHONPATH": str(folder)},

@@ -10,7 +10,6 @@ import functools
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests.crashing import children
-from tests.support import scheduled, servers
+from tests.support import python, scheduled, servers
 from tests.support.waiting import until
 from wbengine.persistence import backends
 from wbengine.schedules import Schedule, Schedules
@@ -103,8 +102,8 @@ def summary(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _serve(uri: str, file: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.scheduled", uri, str(file)],
+    return python.start(
+        ["-m", "tests.support.scheduled", uri, str(file)],
         cwd=servers.REPOSITORY,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -11,7 +11,6 @@ import functools
 import os
 import random
 import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 
 from tests.chaos import audit, media, tasks, workflows
 from tests.crashing import children
-from tests.support import servers
+from tests.support import python, servers
 from wbengine import engines, exceptions, states, task
 from wbengine.cli import errors
 from wbengine.jobs import backends as boards
@@ -132,8 +131,8 @@ class Stage:
             words += ["--persistence", self.store]
             words += [] if self.board is None else ["--board", self.board]
         with open(self.folder / f"{kind}.log", "ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "wbengine", *command, *words],
+            process = python.start(
+                ["-m", "wbengine", *command, *words],
                 cwd=servers.REPOSITORY,
                 env={**os.environ, AUDIT: str(self.folder / "audit")},
                 stdout=log,

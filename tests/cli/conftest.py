@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import python
 from tests.support.waiting import until
 from wbengine.cli import app
 
@@ -77,8 +77,8 @@ class Command:
 
     def begin(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start in a separate process that ends with the test."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "wbengine", *map(str, words)],
+        process = python.start(
+            ["-m", "wbengine", *map(str, words)],
             cwd=self.folder,
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,

@@ -9,7 +9,6 @@ import shlex
 import socket
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent import futures
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Answer, Command
-from tests.support import brokers, servers, tcp_proxy
+from tests.support import brokers, python, servers, tcp_proxy
 from tests.support import worker_tasks as tasks
 from tests.support.later_layout import later_release
 from tests.support.workers import until, worker_in_thread
@@ -317,9 +316,9 @@ sys.exit(worker.main())
 
 def test_worker_with_a_wrong_clock_is_reported(wbengine: Command, folder: str, home: Path) -> None:
     """The difference is 300 s."""
-    words = [sys.executable, "-c", _SKEWED, "--topic", "t", "--tasks", "tests.support.worker_tasks"]
+    words = ["-c", _SKEWED, "--topic", "t", "--tasks", "tests.support.worker_tasks"]
     root = str(Path(tasks.__file__).parents[2])
-    process = subprocess.Popen(
+    process = python.start(
         [*words, "--url", folder], env={**os.environ, "PYTHONPATH": root},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip

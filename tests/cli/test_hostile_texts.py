@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from rich.console import Console
 
 from tests.cli import hostile
 from tests.cli.conftest import Answer, Command
+from tests.support import python
 from tests.support.terminals import Terminal
 from tests.support.workers import REPOSITORY, until, workers
 from wbengine import engines
@@ -50,8 +49,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Run a flow that fails; return its store and its id."""
     store = f"dir://{tmp_path_factory.mktemp('hostile') / 'flows'}"
     words = ("--persistence", store, "flow", "run", "tests.cli.hostile:flow")
-    command = [sys.executable, "-m", "wbengine", *words]
-    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
+    command = ["-m", "wbengine", *words]
+    ended = python.run(command, cwd=REPOSITORY, capture_output=True, check=False)
     assert ended.returncode == 1
     return store, str(json.loads(ended.stdout)["uuid"])
 
@@ -178,8 +177,8 @@ def kept_workflow(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Run a workflow that fails; return its store and its id."""
     store = f"dir://{tmp_path_factory.mktemp('hostile') / 'flows'}"
     words = ("--persistence", store, "flow", "run", "tests.cli.hostile:published")
-    command = [sys.executable, "-m", "wbengine", *words]
-    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
+    command = ["-m", "wbengine", *words]
+    ended = python.run(command, cwd=REPOSITORY, capture_output=True, check=False)
     assert ended.returncode == 1
     return store, str(json.loads(ended.stdout)["uuid"])
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import python
 
 #: Modules that commands import from Python and from packages.
 SHADOWS = (
@@ -39,8 +40,8 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env |= {"XDG_STATE_HOME": str(folder / "state"), "XDG_RUNTIME_DIR": str(folder)}
     # Import the package under test instead of modules in the current folder.
     env["PYTHONPATH"] = str(Path(__file__).parents[2])
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=120
+    return python.run(
+        words, real=True, cwd=folder, env=env, capture_output=True, text=True, timeout=120
     )
 
 

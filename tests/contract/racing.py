@@ -2,7 +2,7 @@
 
     race("take", 4, conf, uuids) -> the report of each process
 
-A fresh interpreter forks them, so modules are imported only once.
+A process without threads forks them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support import fresh
 
 def race(task: str, count: int, *arguments: Any) -> list[Any]:
     """Run `task(number, ready, *arguments)` in `count` processes; return their reports."""
-    results: list[Any] = fresh.call(__name__, "start", task, count, *arguments)
+    results: list[Any] = fresh.call(__name__, "start", task, count, *arguments, real=False)
     return results
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.seams import ledgers, stores, transports
+from tests.support import python
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.persistence import base, models
@@ -82,8 +82,8 @@ def save(connection: base.Connection, turn: int, lease: stores.Lease, uuid: str 
 @contextlib.contextmanager
 def writer(conf: stores.Conf, stop: int = 0) -> Iterator[subprocess.Popen[str]]:
     """Run a process that saves turn 1 and stops itself at its `stop`th crash point."""
-    arguments = [sys.executable, "-c", WRITER, json.dumps(conf), str(stop)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+    arguments = ["-c", WRITER, json.dumps(conf), str(stop)]
+    with python.start(arguments, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
@@ -240,8 +240,8 @@ def fill(what: str, where: str, room: int) -> tuple[int, tuple[str, str]]:
 
     Return the number of the last successful step, and the type and text of the error.
     """
-    arguments = [sys.executable, "-c", FULL, what, where, str(room)]
-    completed = subprocess.run(arguments, check=False, capture_output=True, text=True)
+    arguments = ["-c", FULL, what, where, str(room)]
+    completed = python.run(arguments, check=False, capture_output=True, text=True)
     assert not completed.returncode, completed.stderr
     done, error = json.loads(completed.stdout)
     assert error is not None, "there was always room"

@@ -9,7 +9,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ import pytest
 from examples import table_transport
 from tests.seams import transports
 from tests.seams.transports import Side, Site, body, lay_out, producer
+from tests.support import python
 from wbengine import engines, exceptions, task
 from wbengine.patterns import linear_flow
 from wbengine.testing import worker_in_thread
@@ -425,8 +425,7 @@ def test_messages_of_many_publishing_processes_all_arrive(side):
     side.queue("q", "k")
     count, processes = 1500, 3
     running = [
-        subprocess.Popen([sys.executable, "-c", PUBLISHER, side.site.url, str(n), str(count)])
-        for n in range(processes)
+        python.start(["-c", PUBLISHER, side.site.url, str(n), str(count)]) for n in range(processes)
     ]
     side.consume("q", prefetch=20)
     side.drain(count * processes)
@@ -438,8 +437,8 @@ def test_messages_of_many_publishing_processes_all_arrive(side):
 @contextlib.contextmanager
 def hoarder(side):
     """Start a process that consumes three messages and acknowledges none."""
-    words = [sys.executable, "-c", HOARDER, side.site.url]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+    words = ["-c", HOARDER, side.site.url]
+    with python.start(words, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"full\n"
         yield process
         process.kill()
@@ -559,8 +558,8 @@ print(count)
 
 @in_folders
 def test_queue_of_process_that_died_while_declaring_is_removed(side):
-    script = [sys.executable, "-c", DYING, side.site.url]
-    steps = int(subprocess.run(script, check=True, capture_output=True, timeout=60).stdout)
+    script = ["-c", DYING, side.site.url]
+    steps = int(python.run(script, check=True, capture_output=True, timeout=60).stdout)
     assert steps > 2
     side.site.connect()  # checks for dead processes
     assert side.site.folder.queues == []
@@ -622,7 +621,7 @@ def test_repeatedly_killed_consumers_lose_no_message(side, tmp_path):
     publisher.start()
     for number in range(rounds):
         size = log.stat().st_size
-        with subprocess.Popen([sys.executable, "-c", KILLED, url, str(log)]) as process:
+        with python.start(["-c", KILLED, url, str(log)]) as process:
             while log.stat().st_size < size + 200 + 137 * number and publisher.is_alive():
                 time.sleep(0.001)
             process.kill()

@@ -10,7 +10,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.parse
@@ -22,6 +21,7 @@ import pytest
 from tests.dashboard import story
 from tests.dashboard.raw import answer, bearer, connected, is_closed, request, status
 from tests.dashboard.site import PATIENCE, running, stream
+from tests.support import python
 from tests.support.waiting import MARGIN, until
 from wbengine._log_rate import RareWarnings
 from wbengine.dashboard import connections, quotas
@@ -148,8 +148,8 @@ dashboard.serve(kept.backend, port=0, token=story.TOKEN, ready=ready)
     def __init__(self, log: Path, more: str = "") -> None:
         self._log = log
         with log.open("w") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", self._SERVE.format(more=more)],
+            self.process = python.start(
+                ["-c", self._SERVE.format(more=more)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
             )  # fmt: skip
         assert self.process.stdout is not None and self.process.stdin is not None

@@ -17,6 +17,7 @@ import pytest
 
 from tests.dashboard import story
 from tests.dashboard.site import PATIENCE, asked, running
+from tests.support import python
 from wbengine import dashboard
 
 _SERVE = """
@@ -40,9 +41,7 @@ def test_port_in_use_raises_os_error(kept: story.Kept) -> None:
 @contextlib.contextmanager
 def begun(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Start Python; end the process when the context exits."""
-    with subprocess.Popen(
-        [sys.executable, *arguments], stderr=subprocess.PIPE, text=True
-    ) as process:
+    with python.start(arguments, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

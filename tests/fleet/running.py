@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 
 from tests.crashing import children
 from tests.fleet.hosts import EXCHANGE
-from tests.support import brokers, workers
+from tests.support import brokers, python, workers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,8 +53,8 @@ class Host:
     """A process of `hosts`."""
 
     def __init__(self, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fleet.hosts", *arguments],
+        self._process = python.start(
+            ["-m", "tests.fleet.hosts", *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
         )  # fmt: skip
 

@@ -28,7 +28,7 @@ import redis
 
 import wbengine
 from tests.histories import flows
-from tests.support import brokers
+from tests.support import brokers, python
 from wbengine import exceptions, operations
 from wbengine.persistence import backends
 
@@ -119,16 +119,16 @@ def _restore(target: Path, source: Path) -> None:
 
 
 def _run(role: str, *arguments: str) -> None:
-    command = [sys.executable, "-m", "tests.histories.make", role, *arguments]
-    code = subprocess.call(command, env=os.environ | {flows.KILL_VARIABLE: "1"})
+    command = ["-m", "tests.histories.make", role, *arguments]
+    code = python.run(command, env=os.environ | {flows.KILL_VARIABLE: "1"}).returncode
     if code not in (0, -signal.SIGKILL):
         raise RuntimeError(f"{command} ended with {code}")
 
 
 def _start(folder: Path, role: str, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.histories.make", role, *arguments]
+    command = ["-m", "tests.histories.make", role, *arguments]
     environment = os.environ | {flows.MARKERS_VARIABLE: str(folder / "markers")}
-    return subprocess.Popen(command, env=environment)
+    return python.start(command, env=environment)
 
 
 def _began(folder: Path) -> list[str]:

@@ -6,8 +6,6 @@ import logging
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import python
 from tests.support.workers import REPOSITORY, until, worker_in_thread
 from wbengine import engines, exceptions, pools, task
 from wbengine.patterns import linear_flow
@@ -354,8 +353,8 @@ if __name__ == "__main__":
 def test_script_configuring_logging_on_import_logs_each_record_once(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    found = subprocess.run(
-        [sys.executable, str(script)],
+    found = python.run(
+        [str(script)],
         capture_output=True, text=True, timeout=120, check=True,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip

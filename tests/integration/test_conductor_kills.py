@@ -7,13 +7,12 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.support import conducted, servers
+from tests.support import conducted, python, servers
 from tests.support.waiting import until
 from wbengine import states
 from wbengine.jobs import base as jobs
@@ -26,12 +25,12 @@ class Conductors:
     """Processes that conduct the board of a database."""
 
     def __init__(self, uri: str, folder: Path, claim_seconds: float) -> None:
-        self._command = [sys.executable, "-m", "tests.support.conducted", uri, str(folder)]
+        self._command = ["-m", "tests.support.conducted", uri, str(folder)]
         self._command.append(str(claim_seconds))
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        self._processes.append(subprocess.Popen(self._command, cwd=servers.REPOSITORY))
+        self._processes.append(python.start(self._command, cwd=servers.REPOSITORY))
 
     def kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import python
 from tests.support.workers import REPOSITORY, until
 from wbengine import engines, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
@@ -530,8 +531,8 @@ engine.run()
 
 
 def program(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder)],
+    return python.start(
+        ["-c", PROGRAM, str(folder)],
         cwd=REPOSITORY, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

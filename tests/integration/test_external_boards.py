@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import brokers, conducted, servers
+from tests.support import brokers, conducted, python, servers
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states
 from wbengine.conductors import service
@@ -128,15 +126,15 @@ def test_second_conductor_takes_over_job_of_killed_conductor(
     store: persistence.Backend, uri: str, place: str, tmp_path: Path
 ) -> None:
     where = f"{place}?timeout=2" if place.startswith("zookeeper") else place
-    command = [sys.executable, "-m", HERE, uri, str(tmp_path), "2", where]
+    command = ["-m", HERE, uri, str(tmp_path), "2", where]
     with boards.backend("mine", where, persistence=store) as mine:
         told = {"folder": str(tmp_path), "value": 1, "nap": 0.3}
         job, uuid = conducted.post(mine, store, conducted.audited, "flow", inputs=told)
-        with subprocess.Popen(command, cwd=servers.REPOSITORY) as first:
+        with python.start(command, cwd=servers.REPOSITORY) as first:
             until(lambda: len(conducted.notes(tmp_path, "runs")) >= 2)
             first.send_signal(signal.SIGKILL)
         assert mine.find_owner(job) == "conductor"
-        with subprocess.Popen(command, cwd=servers.REPOSITORY) as second:
+        with python.start(command, cwd=servers.REPOSITORY) as second:
             until(lambda: job.state == states.COMPLETE, within=20)
             second.kill()
     # Saved tasks are not repeated. Only the task that was running at the kill runs again.
@@ -161,7 +159,7 @@ def test_flow_is_run_if_submitter_dies_before_posting_the_job(
 ) -> None:
     # A flow that was loaded and not submitted.
     engines.load_from_factory(conducted.plain, inputs=inputs(tmp_path), backend=store)
-    died = subprocess.run([sys.executable, "-c", SUBMITS, uri, redis_url], cwd=servers.REPOSITORY)
+    died = python.run(["-c", SUBMITS, uri, redis_url], cwd=servers.REPOSITORY)
     assert died.returncode == 9
     with contextlib.closing(store.get_connection()) as connection:
         rows = connection.list_flows().flows

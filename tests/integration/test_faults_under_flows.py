@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import kombu
 import pytest
 
 from tests.seams import ledgers
-from tests.support import audited_tasks, brokers, disks, sample_tasks, tcp_proxy, workers
+from tests.support import audited_tasks, brokers, disks, python, sample_tasks, tcp_proxy, workers
 from tests.support.waiting import MARGIN, until
 from wbengine import engines, states
 from wbengine import exceptions as exc
@@ -198,10 +197,10 @@ def lines(folder: Path) -> list[str]:
 def test_error_names_stopped_process_that_locks_the_database(tmp_path: Path) -> None:
     """The process owns the lock of the database file until it continues or is killed."""
     place = f"sqlite:///{tmp_path}/store.db"
-    words = [sys.executable, "-m", "tests.support.stopping_engine", place, "sql.before-commit"]
+    words = ["-m", "tests.support.stopping_engine", place, "sql.before-commit"]
     with backends.backend(place) as backend, contextlib.closing(backend.get_connection()):
         pass  # create the tables
-    with subprocess.Popen(words, cwd=workers.REPOSITORY) as stopped:
+    with python.start(words, cwd=workers.REPOSITORY) as stopped:
         try:
             until(lambda: is_stopped(stopped.pid), 30)
             flow = linear_flow.Flow("flow").add(sample_tasks.Echo("echo", provides="echoed"))

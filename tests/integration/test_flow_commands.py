@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import python
 from tests.support.engine_threads import running
 from wbengine import engines, exceptions, states, task
 from wbengine.patterns import linear_flow
@@ -51,8 +51,8 @@ class Child:
 
     def __init__(self, url: str, folder: Path) -> None:
         self.go = folder / "go"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, url, str(self.go)], stdout=subprocess.PIPE, text=True
+        self.process = python.start(
+            ["-c", PROGRAM, url, str(self.go)], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         self.told = self.process.stdout

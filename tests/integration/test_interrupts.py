@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import python
 from tests.support.workers import REPOSITORY
 
 KINDS = ["serial", "parallel"]
@@ -49,9 +48,14 @@ CRITICAL = {
 
 def interrupted_runs(kind: str, folder: Path, *options: str, least: int) -> None:
     """Interrupt runs in a separate process, and fail if anything leaked."""
-    program = [sys.executable, "-m", "tests.support.interrupted_runs", kind, str(folder)]
-    done = subprocess.run(
-        [*program, *options], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    program = ["-m", "tests.support.interrupted_runs", kind, str(folder)]
+    done = python.run(
+        [*program, *options],
+        real=True,
+        timeout=None,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
     )
     lines = done.stdout.splitlines()
     assert done.returncode == 0, "\n".join([*lines[-5:], done.stderr])

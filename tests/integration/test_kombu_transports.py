@@ -6,14 +6,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import sample_tasks
+from tests.support import python, sample_tasks
 from tests.support.workers import REPOSITORY, until, worker_in_thread
 from wbengine import engines, exceptions, task
 from wbengine.engines.worker_based.connections import consumer_loop
@@ -51,11 +50,11 @@ def test_flow_runs_over_sql_database_of_kombu(tmp_path: Path) -> None:
 @contextlib.contextmanager
 def two_workers(folder: Path, *arguments: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start two workers as `support.workers` does, but accept warnings of the database library."""
-    command = [sys.executable, "-m", "wbengine.worker", *arguments]
+    command = ["-m", "wbengine.worker", *arguments]
     started = []
     with open(folder / "log", "wb") as log, contextlib.ExitStack() as stack:
         for _ in range(2):
-            made = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
+            made = python.start(command, cwd=REPOSITORY, stdout=log, stderr=log)
             started.append(stack.enter_context(made))
             stack.callback(made.kill)
         yield started

@@ -22,7 +22,7 @@ import pytest
 
 from tests.contract import records
 from tests.integration.owned_flows import Step, load_recording_engine, reload_engine, stored_flow
-from tests.support import fresh
+from tests.support import fresh, python
 from tests.support.engine_threads import Gate, running
 from tests.support.waiting import until
 from wbengine import _crash, engines, exceptions, retry, states, task
@@ -730,8 +730,8 @@ def test_killed_engine_process_is_replaced_at_once(kind: str, tmp_path: Path) ->
     uri = f"dir://{tmp_path / 'store'}" if kind == "dir" else f"sqlite:///{tmp_path / 'store.db'}"
     with backends.backend(uri) as backend:
         first = engines.load(line(Step("a")), backend=backend)
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, uri, first.storage.flow_uuid],
+        child = python.start(
+            ["-c", CHILD, uri, first.storage.flow_uuid],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ import kombu
 import pytest
 
 from tests.integration.rabbitmq_clients import QUICK, Client, queues
-from tests.support import brokers, outgoing, tcp_proxy
+from tests.support import brokers, outgoing, python, tcp_proxy
 from tests.support.waiting import RECONNECTED
 from tests.support.workers import REPOSITORY, until
 from wbengine import exceptions as exc
@@ -552,10 +551,8 @@ with side.running():
 
 def test_frozen_engine_does_not_keep_replies_of_its_successor(rabbitmq_url: str) -> None:
     """Both consume from one queue: the frozen one would receive half of the replies."""
-    command = [sys.executable, "-c", FROZEN, rabbitmq_url]
-    frozen = subprocess.Popen(
-        command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    command = ["-c", FROZEN, rabbitmq_url]
+    frozen = python.start(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert frozen.stdout is not None and frozen.stdout.readline() == b"up\n"
         os.kill(frozen.pid, signal.SIGSTOP)

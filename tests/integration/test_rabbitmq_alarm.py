@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.rabbitmq_clients import Client, ReplyingWorker
-from tests.support import brokers, sample_tasks, workers
+from tests.support import brokers, python, sample_tasks, workers
 from tests.support.workers import until
 from wbengine.engines.worker_based.connections import publisher_confirms
 
@@ -129,8 +127,8 @@ def test_worker_and_status_report_that_broker_accepts_no_messages(starved: Any) 
         until(lambda: worker.trouble is None)
         server.alarm()
         until(lambda: worker.trouble == warning)
-        command = subprocess.run(
-            [sys.executable, "-m", "wbengine", "status", "--url", url],
+        command = python.run(
+            ["-m", "wbengine", "status", "--url", url],
             capture_output=True,
             text=True,
             check=False,

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.seams import transports
-from tests.support import brokers, server_kinds, tcp_proxy
+from tests.support import brokers, python, server_kinds, tcp_proxy
 from tests.support.redis_ends import SOON, End
 from tests.support.workers import until
 from wbengine import exceptions
@@ -410,11 +409,9 @@ def test_frozen_consumer_loses_its_messages_and_registers_again(redis_url, redis
     taker = ends(dead_after=1.5).queue("q", "k")
     for number in range(3):
         taker.send(number)
-    command = [sys.executable, "-c", HOARDER, str(redis_url), "thaw"]
+    command = ["-c", HOARDER, str(redis_url), "thaw"]
     with (
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process,
+        python.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
         contextlib.ExitStack() as stack,
         redis_server.client(redis_url.rpartition("/")[2]) as client,
     ):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.seams import ledgers, transports
+from tests.support import python, workers
 from tests.support import resuming_tasks as tasks
-from tests.support import workers
 from tests.support.engine_threads import running
 from wbengine import engines, invocation, states
 from wbengine import exceptions as exc
@@ -52,7 +50,6 @@ def engine_process(
 ) -> Iterator[Any]:
     """Run an engine in a process, and kill it at the end unless it killed itself."""
     command = [
-        sys.executable,
         "-m",
         "tests.support.resuming_tasks",
         flow,
@@ -60,7 +57,7 @@ def engine_process(
         point,
         str(hit),
     ]
-    process = subprocess.Popen([*command, *options], cwd=workers.REPOSITORY)
+    process = python.start([*command, *options], cwd=workers.REPOSITORY)
     try:
         yield process
     finally:
@@ -404,9 +401,7 @@ def test_resumed_flow_finds_requests_that_store_does_not_contain(folder: Path, l
 
 
 @pytest.mark.parametrize("level", ["batch", "end"])
-def test_resumed_workflow_finds_steps_that_store_does_not_contain(
-    folder: Path, level: str
-) -> None:
+def test_resumed_workflow_finds_steps_that_store_does_not_contain(folder: Path, level: str) -> None:
     """Without their records, the steps have the same requests as before."""
     with worker(folder):
         kill_at("stepping", folder, "executor.after-open", 5, f"durability={level}")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import random
 import subprocess
-import sys
 from pathlib import Path
 
-from tests.support import conducted, servers
+from tests.support import conducted, python, servers
 from tests.support.waiting import until
 from wbengine import engines, states
 from wbengine.jobs import base as jobs
@@ -18,8 +17,8 @@ FLOWS, KILLS, SERVING = 12, 5, 3
 
 
 def serve(uri: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "wbengine", "serve", "--persistence", uri, "--quiet"]
-    return subprocess.Popen(
+    command = ["-m", "wbengine", "serve", "--persistence", uri, "--quiet"]
+    return python.start(
         [*command, "--max-simultaneous", "2"],
         cwd=servers.REPOSITORY,
         stdout=subprocess.DEVNULL,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.support import servers, wiretap
+from tests.support import python, servers, wiretap
 from tests.support.waiting import until
 from wbengine import _sql, exceptions, states
 from wbengine.persistence import backends, models
@@ -338,8 +336,8 @@ def test_forked_process_uses_separate_connections(
         url = f"sqlite:///{tmp_path}/x.db"
         if kind != "sqlite":
             url = stack.enter_context(database_servers[kind].database())
-        command = [sys.executable, "-c", FORK, url]
+        command = ["-c", FORK, url]
         environment = {**os.environ, "PYTHONWARNINGS": "ignore::DeprecationWarning"}
-        said = subprocess.run(command, capture_output=True, text=True, env=environment)
+        said = python.run(command, capture_output=True, text=True, env=environment)
     assert said.stdout.strip() == str(["mine", *["the child's"] * 3]), said.stderr
     assert not said.stderr

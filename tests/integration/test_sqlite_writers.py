@@ -9,7 +9,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from tests.support import python
 from tests.support.waiting import MARGIN, until
 from wbengine import _crash, _sql, _sqlite_files, exceptions
 from wbengine._sql import writers
@@ -84,10 +84,8 @@ def leased_flows(
 
 @contextlib.contextmanager
 def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", program, *arguments]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as made:
+    command = ["-c", program, *arguments]
+    with python.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as made:
         try:
             assert made.stdout is not None
             made.stdout.readline()

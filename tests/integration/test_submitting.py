@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.contract import places
-from tests.support import conducted, servers
+from tests.support import conducted, python, servers
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states
 from wbengine.conductors import backends as conductors
@@ -301,9 +300,9 @@ def test_concurrent_submits_with_one_key_create_one_flow(uri: str, tmp_path: Pat
         "    print(engines.submit(conducted.plain, backend=store, unique=str(key),\n"
         "          inputs=dict(folder='', mark='')).id)\n"
     )
-    command = [sys.executable, "-c", program]
+    command = ["-c", program]
     racing = [
-        subprocess.Popen(
+        python.start(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             cwd=servers.REPOSITORY,
         )
@@ -330,11 +329,10 @@ def test_killed_program_leaves_no_flow_without_its_job(local: str) -> None:
         f"    engines.submit('{HERE}:greeting', backend=store, inputs=dict(name=''))\n"
         "    print('submitted', flush=True)\n"
     )
-    command = [sys.executable, "-c", program]
+    command = ["-c", program]
     with stores.backend(local) as store, boards.backend("b", "sql", persistence=store) as board:
         programs = [
-            subprocess.Popen(command, cwd=servers.REPOSITORY, stdout=subprocess.PIPE)
-            for _ in range(6)
+            python.start(command, cwd=servers.REPOSITORY, stdout=subprocess.PIPE) for _ in range(6)
         ]
         for process in programs:
             with process:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import workers
+from tests.support import python, workers
 
 pytestmark = pytest.mark.timeout(600)  # including the installation
 
@@ -73,9 +72,10 @@ serving.join()
 def eventlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install eventlet and gevent into a folder and return it."""
     folder = tmp_path_factory.mktemp("eventlet")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
-    subprocess.run(
+    pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
+    python.run(
         [*pip, "eventlet", "gevent", "greenlet", "dnspython", "zope.event", "zope.interface"],
+        real=True,
         check=True,
         timeout=300,
     )
@@ -96,8 +96,9 @@ def eventlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_green_executor_runs_a_flow_or_is_refused(
     eventlet: Path, words: list[str], message: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, *words],
+    done = python.run(
+        ["-W", "ignore", "-c", PROGRAM, *words],
+        real=True,
         env={"PYTHONPATH": f"{eventlet}:{workers.REPOSITORY}"},
         capture_output=True,
         text=True,
@@ -111,8 +112,9 @@ def url_of(scheme: str, folder: Path) -> str:
 
 
 def remote(patched: str, folder: Path, url: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", REMOTE, patched, str(folder), url],
+    return python.run(
+        ["-W", "ignore", "-c", REMOTE, patched, str(folder), url],
+        real=True,
         env={"PYTHONPATH": f"{folder}:{workers.REPOSITORY}"},
         capture_output=True,
         text=True,

@@ -6,10 +6,11 @@ import importlib.util
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import python
 
 REDIRECTED = Path(__file__).parent / "redirected"
 SOURCE = Path(__file__).parents[2] / "doc" / "source"
@@ -41,8 +42,8 @@ def examples() -> list[Path]:
 
 def start(folder: Path, programs: list[Path], **environment: str) -> subprocess.Popen[bytes]:
     folder.mkdir()
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.interop.examples", folder, *programs],
+    return python.start(
+        ["-m", "tests.interop.examples", folder, *programs],
         env={**os.environ, "PYTHONHASHSEED": "0", **environment},
     )
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from tests.seams import tracker
 from tests.simulation import prices, scaling
+from tests.support import python
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 
@@ -93,8 +94,8 @@ def measure_apart(plan: scaling.Plan) -> dict[str, float]:
     progress.
     """
     given = [str(plan.workers), str(plan.requests), str(plan.open)]
-    command = [sys.executable, "-m", "tests.simulation.growth", *given]
-    ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    command = ["-m", "tests.simulation.growth", *given]
+    ended = python.run(command, real=True, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     data: dict[str, float] = json.loads(ended.stdout)
     return data
 

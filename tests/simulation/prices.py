@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support import python
+
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 #: File in which `tools/bench` writes its figures.
 LAST: Final = ROOT / "out" / "bench.json"
@@ -69,10 +71,10 @@ def measured() -> Prices:
     """
     with tempfile.TemporaryDirectory(prefix="wbengine-prices-") as folder:
         path = Path(folder) / "bench.json"
-        command = [sys.executable, str(ROOT / "tools" / "bench"), "--cases", CASE,
+        command = [str(ROOT / "tools" / "bench"), "--cases", CASE,
                    "--systems", SYSTEMS[0], "--brokers", MEDIUM, "--json", str(path),
                    "--html", str(path.with_suffix(".html"))]  # fmt: skip
-        subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        python.run(command, real=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         return read(path)
 
 

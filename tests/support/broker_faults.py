@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tests.support import audited_tasks as tasks
-from tests.support import tcp_proxy
+from tests.support import python, tcp_proxy
 from tests.support.brokers import Broker, Brokers
 from tests.support.points import Points
 from tests.support.workers import REPOSITORY
@@ -228,9 +226,9 @@ class _Worker:
         self.stopped: Callable[[], None] = lambda: None
         ours, theirs = socket.socketpair()
         module = "tests.support.pointed_worker"
-        words = [sys.executable, "-W", "error", "-m", module, str(theirs.fileno()), *arguments]
+        words = ["-W", "error", "-m", module, str(theirs.fileno()), *arguments]
         with log.open("wb") as stream, theirs:
-            self.process = subprocess.Popen(
+            self.process = python.start(
                 words, stdout=stream, stderr=stream, cwd=REPOSITORY, pass_fds=[theirs.fileno()]
             )
         self._control = ours

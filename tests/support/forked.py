@@ -7,13 +7,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support import workers
+from tests.support import python, workers
 
 
 class Forked:
@@ -54,8 +53,8 @@ class ForkServer:
     def __init__(self, folder: Path, module: str, variables: Mapping[str, str]) -> None:
         self._folder = folder
         self._errors = (folder / "side.log").open("wb")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+        self._process = python.start(
+            ["-m", module],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             cwd=workers.REPOSITORY, env={**os.environ, **variables}, text=True,
         )  # fmt: skip

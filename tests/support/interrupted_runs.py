@@ -33,6 +33,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Final
 
+from tests.support import python
 from tests.support.interrupted import interrupt_at, record
 from wbengine import engines, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
@@ -103,8 +104,9 @@ class Trials:
             connection.upgrade()
         self.interrupted = self.finished = self._threads = 0
         self.problems: dict[str, list[str]] = {}
-        self._helper = subprocess.Popen(
-            [sys.executable, "-c", _HELPER, path],
+        self._helper = python.start(
+            ["-c", _HELPER, path],
+            real=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

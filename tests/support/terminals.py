@@ -10,7 +10,6 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 import pyte
 from wcwidth import wcwidth
 
+from tests.support import python
 from tests.support.waiting import MARGIN
 
 CTRL_C = "\x03"
@@ -124,9 +124,10 @@ class Terminal:
         self.piped_output = b""
         self._terminal, theirs = pty.openpty()
         self._set_size(columns, lines)
-        # setsid makes this the controlling terminal: the kernel delivers Ctrl-C and SIGWINCH.
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", sys.executable, *words],
+        # The kernel delivers Ctrl-C and SIGWINCH to the processes of a controlling terminal.
+        self.process = python.start(
+            words,
+            terminal=True,
             cwd=folder,
             env=environment() if env is None else env,
             stdin=theirs,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
+from tests.support import python
 from tests.support.workers import REPOSITORY
 
 FOLDER = REPOSITORY / "tools"
@@ -12,7 +12,7 @@ FOLDER = REPOSITORY / "tools"
 
 def run(name: str, *words: object, code: int | None = 0) -> subprocess.CompletedProcess[str]:
     """Run a tool and return its result. It must exit with `code`, unless that is None."""
-    command = [sys.executable, str(FOLDER / name), "--here", *map(str, words)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    command = [str(FOLDER / name), "--here", *map(str, words)]
+    ended = python.run(command, capture_output=True, text=True, timeout=280)
     assert code in (None, ended.returncode), ended.stdout + ended.stderr
     return ended

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support import python
 from tests.support.waiting import until
 from wbengine.testing.workers import worker_in_thread
 
@@ -64,8 +65,8 @@ def is_interrupted(trace: Callable[[Any, str, Any], Any], call: Callable[[], obj
 
 
 def command(*arguments: str, warnings: str = "error") -> list[str]:
-    """Return the command line of a worker."""
-    return [sys.executable, "-W", warnings, "-m", "wbengine.worker", *arguments]
+    """Return the arguments of Python for a worker."""
+    return ["-W", warnings, "-m", "wbengine.worker", *arguments]
 
 
 class WorkerProcess:
@@ -82,7 +83,7 @@ class WorkerProcess:
         self.log = log
         words = command(*arguments, warnings=warnings)
         with log.open("wb") as stream:
-            self.process = subprocess.Popen(words, stdout=stream, stderr=stream, env=env, cwd=cwd)
+            self.process = python.start(words, stdout=stream, stderr=stream, env=env, cwd=cwd)
 
     @property
     def text(self) -> str:

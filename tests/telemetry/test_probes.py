@@ -8,7 +8,6 @@ import json
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.parse
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import sample_tasks, tcp_proxy, workers
+from tests.support import python, sample_tasks, tcp_proxy, workers
 from tests.support.waiting import until
 from tests.telemetry import scraping
 from wbengine import engines
@@ -402,8 +401,8 @@ def test_lack_of_descriptors_neither_floods_log_nor_uses_cpu(tmp_path: Path) -> 
     log = tmp_path / "log"
     with (
         log.open("w") as file,
-        subprocess.Popen(
-            [sys.executable, "-c", _NO_DESCRIPTORS],
+        python.start(
+            ["-c", _NO_DESCRIPTORS],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
         ) as process,
         contextlib.ExitStack() as stack,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import python
 from tests.support.terminals import CTRL_C, Terminal, environment
 
 ROOT = Path(__file__).parents[2]
@@ -86,8 +86,8 @@ class Shop:
     def quietly(self, command: str) -> str:
         """Return the standard output of a command that has no terminal."""
         words = [f"{FLOWS}{word}" if word.startswith(":") else word for word in command.split()]
-        return subprocess.run(
-            [sys.executable, "-m", "wbengine", *words],
+        return python.run(
+            ["-m", "wbengine", *words],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import queue
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.fresh import REPOSITORY
+from tests.support import python
 from wbengine import pools
 
 #: Script without `if __name__ == "__main__":`, so that each child runs it.
@@ -33,10 +31,11 @@ engines.run(flow, engine="parallel", executor="processes", max_workers=2)
 def test_script_without_main_guard_fails_at_once(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(STORM)
-    ended = subprocess.run(
-        [sys.executable, str(script)],
+    ended = python.run(
+        [str(script)],
+        real=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(python.REPOSITORY)},
         capture_output=True,
         text=True,
         timeout=100,

@@ -10,8 +10,6 @@ import itertools
 import logging
 import os
 import queue
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import python
 from tests.support.workers import interrupted
 from wbengine import exceptions, limits
 from wbengine.concurrency import event_loop
@@ -373,8 +372,8 @@ begun.wait()
 
 def test_unstopped_loop_ends_with_the_interpreter() -> None:
     """The process writes nothing to stderr and does not hang."""
-    found = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", SCRIPT],
+    found = python.run(
+        ["-X", "dev", "-W", "error", "-c", SCRIPT],
         capture_output=True,
         text=True,
         timeout=100,

@@ -10,7 +10,6 @@ import os
 import queue
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import python
 from wbengine import exceptions, limits, pools
 from wbengine.concurrency import interrupts, timers
 from wbengine.types import failure as ft
@@ -265,4 +265,4 @@ sys.settrace(lambda *args: None)
 
 def test_interrupted_thread_blocked_in_c_does_not_stop_traced_thread() -> None:
     """On Python 3.11, a traced thread blocks while an exception is pending for another thread."""
-    subprocess.run([sys.executable, "-c", TRACED], timeout=60, check=True)
+    python.run(["-c", TRACED], timeout=60, check=True)

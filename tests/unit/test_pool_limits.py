@@ -7,7 +7,6 @@ import gc
 import os
 import re
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import python
 from tests.support.waiting import until
 from tests.unit import pool_calls as calls
 from wbengine import exceptions, limits, pools
@@ -224,7 +224,6 @@ def test_stop_waits_for_the_replacement_of_a_lost_thread() -> None:
 
 
 def test_interpreter_exits_despite_a_lost_thread() -> None:
-    import subprocess
 
     program = (
         "import time, threading\n"
@@ -236,7 +235,7 @@ def test_interpreter_exits_despite_a_lost_thread() -> None:
         "assert told.wait(60)\n"
         "pool.stop()\n"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=100)
+    python.run(["-W", "error", "-c", program], check=True, timeout=100)
 
 
 def test_solo_pool_cannot_be_served_twice() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import fresh
+from tests.support import fresh, python
 from tests.unit import pool_calls as calls
 from wbengine import exceptions, pools
 from wbengine.concurrency import process_pool, time_limits
@@ -522,8 +522,8 @@ def test_process_pool_works_with_long_temporary_folder_path(tmp_path: pathlib.Pa
     folder.mkdir()
     script = tmp_path / "script.py"
     script.write_text(LONG)
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
+    ended = python.run(
+        ["-W", "error", str(script)],
         env={**os.environ, "TMPDIR": str(folder)},
         capture_output=True,
         text=True,

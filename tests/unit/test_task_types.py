@@ -3,13 +3,14 @@
 import json
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
 
 pytest.importorskip("mypy")
 pytest.importorskip("basedpyright")
+
+from tests.support import python
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -155,9 +156,9 @@ def wrong_results(run: steps.Steps) -> None:
 def test_mypy_reports_exactly_the_marked_errors(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
+    command = ["-m", "mypy", "--strict", "--follow-imports=silent"]
     options = ["--config-file=", f"--cache-dir={tmp_path}/cache", str(program)]
-    checked = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
+    checked = python.run([*command, *options], real=True, cwd=ROOT, capture_output=True, text=True)
     reported = re.findall(r"program\.py:(\d+): error: .*\[([\w-]+)\]$", checked.stdout, re.M)
 
     lines = dict(enumerate(PROGRAM.splitlines(), 1))
@@ -169,9 +170,9 @@ def test_pyright_reports_errors_in_exactly_the_marked_lines(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     config = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT)], "include": ["program.py"]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
-    command = [sys.executable, "-m", "basedpyright", "--level=error", "--outputjson"]
+    command = ["-m", "basedpyright", "--level=error", "--outputjson"]
     options = [f"--pythonpath={sys.executable}", f"--project={tmp_path}"]
-    checked = subprocess.run([*command, *options], capture_output=True, text=True)
+    checked = python.run([*command, *options], real=True, capture_output=True, text=True)
     reported = json.loads(checked.stdout)["generalDiagnostics"]
 
     lines = PROGRAM.splitlines()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import python
 from tools.benching import tables, timeline
 from tools.benching.drivers import recording
 from tools.benching.timeline import BROKER, ENGINE, HAND_OVER, OTHER, WORKER, Call
@@ -132,7 +131,7 @@ def test_process_writes_its_recorded_calls(tmp_path: Path) -> None:
         "p.quote('x'), p.quote('y'), p.urlsplit('http://h').geturl()\n"
     )
     folder = Path(recording.__file__).parent
-    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
+    python.run(["-c", program], cwd=folder, check=True)
     text = (tmp_path / "calls").read_text(encoding="utf-8")
     assert [number for number, *_ in json.loads(text)] == [0, 0, 1]
 

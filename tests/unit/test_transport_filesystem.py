@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import stat
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ import pytest
 from tests.crashing.filling import small_disk
 from tests.seams import ledgers
 from tests.seams.transports import Folder, body, connection
-from tests.support import fresh
+from tests.support import fresh, python
 from tests.support.workers import until
 from tests.unit import descriptors
 from wbengine import _sqlite_files, exceptions
@@ -290,9 +289,9 @@ sys.stdin.readline()
 @contextlib.contextmanager
 def writing(root: Path) -> Iterator[Any]:
     """Run a process that is stopped in a write transaction."""
-    command = [sys.executable, "-c", HOLDER, str(root / "wbengine.db")]
+    command = ["-c", HOLDER, str(root / "wbengine.db")]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+    with python.start(command, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"writes\n"
         process.send_signal(signal.SIGSTOP)
