@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_bench_runs_cases_and_writes_reports(tmp_path: Path) -> None:
     files = ("--json", str(tmp_path / "new" / "b.json"), "--html", str(tmp_path / "b.html"))
     chosen = ("--cases", "wide,local,idle", "--systems", "wbengine", "--brokers", "filesystem")

@@ -20,6 +20,7 @@ TUTORIAL = SOURCE / "tutorial.rst"
 
 # The first test waits for the installation.
 pytestmark = pytest.mark.timeout(900)
+SLOW = pytest.mark.slow
 
 
 def shown(page: Path) -> list[pages.Block]:
@@ -31,7 +32,11 @@ def shown(page: Path) -> list[pages.Block]:
     return blocks
 
 
-@pytest.mark.parametrize("page", [README, INSTALLING, TUTORIAL], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [README, pytest.param(INSTALLING, marks=SLOW), pytest.param(TUTORIAL, marks=SLOW)],
+    ids=lambda page: page.stem,
+)
 def test_page_works_as_typed_without_extras(page: Path, installed: Path, tmp_path: Path) -> None:
     environment = installing.environment(tmp_path)
     environment["WBENGINE_TIMEOUT"] = "60"  # a slow machine must not fail a command
@@ -77,6 +82,7 @@ print(wbengine.__file__.startswith(sys.prefix))
     assert done.stdout.splitlines() == ["[]", "True"]
 
 
+@SLOW
 def test_doctor_finds_no_problem_in_plain_installation(installed: Path, tmp_path: Path) -> None:
     # the timeout allows for a busy host
     done = run(installed, tmp_path, "doctor", "--timeout", "60")
@@ -121,13 +127,10 @@ def test_command_names_missing_extra_in_one_line(
     assert re.search(f": {command(installed, extra)}$", line), line
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
     "source",
     [
-        "checkout",
+        pytest.param("checkout", marks=SLOW),
         pytest.param("editable", marks=SLOW),
         pytest.param("wheel", marks=SLOW),
         pytest.param("removed wheel", marks=SLOW),
@@ -159,6 +162,7 @@ def command(installed: Path, extra: str) -> str:
     return rf"{python}[0-9.]* -m pip install '{source}\[{extra}\]'"
 
 
+@SLOW
 @pytest.mark.parametrize("options", [(), ("--no-dashboard",)], ids=["wanted", "unwanted"])
 def test_dev_runs_without_dashboard_and_names_missing_extra(
     options: tuple[str, ...], installed: Path, tmp_path: Path

@@ -17,7 +17,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tests.crashing import children
 from tests.support import python, scheduled, servers
 from tests.support.waiting import until
 from wbengine.persistence import backends
@@ -107,7 +106,7 @@ def _serve(uri: str, file: Path) -> subprocess.Popen[bytes]:
         cwd=servers.REPOSITORY,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=functools.partial(children.die_with_parent, os.getpid()),
+        die_with_parent=True,
     )
 
 

@@ -7,7 +7,6 @@ The processes are the commands of users: `wbengine serve` and `wbengine worker`.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import random
 import subprocess
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import audit, media, tasks, workflows
-from tests.crashing import children
 from tests.support import python, servers
 from wbengine import engines, exceptions, states, task
 from wbengine.cli import errors
@@ -137,7 +135,7 @@ class Stage:
                 env={**os.environ, AUDIT: str(self.folder / "audit")},
                 stdout=log,
                 stderr=log,
-                preexec_fn=functools.partial(children.die_with_parent, os.getpid()),
+                die_with_parent=True,
             )
         self.running[kind].append(process)
 

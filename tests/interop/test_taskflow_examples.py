@@ -62,6 +62,7 @@ def named_in_guide() -> set[str]:
     return {name for row in rows for name in re.findall(r"``(\w+)\.py``", row)}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_examples_print_the_same_unless_the_guide_names_them(tmp_path: Path) -> None:
     programs = [each for each in examples() if each.stem not in NEED_ZOOKEEPER]

@@ -83,6 +83,7 @@ class Server:
         self._poll.register(listener, select.POLLIN)
         self._poll.register(0, select.POLLIN)
         self._running: dict[int, tuple[int, socket.socket]] = {}  # by pidfd
+        self._mortal: dict[int, int] = {}  # process ids by descriptor of their connection
 
     def serve(self) -> Callable[[], None] | None:
         """Return the program of a forked process, or None when the server has to end."""
@@ -94,8 +95,11 @@ class Server:
                     program = self._accept()
                     if program is not None:
                         return program
-                else:
+                elif descriptor in self._running:
                     self._report(descriptor)
+                elif descriptor in self._mortal:  # the parent has ended
+                    self._poll.unregister(descriptor)
+                    os.kill(self._mortal.pop(descriptor), signal.SIGKILL)
 
     def _accept(self) -> Callable[[], None] | None:
         connection, _ = self._listener.accept()
@@ -113,6 +117,9 @@ class Server:
         pidfd = os.pidfd_open(pid)
         self._running[pidfd] = pid, connection
         self._poll.register(pidfd, select.POLLIN)
+        if order["mortal"]:
+            self._mortal[connection.fileno()] = pid
+            self._poll.register(connection, select.POLLIN)
         with contextlib.suppress(OSError):  # the test process may be dead
             connection.sendall(PID.pack(pid))
         return None
@@ -121,6 +128,8 @@ class Server:
         pid, connection = self._running.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
+        if self._mortal.pop(connection.fileno(), None) is not None:
+            self._poll.unregister(connection)
         _, status, usage = os.wait4(pid, 0)
         with contextlib.suppress(OSError), connection:
             connection.sendall(END.pack(status, usage.ru_utime + usage.ru_stime))
@@ -216,8 +225,9 @@ def main(path: str) -> None:
     for module in PRELOADED:
         importlib.import_module(module)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
+        listener.bind(f"{path}.new")
         listener.listen(100)
+        os.rename(f"{path}.new", path)  # whoever finds the path can connect
         gc.collect()
         gc.freeze()
         program = Server(listener).serve()

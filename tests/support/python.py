@@ -38,6 +38,7 @@ _ACTIONS = {"error", "ignore", "default", "always"}
 #: Options of `Process`. Programs with other options, such as `preexec_fn`, start a new interpreter.
 _OPTIONS = {
     "stdin", "stdout", "stderr", "cwd", "env", "text", "pass_fds", "start_new_session", "terminal",
+    "die_with_parent",
 }  # fmt: skip
 
 
@@ -87,8 +88,13 @@ class Process:
         pass_fds: Sequence[int] = (),
         start_new_session: bool = False,
         terminal: bool = False,
+        die_with_parent: bool = False,
     ) -> None:
-        """Start a program. With `terminal`, its standard input is its controlling terminal."""
+        """Start a program.
+
+        With `terminal`, its standard input is its controlling terminal. With `die_with_parent`, it
+        is killed when this process ends in any way.
+        """
         self.args = [os.fspath(word) for word in words]
         self.returncode: int | None = None
         self._lock = threading.Lock()
@@ -112,6 +118,7 @@ class Process:
                 "pass": list(pass_fds),
                 "session": start_new_session or terminal,
                 "terminal": terminal,
+                "mortal": die_with_parent,
             }
             self._connection = _connect()
             text_of_order = json.dumps(content).encode("utf-8", "surrogateescape")
