@@ -90,6 +90,8 @@ class Server:
         while True:
             for descriptor, _ in self._poll.poll():
                 if descriptor == 0:
+                    for pid in self._mortal.values():
+                        os.kill(pid, signal.SIGKILL)
                     return None
                 if descriptor == self._listener.fileno():
                     program = self._accept()
