@@ -16,7 +16,11 @@ if __name__ == "__main__":  # Before any other import.
 
 def main() -> int:
     try:
-        from wbengine.cli import app
+        from wbengine.cli import collector
+
+        collector.take_over()
+        with collector.loading():
+            from wbengine.cli import app
 
         return app.main()
     except KeyboardInterrupt:  # During the import.

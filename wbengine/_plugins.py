@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
-from importlib import metadata
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _names, exceptions
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 GROUPS: Final = (
     "wbengine.engines",
@@ -80,4 +82,6 @@ def load(
 
 @functools.lru_cache(maxsize=64)
 def _entry_points(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    from importlib import metadata  # Imported here, because it is slow and rarely needed.
+
     return tuple(metadata.entry_points(group=group))

@@ -16,7 +16,7 @@ from tests.support import fresh
 from . import imports
 
 MAX_LINES_OF_FLOW_SHOW = 12_100
-MAX_LINES_OF_FLOW_RUN = 23_350
+MAX_LINES_OF_FLOW_RUN = 23_300
 
 FLOW = """
 from wbengine import task

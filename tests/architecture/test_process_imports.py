@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from tests.support import fresh
+from wbengine import engines
+from wbengine.patterns import linear_flow
 
 FORBIDDEN = (
     "networkx",
@@ -33,6 +37,18 @@ from wbengine import engines
 from wbengine.patterns import linear_flow
 engines.run(linear_flow.Flow("empty"))
 json.dump(sorted(sys.modules), sys.stdout)
+"""
+
+
+#: Runs a command as its entry point does.
+COMMAND = """
+import gc, json, sys
+path = sys.argv.pop(1)
+from wbengine.__main__ import main
+code = main()
+with open(path, "w") as file:
+    json.dump([sorted(sys.modules), gc.get_freeze_count(), gc.isenabled()], file)
+sys.exit(code)
 """
 
 
@@ -67,6 +83,40 @@ def test_engine_without_store_does_not_import_databases_and_brokers() -> None:
     names = loaded_by(script=RUN)
     assert "wbengine.engines.base" in names
     assert {"sqlalchemy", "redis", "kombu", "networkx"} & set(names) == set()
+
+
+def end_of_command(folder: Path, *arguments: str) -> tuple[str, set[str], int, bool]:
+    """Run a command. Return its output, its modules and the state of its garbage collector."""
+    variables = {name: value for name, value in os.environ.items() if "WBENGINE" not in name}
+    variables |= {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    done = fresh.run(COMMAND, str(folder / "end.json"), *arguments, env=variables)
+    modules, frozen, is_enabled = json.loads((folder / "end.json").read_text())
+    return done.stdout, set(modules), frozen, is_enabled
+
+
+def test_flow_list_imports_only_libraries_of_its_store(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/flows.db"
+    engines.run(linear_flow.Flow("listed"), backend=url)
+    output, modules, *_ = end_of_command(tmp_path, "flow", "list", "--persistence", url)
+    assert "listed" in output and "sqlalchemy" in modules
+    unused = {"alembic", "jsonschema", "kombu", "networkx", "redis", "rich", "tenacity"}
+    assert modules & {*unused, "wbengine.engines.base", "wbengine.runtime"} == set()
+
+
+def test_command_without_store_reads_no_package_metadata(tmp_path: Path) -> None:
+    output, modules, *_ = end_of_command(tmp_path, "config", "show")
+    assert "log_level" in output
+    assert modules & {"importlib.metadata", "rich", "sqlalchemy"} == set()
+
+
+def test_modules_of_command_are_excluded_from_garbage_collection(tmp_path: Path) -> None:
+    store = ("--persistence", "memory")
+    _, modules, frozen, is_enabled = end_of_command(tmp_path, "flow", "list", *store)
+    assert frozen > 10 * len(modules) and is_enabled
+    *_, before_objects_of_users, is_enabled = end_of_command(
+        tmp_path, "flow", "list", *store, "--include", "this"
+    )
+    assert 0 < before_objects_of_users < frozen and is_enabled
 
 
 def test_forbidden_import_is_found() -> None:

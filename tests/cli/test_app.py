@@ -50,7 +50,7 @@ def test_store_with_current_schema_is_used_without_migrations(home: Path) -> Non
 
 
 def test_loaded_modules_are_detected() -> None:
-    assert "rich" in loaded("config", "show")
+    assert "rich" in loaded("config", "show", "--color", "always")
 
 
 def test_help_lists_all_commands_and_exit_codes(wbengine: Command) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
-import tenacity
 
 from wbengine import exceptions
 from wbengine._sql import database_errors, dialects, engines
@@ -22,9 +21,7 @@ LOG: Final = logging.getLogger(__name__)
 
 #: Maximum attempts for a transaction that conflicts with others.
 _MAX_ATTEMPTS: Final = 8
-_CONNECT_WAIT: Final = tenacity.wait_exponential(multiplier=0.1, max=2)
 _NO_SYNC: Final = sa.text("SET LOCAL synchronous_commit = off")
-_CONFLICT_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.005, max=0.2)
 
 
 def transact(
@@ -56,10 +53,12 @@ def transact(
         except sa.exc.DBAPIError as error:
             if not database_errors.is_conflict(error):
                 raise
+        import tenacity  # Imported here, because it is slow and rarely needed.
+
         retrying: tenacity.Retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_conflicts),
             stop=tenacity.stop_after_attempt(_MAX_ATTEMPTS - 1),
-            wait=_CONFLICT_WAIT,
+            wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.2),
             reraise=True,
         )
         result: _T = retrying(_once, engine, work, write, durable)
@@ -141,10 +140,12 @@ def _connect(engine: sa.Engine) -> sa.Connection:
         retries = engines.retries_of(engine)
         if not retries or not database_errors.is_unreachable(error):
             raise
+    import tenacity  # Imported here, because it is slow and rarely needed.
+
     retrying: tenacity.Retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(_unreachable),
         stop=tenacity.stop_after_attempt(retries),
-        wait=_CONNECT_WAIT,
+        wait=tenacity.wait_exponential(multiplier=0.1, max=2),
         reraise=True,
     )
     return retrying(engine.connect)

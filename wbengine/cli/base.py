@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from wbengine import _names, _plugins
-from wbengine.cli import config, errors, params
+from wbengine.cli import collector, config, errors, params
 from wbengine.cli import context as contexts
 from wbengine.cli.settings_schema import SETTINGS, VARIABLES, Setting
 
@@ -97,7 +97,9 @@ class Lazy(NamedTuple):
     name: str = "command"
 
     def load(self) -> Any:
-        return getattr(importlib.import_module(f"{__package__}.{self.module}"), self.name)
+        with collector.loading():
+            module = importlib.import_module(f"{__package__}.{self.module}")
+        return getattr(module, self.name)
 
 
 class Group(click.Group):
@@ -130,14 +132,20 @@ class Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(dict.fromkeys([*self.commands, *self.lazy, *self._plugin_names()]))
 
+    def has_command(self, name: str) -> bool:
+        """Return whether there is a command of this name. Aliases do not count."""
+        return name in self.commands or name in self.lazy or name in self._plugin_names()
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         cmd_name = self._full_name(cmd_name)
+        if (command := super().get_command(ctx, cmd_name)) is not None:
+            return command
         if (lazy_command := self.lazy.get(cmd_name)) is not None:
             command = lazy_command.load()
         elif cmd_name in self._plugin_names():
             command = _plugins.find(str(self._entry_points), cmd_name)
         else:
-            return super().get_command(ctx, cmd_name)
+            return None
         if not isinstance(command, click.Command):
             raise click.ClickException(
                 f"command {cmd_name!r} must be a click command, got {command!r}"
@@ -148,14 +156,14 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if not ctx.resilient_parsing and not name.startswith("-"):
+        is_checked = not ctx.resilient_parsing and not name.startswith("-")
+        if is_checked and not self.has_command(self._full_name(name)):
             command_names = self.list_commands(ctx)
-            if self._full_name(name) not in command_names:
-                raise click.UsageError(
-                    f"unknown command {name!r}{_names.hint(name, command_names)};"
-                    f" known commands: {', '.join(command_names)}",
-                    ctx,
-                )
+            raise click.UsageError(
+                f"unknown command {name!r}{_names.hint(name, command_names)};"
+                f" known commands: {', '.join(command_names)}",
+                ctx,
+            )
         matched_name, command, rest = super().resolve_command(ctx, args)
         return (
             (matched_name if matched_name is None else self._full_name(matched_name)),
@@ -275,13 +283,13 @@ def _check_tables(ctx: click.Context, context: contexts.Context) -> None:
     group = ctx.parent
     while group is not None and group.parent is not None and isinstance(group.command, Group):
         path.pop()
-        command_names = group.command.list_commands(group)
         for file in context.files:
             table: Any = file.content
             for key in path:
                 table = table.get(key, {}) if isinstance(table, dict) else {}
             for key in table:
-                if key not in command_names:
+                if not group.command.has_command(key):
+                    command_names = group.command.list_commands(group)
                     raise errors.Failed(
                         f"{file.path}: [{'.'.join(path)}]: unknown command"
                         f" {key!r}{_names.hint(key, command_names)}",

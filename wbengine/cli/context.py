@@ -14,7 +14,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _names, _streams, exceptions, operations
-from wbengine.cli import config, errors, location_checks, output, secret_arguments
+from wbengine.cli import (
+    collector,
+    config,
+    errors,
+    location_checks,
+    output,
+    secret_arguments,
+    store_access,
+)
 
 if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
@@ -98,6 +106,8 @@ class Context:
         location_checks.check(settings)
         self.import_here()
         self._apply(settings)
+        if settings.include:
+            collector.release()
         for name in settings.include:
             action = f"cannot import {name!r}"
             with settings.failing("include", Exception, action=action), _streams.aside():
@@ -172,9 +182,9 @@ class Context:
         :param options: the options of `store_access.open_store`, which also describes its errors.
         :raises Failed: if a record was not found because the store does not exist.
         """
-        from wbengine.cli import store_access
-
-        with contextlib.closing(store_access.open_store(self.settings, **options)) as backend:
+        with collector.loading():
+            opened = store_access.open_store(self.settings, **options)
+        with contextlib.closing(opened) as backend:
             try:
                 yield backend
             except exceptions.NotFound as error:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from wbengine import _streams, operations
-from wbengine.cli import base, common_options, detaching, engine_run, errors, store_access
+from wbengine.cli import base, common_options, engine_run, errors, store_access
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -70,6 +70,8 @@ def command(
                 backend, factory, store=inputs, engine=engine, uuid=uuid, **flow_options, **options
             )
         if detach:
+            from wbengine.cli import detaching
+
             return detaching.start(
                 context,
                 "resume",

@@ -177,32 +177,36 @@ class Printer:
 
         On a terminal that is too narrow for the words of the cells, each row becomes a paragraph.
 
-        :param rows: the cells: texts, renderables of rich, or None for a dash.
+        :param rows: the cells; None is printed as a dash.
         :param empty: the remark that replaces a table without rows.
         :param right: columns that are aligned to the right.
         :param folded: columns whose words may be broken.
         """
         if self.as_json:
             return
+        rows = [[self._cell(cell) for cell in row] for row in rows]
+        if not rows and empty:
+            self.hint(empty)
+            return
+        if not self._is_styled:
+            self._plain_table([columns, *rows], [column in right for column in columns])
+            return
         from rich import box
         from rich.cells import cell_len
         from rich.measure import Measurement
         from rich.table import Table
 
-        rows = list(rows)
         table = Table(box=box.SIMPLE_HEAD if self.is_terminal else None, pad_edge=False)
         spared = 0
         for number, column in enumerate(columns):
             side = "right" if column in right else "left"
             table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]
             if column in folded:
-                words = [word for row in rows for word in str(row[number]).split()]
+                words = [word for row in rows for word in row[number].split()]
                 spared += max([0, *(cell_len(word) - _MIN_FOLDED_WIDTH for word in words)])
         for row in rows:
-            table.add_row(*(self._cell(cell) for cell in row))
-        if not rows and empty:
-            self.hint(empty)
-        elif (
+            table.add_row(*row)
+        if (
             Measurement.get(self.console, self._unlimited_options, table).minimum - spared
             <= self.console.width
         ):
@@ -217,13 +221,17 @@ class Printer:
         """Print names and values, one pair per line."""
         if self.as_json:
             return
+        cells = [(name, self._cell(value)) for name, value in rows]
+        if not self._is_styled:
+            self._plain_table(cells, (False, False))
+            return
         from rich.table import Table
 
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
-        for name, value in rows:
-            table.add_row(name, self._cell(value))
+        for pair in cells:
+            table.add_row(*pair)
         self.rich(table)
 
     def line(self, text: str) -> None:
@@ -313,6 +321,11 @@ class Printer:
         return self._console(sys.stderr)
 
     @property
+    def _is_styled(self) -> bool:
+        """Whether output has colours, or must fit a terminal."""
+        return self.is_terminal or _log_lines.wants_colour(self._color, sys.stdout)
+
+    @property
     def _unlimited_options(self) -> Any:
         return self.console.options.update(width=_UNLIMITED_WIDTH)
 
@@ -335,10 +348,20 @@ class Printer:
 
     # -- helpers -----------------------------------------------------------------------------------
 
-    def _cell(self, cell: Any) -> Any:
-        if cell is None:
-            return "-"
-        return cell if _renders(cell) else visible(self._mask(str(cell)))
+    def _plain_table(self, rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+        """Print rows without colours and borders. The import of rich would be slow."""
+        widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for row in rows:
+            line = ""
+            for cell, width, is_right in zip(row, widths, right, strict=True):
+                spaces = " " * (width - _width(cell))
+                line += f"{spaces}{cell}  " if is_right else f"{cell}{spaces}  "
+            lines.append(line.rstrip(" "))
+        self._text("\n".join(lines))
+
+    def _cell(self, cell: Any) -> str:
+        return "-" if cell is None else visible(self._mask(str(cell)))
 
     def _json(self, schema: str, content: Mapping[str, Any], indent: int | None = None) -> str:
         document = self._plain({**_SCHEMA, **content, "schema": f"wbengine/{schema}"})
@@ -361,5 +384,10 @@ class Printer:
             write(f"{text}\n")
 
 
-def _renders(cell: Any) -> bool:
-    return hasattr(cell, "__rich_console__") or hasattr(cell, "__rich__")
+def _width(text: str) -> int:
+    """Return the number of columns of a text on a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
