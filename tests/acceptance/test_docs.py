@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.state_tables import CHECKS, transitions
-from tests.support import pages, python, workers
+from tests.support import page_scripts, pages, python, workers
 from wbengine import states
 from wbengine._sql import connection_options as sql_options
 from wbengine.cli import worker_command
@@ -98,6 +98,24 @@ def test_code_blocks_of_page_run_and_print_shown_output(
     pages.compare(page, page_blocks, printed)
 
 
+def test_modules_of_pages_run_as_programs(tmp_path: Path) -> None:
+    shown = [*PAGES, workers.REPOSITORY / "README.md"]
+    programs = [script for page in shown for script in page_scripts.scripts(page, tmp_path)]
+    assert len(programs) > 40
+    assert page_scripts.failures(programs) == []
+
+
+def test_module_that_fails_as_program_is_reported(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python mine.py\nx = 1\n```\n\n```python sum.py\nimport mine\n\nmine.x / 0\n```\n",
+        encoding="utf-8",
+    )
+    (failure,) = page_scripts.failures([*page_scripts.scripts(page, tmp_path)])
+    assert failure.startswith("page.md:6: sum.py ends with 1\n")
+    assert "ZeroDivisionError" in failure
+
+
 @pytest.mark.parametrize(
     ("suffix", "text", "words"),
     [
@@ -165,6 +183,24 @@ def test_blocks_of_page_run_with_modules_and_print_output(tmp_path: Path) -> Non
         "42\n",
     ]
     assert page_blocks[1].expected == "shown\n"
+
+
+def test_blocks_without_guard_fail_if_they_start_processes(tmp_path: Path) -> None:
+    """As they do when a reader saves the blocks of the page as one program."""
+    page = tmp_path / "page.md"
+    starting = (
+        "import concurrent.futures as cf, multiprocessing as mp\n"
+        'with cf.ProcessPoolExecutor(1, mp.get_context("spawn")) as pool:\n'
+        "    print(pool.submit(abs, -1).result())\n"
+    )
+    guarded = 'if __name__ == "__main__":\n' + "".join(
+        f"    {line}\n" for line in starting.splitlines()
+    )
+    page.write_text(f"```python\n{guarded}```\n", encoding="utf-8")
+    assert pages.run_blocks(pages.blocks(page), tmp_path, dict(os.environ)) == ["1\n"]
+    page.write_text(f"```python\n{starting}```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match=r"before the\s+current process has finished"):
+        pages.run_blocks(pages.blocks(page), tmp_path, dict(os.environ))
 
 
 def table(what: str) -> dict[str, set[str]]:

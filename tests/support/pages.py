@@ -2,13 +2,15 @@
 
 A page may contain `.. code-block::` of these languages:
 
-- `python`: all blocks of a page run in one interpreter and one new folder. A block with a
-  `:caption:` is a module, written to the file of that name.
+- `python`: all blocks of a page run in one interpreter and one new folder, as one program. A block
+  with a `:caption:` is a module, written to the file of that name; `page_scripts` also runs it as a
+  program.
 - `console`: a shell in that folder runs the lines that start with `$ `; the other lines are their
   output. A command that ends in `&` runs in the background until the end of the page.
 - `output`: the output of the block before it; `...` matches any text. An error is shown as its
   traceback, with `...` for the frames. A block without an output block prints nothing.
-- `text`: a picture or a table, not run.
+- `text`: a picture or a table, not run. With a `:caption:`, it is the content of a configuration
+  file, which `tests/acceptance/test_configurations.py` loads.
 
 Other languages are errors, because a block that is not run could be wrong. In Markdown the same
 languages follow the fence, and a module has its file name behind them: "```python orders.py".
@@ -28,6 +30,7 @@ import sys
 import tempfile
 import textwrap
 import traceback
+import types
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +55,19 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return the blocks of `page` in order, each with its expected output.
+    """Return the blocks of `page` that are run, in order, each with its expected output.
 
     :raises BlockError: if the page has a block of another kind.
     """
+    return [block for block in _all_blocks(page) if block.language != "text"]
+
+
+def configurations(page: Path) -> list[Block]:
+    """Return the configuration files of `page`; the caption of each is its name."""
+    return [block for block in _all_blocks(page) if block.language == "text" and block.caption]
+
+
+def _all_blocks(page: Path) -> list[Block]:
     lines = page.read_text(encoding="utf-8").splitlines()
     if page.suffix == ".md":
         return _fenced(page.name, lines)
@@ -77,10 +89,11 @@ def blocks(page: Path) -> list[Block]:
             raise BlockError(f"{where}: {language or directive} is none of {', '.join(LANGUAGES)}")
         block, inside = _read(lines, number, len(indent), language)
         if language == "output":
-            if not page_blocks or _between(lines, page_blocks[-1], number):
+            latest = page_blocks[-1] if page_blocks else block
+            if latest.language in ("text", "output") or _between(lines, latest, number):
                 raise BlockError(f"{where}: this output does not follow a block that is run")
-            page_blocks[-1].expected = block.text
-        elif language != "text":
+            latest.expected = block.text
+        else:
             page_blocks.append(block)
     return page_blocks
 
@@ -107,7 +120,7 @@ def _fenced(name: str, lines: list[str]) -> list[Block]:
             if not adjoins:
                 raise BlockError(f"{where}: this output does not follow a block that is run")
             found[-1].expected = text
-        elif language != "text":
+        else:
             found.append(Block(language, number + 1, text, caption))
         adjoins = language in ("python", "console")
     return found
@@ -190,8 +203,18 @@ def compare(page: Path, found: list[Block], told: list[str]) -> None:
 
 
 class _Interpreter:
-    def __init__(self) -> None:
-        self.names: dict[str, Any] = {"__name__": "__main__"}
+    """Runs the blocks of a page.
+
+    Its module `__main__` has a file with all Python blocks so far, because child processes of
+    `multiprocessing` run that file, as they do when a reader saves the blocks as one program.
+    """
+
+    def __init__(self, program: Path) -> None:
+        self._program = program
+        main = types.ModuleType("__main__")
+        main.__file__ = str(program)
+        sys.modules["__main__"] = main
+        self.names = vars(main)
         self.background: list[subprocess.Popen[bytes]] = []
         sys.path[0] = os.getcwd()
         os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
@@ -221,6 +244,8 @@ class _Interpreter:
                 if line.startswith("$ "):
                     self._shell(line[2:])
         else:
+            with self._program.open("a", encoding="utf-8") as program:
+                program.write(block["text"])
             try:
                 exec(compile(block["text"], f"line {block['line']}", "exec"), self.names)
             except Exception as error:
@@ -241,11 +266,12 @@ class _Interpreter:
 
 
 def _main() -> None:
-    interpreter = _Interpreter()
-    try:
-        told = [interpreter.run(block) for block in json.load(sys.stdin)]
-    finally:
-        interpreter.end()
+    with tempfile.TemporaryDirectory() as folder:
+        interpreter = _Interpreter(Path(folder, "page.py"))
+        try:
+            told = [interpreter.run(block) for block in json.load(sys.stdin)]
+        finally:
+            interpreter.end()
     print(json.dumps(told))
 
 
