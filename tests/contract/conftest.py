@@ -26,22 +26,26 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-@pytest.fixture(scope="module", params=stores.KINDS)
+@pytest.fixture(params=stores.KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     """Kind of the store."""
     kind_name: str = request.param
     return kind_name
 
 
-@pytest.fixture(scope="module")
-def conf(
-    kind: str, tmp_path_factory: pytest.TempPathFactory, database_servers: servers.Databases
-) -> Iterator[stores.Conf]:
+@pytest.fixture(scope="session")
+def shared_places(
+    tmp_path_factory: pytest.TempPathFactory, database_servers: servers.Databases
+) -> Iterator[places.Places]:
+    folder = tmp_path_factory.mktemp("stores")
+    with contextlib.closing(places.Places(folder, database_servers)) as shared:
+        yield shared
+
+
+@pytest.fixture
+def conf(kind: str, shared_places: places.Places) -> stores.Conf:
     """Configuration of a store of each kind with the current layout."""
-    with places.place(kind, tmp_path_factory.mktemp("store"), database_servers) as options:
-        with backends.backend(options):
-            pass
-        yield options
+    return shared_places.conf(kind)
 
 
 @pytest.fixture

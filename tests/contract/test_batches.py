@@ -19,7 +19,7 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
 
 #: Transports that deliver several messages at once.
-BATCHING = ("filesystem", "filesystem-polling", "filesystem-two-folders", "redis")
+BATCHING = ("filesystem", "redis")
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 
@@ -75,7 +75,7 @@ def running(proxy: Proxy) -> Iterator[Proxy]:
         assert not thread.is_alive()
 
 
-@pytest.fixture(params=[*transports.ALL, "kombu"])
+@pytest.fixture(params=[*transports.KINDS, "rabbitmq", "kombu"])
 def kind(request: pytest.FixtureRequest) -> str:
     """Kind of the transport."""
     kind_name: str = request.param
@@ -91,12 +91,8 @@ def target(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> dict[st
         both = {"url": f"memory://{tmp_path.name}"}
     elif kind == "kombu":
         both = {"url": f"sqlalchemy+sqlite:///{tmp_path}/broker.db"}
-    elif kind == "filesystem-two-folders":
-        folders = {"data_folder_in": f"{tmp_path}/a", "data_folder_out": f"{tmp_path}/b"}
-        back = {"data_folder_in": f"{tmp_path}/b", "data_folder_out": f"{tmp_path}/a"}
-        return {"in": {"transport_options": folders}, "out": {"transport_options": back}}
     else:
-        options = {"inotify": False} if kind == "filesystem-polling" else {"polling_interval": 60}
+        options = {"polling_interval": 60}
         both = {"url": f"filesystem://{tmp_path}/a", "transport_options": options}
     return {"in": both, "out": both}
 

@@ -14,7 +14,7 @@ from tests.seams import stores
 from wbengine import exceptions, states
 from wbengine.persistence import backends, base, models
 
-from . import records
+from . import places, records
 
 Connection = base.Connection
 
@@ -74,6 +74,7 @@ def test_mark_of_flow_changes_with_each_write(connection: Connection) -> None:
     assert connection.marks([]) == {}
 
 
+@places.dialects
 def test_changes_contain_only_changed_records(connection: Connection) -> None:
     atoms = [models.TaskDetail(name) for name in "abcd"]
     book, flow = make(*atoms)
@@ -152,6 +153,7 @@ def test_changes_exclude_items_of_earlier_attempts(connection: Connection) -> No
     assert [(item.attempt, item.value) for item in items] == [(2, "x")]
 
 
+@places.dialects
 @few
 @given(data=st.data())
 def test_applied_changes_equal_stored_flow_after_random_writes(
@@ -161,7 +163,7 @@ def test_applied_changes_equal_stored_flow_after_random_writes(
     turns = Turns(data.draw, connection)
     with contextlib.ExitStack() as opened:
         reader = connection
-        if kind in stores.DURABLE:
+        if "memory" not in kind:
             later = opened.enter_context(contextlib.closing(backends.fetch(conf)))
             reader = opened.enter_context(later.get_connection())
         known: models.FlowDetail | None = None

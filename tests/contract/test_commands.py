@@ -10,6 +10,8 @@ from wbengine import exceptions
 from wbengine.persistence import base, models
 from wbengine.types.outline import Outline, OutlineNode
 
+from . import places
+
 Connection = base.Connection
 SUSPEND = base.FlowCommand("suspend", "reason Ä\0\ud800 '", "somebody", 1.5)
 
@@ -27,6 +29,7 @@ def lease(connection: Connection, flow: models.FlowDetail) -> stores.Lease:
     return connection.acquire_lease(flow.uuid, "me", 60)
 
 
+@places.everywhere
 def test_command_is_readable_until_run_ends(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:

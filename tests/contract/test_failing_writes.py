@@ -118,7 +118,16 @@ class FlowRuns:
             engine.run()
 
 
-@pytest.mark.parametrize("fault", [refused, written, written_once])
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        *(("sqlite", fault) for fault in (refused, written, written_once)),
+        # The faults are in front of the store, so another kind has one of them.
+        ("memory", written_once),
+        ("postgresql", written_once),
+    ],
+    indirect=["kind"],
+)
 @pytest.mark.parametrize("flow", FLOWS)
 def test_run_after_any_failed_write_succeeds_and_repeats_no_saved_task(
     backend: base.Backend, flow: str, fault: Callable[..., Any]

@@ -102,7 +102,7 @@ def is_stopped(process: subprocess.Popen[str]) -> bool:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-@places.durable
+@places.durable_dialects
 def test_writer_stopped_at_any_point_leaves_no_partial_write(
     conf: stores.Conf, backend: base.Backend, connection: base.Connection
 ) -> None:
@@ -248,7 +248,7 @@ def fill(what: str, where: str, room: int) -> tuple[int, tuple[str, str]]:
     return done, tuple(error)
 
 
-@pytest.mark.parametrize("kind", ["dir", "sqlite"], indirect=True, scope="module")
+@places.on("sqlite")
 def test_full_disk_raises_storage_failure_and_store_loses_nothing(
     conf: stores.Conf, connection: base.Connection
 ) -> None:
@@ -280,11 +280,8 @@ def test_full_disk_raises_ledger_failure_and_ledger_loses_nothing(
         assert ledger.ids() == set()
 
 
-@pytest.mark.parametrize("kind", transports.FOLDERS)
-def test_full_disk_raises_transport_failure_and_broker_loses_nothing(
-    kind: str, tmp_path: Path
-) -> None:
-    site = transports.Site(kind, tmp_path)
+def test_full_disk_raises_transport_failure_and_broker_loses_nothing(tmp_path: Path) -> None:
+    site = transports.Site("filesystem", tmp_path)
     done, (error, text) = fill("broker", site.url, 4 * LARGE)
     assert error == "TransportFailure" and len(text) > 20
     channel = site.connect().channel()

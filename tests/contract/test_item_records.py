@@ -12,6 +12,8 @@ from wbengine import states
 from wbengine.persistence import base, models
 from wbengine.types import failure as ft
 
+from . import places
+
 #: Writes with a lease (of an engine) and without one.
 owners = pytest.mark.parametrize("owner", [None, "engine"])
 
@@ -77,6 +79,7 @@ def test_changing_read_items_does_not_change_store(backend: base.Backend) -> Non
     assert stored.read()[0].state == states.SUCCESS
 
 
+@places.everywhere
 @owners
 def test_latest_write_of_each_item_is_read_back(backend: base.Backend, owner: str | None) -> None:
     stored = Kept(backend, 4, owner=owner)
@@ -122,6 +125,7 @@ def test_write_of_atom_row_does_not_change_items(backend: base.Backend, owner: s
     assert [item.to_dict() for item in read] == stored.picture() and read.resumed == 2
 
 
+@places.dialects
 @owners
 def test_new_attempt_replaces_items_of_earlier_attempts(
     backend: base.Backend, owner: str | None

@@ -20,18 +20,21 @@ import pytest
 import redis
 import sqlalchemy as sa
 
+from tests.seams import stores
 from tests.support import brokers, servers
 from tests.support.waiting import until
 from wbengine import exceptions, states
 from wbengine.jobs import backends, base, stored
-from wbengine.persistence import backends as stores
+from wbengine.persistence import backends as flow_stores
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 
 from . import places
 
-DATABASES = ("memory", "dir", "sqlite", "mysql", "postgresql")
-KINDS = (*DATABASES, "redis", "zookeeper", "etcd")
+SERVERS = ("redis", "zookeeper", "etcd")
+KINDS = ("memory", *stores.DURABLE, *SERVERS)
+#: Mark of tests for variants of databases, too.
+dialects = pytest.mark.parametrize("conf", (*KINDS, "dir", "mysql"), indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -46,7 +49,7 @@ def conf(
     if kind == "memory":
         yield {"board": "memory"}
         return
-    if kind not in DATABASES:
+    if kind in SERVERS:
         with broker_servers[kind].place() as place:
             yield {"board": str(place)}
         return
@@ -112,6 +115,7 @@ def test_unconnected_board_raises_job_failure(conf: dict[str, Any]) -> None:
 # Posting and listing.
 
 
+@dialects
 def test_posted_job_is_read_as_it_was_posted(board: base.JobBoard, another: base.JobBoard) -> None:
     details = {"store": {"x": (1, "π\0"), "y": {2: None}}, "flow_uuid": "f"}
     book = models.LogBook("a book")
@@ -129,6 +133,7 @@ def test_posted_job_is_read_as_it_was_posted(board: base.JobBoard, another: base
     assert another.job_count == 1
 
 
+@dialects
 def test_jobs_are_ordered_by_priority_and_age(board: base.JobBoard, another: base.JobBoard) -> None:
     """This includes more jobs than one query returns."""
     asked = list(base.JobPriority) * 9
@@ -157,7 +162,7 @@ def test_invalid_job_is_rejected(board: base.JobBoard) -> None:
 
 
 def test_job_reads_its_logbook_from_store(conf: dict[str, Any], board: base.JobBoard) -> None:
-    with stores.backend("memory") as backend:
+    with flow_stores.backend("memory") as backend:
         book, flow = persistence.temporary_flow_detail(backend)
         board.post("x", book)
         if conf["board"] != "memory":
@@ -206,6 +211,7 @@ def test_claimed_job_has_one_owner(board: base.JobBoard, another: base.JobBoard)
     assert same(another, posted).claims == posted.claims == 2
 
 
+@dialects
 def test_one_of_concurrent_claims_succeeds(board: base.JobBoard, another: base.JobBoard) -> None:
     for _ in range(5):
         board.post("x")
@@ -225,6 +231,7 @@ def test_one_of_concurrent_claims_succeeds(board: base.JobBoard, another: base.J
     assert sorted(claimed_places) == [0, 1, 2, 3, 4]
 
 
+@dialects
 def test_claim_expires_unless_extended(
     conf: dict[str, Any], board: base.JobBoard, another: base.JobBoard
 ) -> None:
@@ -411,6 +418,7 @@ def test_invalid_arguments_are_rejected_with_hint(board: base.JobBoard) -> None:
     assert names(board) == ["x"] and job.state == states.UNCLAIMED
 
 
+@dialects
 def test_unusual_text_is_stored_exactly(board: base.JobBoard, another: base.JobBoard) -> None:
     odd = "a\ud800/\n.."
     job = board.post(odd, models.LogBook(odd), {odd: odd})
@@ -424,6 +432,7 @@ def test_unusual_text_is_stored_exactly(board: base.JobBoard, another: base.JobB
 # Locations of boards.
 
 
+@dialects
 def test_boards_in_two_namespaces_are_separate(conf: dict[str, Any], board: base.JobBoard) -> None:
     if conf["board"] == "memory":
         with pytest.raises(ValueError, match="unknown option 'namespace'"):
@@ -441,7 +450,7 @@ def test_boards_in_two_namespaces_are_separate(conf: dict[str, Any], board: base
 def test_sql_board_uses_database_of_flows_by_default(tmp_path: Path) -> None:
     """Closing the board does not close the backend of the flows."""
     uri = f"sqlite:///{tmp_path}/flows.db"
-    with stores.backend(uri) as backend:
+    with flow_stores.backend(uri) as backend:
         book, _ = persistence.temporary_flow_detail(backend)
         with backends.backend("here", "sql", persistence=backend) as board:
             board.post("x", book)
@@ -449,7 +458,7 @@ def test_sql_board_uses_database_of_flows_by_default(tmp_path: Path) -> None:
             [job] = board.iterjobs()
             assert job.book is not None and job.book.uuid == book.uuid
     # An in-memory database is deleted when its backend is closed.
-    with stores.backend("sqlite://") as backend:
+    with flow_stores.backend("sqlite://") as backend:
         book, _ = persistence.temporary_flow_detail(backend)
         with backends.backend("here", "sql", persistence=backend) as board:
             board.post("x", book)
@@ -457,6 +466,7 @@ def test_sql_board_uses_database_of_flows_by_default(tmp_path: Path) -> None:
             assert connection.get_logbook(book.uuid).uuid == book.uuid
 
 
+@dialects
 def test_names_of_maximum_length_are_stored(board: base.JobBoard, another: base.JobBoard) -> None:
     name, owner = "𝄞" * 255, "é" * 255
     job = board.post(name, models.LogBook(name))
@@ -575,7 +585,7 @@ def crowded(conf: dict[str, Any], count: int) -> Iterator[None]:
             client.flushdb()
         return
     asked = {key: value for key, value in conf.items() if key != "board"}
-    with stores.backend(asked) as backend:
+    with flow_stores.backend(asked) as backend:
         engine: sa.Engine = getattr(backend, "engine")  # noqa: B009  (of databases only)
         with engine.begin() as connection:
             post = "INSERT INTO wbe_jobs (uuid, board, name, priority, created, updated)"
@@ -632,6 +642,7 @@ def test_job_of_a_flow_is_posted_once(
     assert another.find(flow) is None
 
 
+@dialects
 def test_repost_from_many_threads_posts_one_job(
     conf: dict[str, Any], board: base.JobBoard, another: base.JobBoard
 ) -> None:

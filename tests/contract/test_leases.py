@@ -87,6 +87,7 @@ def test_second_owner_is_refused_with_name_of_first(
     assert connection.acquire_lease(next(iter(other)).uuid, "two", 15).epoch == 1
 
 
+@places.dialects
 def test_expired_lease_can_be_acquired_at_once(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
@@ -286,6 +287,7 @@ _steps = st.lists(
 )
 
 
+@places.dialects
 @settings(max_examples=amount(10, 40), suppress_health_check=list(HealthCheck))
 @given(steps=_steps)
 def test_random_lease_operations_agree_with_model(
@@ -338,7 +340,7 @@ def test_random_lease_operations_agree_with_model(
 # Between processes.
 
 
-@places.durable
+@places.durable_dialects
 def test_lease_is_granted_to_one_of_several_processes(
     conf: stores.Conf, connection: Connection
 ) -> None:
@@ -353,7 +355,7 @@ def test_lease_is_granted_to_one_of_several_processes(
     assert [connection.get_lease(lease.flow) for lease in granted] == granted
 
 
-@places.durable
+@places.durable_dialects
 def test_alternating_owners_lose_no_write(conf: stores.Conf, connection: Connection) -> None:
     book = models.LogBook("b")
     flow = models.FlowDetail("f")
@@ -366,7 +368,7 @@ def test_alternating_owners_lose_no_write(conf: stores.Conf, connection: Connect
     assert atom.results == 40
 
 
-@places.durable
+@places.every_durable
 def test_several_processes_can_upgrade_store_at_once(
     kind: str, tmp_path: Path, database_servers: servers.Databases
 ) -> None:

@@ -18,7 +18,9 @@ from wbengine.permits.accounts import PermitRequest
 from wbengine.persistence import backends
 
 THREE = Quota(None, None, 3)
-KINDS = ["memory", "sqlite", "folder", "postgresql_url", "mariadb_url", "redis_url"]
+KINDS = ["memory", "sqlite", "postgresql_url", "redis_url"]
+#: Mark of tests for variants of databases, too.
+dialects = pytest.mark.parametrize("store", [*KINDS, "folder", "mariadb_url"], indirect=True)
 
 
 @pytest.fixture(params=KINDS)
@@ -47,6 +49,7 @@ def request_permits(
     return len(store.settle({"Ä limit": wants})["Ä limit"].permits.get(flow, ()))
 
 
+@dialects
 def test_permits_are_granted_and_released(store: account_stores.Store) -> None:
     assert store.all() == {}
     assert request_permits(store, "a", 0, 2) == 2
@@ -76,6 +79,7 @@ def test_expired_accounts_are_deleted(
     assert set(store.all()) == {"Ä limit"}
 
 
+@dialects
 def test_several_limits_are_settled_in_one_call(store: account_stores.Store) -> None:
     names = [f"limit {number}" for number in range(450)]
     wants = {name: (THREE, [PermitRequest("a", 1, 0, 5, 15)]) for name in names}
@@ -87,6 +91,7 @@ def test_several_limits_are_settled_in_one_call(store: account_stores.Store) -> 
     assert store.all() == {}
 
 
+@dialects
 def test_concurrent_requests_never_exceed_limit(store: account_stores.Store) -> None:
     gate, given, errors = threading.Barrier(8), [], []
 

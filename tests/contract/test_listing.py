@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.stored_flows import few, make
+from tests.support.amounts import amount
 from wbengine import states
 from wbengine.persistence import base, models
+
+from . import places
 
 Connection = base.Connection
 
@@ -50,6 +53,7 @@ def test_empty_store_lists_no_flows(connection: Connection) -> None:
     assert connection.list_flows() == base.Page([], None)
 
 
+@places.dialects
 def test_row_contains_state_counts_and_owner_of_flow(connection: Connection) -> None:
     """Of a flow that runs and of one that never ran."""
     atoms = [models.TaskDetail(f"t{number}") for number in range(5)]
@@ -103,53 +107,95 @@ def test_expired_lease_is_not_listed(connection: Connection) -> None:
     assert row.lease is None
 
 
-@pytest.mark.parametrize(
-    ("wanted", "names"),
-    [
-        ({}, "a-1 a-2 b-1 B-2 p%_q"),
-        ({"newest_first": False}, "p%_q B-2 b-1 a-2 a-1"),
-        ({"states": ["SUCCESS"]}, "a-1 B-2"),
-        ({"states": ["PENDING"]}, "a-2 p%_q"),
-        ({"states": ("FAILURE", "SUCCESS")}, "a-1 b-1 B-2"),
-        ({"states": []}, ""),
-        ({"name": "a-"}, "a-1 a-2"),
-        ({"name": "b"}, "b-1"),
-        ({"name": "-2"}, "a-2 B-2"),
-        ({"name": "%_"}, "p%_q"),
-        ({"name": "a_1"}, ""),
-        ({"since": 30.0}, "a-1 a-2 b-1"),
-        ({"since": 30.5, "name": "1"}, "a-1"),
-        ({"book": "no-book"}, ""),
-        ({"uuid": "no-uuid"}, ""),
-        ({"uuid": "%"}, ""),
-        ({"text": "a-"}, "a-1 a-2"),
-        ({"text": "no such"}, ""),
-        ({"tags": {}}, "a-1 a-2 b-1 B-2 p%_q"),
-        ({"tags": {"team": "blue"}}, "a-1 b-1"),
-        ({"tags": {"team": "blue", "env/zone": "ä 'x' \"y\""}}, "b-1"),
-        ({"tags": {"team": "blu"}}, ""),
-        ({"tags": {"blue": "team"}}, ""),
-        ({"tags": {"team": "blue"}, "states": ["SUCCESS", "FAILURE"], "text": "b-"}, "b-1"),
-        ({"name": "1", "states": ["FAILURE"], "newest_first": False}, "b-1"),
-    ],
-)
-@pytest.mark.parametrize("limit", [1, 2, 50])
-def test_filters_select_flows_on_pages_of_any_size(
-    connection: Connection, wanted: dict[str, Any], names: str, limit: int
+class Example(NamedTuple):
+    book: str
+    uuid: str
+    name: str
+    created: float
+    state: str | None
+    tags: dict[str, str]
+
+    def matches(self, wanted: dict[str, Any]) -> bool:
+        selected: dict[str, Callable[[Any], bool]] = {
+            "states": lambda names: (self.state or states.PENDING) in names,
+            "name": lambda part: part in self.name,
+            "since": lambda moment: self.created >= moment,
+            "book": lambda uuid: self.book == uuid,
+            "uuid": self.uuid.startswith,
+            "text": lambda text: text in self.name or self.uuid.startswith(text),
+            "tags": lambda tags: tags.items() <= self.tags.items(),
+        }
+        return all(selected[name](value) for name, value in wanted.items())
+
+
+QUOTED = "ä 'x' \"y\""
+#: Flows of two logbooks in the order of their creation. Two were created at the same moment.
+EXAMPLES = [
+    Example("second", "b1", "p%_q", 10.0, "PENDING", {}),
+    Example("second", "B1", QUOTED, 10.0, None, {"blue": "team"}),
+    Example("second", "p1", "B-2", 20.0, "SUCCESS", {"team": "Blue"}),
+    Example("first", "a2", "b-1", 30.0, "FAILURE", {"team": "blue", "env/zone": QUOTED}),
+    Example("second", "%1", "a-2", 40.0, None, {}),
+    Example("first", "a1", "a-1", 50.0, "SUCCESS", {"team": "blue"}),
+]
+#: Filters. Text matches literally and in its case, and has no effect as SQL.
+FILTERS: list[tuple[str, Any]] = [
+    *(("states", names) for names in (["SUCCESS"], ["PENDING"], ("FAILURE", "SUCCESS"), [])),
+    *(("name", part) for part in ("a-", "b", "-2", "%_", "a_1", "1", QUOTED, "")),
+    *(("since", moment) for moment in (10.0, 30.0, 30.5)),
+    *(("book", uuid) for uuid in ("first", "second", "no-book")),
+    *(("uuid", start) for start in ("a", "a1", "A", "b", "%", "a1-longer")),
+    *(("text", text) for text in ("a-", "a", "B", "%", "no such")),
+    *(("tags", tags) for tags in ({}, {"team": "blue"}, {"team": "blu"}, {"blue": "team"})),
+    *(("tags", {**tags, "env/zone": QUOTED}) for tags in ({}, {"team": "blue"})),
+]
+
+
+@pytest.fixture
+def examples(connection: Connection) -> None:
+    for example in EXAMPLES:
+        flow = models.FlowDetail(example.name, example.uuid)
+        flow.created, flow.state = example.created, example.state
+        flow.meta["tags"] = example.tags
+        book = models.LogBook("a book", example.book)
+        book.add(flow)
+        connection.save_logbook(book)
+
+
+def check_pages(
+    connection: Connection, wanted: dict[str, Any], limit: int, newest_first: bool
 ) -> None:
-    tagged = a_flow("b-1", 30.0, "FAILURE"), a_flow("a-1", 50.0, "SUCCESS")
-    tagged[0].meta["tags"] = {"team": "blue", "env/zone": "ä 'x' \"y\""}
-    tagged[1].meta["tags"] = {"team": "blue"}
-    shelve(connection, *tagged)
-    shelve(
-        connection, a_flow("p%_q", 10.0, "PENDING"), a_flow("B-2", 20.0, "SUCCESS"),
-        a_flow("a-2", 40.0),
-    )  # fmt: skip
-    listed = list(pages(connection, **wanted, limit=limit))
-    assert joined(listed) == names.split()
+    expected = [example.name for example in EXAMPLES if example.matches(wanted)]
+    if newest_first:
+        expected.reverse()
+    listed = list(pages(connection, **wanted, limit=limit, newest_first=newest_first))
+    assert joined(listed) == expected, wanted
     assert all(len(page) == limit for page in listed[:-1])
 
 
+@places.everywhere
+@pytest.mark.usefixtures("examples")
+def test_each_filter_selects_flows(connection: Connection) -> None:
+    for name, value in FILTERS:
+        for newest_first in (True, False):
+            check_pages(connection, {name: value}, 50, newest_first)
+
+
+@places.everywhere
+@pytest.mark.usefixtures("examples")
+@given(
+    wanted=st.lists(st.sampled_from(FILTERS), max_size=3).map(dict),
+    limit=st.sampled_from([1, 2, 50]),
+    newest_first=st.booleans(),
+)
+@settings(few, max_examples=amount(40, 400))
+def test_combined_filters_select_flows_on_pages_of_any_size(
+    connection: Connection, wanted: dict[str, Any], limit: int, newest_first: bool
+) -> None:
+    check_pages(connection, wanted, limit, newest_first)
+
+
+@places.dialects
 def test_malformed_tags_are_ignored(connection: Connection) -> None:
     odd, mixed = a_flow("odd", 1.0), a_flow("mixed", 2.0)
     odd.meta["tags"] = ["a", {"b": 1}]
@@ -170,6 +216,7 @@ def test_flows_can_be_selected_by_logbook_and_uuid(connection: Connection) -> No
         assert joined(pages(connection, text=flow.uuid[:9])) == [flow.name]
 
 
+@places.dialects
 @few
 @given(
     created=st.lists(st.sampled_from([1.0, 2.0, 2.5]), max_size=8),
@@ -193,9 +240,9 @@ def test_pages_contain_each_flow_once(
     assert moments == sorted(moments, reverse=newest)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "error"),
-    [
+def test_unknown_filter_or_page_is_refused(connection: Connection) -> None:
+    wanted: dict[str, Any]
+    for wanted, error in (
         ({"states": ["NONE"]}, "Unknown state of a flow 'NONE'"),
         ({"states": ["REVERTING"]}, "Unknown state of a flow 'REVERTING'"),
         ({"limit": 0}, "limit must be a whole number of at least 1"),
@@ -203,10 +250,6 @@ def test_pages_contain_each_flow_once(
         ({"tags": {"a": ""}}, "the value of tag a must be"),
         ({"after": "x"}, "after must be a position from an earlier page, got 'x'"),
         ({"after": "[1]"}, "must be a position from an earlier page"),
-    ],
-)
-def test_unknown_filter_or_page_is_refused(
-    connection: Connection, wanted: dict[str, Any], error: str
-) -> None:
-    with pytest.raises(ValueError, match=error):
-        connection.list_flows(**wanted)
+    ):
+        with pytest.raises(ValueError, match=error):
+            connection.list_flows(**wanted)

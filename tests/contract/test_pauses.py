@@ -9,6 +9,8 @@ import pytest
 from wbengine.persistence import base
 from wbengine.persistence.pauses import MAX_PATTERN_CHARACTERS, TaskPause
 
+from . import places
+
 CHARGE = TaskPause("shop.charge", "the bank is down: Ä", "ann@host", 1.5, 3.5)
 BILLING = TaskPause("billing.*", since=2.0)
 
@@ -28,6 +30,7 @@ def test_pauses_are_read_by_pattern(connection: base.Connection) -> None:
     assert connection.pauses() == [BILLING, CHARGE]
 
 
+@places.everywhere
 def test_pause_with_same_pattern_is_replaced(connection: base.Connection) -> None:
     connection.put_pause(CHARGE)
     replacement = CHARGE._replace(reason=None, by=None, since=9.0, until=None)
@@ -61,6 +64,7 @@ def test_text_that_is_not_unicode_is_rejected(connection: base.Connection, name:
     assert connection.pauses() == []
 
 
+@places.dialects
 def test_longest_pattern_is_stored(connection: base.Connection) -> None:
     longest = TaskPause("x" * MAX_PATTERN_CHARACTERS)
     connection.put_pause(longest)

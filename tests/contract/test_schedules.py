@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.contract import places
+from tests.seams import stores
 from tests.support import conducted, servers
 from tests.support.waiting import until
 from wbengine import exceptions, states
@@ -24,13 +26,24 @@ from wbengine.persistence import backends
 from wbengine.schedules import Schedule, Schedules
 from wbengine.schedules.service import ScheduleService
 
-KINDS = ("memory", "dir", "sqlite", "mysql", "postgresql")
+KINDS = stores.DURABLE
+#: Mark of tests for a database in memory, which has one connection, and for variants, too.
+everywhere = pytest.mark.parametrize(
+    "conf", (*KINDS, "memory", "dir", "mysql"), indirect=True, scope="module"
+)
 
 #: Time that is a multiple of all intervals.
 START = 1_800_000_000.0
 
 GREETING = "tests.support.conducted:greeting"
 PLAIN = "tests.support.conducted:plain"
+
+
+@functools.cache
+def ticks_by_flow(name: str) -> dict[str, int]:
+    """Return the ticks of two hours, in seconds from the start, by the uuid of their flows."""
+    schedule = Schedule(name=name, factory="f", every=1)
+    return {schedule.flow_id(int(START) + tick): tick for tick in range(7200)}
 
 
 class Site:
@@ -63,8 +76,7 @@ class Site:
         """Return the fired times, in seconds from the start, of the stored flows."""
         with contextlib.closing(self.backend.get_connection()) as connection:
             rows = connection.list_flows(tags={"schedule": name}, limit=500).flows
-        schedule = Schedule(name=name, factory="f", every=1)
-        ticks = {schedule.flow_id(int(START) + each): each for each in range(7200)}
+        ticks = ticks_by_flow(name)
         return sorted(ticks[row.uuid] for row in rows)
 
     def end_flows(self) -> None:
@@ -114,6 +126,7 @@ def another(conf: dict[str, Any], site: Site) -> Iterator[Site]:
 # Storage.
 
 
+@everywhere
 def test_added_schedule_is_stored_until_removed(site: Site, another: Site) -> None:
     site.add("b", every=90, jitter=5, tags={"team": "π"}, priority="HIGH", catch_up="all")
     site.add("a")
@@ -149,6 +162,7 @@ def test_duplicate_schedule_name_is_rejected_unless_replaced(site: Site, another
     assert site.schedules.declare(other_times).next_tick > site.now
 
 
+@everywhere
 def test_concurrent_declarations_create_one_schedule(conf: dict[str, Any], site: Site) -> None:
     if conf == {"connection": "sqlite://"}:
         pytest.skip("there is one program")
@@ -211,6 +225,7 @@ def test_missed_times_are_handled_by_catch_up_policy(
     assert site.fired("t") == ([] if catch_up == "skip" else [3720])
 
 
+@everywhere
 def test_each_time_is_fired_once_by_many_programs(conf: dict[str, Any], site: Site) -> None:
     site.add(catch_up="all")
     site.add("one")
@@ -237,6 +252,7 @@ def test_each_time_is_fired_once_by_many_programs(conf: dict[str, Any], site: Si
     assert site.board.job_count == 13
 
 
+@everywhere
 def test_firing_is_one_transaction(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies within it has no effect."""
     site.add(catch_up="all")
@@ -358,6 +374,7 @@ def test_paused_schedule_fires_nothing_and_does_not_catch_up(site: Site) -> None
     assert site.fired() == [360]
 
 
+@everywhere
 def test_manual_run_submits_one_flow(site: Site, another: Site) -> None:
     """This includes a paused schedule."""
     site.add(overlap="skip")

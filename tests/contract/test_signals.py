@@ -13,6 +13,8 @@ from wbengine.persistence import backends, base, models
 from wbengine.signals import MAX_VALUE_BYTES, Signal
 from wbengine.types.outline import ANY_SIGNAL, Outline, OutlineNode
 
+from . import places
+
 Connection = base.Connection
 FIRST = Signal.of("approved Ä", {"by": "Zoë 🦊", "limits": (1, 2)}, 1.5)
 OUTLINE = Outline(
@@ -37,6 +39,7 @@ def flow(connection: Connection) -> models.FlowDetail:
     return flow_detail
 
 
+@places.everywhere
 def test_first_signal_of_each_name_is_stored(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
@@ -51,6 +54,7 @@ def test_first_signal_of_each_name_is_stored(
     assert signal == FIRST and signal.value == {"by": "Zoë 🦊", "limits": (1, 2)}
 
 
+@places.dialects
 def test_signals_of_several_flows_are_read_in_one_call(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
@@ -94,6 +98,7 @@ def test_workflow_receives_several_signals_of_any_name(
         connection.send_signal(flow.uuid, Signal.of("tick", 1, 6.0))
 
 
+@places.dialects
 def test_concurrent_signals_to_workflow_get_different_numbers(
     backend: base.Backend, flow: models.FlowDetail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +170,7 @@ def test_signals_are_deleted_with_their_flow(
     assert connection.signals([flow.uuid]) == {}
 
 
+@places.dialects
 def test_one_of_concurrent_signals_is_stored(
     backend: base.Backend, flow: models.FlowDetail
 ) -> None:
@@ -206,6 +212,7 @@ def test_invalid_signal_is_rejected_with_hint(
         connection.send_signal(flow.uuid, approved)
 
 
+@places.dialects
 def test_signal_name_of_maximum_length_is_stored(
     connection: Connection, flow: models.FlowDetail
 ) -> None:

@@ -68,9 +68,9 @@ class Child:
         self.told.close()
 
 
-@pytest.fixture(params=["dir", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"dir://{tmp_path}/s" if request.param == "dir" else f"sqlite:///{tmp_path}/s.db"
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/s.db"
 
 
 @pytest.fixture

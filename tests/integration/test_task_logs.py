@@ -29,7 +29,7 @@ from wbengine.views.redaction import Redactor
 SECRET = "s3cr3t-of-the-flow"
 
 
-@pytest.fixture(params=["memory", "dir", "sqlite", "mysql", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "mysql", "postgresql"])
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
 ) -> Iterator[base.Backend]:

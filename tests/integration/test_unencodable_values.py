@@ -18,13 +18,9 @@ from wbengine.persistence import backends, base, models
 NO = object()
 
 
-#: Backends that differ in their storage of values.
-BOTH = pytest.mark.parametrize("conf", ["dir", "sqlite"], indirect=True)
-
-
 @pytest.fixture
-def conf(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"{getattr(request, 'param', 'dir')}:///{tmp_path / 'kept'}"
+def conf(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'flows.db'}"
 
 
 @pytest.fixture
@@ -180,7 +176,6 @@ def test_storage_rejects_unencodable_values_without_side_effects(store: base.Bac
     assert found.progress_details is None and storage.fetch_all() == {"x": NO, "a": 1}
 
 
-@BOTH
 def test_load_with_unencodable_values_creates_no_logbook(store: base.Backend) -> None:
     with pytest.raises(exceptions.NotEncodable, match=r"store\['x'\]"):
         engines.load(flow_of(Gives("a", 1)), backend=store, store={"x": NO})
@@ -263,7 +258,6 @@ with backends.backend(sys.argv[1]) as store:
 """
 
 
-@BOTH
 def test_second_process_resumes_the_unfinished_flow(conf: str, tmp_path: Path) -> None:
     """It loads the flow with its factory and keeps the saved results."""
     fresh.run(FIRST, conf, str(tmp_path), code=9)
@@ -273,7 +267,6 @@ def test_second_process_resumes_the_unfinished_flow(conf: str, tmp_path: Path) -
     assert (tmp_path / "log").read_text() == "6\n6\n"
 
 
-@BOTH
 def test_unfinished_flows_excludes_ended_and_owned_flows(store: base.Backend) -> None:
     assert list(base.unfinished_flows(store)) == []
     ended = engines.load(flow_of(Gives("a", 1)), backend=store)
@@ -291,7 +284,6 @@ def test_unfinished_flows_excludes_ended_and_owned_flows(store: base.Backend) ->
     assert [flow.uuid for flow in base.unfinished_flows(store)] == [held.storage.flow_uuid]
 
 
-@BOTH
 def test_flow_detail_that_is_not_in_the_store_is_rejected(store: base.Backend, conf: str) -> None:
     """The error suggests how to save the record. `backend` accepts all its forms."""
     book = models.LogBook("b")
@@ -328,7 +320,6 @@ class SpoilsItem(task.Task):
         return int(item["n"])
 
 
-@BOTH
 def test_stored_value_is_kept_when_value_in_memory_becomes_unencodable(
     store: base.Backend, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,7 +26,7 @@ SEED = os.environ.get("WBENGINE_SEED")
 
 #: Number of flows.  The serial engine runs most, because it is deterministic.
 ON_KINDS = {"serial": 80, "threads": 24, "processes": 8, "memory": 16, "filesystem": 6}
-ON_STORES = {"dir": 24, "sqlite": 16, "postgresql": 4, "mysql": 4}
+ON_STORES = {"sqlite": 24, "postgresql": 4, "mysql": 4}
 #: Maximum duration of a task in seconds on engines with concurrent tasks, so that events overlap.
 PACE = {"threads": 0.02, "memory": 0.02}
 

@@ -21,7 +21,7 @@ WORKFLOWS = {"plain": programs.plain, "async": programs.coroutines}
 _POINTS = {"storage.before-save", "storage.after-save", "engine.before-submit"}
 
 _SETTINGS = settings(
-    max_examples=amount(100, 5000, "WBENGINE_PROGRAMS"),
+    max_examples=amount(50, 5000, "WBENGINE_PROGRAMS"),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

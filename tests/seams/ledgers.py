@@ -19,7 +19,6 @@ from wbengine.engines.worker_based.ledger import base, memory
 from wbengine.transports import _folder, resolve
 
 __all__ = [
-    "DATABASES",
     "DONE",
     "DURABLE",
     "FORGOTTEN",
@@ -52,9 +51,9 @@ __all__ = [
     "silence",
 ]
 
-DATABASES: Final = ("sqlite", "mysql", "postgresql")
-KINDS: Final = ("memory", "dir", "redis", *DATABASES)
-#: Kinds that other processes can open.
+#: Kinds with code of their own. MySQL is a dialect of the ledgers in databases.
+KINDS: Final = ("memory", "dir", "redis", "sqlite", "postgresql")
+#: Those that other processes can open.
 DURABLE: Final = KINDS[1:]
 
 GRANTED: Final = base.GRANTED

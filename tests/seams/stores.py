@@ -15,6 +15,7 @@ from wbengine.persistence import leases, models, owners, trees
 from wbengine.persistence.writer import EPOCHS_PER_RUN
 
 __all__ = [
+    "ALL_KINDS",
     "DURABLE",
     "EPOCHS_PER_RUN",
     "KINDS",
@@ -29,10 +30,13 @@ __all__ = [
     "row",
 ]
 
-#: 'memory, shared' stores the values of users themselves instead of copies.
-KINDS: Final = ("memory", "memory, shared", "dir", "sqlite", "mysql", "postgresql")
-#: Kinds that other processes can open.
-DURABLE: Final = KINDS[2:]
+#: Kinds with code of their own. Tests of the contract run on these.
+KINDS: Final = ("memory", "sqlite", "postgresql")
+#: Those that other processes can open.
+DURABLE: Final = KINDS[1:]
+#: The kinds and their variants. 'memory, shared' stores the values of users themselves instead of
+#: copies, 'dir' is SQLite in a folder, and 'mysql' is a dialect.
+ALL_KINDS: Final = (*KINDS, "memory, shared", "dir", "mysql")
 
 #: Modules of each kind, for processes that import them before they fork.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {

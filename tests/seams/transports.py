@@ -26,12 +26,10 @@ from wbengine.transports import _redis_wait, broker, filesystem, resolve
 from wbengine.transports.broker import MAX_BATCH_BYTES
 
 __all__ = [
-    "ALL",
     "FOLDERS",
     "KINDS",
     "LOG",
     "MAX_BATCH_BYTES",
-    "REACHED",
     "Folder",
     "Side",
     "Site",
@@ -48,12 +46,9 @@ __all__ = [
 ]
 
 #: wbengine brokers, which all have the same guarantees.
-KINDS: Final = ("memory", "filesystem", "filesystem-polling", "filesystem-two-folders", "redis")
-FOLDERS: Final = ("filesystem", "filesystem-polling")
-#: wbengine brokers, and RabbitMQ by the transport of kombu.
-ALL: Final = (*KINDS, "rabbitmq")
-#: Kinds that other processes reach by their URL.
-REACHED: Final = (*FOLDERS, "redis")
+KINDS: Final = ("memory", "filesystem", "redis")
+#: Variants of folders, which differ in how they notice messages, and in the folder of a sender.
+FOLDERS: Final = ("filesystem-polling", "filesystem-two-folders")
 
 #: Logger of brokers in folders.
 LOG: Final = "wbengine.transports.broker"

@@ -105,10 +105,10 @@ def hold_unlimited(flow_steps, order):
     return flow_steps.run(hold_long, order)
 
 
-@pytest.fixture(params=["memory://", "sqlite", "folder"])
+@pytest.fixture(params=["memory://", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[base.Backend]:
-    uris = {"sqlite": f"sqlite:///{tmp_path}/flows.db", "folder": f"dir://{tmp_path}/flows"}
-    backend = backends.fetch(uris.get(request.param, request.param))
+    uri = f"sqlite:///{tmp_path}/flows.db" if request.param == "sqlite" else request.param
+    backend = backends.fetch(uri)
     with contextlib.closing(backend.get_connection()) as connection:
         connection.upgrade()
     yield backend

@@ -27,14 +27,10 @@ SHOPPING = [
 ]
 
 
-@pytest.fixture(params=["memory", "sqlite", "dir"])
+@pytest.fixture(params=["memory", "sqlite"])
 def backend(request, tmp_path):
-    conf = {"connection": request.param}
-    if request.param == "sqlite":
-        conf = {"connection": f"sqlite:///{tmp_path}/store.db"}
-    elif request.param == "dir":
-        conf["path"] = str(tmp_path / "store")
-    with contextlib.closing(backends.fetch(conf)) as made:
+    uri = f"sqlite:///{tmp_path}/store.db" if request.param == "sqlite" else "memory"
+    with contextlib.closing(backends.fetch(uri)) as made:
         with made.get_connection() as connection:
             connection.upgrade()
         yield made

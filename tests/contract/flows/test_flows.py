@@ -24,9 +24,15 @@ from tests.support import tally
 MODULES = (arguments, shapes, deciding, retrying, failing, steering, values, newer)
 
 
-RUNS = [(name, case) for name in NAMES for case in CASES if case.runs_on(name)]
-# Kinds differ in their executors; a third of the flows is enough for stored records.
-RUNS += [(KEPT, case) for case in CASES[::3] if case.runs_on(KEPT)]
+#: Kinds for which a third of the flows is enough: they differ from another kind in the store of the
+#: records, in the pool or in the transport.
+VARIANTS = (KEPT, "processes", "filesystem")
+RUNS = [
+    (name, case)
+    for name in (*NAMES, KEPT)
+    for case in (CASES[::3] if name in VARIANTS else CASES)
+    if case.runs_on(name)
+]
 
 
 @pytest.mark.parametrize(
