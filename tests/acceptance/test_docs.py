@@ -8,7 +8,10 @@ import doctest
 import importlib
 import os
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,10 +28,30 @@ from wbengine.transports import kinds
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"
-#: Pages for an installation without extras, which `test_installed` runs.
-PLAIN = (SOURCE / "installing.rst", SOURCE / "tutorial.rst")
+#: A page for an installation without extras, which `test_installed` runs.
+INSTALLING = SOURCE / "installing.rst"
+TUTORIAL = SOURCE / "tutorial.rst"
 PAGES = sorted(SOURCE.rglob("*.rst"))
-GUIDE = [page for page in PAGES if page not in PLAIN and pages.blocks(page)]
+#: Number of commits whose pages every run tests. The others run with the slow tests.
+RECENT_COMMITS = 10
+
+
+def changed_pages() -> set[Path]:
+    """Return the pages that the latest commits or the working tree changed."""
+    git = ("git", "-C", str(SOURCE))
+    log = [*git, "log", f"-{RECENT_COMMITS}", "--name-only", "--format=", "--relative", "--", "."]
+    local = [*git, "ls-files", "--modified", "--others", "--exclude-standard"]
+    printed = [subprocess.run(each, capture_output=True, text=True).stdout for each in (log, local)]
+    return {SOURCE / name for text in printed for name in text.splitlines()}
+
+
+def guide() -> Iterator[Any]:
+    """Yield the pages with code. Pages without changes are slow tests, except the tutorial."""
+    quick = {TUTORIAL, *changed_pages()}
+    for page in PAGES:
+        if page != INSTALLING and pages.blocks(page):
+            name = str(page.relative_to(SOURCE).with_suffix(""))
+            yield pytest.param(page, id=name, marks=() if page in quick else pytest.mark.slow)
 
 
 def built(folder: Path, *options: str) -> Path:
@@ -71,9 +94,7 @@ def test_documentation_builds_without_warnings(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "page", GUIDE, ids=lambda page: str(page.relative_to(SOURCE).with_suffix(""))
-)
+@pytest.mark.parametrize("page", list(guide()))
 def test_code_blocks_of_page_run_and_print_shown_output(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

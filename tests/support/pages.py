@@ -163,18 +163,28 @@ def run_blocks(
     found: list[Block],
     folder: Path,
     environment: dict[str, str],
-    python: str | Path = sys.executable,
+    interpreter: Path | None = None,
 ) -> list[str]:
-    """Run the blocks of one page in a new interpreter `python`, and return the output of each."""
-    with subprocess.Popen(
-        [python, "-W", "error", __file__],
-        cwd=folder,
-        env={**environment, "PYTHONUNBUFFERED": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    """Run the blocks of one page in one process, and return the output of each.
+
+    The process starts from the fork server, or is a new interpreter.
+    """
+    from tests.support import python  # this file also runs where there are no tests
+
+    words = ["-W", "error", __file__]
+    options: dict[str, Any] = {
+        "cwd": folder,
+        "env": {**environment, "PYTHONUNBUFFERED": "1"},
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "start_new_session": True,
+    }
+    with (
+        python.start(words, **options)
+        if interpreter is None
+        else subprocess.Popen([interpreter, *words], **options)
     ) as page:
         try:
             sent = json.dumps([dataclasses.asdict(block) for block in found])
