@@ -30,7 +30,7 @@ from tests.support.fork_server import END, LENGTH, PID
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Path of the socket of the fork server, which the processes of a test share.
-VARIABLE = "WBENGINE_TEST_FORK_SERVER"
+VARIABLE = "FORK_SERVER_OF_TESTS"
 PIPE, STDOUT, DEVNULL = subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL
 #: Variables that the interpreter reads at its start, but that a forked process can apply, too.
 _APPLIED = {"PYTHONUNBUFFERED", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}

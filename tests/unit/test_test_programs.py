@@ -1,0 +1,111 @@
+"""Programs from the fork server of the tests behave like programs of a new interpreter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import nightly, python
+from tests.support.waiting import until
+
+BOTH = pytest.mark.parametrize("real", [False, True], ids=["forked", "real"])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("code", "result"),
+    [
+        ("print(__name__); import sys; print(sys.argv, file=sys.stderr)", 0),
+        ("import sys; sys.exit(3)", 3),
+        ("import sys; sys.exit('wrong usage')", 1),
+        ("{}['x']", 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("import atexit; atexit.register(print, 'end')", 0),
+        ("import threading; threading.Timer(0.01, print, ['end']).start()", 0),
+        ("import warnings; warnings.warn('no')", 1),
+    ],
+)
+def test_program_has_exit_code_and_output(code: str, result: int, real: bool) -> None:
+    done = python.run(
+        ["-W", "error", "-c", code, "a", "b"], real=real, capture_output=True, text=True
+    )
+    assert done.returncode == result
+    expected = subprocess.run(
+        [*_PYTHON, "-W", "error", "-c", code, "a", "b"], capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr.splitlines()[-1:]) == (
+        expected.stdout, expected.stderr.splitlines()[-1:],
+    )  # fmt: skip
+
+
+_PYTHON = [sys.executable]
+
+
+@BOTH
+def test_module_and_file_run_in_their_folder(tmp_path: Path, real: bool) -> None:
+    (tmp_path / "mine.py").write_text("import other; print(other.__name__, __name__, __file__)")
+    (tmp_path / "other.py").touch()
+    printed = f"other __main__ {tmp_path / 'mine.py'}\n"
+    for words in (["-m", "mine"], [str(tmp_path / "mine.py")]):
+        done = python.run(words, real=real, cwd=tmp_path, capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == (printed, "")
+
+
+@BOTH
+def test_program_reads_variables_and_input_of_its_caller(tmp_path: Path, real: bool) -> None:
+    code = "import os, sys; print(os.getcwd(), os.environ.get('A'), sys.stdin.read())"
+    done = python.run(
+        ["-c", code], real=real, cwd=tmp_path, env={**os.environ, "A": "1"}, input="in",
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == f"{tmp_path} 1 in\n", done.stderr
+
+
+@BOTH
+def test_killed_and_stopped_programs_are_reported(real: bool) -> None:
+    with python.running(["-c", "input()"], real=real, stdin=python.PIPE) as process:
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.01)
+        process.send_signal(signal.SIGSTOP)
+        process.kill()
+        assert process.wait(60) == process.returncode == -signal.SIGKILL
+
+
+def test_program_dies_with_the_process_that_started_it() -> None:
+    code = (
+        "import os, time\n"
+        "from tests.support import python\n"
+        "child = python.start(['-c', 'import time; time.sleep(600)'], die_with_parent=True)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with python.running(["-c", code], cwd=python.REPOSITORY, stdout=python.PIPE) as parent:
+        assert parent.stdout is not None
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+        parent.wait()
+        until(lambda: _has_ended(child))
+        os.close(child)
+
+
+def _has_ended(pidfd: int) -> bool:
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_each_slow_test_belongs_to_the_share_of_some_commit() -> None:
+    names = [f"tests/test_{number}" for number in range(400)]
+    commits = [f"commit {number}" for number in range(400)]
+    shares = [nightly.selected(names, commit) for commit in commits]
+    assert {name for share in shares for name in share} == set(names)
+    assert all(len(share) < 60 for share in shares)
