@@ -199,7 +199,11 @@ class _Program:
         main.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = main
         sys.argv = ["-c" if kind == "code" else what, *self._order["arguments"]]
-        folder = {"module": os.getcwd(), "code": "", "file": os.path.dirname(what)}[kind]
+        folder = {
+            "module": os.getcwd(),
+            "code": "",
+            "file": os.path.dirname(os.path.realpath(what)),
+        }[kind]
         sys.path[0:1] = [folder, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         importlib.invalidate_caches()
         if kind == "code":
