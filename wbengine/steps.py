@@ -13,11 +13,10 @@ import datetime as dt
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextvars import ContextVar
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from wbengine import exceptions
-from wbengine._tasks import commands, waiting
+from wbengine._tasks import commands, scopes, waiting
 from wbengine.signals import MAX_VALUE_BYTES, check_name
 from wbengine.types import codec
 
@@ -27,9 +26,6 @@ _P = ParamSpec("_P")
 _Item = TypeVar("_Item")
 _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)
-
-#: The surrounding scopes, innermost scope last.
-_scopes: Final[ContextVar[tuple[_Scope, ...]]] = ContextVar("wbengine.scopes", default=())
 
 _NO_DEFAULT: Final = object()
 _TIMED_OUT: Final = object()
@@ -47,6 +43,10 @@ class Handle(Protocol):
     @property
     def position(self) -> int:
         """Number of the step in the order of the calls, from 0."""
+
+    @property
+    def command(self) -> commands.Command:
+        """The request that began the step."""
 
     @property
     def is_done(self) -> bool:
@@ -71,6 +71,8 @@ class Program(Protocol):
     seed: str
     #: Time of the latest completion that the function received, in Unix seconds.
     now: float
+    #: The open scopes of the function.
+    scopes: scopes.OpenScopes
 
     def start(self, command: commands.Command) -> Handle:
         """Begin a step."""
@@ -158,25 +160,17 @@ class _CommonSteps:
         return self._start(commands.waiting_command(task, task.signal, task.timeout))
 
     def _start(self, command: commands.Command) -> Handle:
-        scopes = _scopes.get()
-        if any(scope.has_failed for scope in scopes):
+        current = self._program.scopes.current()
+        if any(scope.has_failed for scope in current):
             # Nothing would revert it. `asyncio.gather` leaves such coroutines behind.
             raise RuntimeError(
                 "A step cannot start in a scope that has failed: let the scope wait for all its"
                 " coroutines, for example with asyncio.TaskGroup"
             )
         handle = self._program.start(command)
-        for scope in scopes:
-            scope.positions.append(handle.position)
+        for scope in current:
+            scope.steps.append(handle)
         return handle
-
-
-class _Scope:
-    """A block of `scope()`: the positions of its steps."""
-
-    def __init__(self) -> None:
-        self.positions: list[int] = []
-        self.has_failed = False
 
 
 class Steps(_CommonSteps):
@@ -316,17 +310,14 @@ class Steps(_CommonSteps):
 
         :raises Exception: the exception of the block, or of the first reversion that failed.
         """
-        scope = _Scope()
-        token = _scopes.set((*_scopes.get(), scope))
+        scope = scopes.Scope()
         try:
-            yield
+            with self._program.scopes.enter(scope):
+                yield
         except Exception:
-            scope.has_failed = True
-            _scopes.reset(token)
-            if scope.positions:
-                self._result(self._start(commands.revert_command(scope.positions)))
+            if scope.steps:
+                self._result(self._start(_revert_command(scope)))
             raise
-        _scopes.reset(token)
 
     def _result(self, handle: Handle) -> Any:
         while not handle.is_done:
@@ -422,20 +413,24 @@ class AsyncSteps(_CommonSteps):
     async def scope(self) -> AsyncIterator[None]:
         """Revert the steps of a block if an exception leaves it. See `Steps.scope`.
 
-        Steps of `asyncio` tasks that were created in the block belong to it. They cannot begin
-        after an exception has left the block.
+        Steps of `asyncio` tasks that were created in the block belong to it. After an exception
+        has left the block, they cannot begin, and open waits are cancelled.
         """
-        scope = _Scope()
-        token = _scopes.set((*_scopes.get(), scope))
+        scope = scopes.Scope()
         try:
-            yield
+            with self._program.scopes.enter(scope):
+                yield
         except (Exception, asyncio.CancelledError):
-            scope.has_failed = True
-            _scopes.reset(token)
-            if scope.positions:
-                await self._start(commands.revert_command(scope.positions)).future
+            for step in scope.steps:
+                if not step.is_done and step.command.is_wait:
+                    step.future.cancel()
+            if scope.steps:
+                await self._start(_revert_command(scope)).future
             raise
-        _scopes.reset(token)
+
+
+def _revert_command(scope: scopes.Scope) -> commands.Command:
+    return commands.revert_command([step.position for step in scope.steps])
 
 
 def _check_max_in_flight(value: Any) -> int | None:

@@ -43,6 +43,10 @@ class Command:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     to_revert: Sequence[int] = ()
 
+    @property
+    def is_wait(self) -> bool:
+        return self.task is not None and self.task.is_wait
+
 
 def task_command(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Command:
     """Return the command to execute a task class with these arguments.
@@ -87,11 +91,10 @@ def waiting_command(waiting: Task, *definition: Any) -> Command:
     return Command(path, waiting.name, _digest(codec.dumps(definition)), waiting)
 
 
-def revert_command(positions: list[int]) -> Command:
+def revert_command(positions: Sequence[int]) -> Command:
     """Return the command to revert the steps at these positions."""
-    # A copy, because coroutines of the scope may call more steps.
     digest = _digest(codec.dumps(positions))
-    return Command(REVERT_SCOPE, REVERT_SCOPE, digest, to_revert=tuple(positions))
+    return Command(REVERT_SCOPE, REVERT_SCOPE, digest, to_revert=positions)
 
 
 def path_of(cls: type) -> str:

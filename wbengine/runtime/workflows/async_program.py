@@ -30,7 +30,7 @@ class AsyncProgram(Program):
         super().__init__(*args, **kwargs)
         self._clock = clock
         # asyncio uses only a few methods of an event loop.
-        self._loop = WorkflowLoop()  # type: ignore[abstract]
+        self._loop = WorkflowLoop(self.scopes.inherit)  # type: ignore[abstract]
         self._main: asyncio.Task[Any] | None = None
 
     def advance(self) -> None:
@@ -97,6 +97,9 @@ class AsyncProgram(Program):
     def _is_called_by_function(self) -> bool:
         # After the end of the run, its coroutines are closed outside the loop.
         return self._is_closed or asyncio.events._get_running_loop() is self._loop
+
+    def _current_task(self) -> asyncio.Task[Any] | None:
+        return asyncio.current_task(self._loop)
 
     def start(self, command: Command) -> Handle:
         handle = super().start(command)

@@ -23,9 +23,12 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     """Runs the coroutines of one workflow in the thread that calls `run_ready`.
 
     Callbacks run in the order in which they were added. Timers, threads and sockets are refused.
+
+    :param on_task: called with each new task.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_task: Callable[[asyncio.Task[Any]], object]) -> None:
+        self._on_task = on_task
         # Handles with their callbacks, arguments and contexts.
         self._ready: deque[tuple[asyncio.Handle, Callable[..., Any], Any, Any]] = deque()
         # Tasks that have not ended.
@@ -86,6 +89,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[Any]:
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks[task] = None
+        self._on_task(task)
         task.add_done_callback(self._tasks.pop)
         return task
 

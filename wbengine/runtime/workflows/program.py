@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._tasks.commands import Command
+from wbengine._tasks.scopes import OpenScopes
 from wbengine._tasks.waiting import WaitingTask
 from wbengine.runtime.workflows.history import History
 from wbengine.types import codec
@@ -106,6 +108,7 @@ class Program(abc.ABC):
         self._publish = publish
         self.seed = seed
         self.now = now
+        self.scopes = OpenScopes(self._current_task)
         self._handles: list[Handle] = []
         # Handles that `take_called` has not returned.
         self._called: list[Handle] = []
@@ -144,6 +147,9 @@ class Program(abc.ABC):
     @abc.abstractmethod
     def _is_called_by_function(self) -> bool:
         """Return whether the caller is the function, in its thread or event loop."""
+
+    def _current_task(self) -> asyncio.Task[Any] | None:
+        return None
 
     def _check_caller(self) -> None:
         """Check that the caller is the function: another one would block, or change the order.
