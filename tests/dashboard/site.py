@@ -21,12 +21,19 @@ PATIENCE = 60
 def running(backend: Any, **options: Any) -> Iterator[Site]:
     """Run a dashboard in a thread; it has ended when the context exits."""
     site = Site(backend, port=0, token=story.TOKEN, **options)
+    with serving(site):
+        yield site
+
+
+@contextlib.contextmanager
+def serving(site: Site) -> Iterator[None]:
+    """Run a dashboard that already listens, as `running` does."""
     ready = threading.Event()
     thread = threading.Thread(target=site.run, args=(ready.set,), daemon=True)
     thread.start()
     assert ready.wait(PATIENCE)
     try:
-        yield site
+        yield
     finally:
         site.stop()
         thread.join(PATIENCE)

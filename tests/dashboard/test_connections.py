@@ -20,11 +20,11 @@ import pytest
 
 from tests.dashboard import story
 from tests.dashboard.raw import answer, bearer, connected, is_closed, request, status
-from tests.dashboard.site import PATIENCE, running, stream
+from tests.dashboard.site import PATIENCE, running, serving, stream
 from tests.support import python
 from tests.support.waiting import MARGIN, until
 from wbengine._log_rate import RareWarnings
-from wbengine.dashboard import connections, quotas
+from wbengine.dashboard import Site, connections, quotas
 
 PARTIAL = b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: "
 
@@ -47,6 +47,24 @@ def test_oldest_idle_connection_is_closed_for_a_new_one(
         assert status(site, "/", bearer()) == 200
         until(lambda: is_closed(idle[0]))
         assert all(map(is_answered, idle[1:]))
+
+
+def test_request_that_has_arrived_is_answered_beside_new_connections(
+    kept: story.Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_WAITING", 4)
+    site = Site(kept.backend, port=0, token=story.TOKEN)
+    with contextlib.ExitStack() as end:
+        # The server accepts all these connections in one iteration of its loop.
+        requests = [end.enter_context(connected(site)) for _ in range(8)]
+        for connection in requests:
+            connection.sendall(request("/livez"))
+        idle = [end.enter_context(connected(site)) for _ in range(40)]
+        end.enter_context(serving(site))
+        for connection in requests:
+            with answer(connection) as response:
+                assert response.status == 200
+        until(lambda: sum(map(is_closed, idle)) >= 36)
 
 
 @pytest.mark.parametrize("answered_before", [False, True])

@@ -94,6 +94,8 @@ class OpenConnection:
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
         self._pool: Pool | None = None
+        # Whether a request has arrived whose response is not in progress.
+        self._is_requested = False
         # For each response in progress, whether the client has signed in.
         self._answers: list[bool] = []
         self._transport: asyncio.Transport | None = None
@@ -102,7 +104,15 @@ class OpenConnection:
 
     def opened(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._enter(self._pools.waiting)
+        # The connection waits only if no request has arrived. The loop reads a request that was
+        # sent with the connection before the second callback.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._enter_state)
+
+    def requested(self) -> None:
+        """Report that a request has arrived. `answering` follows."""
+        self._is_requested = True
+        self._enter_state()
 
     def closed(self) -> None:
         self._transport = None
@@ -112,18 +122,22 @@ class OpenConnection:
     @contextlib.contextmanager
     def answering(self, *, signed_in: bool) -> Iterator[None]:
         """Register a response in progress during a `with` block. Blocks may overlap."""
+        self._is_requested = False
         self._answers.append(signed_in)
-        self._enter(self._state())
+        self._enter_state()
         try:
             yield
         finally:
             self._answers.remove(signed_in)
-            self._enter(self._state())
+            self._enter_state()
 
-    def _state(self) -> Pool | None:
-        if not self._answers:
-            return self._pools.waiting
-        return None if any(self._answers) else self._pools.strangers
+    def _enter_state(self) -> None:
+        if self._transport is None or any(self._answers):
+            self._enter(None)
+        elif self._answers:
+            self._enter(self._pools.strangers)
+        else:
+            self._enter(None if self._is_requested else self._pools.waiting)
 
     def writing_paused(self) -> None:
         """Report that sent data waits for the client."""
@@ -150,7 +164,7 @@ class OpenConnection:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._pool = None if self._transport is None else pool
+        self._pool = pool
         if self._pool is not None:
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(REQUEST_SECONDS, self.abort)

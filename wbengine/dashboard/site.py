@@ -147,6 +147,12 @@ class _Protocol(H11Protocol):
         super().connection_made(transport)
         self._limited.opened(transport)
 
+    def handle_events(self) -> None:
+        earlier = self.cycle
+        super().handle_events()
+        if self.cycle is not earlier:
+            self._limited.requested()
+
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         # While an application waits for the client to disconnect, uvicorn buffers data without a
