@@ -1,13 +1,17 @@
-"""Public names of packages that are imported on first use."""
+"""Names and modules of packages that are imported on first use."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
-__all__ = ["lazy_attributes"]
+__all__ = ["alias_modules", "lazy_attributes"]
 
 
 def lazy_attributes(
@@ -29,3 +33,29 @@ def lazy_attributes(
         return sorted({*vars(sys.modules[package]), *places})
 
     return get_attribute, list_names
+
+
+def alias_modules(package: str, home: str) -> None:
+    """Let a package also contain the modules of another one: the same objects, not copies."""
+    sys.meta_path.append(_Aliases(package, home))
+
+
+class _Aliases(MetaPathFinder, Loader):
+    def __init__(self, package: str, home: str) -> None:
+        self._package = package
+        self._home = home
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        package, _, name = fullname.rpartition(".")
+        if package != self._package:
+            return None
+        spec = importlib.util.find_spec(f"{self._home}.{name}")
+        # A package would contain copies of its modules.
+        if spec is None or spec.submodule_search_locations is not None:
+            return None
+        return ModuleSpec(fullname, self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import returns the module that is registered now.
+        name = module.__name__.rpartition(".")[2]
+        sys.modules[module.__name__] = importlib.import_module(f"{self._home}.{name}")

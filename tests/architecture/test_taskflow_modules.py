@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import pathlib
+import pkgutil
 import re
 import types
 import warnings
@@ -76,6 +77,20 @@ def is_missing(module: str) -> bool:
 def test_module_of_taskflow_has_counterpart(module: str) -> None:
     assert has_twin(module)
     importlib.import_module(f"wbengine.{module}")
+
+
+def test_module_with_two_names_is_one_object() -> None:
+    names = {"utils": "compat", "types": "compat.types"}
+    pairs = [
+        (f"wbengine.{alias}.{module.name}", f"wbengine.{home}.{module.name}")
+        for alias, home in names.items()
+        for module in pkgutil.iter_modules(importlib.import_module(f"wbengine.{home}").__path__)
+        if not module.ispkg
+    ]
+    assert ("wbengine.types.entity", "wbengine.compat.types.entity") in pairs
+    assert ("wbengine.utils.misc", "wbengine.compat.misc") in pairs
+    for alias, home in pairs:
+        assert importlib.import_module(alias) is importlib.import_module(home), alias
 
 
 def test_modules_listed_as_missing_do_not_exist() -> None:

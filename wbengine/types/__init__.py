@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
+from wbengine import _lazily
 
-# Only code that uses TaskFlow's names imports the modules in this folder.
-__path__ = [*__path__, str(pathlib.Path(__file__).parents[1] / "compat" / "types")]
+_lazily.alias_modules(__name__, "wbengine.compat.types")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from wbengine import compat
+from wbengine import _lazily
 
-__path__ = compat.__path__
+_lazily.alias_modules(__name__, "wbengine.compat")
