@@ -233,7 +233,7 @@ def main(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{path}.new")
         listener.listen(100)
-        os.rename(f"{path}.new", path)  # whoever finds the path can connect
+        os.rename(f"{path}.new", path)  # a client that finds the path can connect
         gc.collect()
         gc.freeze()
         program = Server(listener).serve()
