@@ -134,6 +134,45 @@ def test_output_of_tasks_is_written_to_standard_error(wbengine: Command, home: P
     assert wbengine("graph", "noisy:flow", "-f", "json").json["name"] == "noisy"
 
 
+#: A flow that another process reverts while it is loaded, if `race` exists.
+RACED = """
+from pathlib import Path
+from tests.cli.shop import order
+from wbengine import operations
+from wbengine.persistence import backends
+
+def flow():
+    race = Path("race")
+    if race.exists():
+        uuid = race.read_text()
+        race.unlink()
+        with backends.backend("dir:flows") as store:
+            try:
+                operations.revert(store, uuid).run()
+            except ValueError:
+                pass
+    return order()
+"""
+
+
+@pytest.mark.parametrize("command", [("resume",), ("retry",), ("revert", "--yes")])
+def test_command_that_lost_a_race_reports_it(
+    command: tuple[str, ...], wbengine: Command, home: Path
+) -> None:
+    """It exits with 1, also if it should have caused the state that it found."""
+    (home / "raced.py").write_text(RACED)
+    (home / "broken").touch()
+    flow = wbengine("flow", "run", "raced:flow", "--engine", "serial://?never_resolve=1").json[
+        "uuid"
+    ]
+    (home / "broken").unlink()
+    (home / "race").write_text(flow)
+    answer = wbengine("flow", command[0], flow, *command[1:])
+    assert answer.code == 1 and "has ended in REVERTED since" in answer.err
+    assert done(home) == ["reserve", "pay", "-pack", "-pay", "-reserve"]
+    assert state(wbengine, flow) == "REVERTED"
+
+
 def test_failed_flow_prints_its_failure(wbengine: Command, home: Path) -> None:
     (home / "broken").touch()
     answer = wbengine("flow", "run", ORDER)

@@ -285,6 +285,26 @@ def test_flow_that_ends_after_its_claim_expired_is_not_run_again(site: Site) -> 
     assert site.notes() == ["m gate", "m fails", "m undone fails", "m undone gate"]
 
 
+@pytest.mark.parametrize("stage", ["compilation", "preparation"])
+def test_flow_that_ends_elsewhere_before_its_stage_is_not_run_again(stage: str, site: Site) -> None:
+    """Another engine runs the flow after the conductor has read it."""
+    job, uuid = site.post(conducted.failing, kind="value")
+    site.board.claim(job, "dead", expiry=0.01)
+    until(lambda: job.state == states.UNCLAIMED)
+    with site.connection() as connection:
+        other = engines.load_from_detail(connection.get_flow_details(uuid), backend=site.store)
+
+    def run(event: str, details: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match="oops"):
+            other.run()
+
+    conductor = site.conductor()
+    conductor.notifier.register(f"{stage}_end", run)
+    conductor.run(max_dispatches=1)
+    assert job.state == states.COMPLETE and site.state_of(uuid) == states.REVERTED
+    assert site.notes() == ["m a", "m fails", "m undone fails", "m undone a"]
+
+
 def test_flow_with_a_foreign_lease_is_run_after_its_release(site: Site) -> None:
     """The conductor runs other jobs in the meantime."""
     busy, uuid = site.post(conducted.plain, priority="high")

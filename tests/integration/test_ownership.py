@@ -157,6 +157,47 @@ def test_waiting_engine_resumes_from_records_of_previous_owner() -> None:
     assert stored_flow(first, backend).epoch == 2
 
 
+@pytest.mark.parametrize("act", ["run", "prepare", "run with inputs"])
+def test_engine_leaves_flow_that_another_engine_reverted_unchanged(act: str) -> None:
+    """Inputs are stored when the engine is loaded, which reads the records again."""
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    backend = memory.MemoryBackend()
+    first = engines.load(line(Step("a"), Step("b", fail)), backend=backend)
+    uuid, step = first.storage.flow_uuid, Step("a")
+    with backend.get_connection() as connection:
+        detail = connection.get_flow_details(uuid)
+    other = engines.load(line(step, Step("b")), flow_detail=detail, backend=backend)
+    other.compile()
+    with pytest.raises(ValueError, match="no"):
+        first.run()
+    if act == "run with inputs":
+        other = engines.load(
+            line(step, Step("b")), store={"x": 1}, flow_detail=detail, backend=backend
+        )
+    before = stored_flow(first, backend).history
+    for _ in range(2):
+        with pytest.raises(exceptions.InvalidState, match="has ended in REVERTED since"):
+            getattr(other, act.partition(" ")[0])()
+    assert step.runs == 0 and stored_flow(first, backend).history == before
+    reload_engine(first, line(step, Step("b")), backend).run()
+    assert step.runs == 1 and stored_flow(first, backend).state == states.SUCCESS
+
+
+def test_reset_is_refused_after_another_engine_completed_the_flow() -> None:
+    backend = memory.MemoryBackend()
+    first = engines.load(line(Step("a")), backend=backend)
+    other = reload_engine(first, line(Step("a")), backend)
+    other.prepare()
+    first.run()
+    with pytest.raises(exceptions.InvalidState, match="has ended in SUCCESS since"):
+        other.reset()
+    other.run()
+    assert stored_flow(first, backend).state == states.SUCCESS
+
+
 @pytest.mark.parametrize("how", ["suspend", "iterate", "cancel", "cancel at once"])
 def test_waiting_engine_can_be_suspended_or_cancelled(how: str) -> None:
     backend = memory.MemoryBackend()

@@ -284,6 +284,16 @@ def test_unfinished_flows_excludes_ended_and_owned_flows(store: base.Backend) ->
     assert [flow.uuid for flow in base.unfinished_flows(store)] == [held.storage.flow_uuid]
 
 
+def test_unfinished_flows_excludes_flow_that_ended_after_it_was_listed(store: base.Backend) -> None:
+    """A repair program would run a reverted flow again."""
+    book = models.LogBook("b")
+    kept, ended = (engines.load(flow_of(Gives("a", 1)), backend=store, book=book) for _ in range(2))
+    unfinished = base.unfinished_flows(store)
+    assert next(unfinished).uuid == kept.storage.flow_uuid
+    ended.run()
+    assert list(unfinished) == []
+
+
 def test_flow_detail_that_is_not_in_the_store_is_rejected(store: base.Backend, conf: str) -> None:
     """The error suggests how to save the record. `backend` accepts all its forms."""
     book = models.LogBook("b")

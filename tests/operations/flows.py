@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from wbengine import retry, task
@@ -52,6 +53,16 @@ def deep() -> linear_flow.Flow:
     """Return nested flows with retry controllers, and one step with retries."""
     inner = linear_flow.Flow("i", retry.Times(1, "inner")).add(*tried(), Step("d"))
     return linear_flow.Flow("deep", retry.Times(1, "outer")).add(inner)
+
+
+#: Calls that the factory `raced` makes, as if another process acted while a flow is loaded.
+MEANWHILE: list[Callable[[], object]] = []
+
+
+def raced() -> linear_flow.Flow:
+    while MEANWHILE:
+        MEANWHILE.pop()()
+    return steps()
 
 
 flow = steps()

@@ -35,10 +35,10 @@ def backend() -> Iterator[memory.MemoryBackend]:
     made.close()
 
 
-def started(backend: base.Backend, failing: str = "", **options: Any) -> str:
+def started(backend: base.Backend, failing: str = "", factory: str = STEPS, **options: Any) -> str:
     """Run a flow and return its uuid: in SUCCESS, or with a failing task in REVERTED or FAILURE."""
     flows.FAILING.update(failing)
-    engine = operations.start(backend, STEPS, **options)
+    engine = operations.start(backend, factory, **options)
     if failing:
         with pytest.raises(ValueError, match="fails"):
             engine.run()
@@ -302,6 +302,63 @@ def test_operation_that_the_flow_state_forbids_is_refused(
             operations.plan(backend, uuid, operation)
 
 
+def failed(backend: base.Backend) -> str:
+    return started(backend, "c", "tests.operations.flows:raced", never_resolve=True)
+
+
+@pytest.mark.parametrize("failing", ["", "d"])
+@pytest.mark.parametrize(
+    ("make", "first", "second"),
+    [
+        (suspended, "resume", "resume"),
+        (suspended, "resume", "revert"),
+        (suspended, "revert", "resume"),
+        (suspended, "retry", "resume"),
+        (failed, "resume", "retry"),
+        (failed, "retry", "revert"),
+        (failed, "revert", "revert"),
+        (lambda backend: started(backend, "c"), "retry", "retry"),
+    ],
+)
+def test_operation_is_refused_after_another_one_ended_the_flow(
+    make: Any, first: str, second: str, failing: str, backend: base.Backend
+) -> None:
+    """Both operations read the flow before one of them runs it."""
+    uuid = make(backend)
+    if (first, second) == ("retry", "revert"):  # `retry` resets failed tasks at once
+        second_engine = operations.revert(backend, uuid)
+        first_engine = operations.retry(backend, uuid)
+    else:
+        first_engine = getattr(operations, first)(backend, uuid)
+        second_engine = getattr(operations, second)(backend, uuid)
+    flows.FAILING.update(failing)
+    with contextlib.suppress(ValueError, exceptions.Cancelled):
+        first_engine.run()
+    done, ended = list(flows.DONE), state(backend, uuid)
+    assert ended in states.FLOW_ENDED
+    for _ in range(2):
+        with pytest.raises(exceptions.InvalidState, match=ended):
+            second_engine.run()
+    assert (flows.DONE, state(backend, uuid)) == (done, ended)
+
+
+@pytest.mark.parametrize("operation", ["resume", "retry", "revert"])
+def test_operation_is_refused_if_the_flow_was_reverted_during_loading(
+    operation: str, backend: base.Backend
+) -> None:
+    uuid = failed(backend)
+
+    def revert() -> None:
+        with contextlib.suppress(ValueError):
+            operations.revert(backend, uuid).run()
+
+    flows.MEANWHILE.append(revert)
+    with pytest.raises(exceptions.InvalidState, match="has ended in REVERTED since"):
+        getattr(operations, operation)(backend, uuid).run()
+    assert flows.DONE == ["-c", "-b", "-a"]
+    assert state(backend, uuid) == "REVERTED"
+
+
 @pytest.mark.parametrize("operation", ["resume", "retry", "revert"])
 def test_operation_on_unknown_flow_raises_not_found(operation: str, backend: base.Backend) -> None:
     for do in (getattr(operations, operation), operations.delete, operations.suspend):
@@ -418,7 +475,6 @@ def test_parked_flow_can_be_cancelled(backend: base.Backend) -> None:
     assert resumed.storage.get_flow_state() == "REVERTED"
     with pytest.raises(exceptions.InvalidState, match="`wbengine flow revert` reverts"):
         operations.cancel(backend, uuid)
-
 
 
 TRIPS = """

@@ -37,6 +37,7 @@ _STOP_SECONDS: Final = 1.0
 _INFRASTRUCTURE_ERRORS: Final = (
     exceptions.StorageFailure,
     exceptions.FlowBusy,
+    exceptions.InvalidState,
     exceptions.LeaseLost,
     exceptions.TransportFailure,
 )

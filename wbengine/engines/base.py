@@ -107,6 +107,10 @@ class Engine(abc.ABC):
     #: None: wait instead.
     park_after: float | None = None
 
+    #: Set by operations and conductors: raises an exception for states from which the first run of
+    #: this engine must not start. Called under the lease of the flow, before anything is changed.
+    check_state: Callable[[str], object] | None = None
+
     def __init__(
         self,
         flow: Any,
@@ -282,7 +286,8 @@ class Engine(abc.ABC):
         :raises IncompatibleVersion: if an atom was recorded with another major version and
             `migrate` does not decide about it.
         :raises Duplicate: if an atom was recorded as the other kind (task or retry).
-        :raises InvalidState: before `compile`.
+        :raises InvalidState: before `compile`; or if another engine ended the flow in FAILURE or
+            REVERTED after this engine read it.
         :raises FlowBusy: if another engine runs the flow. With `on_busy='wait'` this waits for that
             engine, until `suspend` ends the wait.
         :raises StorageFailure: if the records cannot be written.
@@ -294,7 +299,8 @@ class Engine(abc.ABC):
         try:
             with contextlib.ExitStack() as holding:
                 if self._ownership.held is None:
-                    holding.enter_context(opened.add(self._ownership.owned(momentary=True)))
+                    owned = self._ownership.owned(momentary=True, check_state=self.check_state)
+                    holding.enter_context(opened.add(owned))
                 with opened.add(self._storage.writer.batch()):
                     if not self._preparation.is_finished:
                         self._prepare(plan)
@@ -361,6 +367,8 @@ class Engine(abc.ABC):
         :raises DeadlineExceeded: if the deadline passed; its `cause` is the failure of the flow.
         :raises Cancelled: if `cancel` was called; its `cause` is the failure of the flow.
         :raises ExecutionFailure: if the engine is already running.
+        :raises InvalidState: if another engine ended the flow in FAILURE or REVERTED after this
+            engine read it; nothing was changed. An engine that is loaded afterwards can run it.
         :raises FlowBusy: if another engine runs the flow; nothing was changed. With
             `on_busy='wait'` this waits for the other engine, at most until `deadline`; `suspend`
             ends the wait.
@@ -478,8 +486,10 @@ class Engine(abc.ABC):
             self.compile()
             with contextlib.ExitStack() as ownership_stack:
                 try:
-                    owned = opened.add(self._ownership.owned(due, deadline, early_requests))
-                    ownership_stack.enter_context(owned)
+                    owned = self._ownership.owned(
+                        due, deadline, early_requests, check_state=self.check_state
+                    )
+                    ownership_stack.enter_context(opened.add(owned))
                 except ownership.WaitEnded:
                     for request in early_requests:
                         if isinstance(request, control.CancelRequest):
@@ -488,6 +498,7 @@ class Engine(abc.ABC):
                     return
                 with opened.add(self._storage.writer.batch()):
                     self.prepare()
+                    self.check_state = None
                     self.validate()
                     self._preparation.save_outline(self._compiled("run"))
                     run = self._make_run()
@@ -919,8 +930,9 @@ class Engine(abc.ABC):
 
         :param failed_only: delete only failures, so that the next run executes the failed atoms
             again and then their successors: the way to continue after `never_resolve`.
-        :raises InvalidState: before `prepare`, while the flow runs, or, with `failed_only`, if part
-            of the flow was reverted or is to be. In these cases nothing is changed.
+        :raises InvalidState: before `prepare`, while the flow runs, if another engine ended it
+            after this engine read it, or, with `failed_only`, if part of the flow was reverted or
+            is to be. In these cases nothing is changed.
         :raises FlowBusy: if another engine runs the flow (see `prepare`).
         """
         plan = self._compiled("reset").plan
@@ -929,9 +941,12 @@ class Engine(abc.ABC):
         refusal = exceptions.InvalidState("The engine is running: it cannot be reset")
         opened = scopes.Scopes()
         try:
+            owned = self._ownership.owned(
+                momentary=True, check_state=self.check_state, refused_ends=states.FLOW_ENDED
+            )
             with (
                 opened.add(self._exclusive(refusal)),
-                opened.add(self._ownership.owned(momentary=True)),
+                opened.add(owned),
                 opened.add(self._storage.writer.batch()),
             ):
                 self.prepare()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import queue
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Collection, Iterator, Sized
 from typing import Final
 
-from wbengine import _clock, exceptions
+from wbengine import _clock, exceptions, states
 from wbengine import storage as storage_module
 from wbengine.concurrency import scopes
 from wbengine.persistence import base, lease_renewer, leases, owners
 
-__all__ = ["FAIL", "ON_BUSY", "WAIT", "Ownership", "WaitEnded"]
+__all__ = ["FAIL", "ON_BUSY", "WAIT", "Ownership", "StateRefused", "WaitEnded"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -31,8 +31,16 @@ class WaitEnded(exceptions.FlowBusy):
     """Waiting for the flow was ended by `suspend` or `cancel`."""
 
 
+class StateRefused(exceptions.InvalidState):
+    """The stored state of the flow does not allow the operation; nothing was changed."""
+
+
 class Ownership:
     """Ownership of one flow by one engine; one run at a time.
+
+    The state of the flow decides whether an engine may run or reset it. Another engine may change
+    this state until the lease is acquired, so the state is checked then, on the stored records. An
+    end of the flow that another engine reached after this engine read the flow is refused.
 
     `lease_seconds`: seconds after which a lease that is not renewed expires.
     """
@@ -46,6 +54,8 @@ class Ownership:
         lease_seconds: float = leases.LEASE_SECONDS,
     ) -> None:
         self._storage = storage
+        # The latest change of the flow's state that this engine read or made.
+        self._known_change = self._latest_change()
         self._clock = clock
         self.waits = on_busy == WAIT
         self._lease_seconds = lease_seconds
@@ -72,18 +82,22 @@ class Ownership:
         requests: Sized = (),
         *,
         momentary: bool = False,
+        check_state: Callable[[str], object] | None = None,
+        refused_ends: Collection[str] = (states.FAILURE, states.REVERTED),
     ) -> Iterator[None]:
         """Own the flow during a `with` block; without a backend this does nothing.
 
         `due` is the time on the monotonic clock at which `deadline` seconds are over. If there are
         `requests` (to cancel the run), this does not wait. `momentary`: for a single change outside
-        of a run.
+        of a run. `check_state`: raises `StateRefused` if the operation does not accept a state.
+        `refused_ends`: states that are refused if the flow entered them after this engine read it.
 
         A momentary owner is waited for in any case, at most `leases.CHANGE_WAIT_SECONDS` seconds.
 
         :raises FlowBusy: if another engine runs the flow, and `on_busy` is not 'wait'.
         :raises DeadlineExceeded: if the other engine did not end in time.
         :raises WaitEnded: if `wake` was called during the wait, or there are `requests`.
+        :raises StateRefused: if the state of the flow does not allow the operation.
         :raises StorageFailure: if the store cannot be read.
         """
         backend = self._storage.backend
@@ -98,6 +112,7 @@ class Ownership:
                 held_lease = self._wait(backend, str(owner), due, deadline, requests)
             finally:
                 self._wake_queue = None
+            self._check_state(check_state, refused_ends)
             self.held = held_lease
             lease_renewer.of_process().add(held_lease)
             try:
@@ -119,8 +134,10 @@ class Ownership:
 
     def _release(self, owner: owners.Owner, held_lease: lease_renewer.HeldLease | None) -> None:
         """Release the lease; without `held_lease`, one acquired just before an interrupt."""
-        if held_lease is not None:
+        if self.held is not None:  # the state was not refused
+            self._known_change = self._latest_change()
             self.held = None
+        if held_lease is not None:
             held_lease.on_lost = held_lease.on_tick = lease_renewer.do_nothing
             held_lease.on_command = None
             held_lease.awaits_signals = lease_renewer.never
@@ -128,6 +145,22 @@ class Ownership:
         is_lost = held_lease is not None and held_lease.error is not None
         self._storage.writer.release_lease(str(owner), is_lost=is_lost)
         owner.end_run()
+
+    def _latest_change(self) -> object:
+        detail = self._storage.flow_detail
+        return detail.state, detail.history[-1:]
+
+    def _check_state(
+        self, check_state: Callable[[str], object] | None, refused_ends: Collection[str]
+    ) -> None:
+        state = self._storage.get_flow_state()
+        if state in refused_ends and self._latest_change() != self._known_change:
+            raise StateRefused(
+                f"Flow {self._storage.flow_name!r} has ended in {state} since this engine read it:"
+                " another engine ran it. To run it again, load it again"
+            )
+        if check_state is not None:
+            check_state(state)
 
     def _wait(
         self,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from wbengine import engines, exceptions, states
-from wbengine.engines import factories
+from wbengine import engines, states
+from wbengine.engines import factories, ownership
 from wbengine.persistence import base, models
 from wbengine.persistence.models import ENGINE
 
@@ -72,13 +73,12 @@ def resume(
 
     :param engine: kind of engine, or a URI; None: the kind that ran it before.
     :raises NotFound: if the flow does not exist.
-    :raises InvalidState: if it has ended.
+    :raises InvalidState: if it has ended. `run` raises it too, if another engine ended the flow
+        meanwhile.
     :raises ValueError: if its factory is not recorded.
     :raises ImportError: if the factory cannot be imported here.
     """
-    detail = _read_detail(backend, uuid)
-    _check(detail, RESUME)
-    return _load_engine(backend, detail, engine, options)
+    return _load_engine(backend, uuid, RESUME, engine, options)
 
 
 def retry(
@@ -89,16 +89,17 @@ def retry(
     For a flow in FAILURE or SUSPENDED, these are the failed atoms, whose failures are deleted now,
     and their successors; for a reverted flow, all atoms.
 
-    :raises InvalidState: if nothing failed, or part of the flow was reverted or is to be.
+    :raises InvalidState: if nothing failed, or part of the flow was reverted or is to be. `run`
+        raises it too, if another engine ended the flow meanwhile.
     :raises FlowBusy: if an engine runs it.
     :raises Exception: as `resume`.
     """
-    detail = _read_detail(backend, uuid)
-    _check(detail, RETRY)
-    loaded = _load_engine(backend, detail, engine, options)
-    if detail.state != states.REVERTED:  # such a flow starts from the beginning anyway
+    loaded = _load_engine(backend, uuid, RETRY, engine, options)
+    # A reverted flow starts from the beginning anyway.
+    if loaded.storage.get_flow_state() != states.REVERTED:
         loaded.prepare()
         loaded.reset(failed_only=True)
+        loaded.check_state = functools.partial(_check, uuid, RESUME)
     return loaded
 
 
@@ -115,12 +116,11 @@ def revert(
     `run` raises `Cancelled` with the reason, or the earlier failure of the flow. Reversions that
     failed run again.
 
-    :raises InvalidState: if the flow succeeded or was reverted already.
+    :raises InvalidState: if the flow succeeded or was reverted already. `run` raises it too, if
+        another engine ended the flow meanwhile.
     :raises Exception: as `resume`.
     """
-    detail = _read_detail(backend, uuid)
-    _check(detail, REVERT)
-    loaded = _load_engine(backend, detail, engine, options)
+    loaded = _load_engine(backend, uuid, REVERT, engine, options)
 
     def undo(state: str, details: Any) -> None:
         loaded.cancel(reason=reason)
@@ -149,7 +149,7 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
     with contextlib.closing(backend.get_connection()) as connection:
         detail = engines.read_flow_detail(connection, uuid)
         outline = connection.get_outline(uuid)
-    _check(detail, operation)
+    _check(uuid, operation, detail.state)
     atoms = [atom for atom in detail if atom.name != models.INJECTOR and not atom.is_step]
     names = [node.name for node in outline.nodes if node.kind != "flow"] if outline else []
     order = {name: index for index, name in enumerate(names)}
@@ -175,11 +175,11 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
     )
 
 
-def _check(detail: models.FlowDetail, operation: str) -> None:
-    state = detail.state or states.PENDING
+def _check(uuid: str, operation: str, state: str | None) -> None:
+    state = state or states.PENDING
     if operation == RESUME and state in (states.SUCCESS, states.REVERTED):
         hint = "; to run it again, use retry" if state == states.REVERTED else ""
-        raise exceptions.InvalidState(f"Flow {detail.uuid} has already ended in {state}{hint}")
+        raise ownership.StateRefused(f"Flow {uuid} has already ended in {state}{hint}")
     reason = None
     if operation == RETRY and state not in (states.FAILURE, states.SUSPENDED, states.REVERTED):
         reason = "no task can be retried"
@@ -188,7 +188,7 @@ def _check(detail: models.FlowDetail, operation: str) -> None:
     elif operation == REVERT and state in (states.REVERTED, states.PENDING):
         reason = "no task can be reverted"
     if reason is not None:
-        raise exceptions.InvalidState(f"Flow {detail.uuid} is in {state}: {reason}")
+        raise ownership.StateRefused(f"Flow {uuid} is in {state}: {reason}")
 
 
 def _causes_revert(atom: models.AtomDetail) -> bool:
@@ -216,14 +216,15 @@ def _kind(detail: models.FlowDetail) -> str:
     return recorded.partition(":")[0] if isinstance(recorded, str) else "serial"
 
 
-def _read_detail(backend: base.Backend, uuid: str) -> models.FlowDetail:
-    with contextlib.closing(backend.get_connection()) as connection:
-        return engines.read_flow_detail(connection, uuid)
-
-
 def _load_engine(
-    backend: base.Backend, detail: models.FlowDetail, engine: str | None, options: dict[str, Any]
+    backend: base.Backend, uuid: str, operation: str, engine: str | None, options: dict[str, Any]
 ) -> engines_base.Engine:
-    return engines.load_from_detail(
+    """Load a flow for an operation; the engine checks the state again when it has the lease."""
+    with contextlib.closing(backend.get_connection()) as connection:
+        detail = engines.read_flow_detail(connection, uuid)
+    _check(uuid, operation, detail.state)
+    loaded = engines.load_from_detail(
         detail, backend=backend, engine=engine or _kind(detail), **options
     )
+    loaded.check_state = functools.partial(_check, uuid, operation)
+    return loaded

@@ -504,8 +504,11 @@ def unfinished_flows(backend: Backend) -> Iterator[models.FlowDetail]:
                     continue
                 try:
                     lease = connection.get_lease(flow.uuid)
-                    if lease is None or owners.is_dead(lease.owner):
-                        yield connection.get_flow_details(flow.uuid)
+                    if lease is not None and not owners.is_dead(lease.owner):
+                        continue
+                    detail = connection.get_flow_details(flow.uuid)
+                    if detail.state not in states.FLOW_ENDED:  # an engine may have ended it since
+                        yield detail
                 except exceptions.NotFound:
                     continue
                 except exceptions.CorruptRecord as error:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 from wbengine import engines, exceptions, states
 from wbengine.concurrency import conditions, threads
 from wbengine.conductors import base
-from wbengine.engines import allowed
+from wbengine.engines import allowed, ownership
 from wbengine.jobs import base as jobs
 from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as listeners
@@ -327,14 +327,16 @@ class ExecutorConductor(base.Conductor):
                 # job has the uuid of its flow, other engines may run the flow too.
                 if job.claims > 1 or job.uuid == engine.storage.flow_uuid:
                     self._check_not_owned(engine)
-                    if self._has_ended(engine):
-                        return True
+                    engine.check_state = _check_not_ended
                 self._cancel_if_requested(engine)
                 self._stage("compilation", engine.compile, job, engine)
                 self._stage("preparation", engine.prepare, job, engine)
                 prepared = True
                 self._stage("validation", engine.validate, job, engine)
                 self._stage("running", engine.run, job, engine)
+        except ownership.StateRefused as error:
+            self._log.info("%s is not run: %s", job, error)
+            return True
         except Exception as error:
             # Before the preparation, a stored final state belongs to an earlier job.
             ended = prepared and self._has_ended(engine)
@@ -499,3 +501,8 @@ class ExecutorConductor(base.Conductor):
     def _suspend_all(self) -> None:
         for claim in tuple(self._claims.values()):
             claim.suspend()
+
+
+def _check_not_ended(state: str) -> None:
+    if state in states.FLOW_ENDED:
+        raise ownership.StateRefused(f"its flow has already ended in {state}")
