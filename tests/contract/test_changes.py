@@ -197,6 +197,40 @@ def test_recreated_flow_is_read_as_a_whole(connection: Connection) -> None:
         cursor = connection.get_changes(flow.uuid).cursor
 
 
+def test_conditional_deletion_checks_owner_state_and_last_write(connection: Connection) -> None:
+    book, flow = make(models.TaskDetail("t"))
+    connection.save_logbook(book)
+    listed = connection.list_flows().flows[0].updated
+    assert listed is not None
+    for only in (base.Removable((states.SUCCESS, states.FAILURE)), base.Removable(before=listed)):
+        with pytest.raises(exceptions.InvalidState, match="it was not deleted"):
+            connection.destroy_flow(flow.uuid, only)
+    lease = connection.acquire_lease(flow.uuid, "me", 60)
+    later = base.Removable(frozenset((states.PENDING,)), listed + 60)
+    with pytest.raises(exceptions.FlowBusy) as caught:
+        connection.destroy_flow(flow.uuid, later)
+    assert (caught.value.owner, caught.value.epoch) == ("me", lease.epoch)
+    with pytest.raises(exceptions.FlowBusy):
+        connection.destroy_flow(flow.uuid, later._replace(dead=lease.epoch - 1))
+    connection.destroy_flow(flow.uuid, later._replace(dead=lease.epoch))
+    with pytest.raises(exceptions.NotFound):
+        connection.destroy_flow(flow.uuid, later)
+
+
+def test_destroy_logbook_keeps_used_and_named_books_on_request(connection: Connection) -> None:
+    book, flow = make(models.TaskDetail("t"))
+    book.meta[models.MADE_BY] = "wbengine"
+    named = models.LogBook("named")
+    connection.save_logbook(book)
+    connection.save_logbook(named)
+    for each in (book, named):
+        connection.destroy_logbook(each.uuid, unused_only=True)
+    assert {each.uuid for each in connection.get_logbooks()} == {book.uuid, named.uuid}
+    connection.destroy_flow(flow.uuid)
+    connection.destroy_logbook(book.uuid, unused_only=True)
+    assert [each.uuid for each in connection.get_logbooks()] == [named.uuid]
+
+
 def test_destroy_flow_keeps_its_book_and_other_flows(connection: Connection) -> None:
     """The owner of the flow loses its lease."""
     book, flow = make(models.TaskDetail("t"))

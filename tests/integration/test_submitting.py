@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ from tests.contract import places
 from tests.seams import stores as stored_in
 from tests.support import conducted, python, servers
 from tests.support.waiting import until
-from wbengine import engines, exceptions, states
+from wbengine import engines, exceptions, operations, states
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
@@ -142,6 +142,46 @@ def test_handle_raises_failure_of_flow(local: str, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="oops"):
             asyncio.run(_awaited(handle))
         assert handle.state == states.REVERTED
+
+
+def test_unique_submission_succeeds_if_its_logbook_is_deleted(
+    postgresql_url: str, tmp_path: Path
+) -> None:
+    """The insertion does not lock a logbook that exists already."""
+    inputs = {"folder": str(tmp_path), "mark": "x"}
+    with stores.backend(postgresql_url) as store, stores.backend(postgresql_url) as other:
+        first = engines.submit(conducted.plain, backend=store, inputs=inputs, unique="key")
+        (row,) = store.get_connection().list_flows().flows
+        store.get_connection().destroy_flow(first.id)
+        books = [row.book_uuid]
+
+        def delete_before_lock(_: Any, __: Any, statement: str, *___: Any) -> None:
+            if "wbe_logbooks" in statement and "FOR UPDATE" in statement and books:
+                other.get_connection().destroy_logbook(books.pop())
+
+        sa.event.listen(cast(Any, store).engine, "before_cursor_execute", delete_before_lock)
+        second = engines.submit(conducted.plain, backend=store, inputs=inputs, unique="key")
+        assert second.id != first.id and second.state == states.PENDING and not books
+
+
+@pytest.mark.parametrize("how", ["delete", "prune", "destroy_logbook", "clear_all"])
+def test_deleted_flow_leaves_no_job(how: str, local: str, tmp_path: Path) -> None:
+    inputs = {"folder": str(tmp_path), "mark": "x"}
+    with stores.backend(local) as store:
+        board = impl_sql.SQLJobBoard("b", persistence=store)
+        board.connect()
+        one, _ = engines.submit_many(conducted.plain, [inputs] * 2, backend=store, board=board)
+        with contextlib.closing(store.get_connection()) as connection:
+            row = next(row for row in connection.list_flows().flows if row.uuid == one.id)
+            if how == "delete":
+                operations.delete(store, one.id)
+            elif how == "prune":
+                next(operations.prune(store, before=time.time() + 60, states=["PENDING"]))
+            elif how == "destroy_logbook":
+                connection.destroy_logbook(row.book_uuid)
+            else:
+                connection.clear_all()
+        assert board.job_count == (0 if how == "clear_all" else 1)
 
 
 def test_submitted_flow_that_another_engine_ended_is_not_run_again(

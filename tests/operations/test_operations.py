@@ -546,6 +546,31 @@ def test_delete_of_running_flow_is_refused(backend: base.Backend) -> None:
     assert state(backend, held.uuid) == "SUCCESS"
 
 
+def test_delete_is_refused_in_other_states_than_the_given_ones(backend: base.Backend) -> None:
+    uuid = suspended(backend)
+    with pytest.raises(exceptions.InvalidState, match="must be in REVERTED or SUCCESS"):
+        operations.delete(backend, uuid, states=("SUCCESS", "REVERTED"))
+    operations.delete(backend, uuid, states=("SUCCESS", "SUSPENDED"))
+
+
+@pytest.mark.parametrize("end", ["runs", "is suspended", "succeeds"])
+def test_prune_keeps_a_flow_that_ran_after_it_was_listed(end: str, backend: base.Backend) -> None:
+    """The engine would lose its lease, and the completed tasks would never be reverted."""
+    first, retried = started(backend, "c"), started(backend, "c")
+    before = time.time() + (0 if end == "succeeds" else 60)
+    pruned = operations.prune(backend, before=before)
+    assert next(pruned).uuid == first
+    engine = operations.retry(backend, retried)
+    if end == "is suspended":
+        engine.atom_notifier.register(states.SUCCESS, lambda *_, **__: engine.suspend())
+    rest: list[base.FlowRow] = []
+    if end == "runs":
+        engine.notifier.register(states.RUNNING, lambda *_, **__: rest.extend(pruned))
+    engine.run()
+    assert [*rest, *pruned] == []
+    assert state(backend, retried) == ("SUSPENDED" if end == "is suspended" else "SUCCESS")
+
+
 def test_prune_deletes_finished_flows_older_than_the_limit(backend: base.Backend) -> None:
     good, bad, waits = started(backend), started(backend, "c"), suspended(backend)
     later = time.time() + 1

@@ -107,7 +107,7 @@ def delete(
         if not dry_run:
             confirmation.confirm(context, f"delete {names}", yes)
             for row in rows:
-                operations.delete(backend, row.uuid, force=force)
+                operations.delete(backend, row.uuid, force=force, states=(row.state,))
     content = {"flows": [row.uuid for row in rows], "dry_run": dry_run}
     printer.document("flow-delete/1", content)
     printer.line(f"{'would delete' if dry_run else 'deleted'} {names}")

@@ -9,27 +9,37 @@ from typing import Final
 from wbengine import exceptions, states
 from wbengine.operations import suspend_and_cancel
 from wbengine.persistence import base, owners
-from wbengine.persistence.models import MADE_BY
 
 __all__ = ["ENDED", "delete", "prune"]
 
 ENDED: Final = (states.SUCCESS, states.REVERTED, states.FAILURE)
 
 
-def delete(backend: base.Backend, uuid: str, *, force: bool = False) -> None:
+def delete(
+    backend: base.Backend,
+    uuid: str,
+    *,
+    force: bool = False,
+    states: Collection[str] = states.FLOW_STATES,
+) -> None:
     """Delete a flow with all its records; and its logbook, if it was created for this flow only.
 
-    :param force: also if an engine runs it, which then cannot write any more.
+    Its job is deleted too, if the store contains it.
+
+    :param force: also if an engine runs it, which then cannot write any more, and in any state.
+    :param states: states in which it is deleted.
     :raises NotFound: if the flow does not exist.
     :raises FlowBusy: if an engine runs it.
+    :raises InvalidState: if it is in another state.
     """
     with contextlib.closing(backend.get_connection()) as connection:
         row = next(iter(connection.list_flows(uuid=uuid, limit=1).flows), None)
         if row is None or row.uuid != uuid:
             raise exceptions.NotFound(f"Unknown flow {uuid!r}")
-        if not force and row.lease is not None and not owners.is_dead(row.lease):
-            raise suspend_and_cancel.busy(uuid, row.lease)
-        _delete_flow(connection, row)
+        try:
+            _delete_flow(connection, row, None if force else base.Removable(states))
+        except exceptions.FlowBusy as error:
+            raise suspend_and_cancel.busy(uuid, error.owner) from None
 
 
 def prune(
@@ -42,7 +52,7 @@ def prune(
 ) -> Iterator[base.FlowRow]:
     """Delete the flows that were last written before a time (Unix seconds), and yield them.
 
-    Flows that an engine runs are skipped.
+    Flows that an engine runs, or has run since they were listed, are skipped.
 
     :param batch: number of flows that are read together.
     :param dry_run: yield the flows without deleting them.
@@ -56,8 +66,11 @@ def prune(
             for row in page.flows:
                 if not _is_old(row, before):
                     continue
-                if not dry_run:
-                    _delete_flow(connection, row)
+                try:
+                    if not dry_run:
+                        _delete_flow(connection, row, base.Removable(states, before))
+                except (exceptions.FlowBusy, exceptions.InvalidState, exceptions.NotFound):
+                    continue  # another process ran or deleted it since it was listed
                 yield row
         if page.after is None or page.after == after:
             return
@@ -70,15 +83,14 @@ def _is_old(row: base.FlowRow, before: float) -> bool:
     return not is_owned and last_write is not None and last_write < before
 
 
-def _delete_flow(connection: base.Connection, row: base.FlowRow) -> None:
+def _delete_flow(
+    connection: base.Connection, row: base.FlowRow, only: base.Removable | None
+) -> None:
     try:
-        connection.destroy_flow(row.uuid)
-        book = connection.get_logbook(row.book_uuid, lazy=True)
-        if book.has_meta and book.meta.get(MADE_BY) and not _has_flows(connection, row.book_uuid):
-            connection.destroy_logbook(row.book_uuid)
-    except exceptions.NotFound:  # another process deleted it
-        pass
-
-
-def _has_flows(connection: base.Connection, book: str) -> bool:
-    return next(iter(connection.get_flows_for_book(book, lazy=True)), None) is not None
+        connection.destroy_flow(row.uuid, only)
+    except exceptions.FlowBusy as busy:
+        if only is None or not owners.is_dead(busy.owner):
+            raise
+        connection.destroy_flow(row.uuid, only._replace(dead=busy.epoch))
+    with contextlib.suppress(exceptions.NotFound):  # another process deleted it
+        connection.destroy_logbook(row.book_uuid, unused_only=True)

@@ -12,7 +12,7 @@ from wbengine import _names, exceptions, states
 from wbengine.persistence import leases, listing, models, owners
 from wbengine.persistence.changes import Changes
 from wbengine.persistence.commands import FlowCommand
-from wbengine.persistence.listing import FlowRow, Page
+from wbengine.persistence.listing import FlowRow, Page, Removable
 from wbengine.persistence.pauses import TaskPause
 from wbengine.signals import Signal
 from wbengine.types.outline import Outline
@@ -26,6 +26,7 @@ __all__ = [
     "NO_ITEMS",
     "Page",
     "FlowCommand",
+    "Removable",
     "create_flow_detail",
     "add_flow_detail",
     "items_of",
@@ -129,12 +130,22 @@ class Connection(abc.ABC):
         """
 
     @abc.abstractmethod
-    def destroy_logbook(self, book_uuid: str) -> None:
-        """Delete a logbook with its flows. Engines that run them lose their leases."""
+    def destroy_logbook(self, book_uuid: str, *, unused_only: bool = False) -> None:
+        """Delete a logbook with its flows and their jobs. Engines that run them lose their leases.
+
+        :param unused_only: delete it only if it was created for one flow and contains none.
+        """
 
     @abc.abstractmethod
-    def destroy_flow(self, flow_uuid: str) -> None:
-        """Delete a flow with its contents. An engine that runs it loses its lease."""
+    def destroy_flow(self, flow_uuid: str, only: Removable | None = None) -> None:
+        """Delete a flow with its contents, and its job if the store contains it.
+
+        An engine that runs it loses its lease.
+
+        :param only: conditions, which the write checks; default: delete it in any case.
+        :raises FlowBusy: if `only` is given and an engine runs the flow.
+        :raises InvalidState: if the flow does not meet the other conditions.
+        """
 
     @abc.abstractmethod
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:

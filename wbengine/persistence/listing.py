@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from wbengine import _names, states
+from wbengine import _names, exceptions, states
 
 __all__ = [
-    "LIMIT", "FlowRow", "Page", "Position", "Query", "Wait", "check_tags", "tags_of", "waits_of",
+    "LIMIT", "FlowRow", "Page", "Position", "Query", "Removable", "Wait", "check_tags", "tags_of",
+    "waits_of",
 ]  # fmt: skip
 
 #: Default number of flows on a page.
@@ -95,6 +96,25 @@ def wait_of(task: object, value: object) -> Wait | None:
         return None
     is_known = isinstance(since, int | float) and isinstance(until, int | float | None)
     return Wait(task, signal, since, until, number) if is_known else None
+
+
+class Removable(NamedTuple):
+    """Conditions for the deletion of a flow that no engine runs.
+
+    :ivar states: allowed states; PENDING includes flows that never ran.
+    :ivar before: time in Unix seconds before which the flow was last written.
+    :ivar dead: epoch of a lease whose owner is known to be dead: that lease does not count.
+    """
+
+    states: Collection[str] = states.FLOW_STATES
+    before: float = 1e18
+    dead: int | None = None
+
+    def refusal(self, flow_uuid: str) -> exceptions.InvalidState:
+        return exceptions.InvalidState(
+            f"Flow {flow_uuid} must be in {' or '.join(sorted(self.states))} and unchanged"
+            " since it was selected; it was not deleted"
+        )
 
 
 class FlowRow(NamedTuple):

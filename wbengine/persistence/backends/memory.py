@@ -226,15 +226,24 @@ class MemoryConnection(base.Connection):
         with self._backend.lock:
             self._flow(flow_uuid, lease).outline = outline
 
-    def destroy_logbook(self, book_uuid: str) -> None:
+    def destroy_logbook(self, book_uuid: str, *, unused_only: bool = False) -> None:
         with self._backend.lock:
-            for flow in self._book(book_uuid):
+            book = self._book(book_uuid)
+            if unused_only and (len(book) or book.meta_value(models.MADE_BY) is None):
+                return
+            for flow in book:
                 self._delete_flow(flow.uuid)
             del self._backend.books[book_uuid]
 
-    def destroy_flow(self, flow_uuid: str) -> None:
+    def destroy_flow(self, flow_uuid: str, only: base.Removable | None = None) -> None:
         with self._backend.lock:
-            self._flow(flow_uuid).book.discard(flow_uuid)
+            flow = self._flow(flow_uuid)
+            if only is not None:
+                self._check_not_busy(flow, only.dead)
+                state = flow.detail.state or states.PENDING
+                if state not in only.states or flow.updated >= only.before:
+                    raise only.refusal(flow_uuid)
+            flow.book.discard(flow_uuid)
             self._delete_flow(flow_uuid)
 
     def _delete_flow(self, flow_uuid: str) -> None:

@@ -328,23 +328,32 @@ class SQLConnection(base.Connection):
         crashpoint("sql.after-logbook-commit")
         return written
 
-    def destroy_logbook(self, book_uuid: str) -> None:
-        self._destroy("logbook", self._sql.destroy_book, book_uuid)
+    def destroy_logbook(self, book_uuid: str, *, unused_only: bool = False) -> None:
+        self._remove(
+            f"logbook {book_uuid}",
+            lambda it: writing.destroy_book(it, self._sql, book_uuid, unused_only),
+        )
 
-    def destroy_flow(self, flow_uuid: str) -> None:
-        self._destroy("flow detail", self._sql.destroy_flow, flow_uuid)
+    def destroy_flow(self, flow_uuid: str, only: base.Removable | None = None) -> None:
+        self._remove(
+            f"flow detail {flow_uuid}",
+            lambda it: writing.destroy_flow(it, self._sql, flow_uuid, only),
+        )
 
-    def _destroy(self, what: str, statement: sa.TextClause, uuid: str) -> None:
-        def work(connection: sa.Connection) -> None:
-            if not connection.execute(statement, {"uuid": uuid}).rowcount:
-                raise reading.missing(what, uuid)
+    def _remove(self, what: str, work: Callable[[sa.Connection], None]) -> None:
+        def remove(connection: sa.Connection) -> None:
+            work(connection)
             crashpoint("sql.before-removal-commit")
 
-        self._transact(f"Removing {what} {uuid}", work)
+        self._transact(f"Removing {what}", remove)
         crashpoint("sql.after-removal-commit")
 
     def clear_all(self) -> None:
-        self._transact("Removing all logbooks", lambda it: it.execute(self._sql.clear))
+        def work(connection: sa.Connection) -> None:
+            connection.execute(self._sql.clear_jobs)
+            connection.execute(self._sql.clear)
+
+        self._transact("Removing all logbooks", work)
 
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from wbengine import states
 from wbengine._sql import dialects
 from wbengine.persistence.backends.sql import rows, tables
 
@@ -108,8 +109,16 @@ class Statements:
             f"{tables.select(tables.FLOWS, f'lease_until - {now} AS remaining')} {flow}{lock}"
         )
         self.destroy_book = sa.text(f"DELETE FROM {_BOOKS} WHERE uuid = :uuid")
-        self.destroy_flow = sa.text(f"DELETE FROM {_FLOWS} WHERE uuid = :uuid")
+        self.destroy_flow = sa.text(f"DELETE FROM {_FLOWS} {flow}")
+        self.destroy_removable = sa.text(
+            f"DELETE FROM {_FLOWS} {flow} AND ({free} OR lease_epoch = :dead)"
+            f" AND COALESCE(state, '{states.PENDING}') IN :states"
+            " AND COALESCE(updated, created) < :before"
+        ).bindparams(sa.bindparam("states", expanding=True))
+        self.destroy_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid")
+        self.clear_jobs = sa.text(f"DELETE FROM {_JOBS} WHERE uuid IN (SELECT uuid FROM {_FLOWS})")
         self.clear = sa.text(f"DELETE FROM {_BOOKS}")
+        self.flows_of_book = sa.text(f"SELECT uuid FROM {_FLOWS} WHERE book_uuid = :uuid")
 
         # `remaining` is NULL if there is no owner, and 0 or less if the lease has expired.
         self.lease = sa.text(

@@ -22,8 +22,8 @@ from wbengine.persistence.backends.sql import reading, rows
 from wbengine.persistence.backends.sql.statements import Statements
 
 __all__ = [
-    "NewBook", "Batch", "as_statement", "make_job_due", "lease_conditions", "lock", "notify_job",
-    "batch_of", "write_on_driver",
+    "NewBook", "Batch", "as_statement", "destroy_book", "destroy_flow", "make_job_due",
+    "lease_conditions", "lock", "notify_job", "batch_of", "write_on_driver",
 ]  # fmt: skip
 
 #: Range of batch numbers for each lease. A process never writes that many batches, and a 64-bit
@@ -218,6 +218,47 @@ def lease_conditions(lease: leases.Lease) -> dict[str, object]:
     return {"flow_uuid": lease.flow, "lease_owner": lease.owner, "lease_epoch": lease.epoch}
 
 
+def destroy_flow(
+    connection: sa.Connection, statements: Statements, uuid: str, only: base.Removable | None
+) -> None:
+    """Delete a flow and its job.
+
+    :raises Exception: as `Connection.destroy_flow`.
+    """
+    parameters: dict[str, Any] = {"flow_uuid": uuid}
+    statement = statements.destroy_flow
+    if only is not None:
+        parameters |= {**only._asdict(), "states": tuple(only.states)}
+        statement = statements.destroy_removable
+    if not connection.execute(statement, parameters).rowcount:
+        row = reading.lease(connection, statements, uuid)
+        if only is None or ((row.remaining or 0) > 0 and row.lease_epoch != only.dead):
+            raise rejection(connection, statements, uuid, None)
+        raise only.refusal(uuid)
+    connection.execute(statements.destroy_job, parameters)
+
+
+def destroy_book(
+    connection: sa.Connection, statements: Statements, uuid: str, unused_only: bool
+) -> None:
+    """Delete a logbook, its flows and their jobs (see `Connection.destroy_logbook`).
+
+    The logbook is locked first, so that no other process can add a flow.
+    """
+    row = reading.first(connection, statements.book_for_update, uuid=uuid)
+    if row is None:
+        raise reading.missing("logbook", uuid)
+    flows = connection.scalars(statements.flows_of_book, {"uuid": uuid}).all()
+    if unused_only:
+        book: models.LogBook = rows.BOOK.record(trees.BOOK, row)
+        if flows or book.meta_value(models.MADE_BY) is None:
+            return
+    if flows:
+        jobs = [{"flow_uuid": flow} for flow in flows]
+        connection.execute(statements.destroy_job, jobs)
+    connection.execute(statements.destroy_book, {"uuid": uuid})
+
+
 def make_job_due(
     connection: sa.Connection, statements: Statements, flow_uuid: str, claims: int = 0
 ) -> None:
@@ -246,9 +287,12 @@ class NewBook:
 
         Locks the logbook until the transaction ends, also if the logbook is new.
         """
-        connection.execute(statements.add_book, self.row)
-        stored_book = reading.first(connection, statements.book_for_update, uuid=self._book.uuid)
-        assert stored_book is not None
+        stored_book = None
+        while stored_book is None:  # another process may delete it between the two statements
+            connection.execute(statements.add_book, self.row)
+            stored_book = reading.first(
+                connection, statements.book_for_update, uuid=self._book.uuid
+            )
         book: models.LogBook = rows.BOOK.record(trees.BOOK, stored_book)
         uuid = book.meta.get(models.UNIQUE)
         if uuid is None:
