@@ -1,4 +1,4 @@
-"""Small versions of `tools/crash`, which kills engines and workers at crash points."""
+"""Small versions of `tools/crash`: kills at crash points and at random times, and races."""
 
 from __future__ import annotations
 
@@ -39,3 +39,9 @@ def test_workflows_survive_repeated_kills() -> None:
     words = ("storm", "--workflows", "--flows", 8, "--kills", 12, "--stores", "dir,sqlite")
     output = tools.run("crash", *words).stdout
     assert re.search(r"^8 flows, 12 kills, .* 0 problems$", output, re.MULTILINE), output
+
+
+@pytest.mark.slow
+def test_no_flow_runs_again_after_operations_raced() -> None:
+    output = tools.run("crash", "races", "--races", 90).stdout
+    assert re.search(r"^90 races, 0 problems$", output, re.MULTILINE), output
