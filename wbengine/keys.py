@@ -327,9 +327,11 @@ class Keyring:
 
         :raises NotTrusted: if this key file has no secret for stores.
         """
+        now = time.time()
+        self._reload_if_changed(now)
         if not self._store:
             raise exc.NotTrusted(f"key file of role {self.role!r} must contain a secret for stores")
-        key = _current(self._store, time.time())
+        key = _current(self._store, now)
         return f"{key.id}.{text_of(hmac.digest(_derive_key(key.bytes, purpose), data, 'sha256'))}"
 
     def verify_mac(self, purpose: str, data: bytes, mac: str | None) -> None:
@@ -339,8 +341,10 @@ class Keyring:
         """
         if not isinstance(mac, str):
             raise exc.NotTrusted("the record has no MAC")
+        now = time.time()
+        self._reload_if_changed(now)
         key_id, _, text = mac.partition(".")
-        key = _valid_secret(self._store, key_id, time.time())
+        key = _valid_secret(self._store, key_id, now)
         if key is None:
             raise exc.NotTrusted("the key of the record's MAC is unknown or has expired")
         expected = text_of(hmac.digest(_derive_key(key.bytes, purpose), data, "sha256"))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import conducted
 from tests.support.waiting import until
-from wbengine import engines, exceptions, keys, operations, states
+from wbengine import engines, exceptions, keys, operations, states, task
 from wbengine.cli import app
 from wbengine.conductors import service
 from wbengine.engines import allowed
@@ -23,10 +23,38 @@ from wbengine.operations import resuming
 from wbengine.persistence import backends, base, models
 from wbengine.schedules import Schedule, Schedules
 from wbengine.schedules.service import ScheduleService
+from wbengine.steps import Steps
 
 HERE = conducted.__name__
 GREET = conducted.Greet().name
 EVIL: dict[str, Any] = {"name": "os.mkdir", "args": ["called"], "kwargs": {}}
+PAID: list[str] = []
+
+
+@task.task
+def transfer(to: str, amount: int) -> None:
+    """Do nothing."""
+
+
+@transfer.revert
+def refund(to: str, amount: int) -> None:
+    PAID.append(f"refund {to} {amount}")
+
+
+@task.task
+def grant(to: str, amount: int) -> None:
+    """Do nothing."""
+
+
+@grant.revert
+def revoke(to: str, amount: int) -> None:
+    PAID.append(f"revoke {to} {amount}")
+
+
+@task.workflow
+def pay(steps: Steps, amount: int) -> None:
+    steps.run(transfer, to="bob", amount=amount)
+    steps.wait_for("go")
 
 
 @pytest.fixture(autouse=True)
@@ -284,6 +312,100 @@ def test_signature_is_checked_by_resume_and_not_by_show_or_list(
     capsys.readouterr()
     assert app.main([at, "flow", "resume", detail.uuid]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.fixture
+def paid(store: base.Backend) -> models.FlowDetail:
+    """A workflow that has completed a step and waits for a signal."""
+    PAID.clear()
+    engine = engines.load(pay, {"amount": 10}, backend=store)
+    engine.atom_notifier.register(states.SUCCESS, lambda state, details: engine.suspend())
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    return engine.storage.flow_detail
+
+
+def change_step(store: base.Backend, flow: models.FlowDetail, **changes: Any) -> None:
+    """Change the note of the first step of a stored flow."""
+    detail = reload(store, flow)
+    step = next(each for each in detail if each.is_step)
+    step.meta[models.STEP] = {**step.meta[models.STEP], **changes}
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.save_changes(detail, [step])
+
+
+FORGED_STEPS: list[dict[str, Any]] = [
+    {"arguments": {"to": "mallory", "amount": 1000}},
+    {"task": f"{__name__}:grant"},
+    {"position": 1},
+    {"attempt": 7},
+    {"completed": 2},
+    {"mac": None},
+    {"mac": "x.y"},
+]
+
+
+@pytest.mark.parametrize("changes", FORGED_STEPS)
+@pytest.mark.parametrize("operation", [operations.resume, operations.revert])
+def test_workflow_with_a_changed_step_is_neither_continued_nor_reverted(
+    signing: Path,
+    store: base.Backend,
+    paid: models.FlowDetail,
+    operation: Any,
+    changes: dict[str, Any],
+) -> None:
+    operations.signal(store, paid.uuid, "go")
+    change_step(store, paid, **changes)
+    with pytest.raises(exceptions.NotTrusted, match=rf"^step .* of flow {paid.uuid}' is not trust"):
+        operation(store, paid.uuid).run()
+    assert PAID == []
+
+
+def test_step_of_another_flow_is_not_reverted(
+    signing: Path, store: base.Backend, paid: models.FlowDetail
+) -> None:
+    other = engines.load(pay, {"amount": 10}, backend=store).storage.flow_detail
+    record = next(each for each in reload(store, paid) if each.is_step)
+    other.add(record)
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.destroy_flow(paid.uuid)
+        connection.save_changes(other, [record])
+    operations.signal(store, other.uuid, "go")
+    with pytest.raises(exceptions.NotTrusted, match="the MAC does not match"):
+        operations.resume(store, other.uuid).run()
+
+
+def test_signed_steps_are_reverted(
+    signing: Path, store: base.Backend, paid: models.FlowDetail
+) -> None:
+    with contextlib.suppress(exceptions.Cancelled):
+        operations.revert(store, paid.uuid).run()
+    assert PAID == ["refund bob 10"]
+
+
+def test_steps_without_mac_are_reverted_before_the_time_in_the_key_file(
+    store: base.Backend, paid: models.FlowDetail, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (content,) = keys.new().values()
+    keys.write(folder / "keys.json", {**content, "accept_unsigned_until": time.time() + 1000})
+    monkeypatch.setenv(keys.VARIABLE, str(folder / "keys.json"))
+    with contextlib.suppress(exceptions.Cancelled):
+        operations.revert(store, paid.uuid).run()
+    assert PAID == ["refund bob 10"]
+
+
+def test_revert_creates_no_task_that_the_workflow_cannot_name(
+    store: base.Backend, paid: models.FlowDetail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This holds without keys. Allowed flows allow only what their code can name."""
+    created: list[Any] = []
+    monkeypatch.setattr(conducted.Greet, "__init__", lambda self: created.append(self))
+    change_step(store, paid, task=f"{HERE}:Greet")
+    with contextlib.suppress(exceptions.WbengineException):
+        operations.revert(store, paid.uuid, flows=[f"{__name__}:pay"]).run()
+    step = next(each for each in reload(store, paid) if each.is_step)
+    assert "does not contain its task" in str(step.revert_failure)
+    assert (created, PAID) == ([], [])
 
 
 def test_unsigned_records_are_accepted_until_the_time_in_the_key_file(

@@ -1035,7 +1035,7 @@ def test_revert_of_a_task_that_is_not_imported_fails(monkeypatch):
         raise LookupError
 
     engine = loaded(workflow)
-    assert "cannot be reverted: no imported module contains its task" in str(failures_of(engine))
+    assert "the module of the workflow does not contain its task" in str(failures_of(engine))
     assert engine.storage.get_flow_state() == states.FAILURE
     monkeypatch.undo()
     engine.notifier.register(states.RUNNING, lambda state, details: engine.cancel())

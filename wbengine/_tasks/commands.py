@@ -15,8 +15,8 @@ from wbengine._tasks.base import Task
 from wbengine.types import codec
 
 __all__ = [
-    "REVERT_SCOPE", "Command", "revert_arguments", "revert_command", "task_at", "task_command",
-    "waiting_command",
+    "REVERT_SCOPE", "Command", "revert_arguments", "revert_command", "task_class_at",
+    "task_command", "waiting_command",
 ]  # fmt: skip
 
 #: `Command.path` of the reversion of the steps of a scope.
@@ -64,7 +64,7 @@ def task_command(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
             else ""
         )
         raise TypeError(f"A step must be a task class, got {task!r:.80}{hint}")
-    if task.fans_out or task.runs_steps or task.is_wait:
+    if not _is_plain(task):
         raise TypeError(
             f"A step must be a plain task, got {_names.dotted(task)}: use steps.map for a list,"
             " steps.sleep or steps.wait_for to wait, and a function with steps as argument to share"
@@ -101,15 +101,19 @@ def path_of(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def task_at(path: str) -> Task | None:
-    """Return a task of the class at `module:name`, or None if no loaded module contains it.
+def task_class_at(path: str) -> type[Task] | None:
+    """Return the task class at `module:name`, or None if no loaded module contains it.
 
-    Modules are not imported, because the path comes from a record. Waiting tasks are not returned.
+    Only classes that `task_command` accepts are returned.
     """
     task = _object_at(path)
-    if not (isinstance(task, type) and issubclass(task, Task)) or task.is_wait:
+    if not (isinstance(task, type) and issubclass(task, Task)) or not _is_plain(task):
         return None
-    return task()
+    return task
+
+
+def _is_plain(task: type[Task]) -> bool:
+    return not (task.fans_out or task.runs_steps or task.is_wait)
 
 
 def _object_at(path: str) -> Any:

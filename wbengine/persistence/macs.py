@@ -1,13 +1,15 @@
 """MACs of records from which a process builds and runs flows.
 
 If `WBENGINE_KEYS` names keys, a MAC with the secret for stores protects the factory note of a
-flow, values injected later, the details of jobs, and schedules. The MAC also covers the id of the
-flow or job, or the name of the schedule. It is verified before a flow is built from the record. It
-is not verified for display.
+flow, values injected later, the notes of steps of workflows, the details of jobs, and schedules.
+The MAC also covers the id of the flow or job, or the name of the schedule. It is verified before a
+flow is built from the record, and before a workflow continues or reverts its steps. It is not
+verified for display.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -19,13 +21,14 @@ from wbengine.persistence import models
 from wbengine.types import codec
 
 __all__ = [
-    "FLOW", "JOB", "MAC", "SCHEDULE",
-    "check_inputs", "sign", "sign_injected", "signed_note", "verify",
+    "FLOW", "JOB", "MAC", "SCHEDULE", "STEP",
+    "check_inputs", "check_step", "sign", "sign_injected", "signed_note", "signed_step", "verify",
 ]  # fmt: skip
 
 FLOW: Final = "flow"
 JOB: Final = "job"
 SCHEDULE: Final = "schedule"
+STEP: Final = "step"
 _INJECTED: Final = "what is injected into flow"
 
 #: Key of the MAC in the signed data.
@@ -36,24 +39,30 @@ _INPUTS: Final = "inputs"
 _META_STORE: Final = "meta['store']"
 
 
-def sign(kind: str, about: str, data: Mapping[str, Any]) -> str | None:
+def sign(
+    kind: str, about: str, data: Mapping[str, Any], keyring: keys.Keyring | None = None
+) -> str | None:
     """Return the MAC of the data of a flow, job or schedule, or None if there are no keys.
 
+    :param keyring: the keys, if the caller has loaded them.
     :raises NotTrusted: if the keys contain no secret for stores.
     :raises InvalidFormat: if the key file is missing or invalid.
     """
-    keyring = keys.keyring(None)
+    keyring = keys.keyring(None) if keyring is None else keyring
     return None if keyring is None else keyring.mac(f"{kind} record", _bytes(about, data))
 
 
-def verify(kind: str, about: str, data: Mapping[str, Any]) -> None:
+def verify(
+    kind: str, about: str, data: Mapping[str, Any], keyring: keys.Keyring | None = None
+) -> None:
     """Verify the MAC of `sign`, if there are keys.
 
     Before the time `accept_unsigned_until` of the keys, the MAC may be missing.
 
+    :param keyring: the keys, if the caller has loaded them.
     :raises NotTrusted: if the MAC is missing or wrong; the message names the record.
     """
-    keyring = keys.keyring(None)
+    keyring = keys.keyring(None) if keyring is None else keyring
     if keyring is None:
         return
     mac = data.get(MAC)
@@ -128,6 +137,30 @@ def check_inputs(detail: models.FlowDetail) -> None:
         if injected:
             mac = atom.meta_value(models.META_INJECTED_MAC)
             verify(_INJECTED, detail.uuid, {**_injected_note(atom), MAC: mac})
+
+
+def signed_step(
+    flow_uuid: str, record: models.AtomDetail, note: dict[str, Any], keyring: keys.Keyring
+) -> dict[str, Any]:
+    """Return the note of a step of a workflow with a MAC, unless it cannot be encoded."""
+    with contextlib.suppress(exceptions.NotEncodable):
+        return {**note, MAC: sign(STEP, *_step(flow_uuid, record, note), keyring)}
+    return note
+
+
+def check_step(flow_uuid: str, record: models.AtomDetail, keyring: keys.Keyring) -> None:
+    """Verify the MAC of `signed_step`.
+
+    :raises NotTrusted: if it is missing or wrong; see `verify`.
+    """
+    verify(STEP, *_step(flow_uuid, record, record.meta[models.STEP]), keyring)
+
+
+def _step(
+    flow_uuid: str, record: models.AtomDetail, note: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    identity = {"flow": flow_uuid, "record": record.uuid, "name": record.name}
+    return f"{record.name} of flow {flow_uuid}", {**note, **identity}
 
 
 def _inputs(detail: models.FlowDetail) -> dict[str, Any]:

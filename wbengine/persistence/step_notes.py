@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wbengine.persistence import models
+from wbengine import keys
+from wbengine.persistence import macs, models
 
 __all__ = ["StepNote"]
 
@@ -40,8 +41,10 @@ class StepNote:
     limit: str | None = None
     signal: str | None = None
 
-    def store(self, record: models.AtomDetail) -> None:
-        """Set the note in a record."""
+    def store(
+        self, record: models.AtomDetail, flow_uuid: str, keyring: keys.Keyring | None
+    ) -> None:
+        """Set the note in a record of a flow, signed if there are keys."""
         content: dict[str, Any] = {
             "workflow": self.workflow,
             "attempt": self.attempt,
@@ -59,6 +62,8 @@ class StepNote:
             content["limit"] = self.limit
         if self.signal is not None:
             content["signal"] = self.signal
+        if keyring is not None:
+            content = macs.signed_step(flow_uuid, record, content, keyring)
         record.set_meta_value(models.STEP, content)
 
     @classmethod

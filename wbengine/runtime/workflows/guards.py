@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import _names, task
 
-__all__ = ["MAX_TURN_SECONDS", "Use", "check_code", "check_turn", "uses"]
+__all__ = ["MAX_TURN_SECONDS", "Use", "check_code", "check_turn", "loaded_objects", "uses"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -111,19 +111,11 @@ def check_turn(function: Callable[..., Any], seconds: float) -> None:
 def uses(function: Callable[..., Any]) -> list[Use]:
     """Return the forbidden uses in a function and in the functions inside it.
 
-    Only global variables, variables of enclosing functions, and attributes of both are examined.
-    Each object is returned once. Code that the function calls or imports itself is not examined.
+    Each object is returned once. Code that the function calls is not examined.
     """
     forbidden = _forbidden_objects()
-    body: Any = inspect.unwrap(function)
-    closure = {
-        name: cell.cell_contents
-        for name, cell in zip(body.__code__.co_freevars, body.__closure__ or (), strict=True)
-        if _has_content(cell)
-    }
-    names = {**vars(builtins), **body.__globals__}
     unique: dict[str, Use] = {}
-    for value, line, is_called in _loaded(body.__code__, names, closure):
+    for value, line, is_called in loaded_objects(function):
         if is_called and isinstance(value, type) and issubclass(value, task.Task):
             name = f"{value.__name__}()"
             replacement = f"steps.run({value.__name__}, ...)"
@@ -134,10 +126,24 @@ def uses(function: Callable[..., Any]) -> list[Use]:
     return list(unique.values())
 
 
+def loaded_objects(function: Callable[..., Any]) -> Iterator[tuple[Any, int, bool]]:
+    """Yield the objects that a function loads, with their lines, and whether it calls a global one.
+
+    These are global variables, variables of enclosing functions, attributes of both, and what the
+    function imports from loaded modules.
+    """
+    body: Any = inspect.unwrap(function)
+    closure = {
+        name: cell.cell_contents
+        for name, cell in zip(body.__code__.co_freevars, body.__closure__ or (), strict=True)
+        if _has_content(cell)
+    }
+    yield from _loaded(body.__code__, {**vars(builtins), **body.__globals__}, closure)
+
+
 def _loaded(
     code: types.CodeType, names: Mapping[str, Any], closure: Mapping[str, Any]
 ) -> Iterator[tuple[Any, int, bool]]:
-    """Yield the objects that code loads, with their lines, and whether it calls a global one."""
     value: Any = None
     for instruction in dis.get_instructions(code):
         if instruction.opname in _LOADS:
@@ -145,6 +151,13 @@ def _loaded(
             value = scope.get(instruction.argval)
         elif instruction.opname in _ATTRIBUTES and isinstance(value, types.ModuleType | type):
             value = inspect.getattr_static(value, instruction.argval, None)
+        elif instruction.opname == "IMPORT_NAME":
+            value = _imported(instruction.argval, names.get("__package__"))
+        elif instruction.opname == "IMPORT_FROM" and isinstance(value, types.ModuleType):
+            submodule = inspect.getattr_static(value, instruction.argval, None)
+            if isinstance(submodule, types.ModuleType):
+                yield submodule, code.co_firstlineno, False
+            continue
         else:
             value = None
             continue
@@ -157,6 +170,12 @@ def _loaded(
             own = constant.co_cellvars
             inner = {name: each for name, each in closure.items() if name not in own}
             yield from _loaded(constant, names, inner)
+
+
+def _imported(name: str, package: str | None) -> types.ModuleType | None:
+    """Return the loaded module of an absolute import, or of a relative one in the same package."""
+    relative = f"{package}.{name}" if name else package
+    return sys.modules.get(name) or sys.modules.get(relative or "")
 
 
 def _forbidden_objects() -> dict[int, tuple[str, str]]:

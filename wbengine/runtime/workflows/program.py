@@ -11,6 +11,7 @@ from wbengine import exceptions
 from wbengine._tasks.commands import Command
 from wbengine._tasks.scopes import OpenScopes
 from wbengine._tasks.waiting import WaitingTask
+from wbengine.runtime.workflows import step_tasks
 from wbengine.runtime.workflows.history import History
 from wbengine.types import codec
 from wbengine.types import failure as ft
@@ -168,6 +169,7 @@ class Program(abc.ABC):
         self._check_caller()
         if self._is_closed:
             raise exceptions.WorkflowInterrupted("The run of the workflow has ended")
+        step_tasks.check(self._function, command)
         position = len(self._handles)
         try:
             self._history.check(position, command)

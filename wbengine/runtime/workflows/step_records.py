@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from wbengine import exceptions, retry, states
+from wbengine import exceptions, keys, retry, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._tasks import limit_attributes
-from wbengine.persistence import models
+from wbengine.persistence import macs, models
 from wbengine.persistence.step_notes import StepNote
 from wbengine.runtime import task_retries
 from wbengine.runtime.gates import awaited_signals, delayed_starts
@@ -39,17 +40,24 @@ class StepRecords:
         # By uuid and attempt of the workflow; read when the first workflow begins.
         self._recorded: defaultdict[tuple[str, int], list[RecordedStep]] | None = None
 
+    @functools.cached_property
+    def _keyring(self) -> keys.Keyring | None:
+        return keys.keyring(None)
+
     def recorded(self, workflow: str, attempt: int) -> list[RecordedStep]:
         """Return the steps of an attempt of a workflow.
 
         :raises CorruptRecord: if the record of any step is missing, or its note is damaged: the
             step would be repeated, and not reverted.
+        :raises NotTrusted: if there are keys, and the note of any step has no valid MAC.
         """
         if self._recorded is None:
             recorded = defaultdict(list)
             for record in self._storage.flow_detail:
                 if record.is_step:
                     step = _recorded_step(record)
+                    if self._keyring is not None:
+                        macs.check_step(self._storage.flow_uuid, record, self._keyring)
                     recorded[step.note.workflow, step.note.attempt].append(step)
             for steps in recorded.values():
                 _check_complete(steps)
@@ -63,7 +71,7 @@ class StepRecords:
         if step.task is not None:
             record.version = step.task.version_string
             step.note.limit = _limit_text(step.task)
-        step.note.store(record)
+        self._store_note(step)
         steps = self.recorded(step.note.workflow, step.note.attempt)
         steps.append(RecordedStep(record, step.note))
         self._storage.add_step(record)
@@ -120,8 +128,11 @@ class StepRecords:
 
     def save_note(self, step: Step) -> None:
         """Write the record of a step, with its note, with the next changes."""
-        step.note.store(step.record)
+        self._store_note(step)
         self._storage.writer.mark(step.record)
+
+    def _store_note(self, step: Step) -> None:
+        step.note.store(step.record, self._storage.flow_uuid, self._keyring)
 
     def mark(self, workflow: models.AtomDetail) -> None:
         """Write the record of a workflow with the next changes."""

@@ -15,7 +15,7 @@ from wbengine.persistence.step_notes import StepNote
 from wbengine.running import LOCAL
 from wbengine.runtime.control import GivenUp
 from wbengine.runtime.workflow_call import WorkflowCall
-from wbengine.runtime.workflows import guards
+from wbengine.runtime.workflows import guards, step_tasks
 from wbengine.runtime.workflows.async_program import AsyncProgram
 from wbengine.runtime.workflows.history import History, RecordedStep
 from wbengine.runtime.workflows.program import Completion, Program
@@ -198,7 +198,7 @@ class WorkflowRun:
     def _restore_steps(self) -> Collection[Step]:
         """Create the recorded steps without a call of the function."""
         for position, (record, note) in self._history.steps.items():
-            step_task = None if note.task == commands.REVERT_SCOPE else commands.task_at(note.task)
+            step_task = step_tasks.find(note.task, self.call.task.fn)
             self._steps[position] = Step(self, record, note, step_task, {})
         return self._steps.values()
 
@@ -388,8 +388,8 @@ class WorkflowRun:
 def _no_task(step: Step) -> ft.Failure:
     return ft.Failure.from_exception(
         exceptions.NotFound(
-            f"Step {step.record.name!r} cannot be reverted: no imported module contains its task"
-            f" {step.note.task!r}. Import it in the module of the workflow, then revert the flow"
-            " again with `wbengine flow revert`"
+            f"Step {step.record.name!r} cannot be reverted: the module of the workflow does not"
+            f" contain its task {step.note.task!r}. Import it there, then revert the flow again"
+            " with `wbengine flow revert`"
         )
     )
