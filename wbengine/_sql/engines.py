@@ -17,9 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy import pool
 
 from wbengine import _installing, _options, _sqlite_files, logging
-from wbengine._sql import connection_options, dialects, writers
+from wbengine._fork_gate import ForkGate
+from wbengine._sql import connection_options, dialects, files, writers
 
-__all__ = ["dispose", "make_engine", "read_level", "retries_of", "statement_engine", "writer_of"]
+__all__ = [
+    "dispose", "make_engine", "read_level", "retries_of", "statement_engine", "using", "writer_of",
+]  # fmt: skip
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -69,6 +72,7 @@ _LENIENT: Final = functools.partial(str, encoding="utf-8", errors="surrogateesca
 
 _engines: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
 _inherited: list[Any] = []
+_NO_FILE: Final = contextlib.nullcontext()
 
 
 def _check_driver_options(driver: str, names: Iterable[str]) -> None:
@@ -159,7 +163,7 @@ def make_engine(
     )
     writer = None
     if settings.dialect == dialects.SQLITE and not settings.in_memory:
-        writer = writers.Writer(str(settings.url.database))
+        writer = writers.Writer(str(settings.url.database), files.OpenFile(_fork_gate))
     engine.update_execution_options(
         **{_RETRIES: settings.max_retries, _READ_LEVEL: read_level_option, writers.WRITER: writer}
     )
@@ -174,11 +178,28 @@ def dispose(engine: sa.Engine) -> None:
 
     SQLAlchemy's own `dispose` leaves the latter open until they are garbage-collected.
     """
-    pool, writer = engine.pool, writer_of(engine)
-    if writer is not None:
-        writer.close()
-    engine.dispose()
+    pool = engine.pool
+    if writer_of(engine) is None:
+        engine.dispose()
+    else:
+        with _fork_gate:
+            _close_file(engine)
     sa.event.listen(pool, "checkin", _close_returned)
+
+
+def _close_file(engine: sa.Engine) -> None:
+    """Close the writer and the idle connections of a SQLite file."""
+    writer = writer_of(engine)
+    assert writer is not None
+    writer.close()
+    engine.dispose()
+    writer.file.on_close()
+
+
+def using(engine: sa.Engine) -> contextlib.AbstractContextManager[None]:
+    """Return a context manager for the use of connections. For SQLite, see `files.OpenFile`."""
+    writer = writer_of(engine)
+    return _NO_FILE if writer is None else writer.file
 
 
 def _close_returned(_connection: Any, record: Any) -> None:
@@ -323,8 +344,20 @@ def _log(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
     _LOG.debug("%s", statement)
 
 
+def _close_files() -> None:
+    for engine in list(_engines):
+        if writer_of(engine) is not None:
+            _close_file(engine)
+
+
+_fork_gate: Final = ForkGate(_close_files)
+
+
 def _forget_connections() -> None:
-    """Forget the parent's connections in a child process, without using or closing them."""
+    """Forget the parent's connections in a child process, without using or closing them.
+
+    Of SQLite files, there are none unless the process was forked without `os.fork`.
+    """
     for engine in list(_engines):
         if (writer := writer_of(engine)) is not None:
             _inherited.append(writer.forget())

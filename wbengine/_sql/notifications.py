@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine._sql import engines
+from wbengine._sql import engines, files
 
 __all__ = ["can_listen", "can_watch", "listen", "watch"]
 
@@ -68,16 +68,40 @@ def watch(
 
     :raises Exception: if the file cannot be read.
     """
-    with engine.connect() as connection:
+    writer = engines.writer_of(engine)
+    assert writer is not None
+    while not is_over():  # A fork closes the connection.
+        _watch(engine, writer.file, query, parameters, on_due, repeat_seconds, is_over)
+
+
+def _watch(
+    engine: sa.Engine,
+    file: files.OpenFile,
+    query: str,
+    parameters: Mapping[str, Any],
+    on_due: Callable[[], None],
+    repeat_seconds: float,
+    is_over: Callable[[], bool],
+) -> None:
+    with file:
+        connection = engine.connect()
         connection.detach()  # The pool may open another connection instead.
         driver: Any = connection.connection.dbapi_connection
-        version, query_at, call_at = None, 0.0, 0.0
+        file.detached.add(driver)
+        closings = file.closings
+    version, query_at, call_at = None, 0.0, 0.0
+    try:
         while not is_over():
-            ((latest,),) = driver.execute("PRAGMA data_version")
-            now = time.monotonic()
-            if latest != version or now >= query_at:
-                version = latest
-                ((seconds,),) = driver.execute(query, parameters)
+            with file:
+                if file.closings != closings:
+                    return
+                ((latest,),) = driver.execute("PRAGMA data_version")
+                now = time.monotonic()
+                is_due = latest != version or now >= query_at
+                if is_due:
+                    version = latest
+                    ((seconds,),) = driver.execute(query, parameters)
+            if is_due:
                 if seconds is None or seconds > 0:
                     query_at, call_at = now + (math.inf if seconds is None else seconds), 0.0
                 else:
@@ -86,3 +110,6 @@ def watch(
                         call_at = now + repeat_seconds
                     query_at = call_at
             time.sleep(_WATCH_SECONDS)
+    finally:
+        file.detached.discard(driver)
+        driver.close()

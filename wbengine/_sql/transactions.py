@@ -47,7 +47,7 @@ def transact(
     :raises CorruptRecord: if the file of a SQLite database is damaged.
     """
     place = engine.url.database if engine.dialect.name == dialects.SQLITE else None
-    with database_errors.convert_errors(what, kind, place=place):
+    with database_errors.convert_errors(what, kind, place=place), engines.using(engine):
         try:
             return _once(engine, work, write, durable)
         except sa.exc.DBAPIError as error:
@@ -82,7 +82,7 @@ def transact_batched(
     """
     writer = engines.writer_of(engine)
     assert writer is not None
-    with database_errors.convert_errors(what, place=engine.url.database):
+    with database_errors.convert_errors(what, place=engine.url.database), writer.file:
         return writer.transact_batched(functools.partial(_connect, engine), work, is_statement)
 
 

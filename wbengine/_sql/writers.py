@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from wbengine import _sqlite_files
+from wbengine._sql.files import OpenFile
 
 __all__ = ["WRITER", "Writer"]
 
@@ -63,7 +64,8 @@ class _Work:
 class Writer:
     """Writer of one SQLite file. Thread-safe. A forked child opens its own connection."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, file: OpenFile) -> None:
+        self.file: Final = file
         self._path: Final = os.path.abspath(path)
         self._reset()
 

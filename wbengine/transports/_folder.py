@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from wbengine import _sqlite_files, exceptions, formats
+from wbengine._fork_gate import ForkGate
 from wbengine.transports import _files
 
 __all__ = ["FREE", "LOST_OWNER", "NAME", "MAX_TAKES", "Folder", "now", "open_folder"]
@@ -146,7 +147,7 @@ class Folder:
         #: Time at which another process last blocked writing.
         self.last_blocked_at = -math.inf
         self._reset()
-        with self._lock, self._failures(exceptions.TransportFailure):
+        with _fork_gate, self._lock, self._failures(exceptions.TransportFailure):
             self._open()
 
     def _reset(self) -> None:
@@ -154,8 +155,12 @@ class Folder:
         self._connection: sqlite3.Connection | None = None
         self._inode = -1
 
+    def close(self) -> None:
+        """Close the database, which reopens on demand. No thread may use it."""
+        self._close()
+
     def forget(self) -> sqlite3.Connection | None:
-        """Forget the connection of the parent process. For a forked child.
+        """Forget the connection of the parent process. For a child that was not forked by Python.
 
         :returns: the connection, which must not be garbage-collected.
         """
@@ -170,7 +175,7 @@ class Folder:
 
     def release(self) -> None:
         """Remove one user. The last one closes the database, which reopens on demand."""
-        with self._lock:
+        with _fork_gate, self._lock:
             self.users -= 1
             if self.users <= 0:
                 self._close()
@@ -234,7 +239,7 @@ class Folder:
         work: Callable[[sqlite3.Connection], _T],
         failure: type[exceptions.WbengineException],
     ) -> _T:
-        with self._lock, self._failures(failure):
+        with _fork_gate, self._lock, self._failures(failure):
             if self._connection is None:
                 self._open()
             elif not self._has_path():
@@ -401,6 +406,14 @@ def open_folder(root: str) -> Folder:
             folder = _folders[key] = Folder(root)
         folder.users += 1
         return folder
+
+
+def _close_folders() -> None:
+    for folder in list(_folders.values()):
+        folder.close()
+
+
+_fork_gate: Final = ForkGate(_close_folders)
 
 
 def _after_fork() -> None:
