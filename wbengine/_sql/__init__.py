@@ -13,9 +13,15 @@ from __future__ import annotations
 from wbengine._sql.connection_options import Options, parse
 from wbengine._sql.engines import dispose, make_engine, statement_engine, writer_of
 from wbengine._sql.notifications import can_listen, can_watch, listen, watch
-from wbengine._sql.transactions import transact, transact_batched, transact_statement
+from wbengine._sql.transactions import (
+    check_file,
+    transact,
+    transact_batched,
+    transact_statement,
+)
 
 __all__ = [
-    "Options", "can_listen", "can_watch", "dispose", "listen", "make_engine", "parse",
-    "statement_engine", "transact", "transact_batched", "transact_statement", "watch", "writer_of",
+    "Options", "can_listen", "can_watch", "check_file", "dispose", "listen", "make_engine",
+    "parse", "statement_engine", "transact", "transact_batched", "transact_statement", "watch",
+    "writer_of",
 ]  # fmt: skip

@@ -266,6 +266,9 @@ def _listen(engine: sa.Engine, settings: connection_options.Options) -> None:
             sa.event.listen(engine, "first_connect", _reject_network_file)
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
+        if (writer := writer_of(engine)) is not None:
+            file = writer.file
+            sa.event.listen(engine, "connect", lambda driver, record: file.on_connect(driver))
     else:
         statement = _prepare(settings)
 

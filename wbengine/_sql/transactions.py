@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from wbengine import exceptions
 from wbengine._sql import database_errors, dialects, engines
 
-__all__ = ["transact_statement", "transact", "transact_batched"]
+__all__ = ["check_file", "transact_statement", "transact", "transact_batched"]
 
 _T = TypeVar("_T")
 
@@ -84,6 +84,17 @@ def transact_batched(
     assert writer is not None
     with database_errors.convert_errors(what, place=engine.url.database), writer.file:
         return writer.transact_batched(functools.partial(_connect, engine), work, is_statement)
+
+
+def check_file(engine: sa.Engine) -> None:
+    """Check that a SQLite file was neither deleted nor replaced since this process opened it.
+
+    :raises StorageFailure: if it was.
+    """
+    writer = engines.writer_of(engine)
+    if writer is not None:
+        with database_errors.convert_errors("Checking the database"):
+            writer.file.check()
 
 
 def transact_statement(

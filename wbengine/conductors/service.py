@@ -121,6 +121,7 @@ class ConductorService:
         """Run until `stop` is called and all flows are suspended.
 
         :raises JobFailure: if the board cannot be used.
+        :raises StorageFailure: if the file of the store was deleted or replaced.
         """
         self._board.connect()
         works = {"wbengine-lost-flows": self._post_missing_jobs}
@@ -142,6 +143,7 @@ class ConductorService:
             if self._schedules is not None:
                 self._schedules.close()
             self._board.close()
+        self._persistence.check_identity()
 
     def stop(self) -> None:
         """Claim no more jobs, and suspend running flows for other conductors, without waiting.
@@ -181,6 +183,11 @@ class ConductorService:
 
     def _post_missing_jobs(self) -> None:
         while True:
+            try:
+                self._persistence.check_identity()
+            except exceptions.StorageFailure:
+                self.stop()  # `run` raises the error.
+                return
             try:
                 if isinstance(self._board, stored.StoredJobBoard):
                     self._forget_checked_if_changed(self._board)

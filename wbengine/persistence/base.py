@@ -81,6 +81,12 @@ class Backend(abc.ABC):
     def get_connection(self) -> Connection:
         """Open a connection. Close it, or use it as a context manager."""
 
+    def check_identity(self) -> None:  # noqa: B027  (a default, not a stub)
+        """Check that the store is the one that this process opened. This does not read the store.
+
+        :raises StorageFailure: if its file was deleted or replaced.
+        """
+
     @abc.abstractmethod
     def close(self) -> None:
         """Release all resources of the backend; idempotent."""

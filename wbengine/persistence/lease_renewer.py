@@ -162,8 +162,8 @@ class HeldLease:
         # A separate thread, because a slow command must not delay renewals.
         threads.Thread(target=work, name="wbengine-command", daemon=True).start()
 
-    def lose(self, error: exceptions.LeaseLost) -> None:
-        """Report that the store rejected a write."""
+    def lose(self, error: exceptions.LeaseLost | exceptions.StorageFailure) -> None:
+        """Report that the store rejected a write, or was deleted or replaced."""
         self._lose(str(error))
 
     def _lose(self, reason: str) -> None:
@@ -307,6 +307,12 @@ class _StoreLeases:
             return
         commands: Mapping[str, base.FlowCommand] = {}
         backend = next(iter(held_leases)).backend
+        try:
+            backend.check_identity()
+        except exceptions.StorageFailure as error:
+            for held_lease in held_leases:
+                held_lease.lose(error)
+            return
         try:
             with contextlib.closing(backend.get_connection()) as connection:
                 commands = connection.commands(

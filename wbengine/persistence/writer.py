@@ -270,7 +270,8 @@ class RecordWriter:
     def attempt(self, do: Callable[[base.Connection], _T]) -> _T:
         """Call `do` with a connection, up to three times if the store fails.
 
-        After a failed access, or for a damaged record, it is called only once.
+        After a failed access, for a damaged record, or if the store was deleted or replaced, it is
+        called only once.
         """
         assert self.backend is not None
         for remaining in reversed(range(1 if self._failing else _MAX_WRITE_ATTEMPTS)):
@@ -282,9 +283,10 @@ class RecordWriter:
             except exceptions.CorruptRecord:
                 raise
             except exceptions.StorageFailure:
+                self._failing = True
                 if not remaining:
-                    self._failing = True
                     raise
+                self.backend.check_identity()
                 time.sleep(self.backend.write_pause)
         raise AssertionError
 

@@ -76,6 +76,9 @@ class SQLBackend(base.Backend):
         """Return a connection, at no cost: each of its calls uses a connection of the pool."""
         return SQLConnection(self)
 
+    def check_identity(self) -> None:
+        _sql.check_file(self.engine)
+
     def close(self) -> None:
         self._ready = False
         _sql.dispose(self.engine)
