@@ -374,6 +374,50 @@ def test_paused_schedule_fires_nothing_and_does_not_catch_up(site: Site) -> None
     assert site.fired() == [360]
 
 
+@pytest.mark.parametrize(
+    ("catch_up", "fired"), [("skip", []), ("one", [240]), ("all", [60, 120, 180, 240])]
+)
+def test_times_due_before_a_pause_are_due_after_it(
+    site: Site, catch_up: str, fired: list[int]
+) -> None:
+    site.add(catch_up=catch_up)
+    site.now += 250
+    site.schedules.pause("s")
+    site.now += 400
+    site.schedules.resume("s")
+    site.fire()
+    assert site.fired() == fired
+    site.now += 20
+    site.fire()
+    assert site.fired() == [*fired, 660]
+
+
+@everywhere
+def test_times_between_two_pauses_are_due_after_them(site: Site) -> None:
+    site.add(catch_up="all")
+    site.add("one", catch_up="one")
+    for moment in (130, 310):  # Pauses from 130 to 250 and from 310 to 430.
+        for name in ("s", "one"):
+            site.now = START + moment
+            site.schedules.pause(name)
+            site.now += 120
+            site.schedules.resume(name)
+    site.fire()
+    assert (site.fired(), site.fired("one")) == ([60, 120, 300], [300])
+    assert site.schedules.get("s").next_tick == START + 480
+
+
+def test_time_with_delay_is_due_after_a_pause_within_the_delay(site: Site) -> None:
+    site.add(jitter=60)
+    due = site.schedules.get("s").due
+    assert due > START + 65
+    site.now = START + 62
+    site.schedules.pause("s")
+    site.now = START + 64
+    site.schedules.resume("s")
+    assert site.schedules.get("s").due == due
+
+
 @everywhere
 def test_manual_run_submits_one_flow(site: Site, another: Site) -> None:
     """This includes a paused schedule."""

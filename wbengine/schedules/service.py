@@ -116,7 +116,7 @@ class ScheduleService:
         if entry.due > now:
             return entry.due - now
         busy = schedule.overlap != ticks.ALLOW and self._is_busy(entry)
-        step = schedule.step(entry.next_tick, now, busy=busy)
+        step = schedule.step(entry.next_tick, now, busy=busy, pauses=entry.pauses)
         if step is None:
             if schedule.overlap == ticks.CANCEL:
                 self._cancel(entry)

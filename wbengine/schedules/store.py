@@ -16,7 +16,7 @@ from wbengine.persistence import base as persistence
 from wbengine.persistence import macs, models
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import rows, tables
-from wbengine.schedules.ticks import Schedule, Step, iso
+from wbengine.schedules.ticks import Pauses, Schedule, Step, iso
 from wbengine.types import codec
 
 __all__ = ["Entry", "Schedules", "add"]
@@ -39,6 +39,8 @@ class Entry:
     :ivar last_error: error of the latest attempt to fire, or None.
     :ivar unreadable: reason why this host cannot read the schedule, or None. In that case
         `schedule` contains the readable parts, without validation.
+    :ivar pauses: earlier pauses that began after `next_tick`, and the present one, whose end is its
+        start.
     """
 
     schedule: Schedule
@@ -52,6 +54,7 @@ class Entry:
     revision: int
     unreadable: str | None = None
     mac: str | None = None
+    pauses: Pauses = ()
 
     @property
     def name(self) -> str:
@@ -202,10 +205,20 @@ class Schedules:
 
         :raises NotFound: if no schedule has this name.
         """
-        self._set(name, self._sql.pause, {})
+
+        def work(connection: sa.Connection) -> None:
+            entry = self._find(connection, name, lock=True)
+            if entry is None:
+                raise _missing(name)
+            if not entry.paused:
+                now = self._now(connection)
+                pauses = json.dumps([*entry.pauses, (now, now)])
+                connection.execute(self._sql.pause, {"name": name, "pauses": pauses})
+
+        self._transact(f"Pausing schedule {name!r}", work)
 
     def resume(self, name: str) -> None:
-        """Resume a paused schedule with its next tick.
+        """Resume a paused schedule. Ticks that were due before the pause are still due.
 
         :raises NotFound: if no schedule has this name.
         :raises InvalidFormat: if this host cannot read it.
@@ -216,8 +229,16 @@ class Schedules:
             if entry is None:
                 raise _missing(name)
             entry.check_readable()
-            tick = entry.schedule.after(self._now(connection))
-            parameters = {"name": name, "tick": tick, "due": entry.schedule.due(tick)}
+            if not entry.paused:
+                return
+            *pauses, (start, _) = entry.pauses
+            pauses.append((start, self._now(connection)))
+            tick = entry.schedule.after(entry.next_tick - 1, pauses)
+            pauses = [pause for pause in pauses if pause[0] >= tick]
+            parameters = {
+                "name": name, "tick": tick, "due": entry.schedule.due(tick),
+                "pauses": json.dumps(pauses),
+            }  # fmt: skip
             connection.execute(self._sql.resume, parameters)
 
         self._transact(f"Resuming schedule {name!r}", work)
@@ -374,10 +395,12 @@ class _Statements:
         self.replace = sa.text(
             f"UPDATE {_TABLE} SET definition = :text, {times}, {changed}, trouble = NULL {by_name}"
         )
-        self.pause = sa.text(f"UPDATE {_TABLE} SET paused = 1, {changed} {by_name}")
+        self.pause = sa.text(
+            f"UPDATE {_TABLE} SET paused = 1, pauses = :pauses, {changed} {by_name}"
+        )
         self.resume = sa.text(
-            f"UPDATE {_TABLE} SET paused = 0, {times}, {changed}, trouble = NULL"
-            f" {by_name} AND paused = 1"
+            f"UPDATE {_TABLE} SET paused = 0, pauses = :pauses, {times}, {changed}, trouble = NULL"
+            f" {by_name}"
         )
         self.want = sa.text(f"UPDATE {_TABLE} SET wanted = COALESCE(wanted, :uuid) {by_name}")
         self.remove = sa.text(f"DELETE FROM {_TABLE} {by_name}")
@@ -414,7 +437,9 @@ def add(
 def _entry(row: sa.RowMapping) -> Entry:
     definition: Any = {}
     mac = unreadable = None
+    pauses: Pauses = ()
     try:
+        pauses = tuple((start, end) for start, end in json.loads(row["pauses"] or "[]"))
         definition = codec.unpack(json.loads(row["definition"]))
         mac = definition.pop(macs.MAC, None) if isinstance(definition, dict) else None
         schedule = Schedule.from_dict(row["name"], definition)
@@ -427,6 +452,7 @@ def _entry(row: sa.RowMapping) -> Entry:
         last_error=row["trouble"],
         unreadable=unreadable,
         mac=mac,
+        pauses=pauses,
         **{
             name: row[name]
             for name in ("next_tick", "due", "last_tick", "last_flow", "wanted", "revision")

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import uuid
 import zoneinfo
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final, NamedTuple
@@ -24,6 +24,7 @@ __all__ = [
     "CANCEL",
     "GRACE_SECONDS",
     "ONE",
+    "Pauses",
     "QUEUE",
     "SKIP",
     "Schedule",
@@ -31,7 +32,7 @@ __all__ = [
     "iso",
 ]
 
-#: Policies for missed ticks: fire none, one for all, or each.
+#: Policies for missed ticks: fire none, the latest, or each.
 SKIP: Final = "skip"
 ONE: Final = "one"
 ALL: Final = "all"
@@ -42,6 +43,9 @@ ALLOW: Final = "allow"
 
 #: Delay after which a tick counts as missed.
 GRACE_SECONDS: Final = 60.0
+
+#: Start and end of pauses, in order. Ticks after a start, up to its end, are left out.
+Pauses = Sequence[tuple[float, float]]
 
 _CATCH_UP: Final = (SKIP, ONE, ALL)
 _OVERLAP: Final = (SKIP, QUEUE, CANCEL, ALLOW)
@@ -75,8 +79,8 @@ class Schedule:
         of it since 1970 (UTC).
     :param jitter: maximum delay in seconds, up to the shortest step between ticks. Each tick has
         its own delay, the same on all hosts.
-    :param catch_up: policy for missed ticks: fire none ('skip': those more than a minute late),
-        'one' (the latest), or 'all'.
+    :param catch_up: policy for missed ticks: fire 'one' (the latest), 'all', or the latest unless
+        it is more than a minute late ('skip').
     :param overlap: policy while the flow of the previous firing has not ended: leave the tick out
         ('skip'), wait ('queue'), cancel that flow and wait for its end ('cancel'), or fire
         ('allow').
@@ -188,12 +192,16 @@ class Schedule:
             return f"every {self.every} s"
         return f"{self.cron} {self.time_zone}"
 
-    def after(self, moment: float) -> int:
-        """Return the first tick after `moment`.
+    def after(self, moment: float, pauses: Pauses = ()) -> int:
+        """Return the first tick after `moment` that is in none of the pauses.
 
         :raises ValueError: if there is none, or the time zone or the fields are invalid.
         """
-        return next(self._ticks(moment))
+        tick = next(self._ticks(moment))
+        for start, end in pauses:
+            if start < tick <= end:
+                tick = next(self._ticks(end))
+        return tick
 
     def _shortest_step(self) -> int:
         if self.every is not None:
@@ -263,16 +271,17 @@ class Schedule:
         digest = hashlib.sha256(f"{self.name}\0{tick}".encode()).digest()
         return tick + self.jitter * int.from_bytes(digest[:6], "big") / 2**48
 
-    def step(self, tick: int, now: float, *, busy: bool) -> Step | None:
+    def step(self, tick: int, now: float, *, busy: bool, pauses: Pauses = ()) -> Step | None:
         """Return the decision for the next tick, or None to wait.
 
+        :param tick: the next tick, which is in none of the pauses.
         :param busy: whether the flow of the previous firing has not ended.
         """
         if self.due(tick) > now:
             return None
         if self.catch_up != ALL:
-            tick = self._latest_due(tick, now)
-        next_tick = self.after(tick)
+            tick = self._latest_due(tick, now, pauses)
+        next_tick = self.after(tick, pauses)
         is_missed = self.catch_up == SKIP and now - self.due(tick) > GRACE_SECONDS
         if is_missed or (busy and self.overlap == SKIP):
             return Step(None, next_tick)
@@ -280,13 +289,20 @@ class Schedule:
             return None
         return Step(tick, next_tick)
 
-    def _latest_due(self, tick: int, now: float) -> int:
+    def _latest_due(self, tick: int, now: float, pauses: Pauses) -> int:
+        latest = self._latest_due_until(now, tick, now)
+        for start, end in reversed(pauses):
+            if start < latest <= end:
+                latest = self._latest_due_until(start, tick, now)
+        return latest
+
+    def _latest_due_until(self, end: float, tick: int, now: float) -> int:
         back = _FIRST_SEARCH_SECONDS
         while True:
-            start = max(tick - 1, now - back)
+            start = max(tick - 1, end - back)
             latest = None
             for each in self._ticks(start):
-                if each > now:
+                if each > end:
                     break
                 latest = each if self.due(each) <= now else latest
             if latest is not None:

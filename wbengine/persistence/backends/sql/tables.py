@@ -247,6 +247,8 @@ SCHEDULES: Final = sa.Table(
     # Changes with the definition and each pause. A process that read an old revision cannot fire.
     _count("revision"),
     sa.Column("paused", sa.SmallInteger, nullable=False, server_default="0"),
+    # JSON list of the start and end of pauses, in Unix seconds: see `schedules.store.Entry`.
+    _text("pauses"),
     # The next planned tick, and its due time including jitter, in Unix seconds.
     sa.Column("next_tick", sa.BigInteger, nullable=False),
     sa.Column("due", sa.Double, nullable=False),
