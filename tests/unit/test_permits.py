@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import random
 import threading
 import time
@@ -107,7 +108,8 @@ def test_rate_limit_spaces_permits_evenly() -> None:
 def test_unused_rate_is_not_accumulated() -> None:
     account = Account()
     assert given(account, TEN, 1, ask("a", 0, 2)) == {"a": 2}
-    (permits,) = account.settle(TEN, [ask("a", 0, 30)], 1000.0).permits.values()
+    assert given(account, TEN, 10, ask("a", 1, 0)) == {"a": 0}
+    (permits,) = account.settle(TEN, [ask("a", 0, 30)], 20.0).permits.values()
     assert len(permits) == 11 and min(permits) == 0
 
 
@@ -121,12 +123,20 @@ def test_slow_rate_is_queried_shortly_before_next_permit() -> None:
     assert account.settle(quota, [ask("a", 0, 4)], 359.5).permits["a"] == [0.5]
 
 
-def test_clock_set_back_does_not_block_permits() -> None:
-    account = Account()
-    account.settle(TEN, [ask("a", 0, 5)], 1e9)
-    (permits,) = account.settle(TEN, [ask("b", 0, 1)], 1e9 - 3600).permits.values()
-    answer = account.settle(TEN, [ask("b", 0, 1)], 1e9 - 3600 + 0.5)
-    assert permits or answer.permits["b"]
+@pytest.mark.parametrize("jump", [0, -3600, -3, -0.5, 20, 3600])
+def test_clock_change_neither_doubles_a_rate_nor_stops_it(jump: float) -> None:
+    """The flows 'a' and 'b' take turns; the clock is set at 5 s, while permits are assigned."""
+    account, starts = Account(), list[float]()
+    for tenth in range(200):
+        real = tenth / 10
+        clock = 1e9 + real + (jump if real >= 5 else 0)
+        flow = "ab"[tenth % 2]
+        (permits,) = account.settle(TEN, [ask(flow, 0, 100)], clock).permits.values()
+        starts += [real + seconds for seconds in permits]
+    starts.sort()
+    in_a_second = [bisect.bisect(starts, start + 0.999) - n for n, start in enumerate(starts)]
+    assert max(in_a_second) <= 11
+    assert len(starts) >= 200 - 2 * 10
 
 
 @pytest.mark.parametrize("seed", range(20))

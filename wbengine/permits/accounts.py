@@ -104,7 +104,11 @@ class Account:
 
     def settle(self, quota: Quota, requests: Iterable[PermitRequest], now: float) -> Answer:
         self.quota = quota
-        self.flows = self.live(now)
+        live_flows = self.live(now)
+        if len(live_flows) < len(self.flows):
+            # The clock was set forward, or processes died: their permits may still be used.
+            self.next = max(self.next, now + HORIZON)
+        self.flows = live_flows
         new_permits = dict[str, list[float]]()
         for request in requests:
             row = self.flows.get(request.flow)
@@ -131,8 +135,10 @@ class Account:
             available = concurrency - sum(row.held for row in self.flows.values())
         assignable = available
         if interval is not None:
-            if self.next > now + 2 * HORIZON + interval:  # The store's clock was set back.
-                self.next = now
+            if self.next > now + 2 * HORIZON + interval:
+                # The store's clock was set back. Permits that were assigned before may still be
+                # used.
+                self.next = now + HORIZON + interval
             self.next = max(now, self.next)
             assignable = min(
                 assignable, math.floor((now + HORIZON - self.next) / interval + 1e-6) + 1
