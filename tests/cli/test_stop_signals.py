@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
+import time
+import warnings
+
 import pytest
 
 from tests.support import fresh
+from wbengine.cli import stop_signals
 
 _BEGIN = """
 import os, signal, sys, threading, time
@@ -76,3 +82,15 @@ print("ended", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, signal.set_wa
 def test_signals_are_handled_whatever_the_main_thread_does(program: str, message: str) -> None:
     completed = fresh.run(program)
     assert (completed.stdout, completed.stderr) == (message, "")
+
+
+def test_fork_of_a_task_does_not_inherit_the_handlers() -> None:
+    signals = stop_signals.StopSignals(lambda: None, lambda: None)
+    with signals.installed(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about threads, which the child does not use
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(20,))
+        child.start()
+        child.terminate()
+        child.join()
+        assert not signals.received
+    assert child.exitcode == -signal.SIGTERM

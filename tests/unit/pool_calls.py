@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import pathlib
 import queue
@@ -329,6 +330,25 @@ def open_sockets(emit: Any) -> list[str]:
 def leaked_thread(emit: Any) -> str:
     threading.Thread(target=time.sleep, args=(10 * WAIT,)).start()
     return "leaked"
+
+
+def terminate_fork(emit: Any) -> int | None:
+    """Return the exit code of a fork that is terminated at once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about threads, which the child does not use
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(WAIT,))
+        child.start()
+    child.terminate()
+    child.join()
+    return child.exitcode
+
+
+def map_in_forks(emit: Any) -> list[Any]:
+    """Return the handlers of SIGINT in a pool of forks, which ends them with SIGTERM."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about threads, which the children do not use
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            return pool.map(signal.getsignal, [signal.SIGINT] * 2)
 
 
 _mark = ""

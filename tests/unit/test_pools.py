@@ -420,6 +420,15 @@ def test_children_ignore_signals_of_the_process_group(
     assert box.get() == "unimpressed"
 
 
+def test_processes_that_a_call_forks_have_default_signal_handlers(
+    box: calls.Box, process: Any
+) -> None:
+    process.submit(calls.terminate_fork, (), box)
+    assert box.get() == -signal.SIGTERM
+    process.submit(calls.map_in_forks, (), box)
+    assert box.get() == [signal.default_int_handler] * 2
+
+
 def test_fork_server_ignores_sigterm(box: calls.Box, process: Any) -> None:
     process.submit(calls.terminate_parent, (), box)
     assert box.get() is False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import signal
@@ -15,9 +14,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-__all__ = ["StopSignals", "exit_at_once"]
+from wbengine.concurrency import fork_signals
 
-_NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
+__all__ = ["StopSignals", "exit_at_once"]
 
 #: Signals within this time in seconds count as one: supervisors that signal both a process and its
 #: group deliver the signal twice.
@@ -58,8 +57,7 @@ class StopSignals:
         writer.setblocking(False)
         threading.Thread(target=self._listen, args=(reader,), daemon=True).start()
         previous_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        previous_handlers = {number: signal.signal(number, self._on_signal) for number in _NUMBERS}
-        _close_wakeup_fd_in_forks()
+        previous_handlers = fork_signals.handle(self._on_signal)
         try:
             yield
         finally:
@@ -75,7 +73,7 @@ class StopSignals:
     def _listen(self, reader: socket.socket) -> None:
         with reader:
             while numbers := reader.recv(1024):
-                for _ in set(numbers) & set(_NUMBERS):
+                for _ in set(numbers) & set(fork_signals.NUMBERS):
                     self._on_number()
 
     def _on_number(self) -> None:
@@ -85,12 +83,6 @@ class StopSignals:
             threading.Thread(target=self._first, daemon=True).start()
         elif now - self._received > _SAME_SIGNAL_SECONDS:
             threading.Thread(target=self._second, daemon=True).start()
-
-
-@functools.cache
-def _close_wakeup_fd_in_forks() -> None:
-    """Close the wake-up socket in forked processes, whose signals do not concern this process."""
-    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 def exit_at_once(code: int = 1) -> NoReturn:

@@ -16,14 +16,13 @@ import logging
 import os
 import pickle
 import queue
-import signal
 import threading
 from collections.abc import Iterable
 from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
-from wbengine.concurrency import child_logs, event_loop, interrupts
+from wbengine.concurrency import child_logs, event_loop, fork_signals, interrupts
 from wbengine.concurrency.call import Cancellation, end_fork
 from wbengine.concurrency.time_limits import TimeLimit
 from wbengine.types import failure as ft
@@ -189,8 +188,7 @@ def main(
     """
     # The parent handles these signals, which are sent to the whole process group. The handler does
     # nothing; SIG_IGN would be inherited by programs that a call starts.
-    for which in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(which, lambda *_: None)
+    fork_signals.handle(lambda *_: None)
     interrupts.handle_signal()
     if os.environ != environment:
         os.environ.clear()

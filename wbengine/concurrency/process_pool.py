@@ -74,8 +74,8 @@ class ProcessPool(thread_pools.Pool):
       has no log handlers of its own, and the log levels of its start (see `child_logs`).
     - Children are not forks of this process (forkserver, otherwise spawn). They import the module
       `__main__` under another name, as with `multiprocessing`, so scripts need a main guard.
-    - A child gets the environment at its start. It ignores SIGINT and SIGTERM, and ends when this
-      process ends, even during a call.
+    - A child gets the environment at its start. It ignores SIGINT and SIGTERM, which processes that
+      a call forks do not, and ends when this process ends, even during a call.
 
     A call costs about 0.1 ms in addition to its own work; a child about 10 ms, the first one more.
 

@@ -1,0 +1,58 @@
+"""Handlers of SIGINT and SIGTERM that forks of this process do not inherit.
+
+Tasks may fork. `multiprocessing`, for example, ends processes with SIGTERM.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+__all__ = ["NUMBERS", "handle"]
+
+#: The signals, and their default handlers in Python.
+_DEFAULT_HANDLERS: Final[dict[int, Any]] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
+NUMBERS: Final = tuple(_DEFAULT_HANDLERS)
+
+_handlers: set[Callable[[int, FrameType | None], object]] = set()
+_masks = threading.local()
+
+
+def handle(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any]:
+    """Install a handler of `NUMBERS` in the main thread, and return the earlier handlers."""
+    _handlers.add(handler)
+    _register()
+    return {number: signal.signal(number, handler) for number in NUMBERS}
+
+
+@functools.cache
+def _register() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=_block, after_in_parent=_unblock, after_in_child=_restore_default_handlers
+        )
+
+
+def _block() -> None:
+    """Block the signals until the fork has its handlers: a signal to it must not be lost."""
+    _masks.earlier = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.earlier)
+
+
+def _restore_default_handlers() -> None:
+    signal.set_wakeup_fd(-1)  # Otherwise signals of the fork would wake the parent.
+    for number, default in _DEFAULT_HANDLERS.items():
+        if signal.getsignal(number) in _handlers:
+            signal.signal(number, default)
+    _unblock()
