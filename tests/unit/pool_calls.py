@@ -332,6 +332,36 @@ def leaked_thread(emit: Any) -> str:
     return "leaked"
 
 
+def close_all_files(reuses_numbers: bool, emit: Any) -> str:
+    os.closerange(3, 4096)
+    if reuses_numbers:
+        for _ in range(64):
+            os.open(os.devnull, os.O_RDWR)
+    return "closed"
+
+
+class Unpicklable:
+    def __reduce__(self) -> Any:
+        raise SystemExit("cannot be pickled")
+
+
+def leave_thread_and_return_unpicklable(emit: Any) -> Any:
+    leaked_thread(emit)
+    return Unpicklable()
+
+
+def _exit_in_handler(number: int, frame: Any) -> None:
+    sys.exit("handler of an earlier call")
+
+
+def leave_thread_and_alarm(emit: Any) -> int:
+    """Return the process ID. Afterwards a signal handler ends the main thread."""
+    leaked_thread(emit)
+    signal.signal(signal.SIGALRM, _exit_in_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    return os.getpid()
+
+
 def terminate_fork(emit: Any) -> int | None:
     """Return the exit code of a fork that is terminated at once."""
     with warnings.catch_warnings():

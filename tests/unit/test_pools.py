@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.support import fresh, python
+from tests.support.waiting import until
 from tests.unit import pool_calls as calls
 from wbengine import exceptions, pools
 from wbengine.concurrency import process_pool, time_limits
@@ -366,8 +367,10 @@ def test_stop_with_kill_ends_running_call(box: calls.Box, door: Door) -> None:
         (calls.accept, ({"x": [1, threading.Lock()]},), "call", "lock"),
         (lambda emit: None, (), "call", "lambda"),
         (calls.holds_lock, (), "result", "lock"),
+        (calls.accept, (calls.Unpicklable(),), "call", "SystemExit"),
+        (calls.leave_thread_and_return_unpicklable, (), "result", "SystemExit"),
     ],
-    ids=["argument", "function", "result"],
+    ids=["argument", "function", "result", "exiting argument", "exiting result"],
 )
 def test_error_names_call_or_result_that_cannot_be_pickled(
     box: calls.Box, process: Any, fn: Any, args: tuple[Any, ...], path: str, kind: str
@@ -427,6 +430,26 @@ def test_processes_that_a_call_forks_have_default_signal_handlers(
     assert box.get() == -signal.SIGTERM
     process.submit(calls.map_in_forks, (), box)
     assert box.get() == [signal.default_int_handler] * 2
+
+
+@pytest.mark.parametrize("reuses_numbers", [False, True])
+def test_child_that_closed_its_pipe_is_reported_as_lost(
+    box: calls.Box, process: Any, reuses_numbers: bool
+) -> None:
+    process.submit(calls.close_all_files, (reuses_numbers,), box)
+    failure = box.failure()
+    assert failure.check(exceptions.WorkerLost)
+    assert "exit code 75" in failure.exception_str
+    process.submit(calls.double, (2,), box)
+    assert box.get() == 4
+
+
+def test_child_whose_main_thread_has_ended_is_replaced(box: calls.Box, process: Any) -> None:
+    process.submit(calls.leave_thread_and_alarm, (), box)
+    pid = box.get()
+    until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), within=5)
+    process.submit(calls.double, (2,), box)
+    assert box.get() == 4
 
 
 def test_fork_server_ignores_sigterm(box: calls.Box, process: Any) -> None:

@@ -17,6 +17,7 @@ import os
 import pickle
 import queue
 import threading
+import traceback
 from collections.abc import Iterable
 from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any, Final
@@ -41,7 +42,7 @@ RESULT: Final = b"="
 
 #: Time limit for the end of a child after its parent has died.
 _GRACE_SECONDS: Final = 5.0
-#: Exit code of a child that stopped during a call because its parent had died.
+#: Exit code of a child that stopped during a call because it had lost its parent or its pipe.
 _ORPHANED: Final = 75
 
 
@@ -54,7 +55,7 @@ def encode(tag: bytes, value: Any, where: str) -> memoryview:
     buffer.write(tag)
     try:
         pickle.dump(value, buffer, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
+    except BaseException as error:
         raise exceptions.NotEncodable(
             f"{where} cannot be pickled ({type(error).__name__}: {error})", path=where
         ) from error
@@ -78,16 +79,20 @@ def decode(data: bytes, what: str) -> Any:
 def pickles(value: Any) -> bool:
     try:
         pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except Exception:
+    except BaseException:
         return False
     return True
 
 
 class _Outlet:
-    """The pipe to the parent. Thread-safe, and reentrant for signal handlers."""
+    """The pipe to the parent. Thread-safe, and reentrant for signal handlers.
+
+    If it cannot be used, this process ends: its parent has died, or a call has closed the pipe.
+    """
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
+        self._file = os.fstat(pipe.fileno())
         self._lock = threading.RLock()
         self._waiting: collections.deque[memoryview | bytes] = collections.deque()
         self._sending = False
@@ -100,10 +105,12 @@ class _Outlet:
             self._sending = True
             try:
                 while self._waiting:
+                    # A call may also have opened another file with the number of the pipe.
+                    if not os.path.samestat(os.fstat(self._pipe.fileno()), self._file):
+                        os._exit(_ORPHANED)
                     self._pipe.send_bytes(self._waiting.popleft())
             except OSError:
-                # The parent has died. The `_Inbox` thread ends this process.
-                pass
+                os._exit(_ORPHANED)
             finally:
                 self._sending = False
 
@@ -126,10 +133,11 @@ class _Emitter:
 
         :raises NotEncodable: if `details` cannot be pickled.
         """
-        data = encode(EVENT, (event_type, details), "event")
-        with interrupts.masked(), self._lock:
-            if self._outlet is not None:
-                self._outlet.send(data)
+        with interrupts.masked():
+            data = encode(EVENT, (event_type, details), "event")
+            with self._lock:
+                if self._outlet is not None:
+                    self._outlet.send(data)
 
     def close(self) -> None:
         with self._lock:
@@ -204,16 +212,22 @@ def main(
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
     outlet.send(encode(READY, None, "ready"))
-    while (call := inbox.calls.get()) is not None:
-        inbox.busy = True
-        data, cancellation = call
-        with relay.heard():
-            outcome = _serve(_Emitter(outlet, cancellation), data)
-        end_fork(pid)
-        # Before sending the result: afterwards the parent may close the pipe at any time.
-        inbox.busy = False
-        outlet.send(outcome)
-        del call, data, outcome
+    try:
+        while (call := inbox.calls.get()) is not None:
+            inbox.busy = True
+            data, cancellation = call
+            with relay.heard():
+                outcome = _serve(_Emitter(outlet, cancellation), data)
+            end_fork(pid)
+            # Before sending the result: afterwards the parent may close the pipe at any time.
+            inbox.busy = False
+            outlet.send(outcome)
+            del call, data, outcome
+    except BaseException:
+        # A handler of a signal raised it, after the call that installed the handler. Threads that
+        # calls have left must not keep this process alive.
+        traceback.print_exc()
+        os._exit(1)
     event_loop.stop_all()
 
 

@@ -76,6 +76,7 @@ class ProcessPool(thread_pools.Pool):
       `__main__` under another name, as with `multiprocessing`, so scripts need a main guard.
     - A child gets the environment at its start. It ignores SIGINT and SIGTERM, which processes that
       a call forks do not, and ends when this process ends, even during a call.
+    - If a call closes the descriptors of its child, the child ends after the call.
 
     A call costs about 0.1 ms in addition to its own work; a child about 10 ms, the first one more.
 
