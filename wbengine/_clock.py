@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
+
+#: Seconds that pass on this host, also while it sleeps: the clock of a store does not stop then.
+uptime: Callable[[], float] = (
+    functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic
+)
 
 
 class Clock:
@@ -25,6 +33,35 @@ class Clock:
 
 
 SYSTEM = Clock()
+
+
+class StoreClock(Clock):
+    """The clock of this machine, with the time of a store that has a clock of its own.
+
+    Stored deadlines are times of this clock, so they do not depend on the clocks of hosts.
+    """
+
+    __slots__ = ("time",)
+
+    #: Difference up to which this host has the time of the store. Then stored times of the engine
+    #: are in order with those of its tasks, which use the clock of the host.
+    TOLERANCE_SECONDS = 0.1
+
+    def __init__(self) -> None:
+        self.follow(None)
+
+    def follow(self, ahead: float | None) -> None:
+        """Follow the clock of a store.
+
+        :param ahead: difference from `uptime` to the store's clock; None: the store uses the clock
+            of this machine.
+        """
+        if ahead is None:
+            self.time = time.time
+            return
+        own = time.time() - uptime()
+        difference = own if abs(ahead - own) < self.TOLERANCE_SECONDS else ahead
+        self.time = lambda: uptime() + difference
 
 
 class ManualClock(Clock):

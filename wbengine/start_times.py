@@ -48,8 +48,9 @@ def read(call: invocation.Invocation, now: float, wall: float) -> None:
     task = call.task
     if call.action != invocation.EXECUTE or call.not_before is not None:
         return
-    call.not_before = now
+    not_before, not_after = now, None
     if task.eta is not None:
-        call.not_before = moment(task.eta, f"eta of task {task.name!r}", now, wall)
+        not_before = moment(task.eta, f"eta of task {task.name!r}", now, wall)
     if task.expires is not None:
-        call.not_after = moment(task.expires, f"expires of task {task.name!r}", now, wall)
+        not_after = moment(task.expires, f"expires of task {task.name!r}", now, wall)
+    call.not_before, call.not_after = not_before, not_after

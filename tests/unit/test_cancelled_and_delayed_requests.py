@@ -324,6 +324,23 @@ def test_invalid_eta_or_expires_fails_the_task(
     assert name in message and text in message and "task-1" in message
 
 
+def test_request_keeps_times_that_its_run_read_on_another_clock(bench: Bench) -> None:
+    call = bench.call(kind=Timed)
+    call.task.eta = dt.datetime.fromtimestamp(WALL + 3630, UTC)
+    call.task.expires = 40
+    start_times.read(call, T0, WALL + 3600)
+    bench.tracker.submit(call, lambda *_: None, T0 + 1)
+    assert (call.ticket.eta, call.ticket.expires_at) == (T0 + 30, T0 + 40)
+
+
+def test_invalid_times_are_rejected_each_time_they_are_read(bench: Bench) -> None:
+    call = bench.call(kind=Timed)
+    call.task.eta = -1
+    for _ in range(2):
+        with pytest.raises(ValueError, match="-1"):
+            start_times.read(call, T0, WALL)
+
+
 def test_moment_converts_seconds_and_datetimes() -> None:
     assert start_times.moment(2, "eta", 10.0, 500.0) == 12.0
     aware = dt.datetime.fromtimestamp(530, dt.timezone(dt.timedelta(hours=5)))

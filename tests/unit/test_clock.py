@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from wbengine._clock import SYSTEM, Clock, ManualClock
+from wbengine._clock import SYSTEM, Clock, ManualClock, StoreClock, uptime
 
 
 def test_system_clock_returns_current_time():
@@ -52,3 +52,22 @@ def test_queue_timeout_of_system_clock_takes_real_time():
     with pytest.raises(queue.Empty):
         inbox.get(timeout=0.02)
     assert time.monotonic() - began >= 0.02
+
+
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
+def test_store_clock_has_the_time_of_the_store_and_is_not_set(
+    ahead: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, now = StoreClock(), time.time()
+    clock.follow(now - uptime() + ahead)
+    monkeypatch.setattr(time, "time", lambda: now + 500)
+    assert clock.time() == pytest.approx(now + ahead, abs=60)
+    clock.follow(None)
+    assert clock.time() == now + 500
+
+
+def test_store_clock_has_the_time_of_its_host_if_they_are_equal() -> None:
+    clock = StoreClock()
+    own = time.time() - uptime()
+    clock.follow(own + StoreClock.TOLERANCE_SECONDS / 2)
+    assert clock.time() - uptime() == pytest.approx(own, abs=StoreClock.TOLERANCE_SECONDS / 4)

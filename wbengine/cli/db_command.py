@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -222,8 +221,10 @@ def prune(
         confirmation.confirm(context, f"delete {which}", yes)
     count = 0
     with context.backend() as backend:
+        with contextlib.closing(backend.get_connection()) as connection:
+            before = connection.now() - older_than
         deleted_flows = operations.prune(
-            backend, before=time.time() - older_than, states=chosen, batch=batch, dry_run=dry_run
+            backend, before=before, states=chosen, batch=batch, dry_run=dry_run
         )
         exists = store_access.store_exists(context.settings, backend)
         for row in deleted_flows:

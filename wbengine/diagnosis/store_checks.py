@@ -76,23 +76,12 @@ def _layout_problem(layout: Layout) -> Finding | None:
 
 
 def _check_clock(backend: base.Backend) -> Iterator[Finding]:
-    engine = getattr(backend, "engine", None)
-    if engine is None or engine.dialect.name == "sqlite":
-        return  # the database uses the clock of this host
-    import sqlalchemy as sa
-
-    from wbengine import _sql
-    from wbengine._sql import dialects
-
-    query = sa.text(f"SELECT {dialects.now(engine.dialect.name)}")
-    before = time.time()
-    theirs = _sql.transact(
-        engine,
-        "reading the time",
-        lambda connection: float(connection.execute(query).scalar() or 0),
-        write=False,
-    )
-    after = time.time()
+    if not getattr(backend, "has_clock", False):
+        return  # the store uses the clock of this host
+    with contextlib.closing(backend.get_connection()) as connection:
+        before = time.time()
+        theirs = connection.now()
+        after = time.time()
     yield from check_clock(
         "store clock", "of the store", theirs - (before + after) / 2, (after - before) / 2
     )

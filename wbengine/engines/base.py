@@ -129,12 +129,13 @@ class Engine(abc.ABC):
         self._atom_notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(
             all_states.union(states.INCIDENTS)
         )
-        self._clock = _clock.SYSTEM
+        store_clock = _clock.StoreClock()
+        self._clock: _clock.Clock = store_clock
         self._storage = storage_module.Storage(self._flow_detail, self._backend)
         self._durability: str = self._settings["durability"]
         self._ownership = ownership.Ownership(
             self._storage,
-            self._clock,
+            store_clock,
             on_busy=self._settings["on_busy"],
             lease_seconds=self._settings["lease"],
         )

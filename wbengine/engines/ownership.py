@@ -42,13 +42,14 @@ class Ownership:
     this state until the lease is acquired, so the state is checked then, on the stored records. An
     end of the flow that another engine reached after this engine read the flow is refused.
 
-    `lease_seconds`: seconds after which a lease that is not renewed expires.
+    `lease_seconds`: seconds after which a lease that is not renewed expires. `clock` follows the
+    clock of the store.
     """
 
     def __init__(
         self,
         storage: storage_module.Storage,
-        clock: _clock.Clock,
+        clock: _clock.StoreClock,
         *,
         on_busy: str = FAIL,
         lease_seconds: float = leases.LEASE_SECONDS,
@@ -205,6 +206,7 @@ class Ownership:
     def _acquire(self, backend: base.Backend, owner: str) -> lease_renewer.HeldLease:
         acquired_at = lease_renewer.now()
         lease = self._storage.acquire_lease(owner, self._lease_seconds)
+        self._clock.follow(lease.clock_ahead)
         return lease_renewer.HeldLease(backend, lease, self._lease_seconds, acquired_at)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Final
 
 from wbengine import _names, exceptions
@@ -43,10 +42,10 @@ def pause_tasks(
                 f"The length of a pause must be more than 0 and at most"
                 f" {_MAX_PAUSE_SECONDS:,} seconds, got {seconds!r}"
             )
-    now = time.time()
-    pause = TaskPause(pattern, reason, by, now, None if seconds is None else now + seconds)
-    pause.check()
+    TaskPause(pattern, reason, by).check()
     with contextlib.closing(backend.get_connection()) as connection:
+        now = connection.now()
+        pause = TaskPause(pattern, reason, by, now, None if seconds is None else now + seconds)
         for old in connection.pauses():
             if old.is_over(now):
                 connection.remove_pause(old.pattern)
@@ -69,6 +68,6 @@ def resume_tasks(backend: base.Backend, pattern: str) -> None:
 
 def paused_tasks(backend: base.Backend) -> list[TaskPause]:
     """Return the pauses that are not over, by pattern."""
-    now = time.time()
     with contextlib.closing(backend.get_connection()) as connection:
+        now = connection.now()
         return [pause for pause in connection.pauses() if not pause.is_over(now)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import logging
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -290,6 +291,10 @@ class Connection(abc.ABC):
 
         :raises FlowBusy: if another owner has the lease; the error names the owner.
         """
+
+    def now(self) -> float:
+        """Return the time of the store, in Unix seconds: by default, that of this host."""
+        return time.time()
 
     @abc.abstractmethod
     def renew_lease(self, lease: leases.Lease, seconds: float) -> None:

@@ -12,12 +12,11 @@ import contextlib
 import logging
 import math
 import threading
-import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from wbengine import exceptions
+from wbengine import _clock, exceptions
 from wbengine._crash import crashpoint
 from wbengine.concurrency import conditions, per_process, threads
 from wbengine.persistence import base, leases
@@ -36,12 +35,7 @@ POLL_SECONDS: Final = 1.0
 
 _RENEWALS_PER_LEASE: Final = 3
 
-# This clock includes the time for which the host sleeps, as the clock of a store does.
-now: Callable[[], float] = (
-    (lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
-    if hasattr(time, "CLOCK_BOOTTIME")
-    else time.monotonic
-)
+now: Callable[[], float] = _clock.uptime
 
 
 def do_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from wbengine import exceptions
@@ -22,11 +22,15 @@ class Lease:
 
     `epoch` is 1 for the first lease of the flow and increases by one with each later lease. It
     distinguishes writes of successive owners.
+
+    `clock_ahead` is the difference from `_clock.uptime` to the clock of the store, measured when
+    the lease was acquired; None: the store uses the clock of this host.
     """
 
     flow: str
     owner: str
     epoch: int
+    clock_ahead: float | None = field(default=None, compare=False)
 
 
 def busy_error(lease: Lease, seconds: float) -> exceptions.FlowBusy:

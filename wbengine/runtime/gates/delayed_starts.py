@@ -52,14 +52,16 @@ class StartTimeGate(base.Gate):
         ]
 
     def _admit_or_delay(self, call: calls.Invocation) -> bool:
-        if self._keeps_times and not call.local:
-            return True
         now = self._clock.monotonic()
         try:
             start_times.read(call, now, self._clock.time())
         except (TypeError, ValueError) as error:
+            if self._keeps_times and not call.local:
+                return True
             self._end(call, calls.Outcome(ft.Failure.from_exception(error)))
             return False
+        if self._keeps_times and not call.local:
+            return True
         expired = call.expired()
         if expired is not None:
             self._end(call, expired)

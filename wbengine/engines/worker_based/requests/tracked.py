@@ -186,18 +186,16 @@ class TrackedRequest(pr.Request):
         return min(9, max(0, self.invocation.priority))
 
     def read_times(self, now: float, wall: float) -> None:
-        """Read `eta` and `expires` of the task; `wall` is `now` as Unix time.
+        """Read `eta` and `expires` of the task, unless its run has read them.
 
+        :param wall: `now` as Unix time.
         :raises TypeError, ValueError: if they are not valid.
         """
-        task = self.invocation.task
-        if self.invocation.action != invocation.EXECUTE:
-            return  # Times do not apply to a revert.
-        if task.eta is not None:
-            self.eta = start_times.moment(task.eta, f"eta of task {task.name!r}", now, wall)
-        if task.expires is not None:
-            label = f"expires of task {task.name!r}"
-            self.expires_at = start_times.moment(task.expires, label, now, wall)
+        call = self.invocation
+        start_times.read(call, now, wall)
+        if call.task.eta is not None:
+            self.eta = call.not_before
+        self.expires_at = call.not_after
 
     def fresh(self, worker: str | None, seq: int) -> bool:
         """Record a message `seq` of `worker` in this epoch; return False if it is a duplicate."""

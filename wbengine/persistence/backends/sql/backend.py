@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _sql, exceptions
+from wbengine import _clock, _sql, exceptions
 from wbengine._crash import crashpoint
 from wbengine._sql import dialects
 from wbengine.persistence import base, leases, models
@@ -64,6 +64,8 @@ class SQLBackend(base.Backend):
         self.has_fast_batches: Final = not self.options.log_statements and (
             _sql.writer_of(self.engine) is not None or self.statement_engine is not None
         )
+        #: Whether the database does not use the clock of this host.
+        self.has_clock: Final = self.options.dialect != dialects.SQLITE
         self._ready = False
         self._preparing = threading.Lock()
 
@@ -384,15 +386,23 @@ class SQLConnection(base.Connection):
         def work(connection: sa.Connection) -> leases.Lease:
             if not connection.execute(self._sql.acquire_lease, parameters).rowcount:
                 raise writing.rejection(connection, self._sql, flow_uuid, None)
-            epoch = reading.lease(connection, self._sql, flow_uuid).lease_epoch
+            row = reading.lease(connection, self._sql, flow_uuid)
+            ahead = row.now - _clock.uptime() if self._backend.has_clock else None
             crashpoint("sql.before-lease-commit")
-            return leases.Lease(flow_uuid, owner, epoch)
+            return leases.Lease(flow_uuid, owner, row.lease_epoch, ahead)
 
         crashpoint("sql.before-lease")
         # No sync: a host crash also ends the owner, which publishes only after writing a batch.
         lease = self._transact(f"Taking the lease of flow {flow_uuid}", work, durable=False)
         crashpoint("sql.after-lease-commit")
         return lease
+
+    def now(self) -> float:
+        if not self._backend.has_clock:
+            return super().now()
+        return self._transact(
+            "Reading the time", lambda it: float(it.scalar(self._sql.now) or 0.0), write=False
+        )
 
     def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
         parameters = {**writing.lease_conditions(lease), "seconds": seconds}

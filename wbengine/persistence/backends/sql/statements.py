@@ -120,9 +120,10 @@ class Statements:
         self.clear = sa.text(f"DELETE FROM {_BOOKS}")
         self.flows_of_book = sa.text(f"SELECT uuid FROM {_FLOWS} WHERE book_uuid = :uuid")
 
+        self.now = sa.text(f"SELECT {now}")
         # `remaining` is NULL if there is no owner, and 0 or less if the lease has expired.
         self.lease = sa.text(
-            f"SELECT lease_owner, lease_epoch, lease_until - {now} AS remaining"
+            f"SELECT lease_owner, lease_epoch, lease_until - {now} AS remaining, {now} AS now"
             f" FROM {_FLOWS} {flow}"
         )
         self.acquire_lease = sa.text(
