@@ -94,7 +94,7 @@ def test_run_ends_with_the_first_write_after_its_store_was_deleted(
     assert ran == []
 
 
-def test_run_that_writes_nothing_loses_its_lease_after_its_store_was_deleted(
+def test_run_without_writes_ends_after_its_store_was_deleted(
     store: base.Backend,
 ) -> None:
     go, running = threading.Event(), threading.Event()

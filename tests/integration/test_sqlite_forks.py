@@ -70,7 +70,7 @@ def book_names(uri: str) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["sqlite", "dir"])
 @pytest.mark.parametrize("end", ["close", "collect", "keep"])
-def test_writes_of_a_killed_child_survive_the_end_of_the_parents_backend(
+def test_writes_of_a_killed_child_survive_the_parents_backend(
     tmp_path: Path, kind: str, end: str
 ) -> None:
     uri = f"sqlite:///{tmp_path}/s.db" if kind == "sqlite" else f"dir://{tmp_path}/s"
@@ -106,7 +106,7 @@ def test_child_continues_with_the_backend_of_its_parent(tmp_path: Path) -> None:
     assert book_names(uri) == {"parent", "first", "meanwhile", "second"}
 
 
-def test_messages_of_a_killed_child_survive_the_end_of_the_parents_transport(
+def test_messages_of_a_killed_child_survive_the_parents_transport(
     tmp_path: Path,
 ) -> None:
     def add(folder: _folder.Folder, name: str) -> None:

@@ -111,5 +111,6 @@ def _watch(
                     query_at = call_at
             time.sleep(_WATCH_SECONDS)
     finally:
-        file.detached.discard(driver)
-        driver.close()
+        if driver in file.detached:  # otherwise a fork closed it
+            file.detached.discard(driver)
+            connection.close()
