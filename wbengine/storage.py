@@ -526,6 +526,12 @@ class Storage:
                 self.writer.mark_flow()
             return moves, old
 
+    def explain_flow_state(self, at: float, why: str) -> None:
+        """Add a reason for the current state to the history."""
+        with self.writer.mutex, self.batch():
+            self._flow_detail.enter(self.get_flow_state(), at, why)
+            self.writer.mark_flow()
+
     def update_flow_metadata(self, update_with: Pairs) -> None:
         """Merge values into the flow's `meta`.
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.stored_flows import make
 from tests.seams import stores
-from wbengine import exceptions
+from wbengine import exceptions, states
 from wbengine.persistence import base, models
 from wbengine.types.outline import Outline, OutlineNode
 
@@ -29,63 +29,99 @@ def lease(connection: Connection, flow: models.FlowDetail) -> stores.Lease:
     return connection.acquire_lease(flow.uuid, "me", 60)
 
 
+CANCEL = base.FlowCommand("cancel", at=2.0)
+
+
 @places.everywhere
-def test_command_is_readable_until_run_ends(
+def test_command_is_stored_until_the_run_that_handled_it_ends(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
-    """The command contains the epoch of the run."""
-    assert connection.commands([flow.uuid]) == {}
+    assert connection.commands([flow.uuid]) == {} and lease.command is None
     connection.send_command(flow.uuid, SUSPEND)
-    command = SUSPEND._replace(epoch=lease.epoch)
     for asked in ([flow.uuid], ["other", flow.uuid, flow.uuid]):
-        assert connection.commands(asked) == {flow.uuid: command}
+        assert connection.commands(asked) == {flow.uuid: SUSPEND}
     assert connection.commands(["other"]) == connection.commands([]) == {}
-    connection.release_lease(lease)
-    assert connection.commands([flow.uuid]) == {}
+    assert connection.end_lease(lease, SUSPEND) is None
+    assert connection.commands([flow.uuid]) == {} and connection.get_lease(flow.uuid) is None
+
+
+@places.everywhere
+def test_run_with_unread_command_does_not_release_its_lease(
+    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
+) -> None:
+    connection.send_command(flow.uuid, SUSPEND)
+    for handled in (None, CANCEL):
+        assert connection.end_lease(lease, handled) == SUSPEND
+        assert connection.get_lease(flow.uuid) == lease
+    assert connection.end_lease(lease, SUSPEND, keep=True) is None
+    assert connection.get_lease(flow.uuid) is None
+    assert connection.commands([flow.uuid]) == {flow.uuid: SUSPEND}
+    connection.acquire_lease(flow.uuid, "later", 60)
+    assert connection.end_lease(lease, SUSPEND) is None  # A lost lease deletes nothing.
+    assert connection.commands([flow.uuid]) == {flow.uuid: SUSPEND}
 
 
 def test_latest_command_replaces_earlier_one(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
     connection.send_command(flow.uuid, SUSPEND)
-    cancel = base.FlowCommand("cancel", at=2.0)
-    connection.send_command(flow.uuid, cancel)
-    assert connection.commands([flow.uuid]) == {flow.uuid: cancel._replace(epoch=lease.epoch)}
+    connection.send_command(flow.uuid, CANCEL)
+    assert connection.commands([flow.uuid]) == {flow.uuid: CANCEL}
 
 
-def test_command_for_flow_that_does_not_run_is_refused(
+def test_suspend_replaces_cancel_only_if_the_cancellation_is_recorded(
+    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
+) -> None:
+    connection.send_command(flow.uuid, CANCEL)
+    with pytest.raises(exceptions.InvalidState, match="is about to be cancelled"):
+        connection.send_command(flow.uuid, SUSPEND)
+    assert connection.commands([flow.uuid]) == {flow.uuid: CANCEL}
+    flow.cancel(1.0, "not wanted")
+    connection.save_changes(flow, (), lease=lease)
+    connection.send_command(flow.uuid, SUSPEND)
+    assert connection.commands([flow.uuid]) == {flow.uuid: SUSPEND}
+
+
+def test_next_lease_has_the_command_that_no_engine_handled(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
-    """Before a run, after a run, and with a dead owner."""
+    """The command was sent before a run, or its engine died or released the lease."""
+    connection.send_command(flow.uuid, CANCEL)
+    (row,) = connection.list_flows(commanded=True).flows
+    assert (row.uuid, row.command) == (flow.uuid, "cancel")
+    dead = connection.acquire_lease(flow.uuid, "me", 60)
+    assert dead.command == CANCEL
+    lease = connection.acquire_lease(flow.uuid, "you", 60, dead=dead.epoch)
+    assert lease.command == CANCEL
+    connection.release_lease(lease)
+    assert connection.acquire_lease(flow.uuid, "me", 60).command == CANCEL
+
+
+def test_command_to_ended_flow_is_refused_unless_an_engine_runs_it(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
+    flow.enter(states.SUCCESS, 1.0)
+    connection.save_changes(flow, ())
 
     def refused() -> None:
-        with pytest.raises(exceptions.InvalidState, match=f"Flow {flow.uuid} is not running"):
+        with pytest.raises(exceptions.InvalidState, match="has ended in SUCCESS: there is nothing"):
             connection.send_command(flow.uuid, SUSPEND)
         assert connection.commands([flow.uuid]) == {}
 
     refused()
+    connection.release_lease(connection.acquire_lease(flow.uuid, "me", 60))
+    refused()
+    for dead in (stores.owner(), stores.owner(momentary=True)):
+        lease = connection.acquire_lease(flow.uuid, str(dead), 60)
+        if not dead.momentary:
+            dead.end_run()
+        refused()
+        connection.release_lease(lease)
+        dead.end_run()
     lease = connection.acquire_lease(flow.uuid, "me", 60)
+    connection.send_command(flow.uuid, CANCEL)  # The engine refuses it at the end of the run.
     connection.release_lease(lease)
-    refused()
-    connection.acquire_lease(flow.uuid, "me", -1)
-    refused()
-    dead = stores.owner()
-    connection.acquire_lease(flow.uuid, str(dead), 60)
-    dead.end_run()
-    refused()
-
-
-def test_command_is_not_delivered_to_later_run(
-    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
-) -> None:
-    connection.send_command(flow.uuid, SUSPEND)
-    connection.release_lease(lease)
-    assert connection.commands([flow.uuid]) == {}
-    later = connection.acquire_lease(flow.uuid, "me", 60)
-    assert connection.commands([flow.uuid]) == {}
-    connection.send_command(flow.uuid, SUSPEND)
-    assert connection.commands([flow.uuid]) == {flow.uuid: SUSPEND._replace(epoch=later.epoch)}
-    connection.acquire_lease(flow.uuid, "you", 60, dead=later.epoch)
+    assert connection.acquire_lease(flow.uuid, "me", 60).command is None
     assert connection.commands([flow.uuid]) == {}
 
 

@@ -161,8 +161,7 @@ def touch(work: Work, connection: base.Connection) -> None:
 def wish(work: Work, connection: base.Connection) -> None:
     """Send a command and a signal to the owner of a flow that no engine runs.
 
-    Only the owner receives the command, no later owner. A process that was killed here was an
-    owner, too.
+    The command stays stored until an owner handled it, also if an owner was killed here.
     """
     flow, owner = work.uuid("bystander"), stores.owner()
     wanted = base.FlowCommand("suspend", reason="it is late", by="somebody", at=1.0)
@@ -171,12 +170,13 @@ def wish(work: Work, connection: base.Connection) -> None:
         lease = connection.acquire_lease(
             flow, str(owner), 30.0, dead=None if dead is None else dead.epoch
         )
-        assert not connection.commands([flow]), "a wish about one who died is told to another"
-        assert connection.put_command(lease, wanted)
-        assert connection.commands([flow]) == {flow: wanted._replace(epoch=lease.epoch)}
+        assert connection.commands([flow]) == ({flow: wanted} if lease.command else {})
+        connection.send_command(flow, wanted)
+        assert connection.commands([flow]) == {flow: wanted}
         assert connection.put_signal(flow, SIGNAL)  # also if a killed process sent it before
         assert connection.signals([flow]) == {flow: [SIGNAL]}
-        connection.release_lease(lease)
+        assert connection.end_lease(lease, wanted) is None
+        assert not connection.commands([flow]), "a command that was handled is stored"
     finally:
         owner.end_run()
 

@@ -14,7 +14,7 @@ from tests.contract import places
 from tests.seams import stores as stored_in
 from tests.support import conducted, servers, signalled
 from tests.support.waiting import until
-from wbengine import engines, exceptions, operations, states
+from wbengine import _crash, engines, exceptions, operations, states
 from wbengine.conductors.backends import impl_blocking, impl_executor, impl_nonblocking
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
@@ -242,12 +242,12 @@ def test_signal_or_cancel_during_parking_makes_job_claimable(
         told = (handle.signal, ("approved", 1)) if what == "signal" else (handle.cancel, ())
         sending = threading.Thread(target=told[0], args=told[1])
 
-        def late(connection: Any, flow_uuid: str) -> bool:
-            sending.start()
-            sending.join(0.5)
-            return False
+        def late(point: str) -> None:
+            if point == "sql.before-park-commit":
+                sending.start()
+                sending.join(0.5)
 
-        monkeypatch.setattr(impl_sql, "_is_given_up", late)
+        monkeypatch.setattr(_crash, "_hook", late)
         [job] = board.iterjobs()
         board.claim(job, "me")
         board.park(job, "me", None, 0)

@@ -420,36 +420,6 @@ def test_running_flow_is_cancelled(
     assert "c undone before" in conducted.notes(tmp_path)
 
 
-def test_flow_that_ends_during_cancel_keeps_its_state(local: str, tmp_path: Path) -> None:
-    """A complete run happens between the check for an engine and the write of the cancellation."""
-
-    class Late:
-        def __init__(self, own: persistence.Connection) -> None:
-            self.own = own
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.own, name)
-
-        def send_command(self, *args: Any) -> None:
-            try:
-                self.own.send_command(*args)
-            finally:
-                conductors.fetch("blocking", "c", board, persistence=store).run(max_dispatches=1)
-
-    inputs = {"folder": str(tmp_path), "mark": "x"}
-    with (
-        stores.backend(local) as store,
-        boards.backend("b", "sql", persistence=store) as board,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        handle = engines.submit(conducted.plain, backend=store, inputs=inputs)
-        connect = store.get_connection
-        patch.setattr(store, "get_connection", lambda: Late(connect()))
-        assert not handle.cancel("too late")
-        assert handle.state == states.SUCCESS
-        assert handle.result(60)["mark"] == "x"
-
-
 # Invalid submissions.
 
 

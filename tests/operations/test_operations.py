@@ -453,20 +453,24 @@ def test_suspend_raises_timeout_if_the_flow_does_not_end(backend: base.Backend) 
             operations.retry(backend, held.uuid)
 
 
-def test_flow_that_is_not_running_cannot_be_cancelled_or_suspended(backend: base.Backend) -> None:
-    uuid = suspended(backend)
-    assert operations.suspend(backend, uuid) == operations.StateChange("SUSPENDED", "SUSPENDED")
-    for make, failing in ((operations.cancel, None), (operations.suspend, "c")):
-        other = uuid if failing is None else started(backend, failing)
-        with pytest.raises(exceptions.InvalidState, match=r"is not running"):
-            make(backend, other)
+def test_flow_that_has_ended_cannot_be_cancelled_or_suspended(backend: base.Backend) -> None:
+    uuid = started(backend, "c")
+    for make in (operations.cancel, operations.suspend):
+        with pytest.raises(exceptions.InvalidState, match=r"has ended in REVERTED: there is noth"):
+            make(backend, uuid)
 
 
-def test_parked_flow_can_be_cancelled(backend: base.Backend) -> None:
+@pytest.mark.parametrize("is_parked", [True, False])
+def test_suspended_flow_is_cancelled_by_its_next_engine(
+    is_parked: bool, backend: base.Backend
+) -> None:
     engine = operations.start(backend, "tests.operations.flows:approval")
     engine.park_after = 0.0
     engine.run()
     uuid = engine.storage.flow_uuid
+    if not is_parked:
+        change = operations.suspend(backend, uuid)
+        assert change == operations.StateChange("SUSPENDED", "SUSPENDED")
     change = operations.cancel(backend, uuid, reason="the shop is closed")
     assert change == operations.StateChange("SUSPENDED", "SUSPENDED")
     resumed = operations.resume(backend, uuid)

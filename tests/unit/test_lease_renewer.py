@@ -158,27 +158,44 @@ def test_failed_renewal_is_repeated_after_short_delay() -> None:
 def hear(held: lease_renewer.HeldLease, *commands: base.FlowCommand) -> None:
     """Pass commands to a lease, and wait until they are executed."""
     for command in commands:
-        held.execute(command)
+        held.receive(command)
         for thread in threading.enumerate():
             if thread.name == "wbengine-command":
                 thread.join(60)
 
 
 def test_command_runs_once_and_stays_stored() -> None:
-    """A command is ignored if it belongs to another run, or while the lease has no handler."""
+    """A command is ignored while no run has begun, and after the lease was closed."""
     store = Store()
     held = store.held(60)
     done: list[base.FlowCommand] = []
     uuid = store.flow.uuid
+
+    def do(command: base.FlowCommand) -> bool:
+        done.append(command)
+        return command.at == 1.0
+
     with store.get_connection() as connection:
         connection.send_command(uuid, base.FlowCommand("suspend", at=1.0))
         (command,) = connection.commands([uuid]).values()
         hear(held, command)
         assert done == [] and connection.commands([uuid])
-        held.on_command = done.append
-        hear(held, command._replace(epoch=command.epoch + 1))
-        assert done == [] and connection.commands([uuid])
+        held.begin_run(do)
         hear(held, command, command)
         assert done == [command] and connection.commands([uuid]) == {uuid: command}
         hear(held, command._replace(at=2.0))
         assert len(done) == 2
+        assert held.executed_command == command  # The other one came too late.
+        held.close()
+        hear(held, command._replace(at=3.0))
+        assert len(done) == 2
+
+
+def test_run_begins_with_the_command_of_its_lease() -> None:
+    store = Store()
+    done: list[base.FlowCommand] = []
+    with store.get_connection() as connection:
+        connection.send_command(store.flow.uuid, base.FlowCommand("cancel"))
+    held = store.held(60)
+    held.begin_run(lambda command: not done.append(command))
+    assert done == [base.FlowCommand("cancel")] == [held.executed_command]

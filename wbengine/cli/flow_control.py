@@ -39,10 +39,10 @@ def suspend(context: contexts.Context, flow: str, wait: float | None, reason: st
 
 @base.command(
     "cancel",
-    help="""Cancel a running flow and revert its tasks.
+    help="""Cancel a flow and revert its tasks.
 
-    The engine that runs the flow reverts it. To revert a flow that no engine runs, use `wbengine
-    flow revert`.
+    The engine that runs the flow reverts it. If no engine runs it, its next engine does so: a
+    conductor, or `wbengine flow resume`. To revert such a flow at once, use `wbengine flow revert`.
 
     \b
     Example:
@@ -78,6 +78,11 @@ def _request(
     printer.line(f"{row.name} {row.uuid}: {before} → {shown}")
     if now.lease is not None:
         printer.guide(f"to watch it: wbengine flow watch {row.uuid}")
+    elif now.command is not None:
+        printer.guide(
+            f"no engine runs it: its next engine will {now.command} it, a conductor or"
+            f" wbengine flow resume {row.uuid}"
+        )
 
 
 @base.command(

@@ -29,6 +29,12 @@ __all__ = ["ConductorService"]
 LOG: Final = logging.getLogger(__name__)
 
 _PENDING_STATES: Final = (states.PENDING,)
+_SUSPENDED_STATES: Final = (states.SUSPENDED,)
+_EVENTS: Final[Mapping[tuple[str, ...], str]] = {
+    _PENDING_STATES: "had no job; posting one",
+    _SUSPENDED_STATES: "is suspended and has a command; resuming it",
+    states.FLOW_RUNNING: "lost its engine; resuming it",
+}
 #: Time before the newest flow from which flows are listed again, as some are stored late.
 _OVERLAP_SECONDS: Final = 60.0
 _RECONNECT_SECONDS: Final = 1.0
@@ -38,8 +44,9 @@ class ConductorService:
     """Runs submitted flows, resumes flows whose engine died, and fires schedules.
 
     If the engine of a flow died and the flow has no job, one of the services posts a job. The same
-    applies if a submission to `board` was interrupted before its job was posted. Flows without a
-    recorded factory, and flows submitted to another board, are skipped.
+    applies if a suspended flow was cancelled, or a submission to `board` was interrupted before its
+    job was posted. Flows without a recorded factory, and flows submitted to another board, are
+    skipped.
 
     :param engine: kind or URI of the engines, with `engine_options`.
     :param max_simultaneous: maximum number of flows at a time; default: number of processors plus
@@ -211,6 +218,9 @@ class ConductorService:
             for row in _list_flows(connection, states.FLOW_RUNNING):
                 if row.lease is None or owners.is_dead(row.lease):
                     self._post(connection, row, states.FLOW_RUNNING)
+            # Flows that were cancelled while they were suspended.
+            for row in _list_flows(connection, _SUSPENDED_STATES, commanded=True):
+                self._post(connection, row, _SUSPENDED_STATES)
 
     def _post_unposted(self) -> None:
         """Post a job for each flow that was submitted to this board and has none.
@@ -228,7 +238,7 @@ class ConductorService:
                 self._newest = max(self._newest or 0.0, row.created or 0.0)
         self._seen = seen
 
-    def _post(self, connection: base.Connection, row: base.FlowRow, among: Collection[str]) -> None:
+    def _post(self, connection: base.Connection, row: base.FlowRow, among: tuple[str, ...]) -> None:
         """Post the job of a flow in one of these states, unless it belongs to another board."""
         try:
             detail = connection.get_flow_details(row.uuid, lazy=True)
@@ -245,18 +255,21 @@ class ConductorService:
             priority = jobs.JobPriority.NORMAL
         book = models.LogBook(row.book_name, row.book_uuid)
         if self._reposting.repost(row.uuid, row.name, book, priority) is not None:
-            event = "had no job; posting one"
-            if among is states.FLOW_RUNNING:
-                event = "lost its engine; resuming it"
-            LOG.warning("flow %s (%s) %s", row.name, row.uuid, event)
+            LOG.warning("flow %s (%s) %s", row.name, row.uuid, _EVENTS[among])
 
 
 def _list_flows(
-    connection: base.Connection, among: Collection[str], since: float | None = None
+    connection: base.Connection,
+    among: Collection[str],
+    since: float | None = None,
+    *,
+    commanded: bool = False,
 ) -> Iterator[base.FlowRow]:
     after = None
     while True:
-        page = connection.list_flows(states=among, newest_first=False, since=since, after=after)
+        page = connection.list_flows(
+            states=among, newest_first=False, since=since, after=after, commanded=commanded
+        )
         yield from page.flows
         after = page.after
         if after is None:

@@ -111,6 +111,9 @@ class Engine(abc.ABC):
     #: this engine must not start. Called under the lease of the flow, before anything is changed.
     check_state: Callable[[str], object] | None = None
 
+    #: Set by conductors: `run` leaves a flow suspended that a command suspended.
+    keeps_suspended: bool = False
+
     def __init__(
         self,
         flow: Any,
@@ -478,7 +481,8 @@ class Engine(abc.ABC):
         """Enclose the loop of one run; the caller drives the yielded run to its end.
 
         Requests that arrive during the preparation are added to `early_requests`. Yields None if
-        the run was suspended while it waited for another owner. The caller closes `opened`
+        the run was suspended while it waited for another owner, or if the flow stays suspended. The
+        caller closes `opened`
         afterwards.
         """
         refusal = exceptions.ExecutionFailure("The engine is already running")
@@ -497,6 +501,9 @@ class Engine(abc.ABC):
                             raise self._cancelled_early(request.reason) from None
                     yield None
                     return
+                if self._stays_suspended():
+                    yield None
+                    return
                 with opened.add(self._storage.writer.batch()):
                     self.prepare()
                     self.check_state = None
@@ -509,6 +516,17 @@ class Engine(abc.ABC):
                     with contextlib.ExitStack() as last, opened.add(executing):
                         yield run
                         last.callback(self._enter_end_state, run)
+
+    def _stays_suspended(self) -> bool:
+        held_lease, flow = self._ownership.held, self._flow_detail
+        if held_lease is None or not flow.is_suspended_by_command:
+            return False
+        command = held_lease.lease.command
+        if command is not None and command.what == commands.CANCEL:
+            return False
+        if command is not None and (self.keeps_suspended or flow.was_suspended_by(command)):
+            held_lease.executed_command = command  # by an engine that died before it deleted it
+        return self.keeps_suspended
 
     @scopes.scope
     def _exclusive(self, refusal: Exception) -> Iterator[None]:
@@ -553,7 +571,7 @@ class Engine(abc.ABC):
             self._change_state(states.RUNNING)
             self._attach_run(run)
             if self._ownership.held is not None:
-                self._ownership.held.on_command = self._execute_command
+                self._ownership.held.begin_run(self._execute_command)
             if self._durability != saving.EACH:
                 # Executors identify atoms by their records: these must survive a crash.
                 self._storage.writer.flush()
@@ -750,24 +768,28 @@ class Engine(abc.ABC):
         """
         self._suspend()
 
-    def _suspend(self, reason: str | None = None) -> None:
+    def _suspend(self, reason: str | None = None) -> bool:
+        """Suspend the run. Return False if there is no run or it was already over."""
         if self._keep_request(control.SuspendRequest(reason)):
-            return
+            return True
         self._compiled("suspended")
         if self._ownership.wake():
-            return  # ends the wait for the lease in `prepare` or `reset`
+            return True  # ends the wait for the lease in `prepare` or `reset`
         if self._backend is not None and self._storage.writer.lease is None:
-            return  # a stored state of a run belongs to a run that died
+            return False  # a stored state of a run belongs to a run that died
         with self._state_lock:
             # Read with the state, so that a later run is not suspended.
             run = self._run
             moved, old_state = self._storage.move_flow(
                 states.SUSPENDING, self._clock.time(), reason
             )
+            if not moved and old_state == states.SUSPENDING and reason is not None:
+                self._storage.explain_flow_state(self._clock.time(), reason)
         if moved:
             self._notify_state(states.SUSPENDING, old_state)
             if run is not None:
                 run.stop_signal.suspend()
+        return moved or old_state == states.SUSPENDING
 
     def paused_tasks(self) -> Mapping[str, int]:
         """Return the number of ready tasks and items of Maps whose type is paused, by type.
@@ -780,7 +802,9 @@ class Engine(abc.ABC):
     @property
     def parked(self) -> control.Parked | None:
         """Condition that ends the parking of the latest run; None: it was not parked."""
-        return None if self._parking is None else self._parking.parked
+        if self._parking is None or not self._flow_detail.is_parked:
+            return None
+        return self._parking.parked
 
     def cancel(self, *atoms: Any, reason: str | None = None) -> bool:
         """Cancel the run or some of its atoms: nothing more starts, and everything is reverted.
@@ -884,12 +908,11 @@ class Engine(abc.ABC):
         self._ownership.wake()
         return True
 
-    def _execute_command(self, command: persistence.FlowCommand) -> None:
+    def _execute_command(self, command: persistence.FlowCommand) -> bool:
         LOG.info("Flow %r is being %s", self._storage.flow_name, command.describe())
         if command.what == commands.SUSPEND:
-            self._suspend(command.describe())
-        else:
-            self.cancel(reason=command.explanation)
+            return self._suspend(command.describe())
+        return self.cancel(reason=command.explanation)
 
     def _attach_run(self, run: run_module.Run) -> None:
         with self._state_lock:

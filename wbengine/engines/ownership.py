@@ -11,7 +11,7 @@ from typing import Final
 from wbengine import _clock, exceptions, states
 from wbengine import storage as storage_module
 from wbengine.concurrency import scopes
-from wbengine.persistence import base, lease_renewer, leases, owners
+from wbengine.persistence import base, commands, lease_renewer, leases, owners
 
 __all__ = ["FAIL", "ON_BUSY", "WAIT", "Ownership", "StateRefused", "WaitEnded"]
 
@@ -139,12 +139,16 @@ class Ownership:
             self._known_change = self._latest_change()
             self.held = None
         if held_lease is not None:
-            held_lease.on_lost = held_lease.on_tick = lease_renewer.do_nothing
-            held_lease.on_command = None
-            held_lease.awaits_signals = lease_renewer.never
+            held_lease.close()
             lease_renewer.of_process().remove(held_lease)
-        is_lost = held_lease is not None and held_lease.error is not None
-        self._storage.writer.release_lease(str(owner), is_lost=is_lost)
+        command = None if held_lease is None else held_lease.executed_command
+        has_run = held_lease is not None and held_lease.on_command is not None
+        self._storage.writer.release_lease(
+            str(owner),
+            is_lost=held_lease is not None and held_lease.error is not None,
+            command=command,
+            settle=self._settle if has_run or command is not None else None,
+        )
         owner.end_run()
 
     def _latest_change(self) -> object:
@@ -162,6 +166,27 @@ class Ownership:
             )
         if check_state is not None:
             check_state(state)
+
+    def _settle(self, command: base.FlowCommand, is_executed: bool) -> bool:
+        """Handle a command at the end of a run. Return False if the next engine has to execute it.
+
+        If the flow has ended, a command without effect is refused. If the flow is suspended, a
+        command to suspend it that the run did not execute adds its reason.
+        """
+        storage = self._storage
+        state, is_cancel = storage.get_flow_state(), command.what == commands.CANCEL
+        if state in states.FLOW_ENDED:
+            if not (is_cancel and is_executed) or state == states.SUCCESS:
+                LOG.warning(
+                    "Flow %r has ended in %s: it was not %s",
+                    storage.flow_name, state, command.describe(),
+                )  # fmt: skip
+            return True
+        if is_cancel or state != states.SUSPENDED:
+            return False
+        if not is_executed:
+            storage.explain_flow_state(self._clock.time(), command.describe())
+        return True
 
     def _wait(
         self,

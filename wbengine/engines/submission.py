@@ -20,7 +20,7 @@ from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_memory, impl_sql
 from wbengine.persistence import base as persistence
-from wbengine.persistence import cancelling, commands, lease_renewer, models, owners
+from wbengine.persistence import commands, lease_renewer, models, owners
 from wbengine.persistence.backends import sql
 from wbengine.persistence.published_values import published_in
 from wbengine.storage import Storage
@@ -123,17 +123,12 @@ class FlowHandle:
         it, the conductor that claims it next reverts it, without waiting for its `eta`.
         """
         command = commands.FlowCommand(commands.CANCEL, reason, None, time.time())
-        command.check()
-        while True:
-            with contextlib.closing(self._backend.get_connection()) as connection:
-                if connection.get_flow_details(self.id, lazy=True).state in states.FLOW_ENDED:
-                    return False
-                with contextlib.suppress(exceptions.InvalidState):
-                    connection.send_command(self.id, command)
-                    return True
-                with contextlib.suppress(exceptions.FlowBusy):  # an engine acquired it first
-                    return cancelling.cancel_idle(connection, self.id, reason)
-            time.sleep(_FIRST_PAUSE_SECONDS)
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            try:
+                connection.send_command(self.id, command)
+            except exceptions.InvalidState:
+                return False
+        return True
 
     def signal(self, name: str, value: Any = None) -> int:
         """Send a signal to the flow, for tasks that wait for it (`task.WaitFor`) now or later.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from wbengine import exceptions
+from wbengine import exceptions, states
 from wbengine.operations import exporting, suspend_and_cancel
 from wbengine.persistence import base, models, owners, trees
 
@@ -52,7 +52,10 @@ def _copy(source: base.Connection, target: base.Connection, uuid: str) -> models
             f"Logbook {uuid} differs in the target store; the source store was not changed"
         )
     signals = source.signals([flow.uuid for flow in book])
+    commands = source.commands([flow.uuid for flow in book])
     for flow in book:
+        if flow.uuid in commands and flow.state not in states.FLOW_ENDED:
+            target.send_command(flow.uuid, commands[flow.uuid])
         outline = source.get_outline(flow.uuid)
         if outline is not None:
             target.save_outline(flow.uuid, outline)

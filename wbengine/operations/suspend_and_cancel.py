@@ -1,4 +1,4 @@
-"""Commands to the engine that runs a flow: suspend and cancel."""
+"""Commands to the engine of a flow: suspend and cancel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from wbengine import exceptions, states
-from wbengine.persistence import base, cancelling, commands, leases, owners
+from wbengine.persistence import base, commands, leases, owners
 
 __all__ = ["StateChange", "busy", "cancel", "is_running", "suspend"]
 
@@ -34,18 +34,20 @@ def suspend(
 ) -> StateChange:
     """Ask the engine that runs a flow to suspend it: running tasks finish, no others start.
 
-    A parked flow stays suspended: conductors do not resume it any more.
+    A parked flow stays suspended: conductors do not resume it any more. If the engine of a flow
+    died, or the flow has not started, its next engine suspends it.
 
     :param wait: seconds within which the run must end; None: do not wait.
     :raises NotFound: if the flow does not exist.
-    :raises InvalidState: if no engine runs it, and it is not suspended.
+    :raises InvalidState: if the flow has ended, or is about to be cancelled.
     :raises TimeoutError: if the run did not end in time.
     """
     old_state = _state(backend, uuid)
     if old_state == states.SUSPENDED and not is_running(backend, uuid):
+        command = commands.FlowCommand(commands.SUSPEND, reason, by)
         with contextlib.suppress(exceptions.FlowBusy):  # an engine acquired it first
-            _prevent_resume(backend, uuid, commands.FlowCommand(commands.SUSPEND, reason, by))
-            return StateChange(old_state, _state(backend, uuid))
+            if _prevent_resume(backend, uuid, command):
+                return StateChange(old_state, _state(backend, uuid))
     return _send_command(backend, uuid, commands.SUSPEND, reason, by, wait)
 
 
@@ -59,31 +61,21 @@ def cancel(
 ) -> StateChange:
     """Cancel a flow: it ends and is reverted, by the engine that runs it.
 
-    A parked flow, and a submitted one that has not started, are reverted by the conductor that
-    claims them next. `resuming.revert` reverts other flows that no engine runs.
+    If no engine runs the flow, its next engine reverts it: the conductor that claims its job, which
+    is due now, or else `resuming.resume`. A `ConductorService` also posts a missing job.
+    `resuming.revert` reverts the flow at once.
 
-    :param wait: seconds within which the run must end; None: do not wait.
+    :param wait: seconds within which the run must end (without a run: the flow); None: do not wait.
     :raises NotFound: if the flow does not exist.
-    :raises InvalidState: if no engine runs it, and no conductor will.
+    :raises InvalidState: if the flow has ended.
     :raises TimeoutError: if the run did not end in time.
     """
-    while True:
-        try:
-            return _send_command(backend, uuid, commands.CANCEL, reason, by, wait)
-        except exceptions.InvalidState as error:
-            with contextlib.closing(backend.get_connection()) as connection:
-                detail = connection.get_flow_details(uuid, lazy=True)
-                old_state = detail.state or states.PENDING
-                if not (detail.is_parked or old_state == states.PENDING):
-                    raise exceptions.InvalidState(
-                        f"{error}; `wbengine flow revert` reverts a flow that no engine runs"
-                    ) from None
-                with contextlib.suppress(exceptions.FlowBusy):  # an engine acquired it first
-                    cancelling.cancel_idle(connection, uuid, reason)
-                    if wait is not None:
-                        _await(lambda: _state(backend, uuid) in states.FLOW_ENDED, uuid, wait)
-                    return StateChange(old_state, _state(backend, uuid))
-        time.sleep(_FIRST_PAUSE_SECONDS)
+    try:
+        return _send_command(backend, uuid, commands.CANCEL, reason, by, wait)
+    except exceptions.InvalidState as error:
+        raise exceptions.InvalidState(
+            f"{error}; `wbengine flow revert` reverts a flow in FAILURE"
+        ) from None
 
 
 def is_running(backend: base.Backend, uuid: str) -> bool:
@@ -99,8 +91,8 @@ def busy(uuid: str, owner: str) -> exceptions.FlowBusy:
     )
 
 
-def _prevent_resume(backend: base.Backend, uuid: str, command: commands.FlowCommand) -> None:
-    """Prevent conductors from resuming a suspended flow.
+def _prevent_resume(backend: base.Backend, uuid: str, command: commands.FlowCommand) -> bool:
+    """Prevent conductors from resuming a suspended flow. Return False if it has a command.
 
     :raises FlowBusy: if an engine runs it.
     """
@@ -111,12 +103,13 @@ def _prevent_resume(backend: base.Backend, uuid: str, command: commands.FlowComm
             lease = connection.acquire_lease(uuid, str(owner), leases.LEASE_SECONDS)
             try:
                 detail = connection.get_flow_details(uuid, lazy=True)
-                if detail.state != states.SUSPENDED:
-                    return
-                if detail.is_parked:
+                if detail.state != states.SUSPENDED or lease.command is not None:
+                    return False
+                if not detail.is_suspended_by_command:
                     detail.enter(states.SUSPENDED, time.time(), command.describe())
                     connection.save_changes(detail, (), lease=lease)
                 connection.drop_job(uuid)
+                return True
             finally:
                 connection.release_lease(lease)
     finally:
@@ -137,6 +130,8 @@ def _send_command(
         connection.send_command(uuid, commands.FlowCommand(command_name, reason, by, time.time()))
         if wait is not None and owner_epoch is not None:
             _await(lambda: _owner_epoch(connection, uuid) != owner_epoch, uuid, wait)
+        elif wait is not None and command_name == commands.CANCEL:
+            _await(lambda: _state(backend, uuid) in states.FLOW_ENDED, uuid, wait)
     return StateChange(old_state, _state(backend, uuid))
 
 

@@ -205,6 +205,7 @@ class Connection(abc.ABC):
         after: str | None = None,
         text: str | None = None,
         tags: Mapping[str, str] | None = None,
+        commanded: bool = False,
     ) -> Page:
         """Return a page of flows in the order of their creation.
 
@@ -216,11 +217,14 @@ class Connection(abc.ABC):
         :param after: the value of `after` on the previous page.
         :param text: only flows whose name contains this text or whose uuid starts with it.
         :param tags: only flows with all of these tags.
+        :param commanded: only flows with a command.
         :raises ValueError: if a state, a tag, `limit` or `after` is invalid.
         """
         place = None if after is None else listing.Position.parse(after)
         return self.find_flows(
-            listing.Query(states, name, since, book, uuid, newest_first, limit, place, text, tags)
+            listing.Query(
+                states, name, since, book, uuid, newest_first, limit, place, text, tags, commanded
+            )
         )
 
     @abc.abstractmethod
@@ -289,6 +293,8 @@ class Connection(abc.ABC):
         The lease survives a crash of the host only after something was written under it. Until
         then, the caller must not publish the epoch, for example in a request.
 
+        :returns: the lease, with the command of the flow. The command of a flow that has ended is
+            deleted.
         :raises FlowBusy: if another owner has the lease; the error names the owner.
         """
 
@@ -306,40 +312,52 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def release_lease(self, lease: leases.Lease) -> None:
-        """Release the lease. A lost lease is ignored."""
+        """Release the lease. The command of the flow stays stored. A lost lease is ignored."""
+
+    @abc.abstractmethod
+    def end_lease(
+        self, lease: leases.Lease, handled: FlowCommand | None, *, keep: bool = False
+    ) -> FlowCommand | None:
+        """Release the lease, unless the flow has another command than `handled`.
+
+        :param keep: whether `handled` stays stored for the next engine; otherwise it is deleted.
+        :returns: the other command: the lease is not released. None: the lease is released or was
+            lost.
+        """
 
     @abc.abstractmethod
     def get_lease(self, flow_uuid: str) -> leases.Lease | None:
         """Return the current lease of a flow, or None."""
 
     def send_command(self, flow_uuid: str, command: FlowCommand) -> None:
-        """Store a command for the engine that runs a flow. The command replaces an earlier one.
+        """Store a command for the engine of a flow. The command replaces an earlier one.
 
-        The engine polls for commands each second. The store keeps the command until the run ends.
+        The engine that runs the flow polls for commands each second. If no engine runs the flow,
+        the next one reads the command at its start. If the store contains the job of the flow, the
+        job is due now.
 
-        :raises InvalidState: if no engine runs the flow.
+        The store keeps the command until an engine has carried it out: until a suspended flow is
+        suspended, or a cancelled flow has ended. If the flow ends in another way, the engine
+        deletes the command and logs this.
+
+        :raises InvalidState: if the flow has ended; or for a command to suspend, if an engine has
+            not yet recorded an earlier command to cancel.
+        :raises NotFound: if the flow does not exist.
         :raises ValueError: if the command is not one of `commands.COMMANDS`.
         """
         command.check()
-        lease = self.get_lease(flow_uuid)
-        if lease is None or owners.is_dead(lease.owner) or not self.put_command(lease, command):
-            raise exceptions.InvalidState(
-                f"Flow {flow_uuid} is not running: there is nothing to {command.what}"
-            )
+        self.put_command(flow_uuid, command)
 
     @abc.abstractmethod
-    def put_command(self, lease: leases.Lease, command: FlowCommand) -> bool:
-        """Store a command for the run of this lease. Return False if that run has ended."""
+    def put_command(self, flow_uuid: str, command: FlowCommand) -> None:
+        """Store a valid command as `send_command` does, in one step (`commands.check_accepted`)."""
 
     @abc.abstractmethod
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, FlowCommand]:
-        """Return the commands for the current runs of these flows, by uuid, with one read."""
+        """Return the commands of these flows, by uuid, with one read."""
 
     def drop_job(self, flow_uuid: str) -> None:  # noqa: B027  (a default, not a stub)
         """Delete the job of a flow, if the store contains it, so that no conductor continues it."""
-
-    def make_job_due(self, flow_uuid: str) -> None:  # noqa: B027
-        """Make the job of a flow due now, if the store contains it and it waits for a time."""
 
     def send_signal(
         self,

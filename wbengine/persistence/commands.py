@@ -1,12 +1,16 @@
-"""Commands to the engine that runs a flow. The store contains them until the engine reads them."""
+"""Commands to suspend or cancel a flow.
+
+A command is part of the flow's record until an engine has carried it out or refused it. It does not
+belong to a lease: if an engine ends before that, the next engine of the flow reads the command.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from wbengine import exceptions
+from wbengine import exceptions, states
 
-__all__ = ["CANCEL", "COMMANDS", "SUSPEND", "FlowCommand"]
+__all__ = ["CANCEL", "COMMANDS", "SUSPEND", "FlowCommand", "check_accepted"]
 
 SUSPEND: Final = "suspend"
 CANCEL: Final = "cancel"
@@ -14,17 +18,15 @@ COMMANDS: Final = (SUSPEND, CANCEL)
 
 
 class FlowCommand(NamedTuple):
-    """A request to suspend or cancel a run, with a `reason` and a sender (`by`).
+    """A request to suspend or cancel a flow, with a `reason` and a sender (`by`).
 
-    `at` is the time of sending in Unix seconds. The store sets `epoch`: only the run under the
-    lease with this epoch executes the command.
+    `at` is the time of sending in Unix seconds.
     """
 
     what: str
     reason: str | None = None
     by: str | None = None
     at: float = 0.0
-    epoch: int = 0
 
     @property
     def explanation(self) -> str | None:
@@ -68,3 +70,30 @@ class FlowCommand(NamedTuple):
         except (LookupError, TypeError, ValueError) as error:
             raise exceptions.InvalidFormat(f"invalid command: {error}") from error
         return command
+
+
+def check_accepted(
+    command: FlowCommand,
+    flow_uuid: str,
+    state: str | None,
+    *,
+    is_running: bool,
+    is_cancelled: bool,
+    stored: FlowCommand | None,
+) -> None:
+    """Check that a store may replace the command `stored` of a flow by `command`.
+
+    :param is_running: whether an engine owns the flow. It then handles the command at the latest
+        when it releases the lease.
+    :param is_cancelled: whether the stored record of the flow contains a cancellation.
+    :raises InvalidState: with the reason for which the flow cannot be suspended or cancelled.
+    """
+    if state in states.FLOW_ENDED and not is_running:
+        raise exceptions.InvalidState(
+            f"Flow {flow_uuid} has ended in {state}: there is nothing to {command.what}"
+        )
+    is_cancelling = stored is not None and stored.what == CANCEL
+    if command.what == SUSPEND and is_cancelling and not is_cancelled:
+        raise exceptions.InvalidState(
+            f"Flow {flow_uuid} is about to be cancelled: it cannot be suspended before that"
+        )

@@ -9,6 +9,7 @@ with the first flow and ends `IDLE_SECONDS` after the last one.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import threading
@@ -82,8 +83,8 @@ class HeldLease:
         self.backend = backend
         self.lease = lease
         self.on_lost: Callable[[], None] = do_nothing
-        #: Executes a command, in a separate thread; None while the engine accepts no commands.
-        self.on_command: Callable[[base.FlowCommand], object] | None = None
+        #: Executes a command, and returns False if the run was already over. None: no run began.
+        self.on_command: Callable[[base.FlowCommand], bool] | None = None
         self.on_tick: Callable[[], None] = do_nothing
         #: Whether a task waits for a signal, and the function that receives all signals.
         self.awaits_signals: Callable[[], bool] = never
@@ -91,7 +92,10 @@ class HeldLease:
         #: Receives the pauses of task types in the store after a change.
         self.on_pauses: Callable[[tuple[TaskPause, ...]], object] = ignore_pauses
         self.pauses: tuple[TaskPause, ...] = ()
-        self._executed_command: base.FlowCommand | None = None
+        self._received_command: base.FlowCommand | None = None
+        #: The latest command that was executed.
+        self.executed_command: base.FlowCommand | None = None
+        self._closed = False
         self.error: exceptions.LeaseLost | None = None
         self._seconds = seconds
         self._clock = clock
@@ -136,25 +140,40 @@ class HeldLease:
             self.pauses = pauses
             self.on_pauses(pauses)
 
-    def execute(self, command: base.FlowCommand) -> None:
-        """Execute a command for this run, unless it is already executed.
+    def begin_run(self, on_command: Callable[[base.FlowCommand], bool]) -> None:
+        """Accept commands, and execute the one that the flow had when the lease was acquired."""
+        self.on_command = on_command
+        command = self._received_command = self.lease.command
+        if command is not None and command != self.executed_command:
+            self._execute(command)
+
+    def receive(self, command: base.FlowCommand) -> None:
+        """Execute a command for this run in a separate thread, unless it was received before.
 
         The command stays in the store until the run ends, so that views can display it.
         """
-        do = self.on_command
-        if do is None or command == self._executed_command or command.epoch != self.lease.epoch:
+        if self.on_command is None or self._closed or command == self._received_command:
             return
-        self._executed_command = command
-
-        def work() -> None:
-            try:
-                do(command)
-            except Exception as error:
-                description = command.describe()
-                LOG.warning("Flow %s cannot be %s: %s", self.lease.flow, description, error)
-
+        self._received_command = command
         # A separate thread, because a slow command must not delay renewals.
+        work = functools.partial(self._execute, command)
         threads.Thread(target=work, name="wbengine-command", daemon=True).start()
+
+    def _execute(self, command: base.FlowCommand) -> None:
+        do = self.on_command
+        if do is None or self._closed:
+            return
+        try:
+            if do(command):
+                self.executed_command = command
+        except Exception as error:
+            LOG.warning("Flow %s cannot be %s: %s", self.lease.flow, command.describe(), error)
+
+    def close(self) -> None:
+        """Call no functions of the engine any more. Idempotent."""
+        self._closed = True
+        self.on_lost = self.on_tick = do_nothing
+        self.awaits_signals = never
 
     def lose(self, error: exceptions.LeaseLost | exceptions.StorageFailure) -> None:
         """Report that the store rejected a write, or was deleted or replaced."""
@@ -320,7 +339,7 @@ class _StoreLeases:
             held_lease.update_pauses(self._pauses)
             command = commands.get(held_lease.lease.flow)
             if command is not None:
-                held_lease.execute(command)
+                held_lease.receive(command)
         self._deliver_signals(
             backend, [held_lease for held_lease in held_leases if held_lease.awaits_signals()]
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wbengine import exceptions
+from wbengine.persistence.commands import FlowCommand
 
 __all__ = ["LEASE_SECONDS", "CHANGE_WAIT_SECONDS", "Lease", "busy_error", "lost_error"]
 
@@ -23,13 +24,15 @@ class Lease:
     `epoch` is 1 for the first lease of the flow and increases by one with each later lease. It
     distinguishes writes of successive owners.
 
-    `clock_ahead` is the difference from `_clock.uptime` to the clock of the store, measured when
-    the lease was acquired; None: the store uses the clock of this host.
+    `command` is the command that the flow had when the lease was acquired. `clock_ahead` is the
+    difference from `_clock.uptime` to the clock of the store at that moment; None: the store uses
+    the clock of this host.
     """
 
     flow: str
     owner: str
     epoch: int
+    command: FlowCommand | None = field(default=None, compare=False)
     clock_ahead: float | None = field(default=None, compare=False)
 
 

@@ -127,7 +127,8 @@ class FlowRow(NamedTuple):
     :ivar lease: the owner that runs the flow, or None; `owners.describe` returns a readable text.
     :ivar error: reason for FAILURE or REVERTED in one line; None if unknown.
     :ivar cancelled: whether the flow was cancelled.
-    :ivar command: the latest command to the owner (one of `commands.COMMANDS`), or None.
+    :ivar command: the command that no engine has carried out yet (one of `commands.COMMANDS`), or
+        None.
     :ivar parked: whether the flow is parked.
     :ivar waits_for: signals for which the flow waits.
     """
@@ -196,6 +197,7 @@ class Query:
     after: Position | None = None
     text: str | None = None
     tags: Mapping[str, str] | None = None
+    commanded: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.states, str):

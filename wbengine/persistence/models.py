@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from wbengine import _names, exceptions, logged_lines, states
 from wbengine.persistence import fields, history, listing, pictures
+from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.fields import field
 from wbengine.persistence.history import Attempt, Change, Incident
 from wbengine.types import failure as ft
@@ -785,6 +786,19 @@ class FlowDetail(_Named):
         """Whether the flow is parked. A conductor resumes it when its wait ends."""
         reason = history.why_suspended(self.history)
         return self.state == states.SUSPENDED and reason == history.PARKED
+
+    @property
+    def is_suspended_by_command(self) -> bool:
+        """Whether a command suspended the flow. Conductors do not resume it."""
+        reason = history.why_suspended(self.history)
+        return self.state == states.SUSPENDED and reason not in (None, history.PARKED)
+
+    def was_suspended_by(self, command: FlowCommand) -> bool:
+        """Return whether this command suspended the flow."""
+        expected = history.with_change((), Change(states.SUSPENDED, 0.0, command.describe()))
+        return self.is_suspended_by_command and (
+            history.why_suspended(self.history) == history.why_suspended(expected)
+        )
 
     @property
     def waits_for(self) -> tuple[listing.Wait, ...]:

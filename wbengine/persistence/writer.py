@@ -37,6 +37,10 @@ _ATOM_VALUE_FIELDS: Final = ("results", "progress_details", "_meta")
 
 _T = TypeVar("_T")
 
+#: Called after a run with a command, and with whether the run executed it. Returns False if the
+#: command must stay stored for the next engine.
+Settle = Callable[[base.FlowCommand, bool], bool]
+
 
 class RecordWriter:
     """Collects and writes the changed records of one flow. Without a `backend`, it does nothing.
@@ -147,34 +151,72 @@ class RecordWriter:
         self.lease = lease
         self.flow_detail.epoch = self._known_epoch = lease.epoch
 
-    def release_lease(self, owner: str, *, is_lost: bool = False) -> None:
-        """Stop all writes of `owner`, and release its lease in the store unless it `is_lost`."""
+    def release_lease(
+        self,
+        owner: str,
+        *,
+        is_lost: bool = False,
+        command: base.FlowCommand | None = None,
+        settle: Settle | None = None,
+    ) -> None:
+        """Stop all writes of `owner`, and release its lease in the store unless it `is_lost`.
+
+        :param command: the latest command that the run of `owner` executed, if any.
+        :param settle: handles commands before the lease of a run is released. None: there was no
+            run, and commands stay stored.
+        """
         with self.mutex, self._writing:  # Prevents writes between the two steps.
             lease = self.lease
             if lease is None or lease.owner != owner:
                 return
             try:
                 if not is_lost:
-                    self._release_stored_lease(lease)
+                    self._release_stored_lease(lease, command, settle)
             except Exception:
                 self.lease = None
                 raise
             self.lease = None  # Last, so that after an interrupt a later call releases the lease.
 
-    def _release_stored_lease(self, lease: leases.Lease) -> None:
+    def _release_stored_lease(
+        self,
+        lease: leases.Lease,
+        command: base.FlowCommand | None = None,
+        settle: Settle | None = None,
+    ) -> None:
         """Release the lease in the store. If this fails, the lease expires."""
         assert self.backend is not None
         try:
             crashpoint("lease.before-give-back")
             with contextlib.closing(self.backend.get_connection()) as connection:
-                connection.release_lease(lease)
+                if settle is None:
+                    connection.release_lease(lease)
+                else:
+                    self._end_lease(connection, lease, command, settle)
             crashpoint("lease.after-give-back")
-        except exceptions.StorageFailure as error:
+        except (exceptions.StorageFailure, exceptions.LeaseLost) as error:
             LOG.warning(
                 "The lease of flow %s was not released and remains until it expires: %s",
                 lease.flow,
                 error,
             )
+
+    def _end_lease(
+        self,
+        connection: base.Connection,
+        lease: leases.Lease,
+        command: base.FlowCommand | None,
+        settle: Settle,
+    ) -> None:
+        """Release the lease of a run when all commands of the flow are settled."""
+        is_settled = command is not None and settle(command, True)
+        while True:
+            # Without its last records, the next engine needs the command again.
+            keep = not is_settled or self._failing or self.has_pending
+            unread = connection.end_lease(lease, command, keep=keep)
+            if unread is None:
+                return
+            crashpoint("lease.before-late-command")
+            command, is_settled = unread, settle(unread, False)
 
     def _busy_error(self, busy: exceptions.FlowBusy) -> exceptions.FlowBusy:
         owner, expiry = owners.describe(busy.owner), f"{math.ceil(busy.seconds)} s"

@@ -555,7 +555,7 @@ class FlowView:
     :ivar values: inputs of the flow by name; see `Redactor.value`.
     :ivar cursor: position from which a `FlowWatcher` continues after this view.
     :ivar outline: structure of the flow, for drawing; `atoms` are in its order.
-    :ivar command: pending command for the owner (one of `commands.COMMANDS`), or None.
+    :ivar command: pending command (one of `commands.COMMANDS`), or None.
     :ivar waits: whether all running tasks wait for signals.
     :ivar published: values that workflows published, by name, with masked secrets.
     """

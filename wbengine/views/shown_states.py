@@ -64,7 +64,7 @@ def shown_state(
 
     :param owner: owner of the lease, or None.
     :param died: whether the owner has certainly ended.
-    :param command: the pending command for the owner (one of `commands.COMMANDS`), or None.
+    :param command: the pending command (one of `commands.COMMANDS`), or None.
     :param waits: whether all running tasks wait for signals.
     """
     if state in states.FLOW_ENDED:
@@ -72,8 +72,8 @@ def shown_state(
     is_run = owner is not None and not died
     if not is_run and state not in STATES_WITHOUT_RUN:
         return INTERRUPTED
-    if cancelled or (is_run and command == commands.CANCEL):
+    if cancelled or command == commands.CANCEL:
         return states.CANCELLING
-    if is_run and command == commands.SUSPEND:
+    if command == commands.SUSPEND:
         return states.SUSPENDING
     return states.WAITING if parked or (waits and state == states.RUNNING) else state

@@ -328,7 +328,7 @@ class ExecutorConductor(base.Conductor):
                 if job.claims > 1 or job.uuid == engine.storage.flow_uuid:
                     self._check_not_owned(engine)
                     engine.check_state = _check_not_ended
-                self._cancel_if_requested(engine)
+                    engine.keeps_suspended = True
                 self._stage("compilation", engine.compile, job, engine)
                 self._stage("preparation", engine.prepare, job, engine)
                 prepared = True
@@ -359,7 +359,9 @@ class ExecutorConductor(base.Conductor):
         if state == states.SUSPENDED:
             # If a command or a listener suspended it, the job is consumed, so that no conductor
             # resumes the flow.
-            return not (claim.lost or self._stopping)
+            is_handed_over = claim.lost or self._stopping
+            by_command = engine.storage.flow_detail.is_suspended_by_command
+            return (by_command or not is_handed_over) and not self._is_commanded(engine)
         return state in states.FLOW_ENDED
 
     def _stage(
@@ -375,12 +377,16 @@ class ExecutorConductor(base.Conductor):
             return all(failure.check(*self.NO_CONSUME_EXCEPTIONS) for failure in error)
         return isinstance(error, self.NO_CONSUME_EXCEPTIONS)
 
-    def _cancel_if_requested(self, engine: engines.Engine) -> None:
-        request = control.read_given_up(engine.storage.flow_meta)
-        if request is not None and request.cancelled:
-            engine.notifier.register(
-                states.RUNNING, lambda state, details: engine.cancel(reason=request.reason)
-            )
+    def _is_commanded(self, engine: engines.Engine) -> bool:
+        """Return whether a command is left to the next engine of the flow."""
+        storage = engine.storage
+        if storage.backend is None:
+            return False
+        try:
+            with contextlib.closing(storage.backend.get_connection()) as connection:
+                return bool(connection.commands([storage.flow_uuid]))
+        except exceptions.StorageFailure:
+            return True  # A job that is abandoned can still be consumed later.
 
     def _check_not_owned(self, engine: engines.Engine) -> None:
         """Check that no other engine runs the flow.

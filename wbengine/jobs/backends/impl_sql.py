@@ -10,12 +10,13 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from wbengine import _names, _options, _sql, exceptions
+from wbengine._crash import crashpoint
 from wbengine._sql import dialects
 from wbengine.jobs import base, stored
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence.backends import sql
-from wbengine.persistence.backends.sql import reading, rows, tables, writing
+from wbengine.persistence.backends.sql import rows, tables, writing
 
 __all__ = ["SQLJobBoard"]
 
@@ -357,8 +358,8 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
     def park(self, job: base.Job, who: str, seconds: float | None, signals: int | None) -> None:
         """Release a claim and delay the job by a number of seconds (None: a long time).
 
-        The job becomes due at once if its flow was cancelled, or has or receives more than this
-        number of `signals`. With None, only a signal that arrives later counts. Raises the errors
+        The job becomes due at once if its flow has or receives a command, or more than this number
+        of `signals`. With None, only a signal that arrives later counts. Raises the errors
         of `consume`.
         """
         wait = _MAX_PARK_SECONDS if seconds is None else min(seconds, _MAX_PARK_SECONDS)
@@ -374,11 +375,13 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
             # A concurrent signal is either committed already, and counted here, or it waits for the
             # row and then makes the job due.
             signal_count = connection.scalar(self._statements.signals, parameters) or 0
-            # A concurrent cancellation also makes the job due, after it is recorded in the flow.
-            if (signals is not None and signal_count > signals) or _is_given_up(
-                connection, job.uuid
-            ):
+            # The same applies to commands.
+            has_command = connection.scalar(
+                self._store.statements.has_command, {"flow_uuid": job.uuid}
+            )
+            if has_command or (signals is not None and signal_count > signals):
                 writing.make_job_due(connection, self._store.statements, job.uuid)
+            crashpoint("sql.before-park-commit")
             return True
 
         if not self._transact(f"Parking job {job.uuid}", work):
@@ -519,14 +522,6 @@ def _failures() -> Iterator[None]:
         yield
     except exceptions.StorageFailure as error:
         raise exceptions.JobFailure(str(error)) from error
-
-
-def _is_given_up(connection: sa.Connection, flow_uuid: str) -> bool:
-    try:
-        meta = reading.flow(connection, flow_uuid, lazy=True).meta
-    except exceptions.NotFound:
-        return False
-    return any(meta.get(key) is not None for key in models.GIVEN_UP_KEYS)
 
 
 class _PostedMeanwhileError(Exception):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import _clock, _options, exceptions, states
-from wbengine.persistence import base, changes, leases, listing, models
+from wbengine.persistence import base, changes, commands, leases, listing, models, owners
 from wbengine.persistence.pauses import TaskPause
 from wbengine.signals import Signal, oldest_first
 from wbengine.types.outline import Outline
@@ -353,6 +353,7 @@ class MemoryConnection(base.Connection):
                 and query.matches(flow.detail.uuid, flow.detail.name, flow.detail.tags)
                 and query.matches_state(flow.detail.state)
                 and query.matches_position(flow.place)
+                and (flow.command is not None or not query.commanded)
             ]
             matching_flows.sort(key=lambda flow: flow.place, reverse=query.newest_first)
             page = matching_flows[: query.limit]
@@ -381,7 +382,7 @@ class MemoryConnection(base.Connection):
             flow.error,
             flow.tags,
             flow.is_cancelled,
-            None if lease is None or stored_flow.command is None else stored_flow.command.what,
+            None if stored_flow.command is None else stored_flow.command.what,
             flow.is_parked,
             flow.waits_for,
         )
@@ -393,7 +394,9 @@ class MemoryConnection(base.Connection):
             flow = self._flow(flow_uuid)
             self._check_not_busy(flow, dead)
             flow.detail.epoch += 1
-            flow.lease, flow.command = leases.Lease(flow_uuid, owner, flow.detail.epoch), None
+            if flow.detail.state in states.FLOW_ENDED:
+                flow.command = None
+            flow.lease = leases.Lease(flow_uuid, owner, flow.detail.epoch, flow.command)
             flow.until = self._backend.clock.monotonic() + seconds
             return flow.lease
 
@@ -405,19 +408,39 @@ class MemoryConnection(base.Connection):
         with self._backend.lock:
             flow = self._backend.flows.get(lease.flow)
             if flow is not None and flow.lease == lease:
-                flow.lease = flow.command = None
+                flow.lease = None
+
+    def end_lease(
+        self, lease: leases.Lease, handled: base.FlowCommand | None, *, keep: bool = False
+    ) -> base.FlowCommand | None:
+        with self._backend.lock:
+            flow = self._backend.flows.get(lease.flow)
+            if flow is None or flow.lease != lease:
+                return None
+            if flow.command not in (None, handled):
+                return flow.command
+            flow.lease = None
+            if not keep:
+                flow.command = None
+            return None
 
     def get_lease(self, flow_uuid: str) -> leases.Lease | None:
         with self._backend.lock:
             return self._current_lease(self._flow(flow_uuid))
 
-    def put_command(self, lease: leases.Lease, command: base.FlowCommand) -> bool:
+    def put_command(self, flow_uuid: str, command: base.FlowCommand) -> None:
         with self._backend.lock:
-            flow = self._backend.flows.get(lease.flow)
-            if flow is None or self._current_lease(flow) != lease:
-                return False
-            flow.command = command._replace(epoch=lease.epoch)
-            return True
+            flow = self._flow(flow_uuid)
+            lease = self._current_lease(flow)
+            commands.check_accepted(
+                command,
+                flow_uuid,
+                flow.detail.state,
+                is_running=lease is not None and owners.runs(lease.owner),
+                is_cancelled=flow.detail.is_cancelled,
+                stored=flow.command,
+            )
+            flow.command = command
 
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
         with self._backend.lock:

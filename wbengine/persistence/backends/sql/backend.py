@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 import sqlite3
@@ -16,7 +14,7 @@ import sqlalchemy as sa
 from wbengine import _clock, _sql, exceptions
 from wbengine._crash import crashpoint
 from wbengine._sql import dialects
-from wbengine.persistence import base, leases, models
+from wbengine.persistence import base, commands, leases, models, owners, trees
 from wbengine.persistence import listing as queries
 from wbengine.persistence.backends.sql import flow_queries, layout, reading, rows, tables, writing
 from wbengine.persistence.backends.sql.statements import Statements
@@ -389,7 +387,8 @@ class SQLConnection(base.Connection):
             row = reading.lease(connection, self._sql, flow_uuid)
             ahead = row.now - _clock.uptime() if self._backend.has_clock else None
             crashpoint("sql.before-lease-commit")
-            return leases.Lease(flow_uuid, owner, row.lease_epoch, ahead)
+            command = rows.command_of(row.wish)
+            return leases.Lease(flow_uuid, owner, row.lease_epoch, command, ahead)
 
         crashpoint("sql.before-lease")
         # No sync: a host crash also ends the owner, which publishes only after writing a batch.
@@ -425,6 +424,30 @@ class SQLConnection(base.Connection):
         )
         crashpoint("sql.after-give-back")
 
+    def end_lease(
+        self, lease: leases.Lease, handled: base.FlowCommand | None, *, keep: bool = False
+    ) -> base.FlowCommand | None:
+        parameters = writing.lease_conditions(lease)
+
+        def work(connection: sa.Connection) -> base.FlowCommand | None:
+            if connection.execute(self._sql.end_lease, parameters).rowcount:
+                return None
+            row = connection.execute(self._sql.command_ours, parameters).first()
+            if row is None:
+                return None  # lost
+            command = rows.command_of(row.wish)
+            if command not in (None, handled):
+                return command
+            release = self._sql.release_lease if keep else self._sql.end_lease_and_command
+            connection.execute(release, parameters)
+            return None
+
+        crashpoint("sql.before-give-back")
+        what = f"Releasing the lease of flow {lease.flow}"
+        unread = self._transact(what, work, durable=False)
+        crashpoint("sql.after-give-back")
+        return unread
+
     def get_lease(self, flow_uuid: str) -> leases.Lease | None:
         row = self._read(
             "flow detail", flow_uuid, lambda it: reading.lease(it, self._sql, flow_uuid)
@@ -433,40 +456,39 @@ class SQLConnection(base.Connection):
             return None
         return leases.Lease(flow_uuid, row.lease_owner, row.lease_epoch)
 
-    def put_command(self, lease: leases.Lease, command: base.FlowCommand) -> bool:
-        parameters = {**writing.lease_conditions(lease), "wish": _text_of(command)}
+    def put_command(self, flow_uuid: str, command: base.FlowCommand) -> None:
+        parameters = {"flow_uuid": flow_uuid, "wish": rows.text_of(command.to_dict())}
 
-        def work(connection: sa.Connection) -> bool:
-            is_stored = bool(connection.execute(self._sql.put_command, parameters).rowcount)
+        def work(connection: sa.Connection) -> None:
+            row = reading.first(connection, self._sql.flow_for_update, flow_uuid=flow_uuid)
+            if row is None:
+                raise reading.missing("flow detail", flow_uuid)
+            flow: models.FlowDetail = rows.FLOW.record(trees.FLOW, row, flow_uuid)
+            commands.check_accepted(
+                command,
+                flow_uuid,
+                flow.state,
+                is_running=(row["remaining"] or 0) > 0 and owners.runs(row["lease_owner"]),
+                is_cancelled=flow.is_cancelled,
+                stored=rows.command_of(row["wish"]),
+            )
+            connection.execute(self._sql.put_command, parameters)
+            writing.make_job_due(connection, self._sql, flow_uuid)
             crashpoint("sql.before-wish-commit")
-            return is_stored
 
-        is_stored = self._transact(f"Saving a command about flow {lease.flow}", work)
+        self._transact(f"Saving a command about flow {flow_uuid}", work)
         crashpoint("sql.after-wish-commit")
-        return is_stored
 
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
-        commands = {}
         rows_read = self._read_many("Looking for commands", self._sql.commands, flow_uuids)
-        for uuid, text, epoch in rows_read:
-            # A damaged command must not block commands for other flows.
-            with contextlib.suppress(
-                ValueError, TypeError, RecursionError, exceptions.InvalidFormat
-            ):
-                commands[uuid] = base.FlowCommand.from_dict({**json.loads(text), "epoch": epoch})
-        return commands
+        by_flow = {uuid: rows.command_of(text) for uuid, text in rows_read}
+        return {uuid: command for uuid, command in by_flow.items() if command is not None}
 
     def drop_job(self, flow_uuid: str) -> None:
         parameters = {"flow_uuid": flow_uuid}
         self._transact(
             f"Removing the job of flow {flow_uuid}",
             lambda connection: connection.execute(self._sql.drop_job, parameters),
-        )
-
-    def make_job_due(self, flow_uuid: str) -> None:
-        self._transact(
-            f"Moving up the job of flow {flow_uuid}",
-            lambda connection: writing.make_job_due(connection, self._sql, flow_uuid),
         )
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
@@ -554,7 +576,3 @@ class SQLConnection(base.Connection):
         if write:
             self._backend.prepare()
         return _sql.transact(self._backend.engine, what, work, write=write, durable=durable)
-
-
-def _text_of(command: base.FlowCommand) -> str:
-    return rows.text_of(command._replace(epoch=0).to_dict())

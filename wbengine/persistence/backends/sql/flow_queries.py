@@ -106,6 +106,8 @@ def _conditions(dialect: str, query: listing.Query) -> tuple[list[str], dict[str
             f"key{number}": _tag_path(dialect, key),
             f"tag{number}": rows.storable_text(value),
         }
+    if query.commanded:
+        conditions.append("f.wish IS NOT NULL")
     if query.since is not None:
         conditions.append("f.created >= :since")
         parameters["since"] = query.since
@@ -149,7 +151,7 @@ def _row(row: Mapping[str, Any], counts: Mapping[str, int]) -> base.FlowRow:
         history.error(row["state"], changes),
         listing.tags_of(meta.get(models.TAGS)),
         meta.get(models.CANCELLED) is not None,
-        _command(row["wish"]) if has_owner else None,
+        _command(row["wish"]),
         row["state"] == states.SUSPENDED and reason == history.PARKED,
         listing.waits_of(meta.get(models.WAITS_FOR)),
     )

@@ -16,8 +16,9 @@ from wbengine import _json_text, exceptions
 from wbengine._sql import dialects
 from wbengine.persistence import trees
 from wbengine.persistence.backends.sql import tables
+from wbengine.persistence.commands import FlowCommand
 
-__all__ = ["ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "storable_text", "text_of"]
+__all__ = ["ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "command_of", "storable_text", "text_of"]
 
 Row = dict[str, Any]
 
@@ -106,6 +107,14 @@ def text_of(value: Any) -> str:
         return _json_text.encode(value).decode()
     except UnicodeEncodeError:  # Lone surrogates.
         return _ENCODE_ASCII(value)
+
+
+def command_of(text: str | None) -> FlowCommand | None:
+    """Return the command in a text of `text_of`. A damaged command counts as None."""
+    try:
+        return None if text is None else FlowCommand.from_dict(json.loads(text))
+    except (ValueError, TypeError, RecursionError, exceptions.InvalidFormat):
+        return None
 
 
 def storable_text(text: str) -> str:

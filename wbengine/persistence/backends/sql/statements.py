@@ -42,6 +42,7 @@ class Statements:
         flow = "WHERE uuid = :flow_uuid"
         owned_flow = f"{flow} AND (lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
+        ended = ", ".join(f"'{state}'" for state in sorted(states.FLOW_ENDED))
 
         self.put_book = _upsert(dialect, rows.BOOK)
         #: Insert the logbook unless it exists; in both cases its row is locked.
@@ -123,28 +124,29 @@ class Statements:
         self.now = sa.text(f"SELECT {now}")
         # `remaining` is NULL if there is no owner, and 0 or less if the lease has expired.
         self.lease = sa.text(
-            f"SELECT lease_owner, lease_epoch, lease_until - {now} AS remaining, {now} AS now"
+            "SELECT lease_owner, lease_epoch, wish,"
+            f" lease_until - {now} AS remaining, {now} AS now"
             f" FROM {_FLOWS} {flow}"
         )
         self.acquire_lease = sa.text(
             f"UPDATE {_FLOWS} SET lease_owner = :owner, lease_until = {now} + :seconds,"
-            f" lease_epoch = lease_epoch + 1, wish = NULL, updated = {now}"
+            f" lease_epoch = lease_epoch + 1, updated = {now},"
+            f" wish = CASE WHEN state IN ({ended}) THEN NULL ELSE wish END"
             f" {flow} AND ({free} OR lease_epoch = :dead)"
         )
         self.renew_lease = sa.text(
             f"UPDATE {_FLOWS} SET lease_until = {now} + :seconds, updated = {now} {owned_flow}"
         )
-        self.release_lease = sa.text(
-            f"UPDATE {_FLOWS} SET lease_owner = NULL, lease_until = NULL, wish = NULL,"
-            f" updated = {now} {owned_flow}"
-        )
+        release = f"UPDATE {_FLOWS} SET lease_owner = NULL, lease_until = NULL, updated = {now}"
+        self.release_lease = sa.text(f"{release} {owned_flow}")
+        self.end_lease = sa.text(f"{release} {owned_flow} AND wish IS NULL")
+        self.end_lease_and_command = sa.text(f"{release}, wish = NULL {owned_flow}")
+        self.command_ours = sa.text(f"SELECT wish FROM {_FLOWS} {owned_flow}{lock}")
+        self.has_command = sa.text(f"SELECT 1 FROM {_FLOWS} {flow} AND wish IS NOT NULL")
 
-        self.put_command = sa.text(
-            f"UPDATE {_FLOWS} SET wish = :wish {owned_flow} AND lease_until > {now}"
-        )
+        self.put_command = sa.text(f"UPDATE {_FLOWS} SET wish = :wish {flow}")
         self.commands = sa.text(
-            f"SELECT uuid, wish, lease_epoch FROM {_FLOWS} WHERE uuid IN :uuids"
-            " AND wish IS NOT NULL AND lease_owner IS NOT NULL"
+            f"SELECT uuid, wish FROM {_FLOWS} WHERE uuid IN :uuids AND wish IS NOT NULL"
         ).bindparams(sa.bindparam("uuids", expanding=True))
 
         self.marks = sa.text(

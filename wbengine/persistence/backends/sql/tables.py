@@ -80,7 +80,7 @@ FLOWS: Final = sa.Table(
     _text("lease_owner"),
     _count("lease_epoch"),
     sa.Column("lease_until", sa.Double),
-    # The command for the run under that lease.
+    # The command that no engine has carried out yet (NULL: none).
     _text("wish"),
     # In Unix seconds: creation of the record and latest write of the row.
     sa.Column("created", sa.Double, nullable=False, server_default="0"),
