@@ -77,18 +77,16 @@ def check_accepted(
     flow_uuid: str,
     state: str | None,
     *,
-    is_running: bool,
     is_cancelled: bool,
     stored: FlowCommand | None,
 ) -> None:
     """Check that a store may replace the command `stored` of a flow by `command`.
 
-    :param is_running: whether an engine owns the flow. It then handles the command at the latest
-        when it releases the lease.
+    :param state: the stored state of the flow.
     :param is_cancelled: whether the stored record of the flow contains a cancellation.
     :raises InvalidState: with the reason for which the flow cannot be suspended or cancelled.
     """
-    if state in states.FLOW_ENDED and not is_running:
+    if state in states.FLOW_ENDED:
         raise exceptions.InvalidState(
             f"Flow {flow_uuid} has ended in {state}: there is nothing to {command.what}"
         )

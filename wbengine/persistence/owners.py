@@ -17,7 +17,7 @@ from typing import Final
 
 from wbengine import _clock
 
-__all__ = ["Owner", "is_dead", "describe", "is_momentary", "new", "runs"]
+__all__ = ["Owner", "is_dead", "describe", "is_momentary", "new"]
 
 #: Value of an unknown part.
 _UNKNOWN: Final = "-"
@@ -120,11 +120,6 @@ def is_momentary(text: str) -> bool:
     """Return True if the owner needs the lease for one change only."""
     owner = Owner.parse(text)
     return owner is not None and owner.momentary
-
-
-def runs(text: str) -> bool:
-    """Return False if the owner has certainly ended, or needs the lease for one change only."""
-    return not (is_dead(text) or is_momentary(text))
 
 
 def describe(text: str) -> str:

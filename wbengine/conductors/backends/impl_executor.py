@@ -360,8 +360,12 @@ class ExecutorConductor(base.Conductor):
             # If a command or a listener suspended it, the job is consumed, so that no conductor
             # resumes the flow.
             is_handed_over = claim.lost or self._stopping
-            by_command = engine.storage.flow_detail.is_suspended_by_command
-            return (by_command or not is_handed_over) and not self._is_commanded(engine)
+            if is_handed_over and not engine.storage.flow_detail.is_suspended_by_command:
+                return False
+            try:
+                return self._command_of(engine) is None
+            except exceptions.StorageFailure:
+                return False  # The next conductor reads the command.
         return state in states.FLOW_ENDED
 
     def _stage(
@@ -377,16 +381,16 @@ class ExecutorConductor(base.Conductor):
             return all(failure.check(*self.NO_CONSUME_EXCEPTIONS) for failure in error)
         return isinstance(error, self.NO_CONSUME_EXCEPTIONS)
 
-    def _is_commanded(self, engine: engines.Engine) -> bool:
-        """Return whether a command is left to the next engine of the flow."""
+    def _command_of(self, engine: engines.Engine) -> persistence_base.FlowCommand | None:
+        """Return the command that is left to the next engine of the flow, or None."""
         storage = engine.storage
         if storage.backend is None:
-            return False
-        try:
-            with contextlib.closing(storage.backend.get_connection()) as connection:
-                return bool(connection.commands([storage.flow_uuid]))
-        except exceptions.StorageFailure:
-            return True  # A job that is abandoned can still be consumed later.
+            return None
+        with contextlib.closing(storage.backend.get_connection()) as connection:
+            commands: Mapping[str, persistence_base.FlowCommand] = connection.commands(
+                [storage.flow_uuid]
+            )
+        return commands.get(storage.flow_uuid)
 
     def _check_not_owned(self, engine: engines.Engine) -> None:
         """Check that no other engine runs the flow.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import _clock, _options, exceptions, states
-from wbengine.persistence import base, changes, commands, leases, listing, models, owners
+from wbengine.persistence import base, changes, commands, leases, listing, models
 from wbengine.persistence.pauses import TaskPause
 from wbengine.signals import Signal, oldest_first
 from wbengine.types.outline import Outline
@@ -431,12 +431,10 @@ class MemoryConnection(base.Connection):
     def put_command(self, flow_uuid: str, command: base.FlowCommand) -> None:
         with self._backend.lock:
             flow = self._flow(flow_uuid)
-            lease = self._current_lease(flow)
             commands.check_accepted(
                 command,
                 flow_uuid,
                 flow.detail.state,
-                is_running=lease is not None and owners.runs(lease.owner),
                 is_cancelled=flow.detail.is_cancelled,
                 stored=flow.command,
             )

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from wbengine import _clock, _sql, exceptions
 from wbengine._crash import crashpoint
 from wbengine._sql import dialects
-from wbengine.persistence import base, commands, leases, models, owners, trees
+from wbengine.persistence import base, commands, leases, models, trees
 from wbengine.persistence import listing as queries
 from wbengine.persistence.backends.sql import flow_queries, layout, reading, rows, tables, writing
 from wbengine.persistence.backends.sql.statements import Statements
@@ -468,7 +468,6 @@ class SQLConnection(base.Connection):
                 command,
                 flow_uuid,
                 flow.state,
-                is_running=(row["remaining"] or 0) > 0 and owners.runs(row["lease_owner"]),
                 is_cancelled=flow.is_cancelled,
                 stored=rows.command_of(row["wish"]),
             )
