@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger(__name__)
 
+#: Reasons of suspensions that do not replace the reason of an earlier one.
+_NO_COMMAND: Final = (None, history.PARKED)
+
 _EarlyRequests = deque[control.CancelRequest | control.SuspendRequest]
 
 
@@ -783,7 +786,7 @@ class Engine(abc.ABC):
             moved, old_state = self._storage.move_flow(
                 states.SUSPENDING, self._clock.time(), reason
             )
-            if not moved and old_state == states.SUSPENDING and reason is not None:
+            if not moved and old_state == states.SUSPENDING and reason not in _NO_COMMAND:
                 self._storage.explain_flow_state(self._clock.time(), reason)
         if moved:
             self._notify_state(states.SUSPENDING, old_state)
