@@ -45,3 +45,19 @@ def test_workflows_survive_repeated_kills() -> None:
 def test_no_flow_runs_again_after_operations_raced() -> None:
     output = tools.run("crash", "races", "--races", 90).stdout
     assert re.search(r"^90 races, 0 problems$", output, re.MULTILINE), output
+
+
+def test_commands_at_some_crash_points_are_not_lost() -> None:
+    words = ("--engines", "serial", "--commands", "cancel,suspend", "--only", "give-back")
+    output = tools.run("crash", "commands", *words, "--quick").stdout
+    assert re.search(_NOTHING_LOST, output, re.MULTILINE), output
+
+
+@pytest.mark.slow
+def test_commands_at_any_crash_point_are_not_lost() -> None:
+    output = tools.run("crash", "commands", "--quick").stdout
+    figures = re.search(_NOTHING_LOST, output, re.MULTILINE)
+    assert figures and int(figures[1]) > 500, output
+
+
+_NOTHING_LOST = r"^(\d+) cases, [1-9].* accepted and lost: 0$"
