@@ -315,8 +315,10 @@ def test_lease_that_could_not_be_released_does_not_block_next_run() -> None:
     class Keeps(memory.MemoryBackend):
         def get_connection(self) -> memory.MemoryConnection:
             class Connection(memory.MemoryConnection):
-                def release_lease(self, lease: leases.Lease) -> None:
+                def release_lease(self, *_: Any, **__: Any) -> None:
                     raise exceptions.StorageFailure("not now")
+
+                end_lease = release_lease
 
             return Connection(self)
 
