@@ -28,7 +28,7 @@ from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, lease_renewer
 
 ENGINES: Final = ("serial", "parallel", "worker-based")
-SENT: Final = ("cancel", "suspend", "signal")
+SENT: Final = ("cancel", "suspend", "signal", "pause")
 AFTERWARDS: Final = ("continue", "SIGTERM", "SIGKILL")
 
 #: Moments at which no process runs the flow.
@@ -41,6 +41,9 @@ _STEPS: Final = ("one", "two", "three")
 #: Seconds for a command while its flow waits at a crash point, perhaps in a transaction.
 _SEND_SECONDS: Final = 0.25
 _PATIENCE: Final = 40.0
+#: Seconds after which no task of a paused type starts, and for which this is observed.
+_PAUSE_SECONDS: Final = 2.0
+_PAUSED: Final = "tests.crashing.tasks.Step"
 
 
 def flow() -> linear_flow.Flow:
@@ -148,6 +151,8 @@ class Run:
         try:
             if command == "signal":
                 self.handle.signal(_SIGNAL, "found")
+            elif command == "pause":
+                operations.pause_tasks(self.backend, _PAUSED)
             elif command == "cancel":
                 operations.cancel(self.backend, self.handle.id, reason="not wanted")
             else:
@@ -235,7 +240,9 @@ def perform(case: Case, folder: Path, broker: Path) -> dict[str, Any]:
             pid = run.conduct(stop.hook)
             is_reached = _reach(case, run, stop)
             refusal = _send(case, run, stop, pid) if is_reached else "not reached"
-        ended = _judge(case, run) if is_reached and refusal is None else "refused"
+        ended = "refused at once" if is_reached else "not reached"
+        if is_reached and refusal is None:
+            ended = _judge_pause(run) if case.command == "pause" else _judge(case, run)
         return {
             "case": str(case), "reached": is_reached, "refusal": refusal, "result": ended,
             "problem": ended if ended.startswith("LOST") else None,
@@ -311,8 +318,22 @@ def _judge(case: Case, run: Run) -> str:
     word = {"cancel": "cancelled", "suspend": "suspended"}.get(case.command, "")
     with contextlib.suppress(TimeoutError):
         children.until(lambda: f"{state}: it was not {word}" in run.logs, 5.0, "")
-        return f"refused: it has ended in {state}"
+        return "refused: too late"
     return f"LOST: the flow has ended in {state}, {_history(run)}"
+
+
+def _judge_pause(run: Run) -> str:
+    """Check that no task starts during a pause, also if its flow could continue."""
+    time.sleep(_PAUSE_SECONDS)
+    before = audit.read(run.folder / "audit")
+    with contextlib.suppress(exceptions.Duplicate, exceptions.InvalidState):
+        run.handle.signal(_SIGNAL, "found")
+    time.sleep(_PAUSE_SECONDS)
+    if audit.read(run.folder / "audit") != before:
+        return f"LOST: tasks started after {before}"
+    operations.resume_tasks(run.backend, _PAUSED)
+    children.until(lambda: run.handle.state == states.SUCCESS, _PATIENCE, "LOST: it is paused")
+    return "carried out"
 
 
 def _resume(case: Case, run: Run) -> str:
@@ -380,14 +401,13 @@ def run(plan: Plan, folder: Path) -> int:
             print(f"PROBLEM {report.get('case', '')}: {problem}", flush=True)
         else:
             case = cases[report["number"]]
-            result = report["result"] if report["reached"] else "not reached"
-            results[case.engine, case.command, result.partition(":")[0]] += 1
+            results[case.engine, case.command, report["result"]] += 1
     for key, number in sorted(results.items()):
-        print(f"{key[0]:<14}{key[1]:<10}{key[2]:<14}{number:>6}")
-    accepted = sum(number for key, number in results.items() if key[2] == "carried out")
+        print(f"{key[0]:<14}{key[1]:<10}{key[2]:<20}{number:>6}")
+    done = sum(number for key, number in results.items() if key[2] == "carried out")
     seconds = time.monotonic() - began
     print(
-        f"{len(cases)} cases, {accepted} commands carried out, {seconds:.0f} s,"
+        f"{len(cases)} cases, {done} commands carried out, {seconds:.0f} s,"
         f" accepted and lost: {problems}"
     )
     return problems
