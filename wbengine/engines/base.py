@@ -485,8 +485,7 @@ class Engine(abc.ABC):
 
         Requests that arrive during the preparation are added to `early_requests`. Yields None if
         the run was suspended while it waited for another owner, or if the flow stays suspended. The
-        caller closes `opened`
-        afterwards.
+        caller closes `opened` afterwards.
         """
         refusal = exceptions.ExecutionFailure("The engine is already running")
         with opened.add(self._exclusive(refusal)):

@@ -67,7 +67,9 @@ class ExecutorConductor(base.Conductor):
       already ended does not run again.
     - A command (`wbengine flow suspend`) or a listener suspended the flow: the job is consumed. The
       flow stays suspended until it is resumed by its uuid.
-    - `stop` suspended the flow: the job is abandoned.
+    - `stop` suspended the flow, and no command did: the job is abandoned.
+    - A suspended flow has a command to cancel it: the job is abandoned, and the next run reverts
+      the flow.
     - One of `NO_CONSUME_EXCEPTIONS` was raised and the flow has not ended: the job is abandoned,
       and this conductor does not claim it for a while. If the broker of the workers is unavailable,
       the conductor claims no job for a short time.
