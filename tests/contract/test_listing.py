@@ -86,11 +86,15 @@ def test_row_contains_state_counts_and_owner_of_flow(connection: Connection) -> 
     assert (row.state, row.lease, row.error) == (states.FAILURE, "somebody", "it broke")
     assert row.updated is not None and row.updated >= first.updated
     assert (row.cancelled, row.command) == (False, None)
-    connection.send_command(flow.uuid, base.FlowCommand("cancel"))
+    flow.enter(states.RUNNING, 3.0)
+    connection.save_changes(flow, [], lease=lease)
+    cancel = base.FlowCommand("cancel")
+    connection.send_command(flow.uuid, cancel)
     (row,) = connection.list_flows(uuid=flow.uuid).flows
     assert row.command == "cancel"
-    connection.release_lease(lease)
-    flow.enter(states.RUNNING, 3.0)
+    assert connection.list_flows(commanded=True).flows == [row]
+    connection.end_lease(lease, cancel)
+    assert connection.list_flows(commanded=True).flows == []
     flow.meta["cancelled"] = {"at": 3.0, "reason": None}
     connection.save_changes(flow, [])
     (row,) = connection.list_flows(uuid=flow.uuid).flows

@@ -25,7 +25,7 @@ from wbengine.conductors import service
 from wbengine.conductors.backends import impl_executor
 from wbengine.jobs.backends import impl_sql
 from wbengine.patterns import linear_flow
-from wbengine.persistence import backends, base, lease_renewer
+from wbengine.persistence import backends, base
 
 ENGINES: Final = ("serial", "parallel", "worker-based")
 SENT: Final = ("cancel", "suspend", "signal", "pause")
@@ -96,7 +96,7 @@ class Run:
         options = engines.options(self.engine, self.broker)
 
         def work() -> None:
-            lease_renewer.POLL_SECONDS = 0.2  # type: ignore[misc]
+            engines.limit({"wbengine.persistence.lease_renewer:POLL_SECONDS": 0.2})
             service.ConductorService.POLL_SECONDS = 0.3  # type: ignore[misc]
             impl_executor.ExecutorConductor.CLAIM_SECONDS = 1.0
             conducting = service.ConductorService(
