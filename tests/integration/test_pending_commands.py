@@ -18,7 +18,7 @@ from wbengine.conductors import service
 from wbengine.conductors.backends import impl_nonblocking
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
-from wbengine.persistence import backends, base, lease_renewer
+from wbengine.persistence import backends, base, history, lease_renewer
 
 
 @pytest.fixture
@@ -118,6 +118,17 @@ def test_parking_flow_is_suspended_after_its_engine_stopped_reading(
     handle.signal("approved", 7)
     operations.resume(store, handle.id).run()
     assert handle.result(60)["found"] == 7
+
+
+def test_flow_that_parks_during_a_command_is_suspended_by_the_command(store: base.Backend) -> None:
+    engine: Any = operations.start(store, "tests.operations.flows:approval")
+    engine.park_after = 0.0
+    run = engine.run_iter()
+    next(run)
+    engine._execute_command(base.FlowCommand("suspend", "lunch"))
+    engine._suspend(history.PARKED)
+    list(run)
+    assert is_suspended_by_command(store, engine.storage.flow_uuid) and engine.parked is None
 
 
 @pytest.mark.usefixtures("no_polls")
