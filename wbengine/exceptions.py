@@ -17,6 +17,7 @@ The tree (names and order are those of TaskFlow; `*` marks exceptions that TaskF
         │   ├── InvalidState
         │   ├── DeadlineExceeded *
         │   ├── Cancelled *
+        │   │   └── Interrupted *
         │   ├── Expired *
         │   ├── SoftTimeLimitExceeded *
         │   ├── TimeLimitExceeded *
@@ -207,6 +208,14 @@ class DeadlineExceeded(ExecutionFailure):
 
 class Cancelled(ExecutionFailure):
     """A task or its flow was cancelled (`engine.cancel`)."""
+
+
+class Interrupted(Cancelled):
+    """An execution ended with its engine, and does not run again, for example after `cancel`.
+
+    Whether it took effect is unknown. So `revert` is called, with this failure as `result`, also if
+    it is registered only for successful executions.
+    """
 
 
 class Expired(ExecutionFailure):

@@ -91,7 +91,8 @@ class Invocation:
     :ivar resumed: how often the attempt of the Map was interrupted. Earlier calls may still run.
     :ivar epoch: the epoch for requests. Each run uses different epochs, which increase.
     :ivar recovered: whether an unfinished earlier run may have submitted the call.
-    :ivar cancellation: cancels the call. A cancelled call must not start.
+    :ivar cancellation: cancels the call. A cancelled call must not start. If it is recovered, its
+        earlier result is awaited.
     :ivar local: whether the call must run in the process of the engine.
     :ivar not_before: earliest start on this host's monotonic clock, or None.
     :ivar not_after: latest start on this host's monotonic clock, or None.
@@ -285,6 +286,29 @@ def interrupted(outcome: Outcome) -> bool:
     return type(error).__name__ != "CancelledError"
 
 
+def is_refusal(value: object) -> bool:
+    """Return whether a value is the failure of a call that was cancelled, or has expired."""
+    return (
+        isinstance(value, ft.Failure)
+        and value.check(exceptions.Cancelled, exceptions.Expired) is not None
+        and value.check(exceptions.Interrupted) is None
+    )
+
+
+def unknown_result(name: str, refusal: ft.Failure | None = None) -> ft.Failure:
+    """Return the failure of an execution that ended with its engine and does not run again.
+
+    :param refusal: why it does not run again.
+    """
+    reason = "" if refusal is None else f" ({refusal.exception_str})"
+    return ft.Failure.from_exception(
+        exceptions.Interrupted(
+            f"Task {name!r} was interrupted by the end of its engine, and is not repeated{reason}:"
+            " whether it took effect is unknown"
+        )
+    )
+
+
 def raise_interruption(outcome: Outcome) -> None:
     """Raise the exception that interrupted a call, if any."""
     if interrupted(outcome):
@@ -394,9 +418,14 @@ async def _settled(value: Any) -> Any:
 def calls_revert(task: task_module.Task, result: Any) -> bool:
     """Return True if `revert` is called after this result.
 
-    The revert of a function task is called after failures only if it was registered for them.
+    The revert of a function task is called after failures only if it was registered for them, or
+    if the execution may have succeeded.
     """
-    return not isinstance(result, ft.Failure) or getattr(type(task).revert, "of_failed", True)
+    return (
+        not isinstance(result, ft.Failure)
+        or getattr(type(task).revert, "of_failed", True)
+        or result.check(exceptions.Interrupted) is not None
+    )
 
 
 def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping[str, Any]:

@@ -291,7 +291,7 @@ class AtomLifecycle:
 
         :returns: whether the executor may know the result of an unfinished attempt.
         """
-        if self.is_resumed(record, atom, action):
+        if record.state in _BEGUN and self._interrupted_attempts.is_resumed(record, atom, action):
             self._interrupted_attempts.raise_epoch(record)
             return True
         if atom.is_wait and record.attempt and record.waits_for is not None:
@@ -305,13 +305,13 @@ class AtomLifecycle:
         record.submitted = now
         return False
 
-    def is_resumed(
-        self, record: models.AtomDetail, atom: task_module.Task, action: calls.Action
-    ) -> bool:
+    def may_be_under_way(self, atom: task_module.Task) -> bool:
         """Return whether the executor may know the result of an unfinished attempt."""
-        return record.state in _BEGUN and self._interrupted_attempts.is_resumed(
-            record, atom, action
-        )
+        return self._interrupted_attempts.may_be_under_way(atom)
+
+    @property
+    def has_ledger(self) -> bool:
+        return self._interrupted_attempts.has_ledger
 
     def prepare_call(
         self, call: calls.Invocation, record: models.AtomDetail, atom: task_module.Task
@@ -389,10 +389,15 @@ class AtomLifecycle:
         self, call: Call, outcome: calls.Outcome, step_record: models.TaskDetail | None = None
     ) -> str:
         """Store the outcome of an atom, or of the step with the record `step_record`."""
-        self._interrupted.discard(call.node)
         record = self._record(call.node) if step_record is None else step_record
         value = self._storage.keepable(outcome) if self._has_store else outcome.value
         executed = call.action == calls.EXECUTE
+        if step_record is not None:
+            may_have_run = call.step.may_have_run  # type: ignore[union-attr]
+        elif may_have_run := call.node in self._interrupted:
+            self._interrupted.discard(call.node)
+        if may_have_run and outcome.started is None and calls.is_refusal(value):
+            value = calls.unknown_result(record.name, value)
         old_state = record.state
         if outcome.started is not None or outcome.worker not in (None, record.worker):
             record.worker, record.started = outcome.worker, outcome.started

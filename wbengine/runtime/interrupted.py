@@ -3,6 +3,9 @@
 If tasks run in the process of the engine, such attempts ended with it, and a new attempt begins. An
 executor that survives the engine may still run the attempt, or have its result; the same attempt
 then continues. It also continues if the work of the task is outside (`Task.detached`).
+
+So an attempt that may have run is never dropped: it has a result, or the failure `Interrupted` if
+it ended with its engine and does not run again. Both are reverted.
 """
 
 from __future__ import annotations
@@ -41,12 +44,17 @@ class InterruptedAttempts:
             and record.action == action
             and record.attempt > 0
             and record.kind == "task"
-            and (atom.detached or self._may_be_under_way(atom))
+            and (atom.detached or self.may_be_under_way(atom))
         )
 
-    def _may_be_under_way(self, atom: Any) -> bool:
+    def may_be_under_way(self, atom: Any) -> bool:
+        """Return whether the executor may know the result of an unfinished attempt."""
         executor = self._executor
         return executor is not None and executor.survives_engine and not self._stays(atom)
+
+    @property
+    def has_ledger(self) -> bool:
+        return self._executor is not None and self._executor.has_ledger
 
     def number_items(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> bool:
         """Set the attempt number of a Map's items: that of an unfinished attempt, or the next one.
@@ -67,8 +75,7 @@ class InterruptedAttempts:
                 item.undo_failed_revert()
             return False
         assert record.items is not None
-        has_ledger = self._executor is not None and self._executor.has_ledger
-        if atom.detached or (has_ledger and not self._stays(atom)):
+        if atom.detached or (self.has_ledger and not self._stays(atom)):
             self.raise_epoch(record)
             return True
         record.items.resumed += 1

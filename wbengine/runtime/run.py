@@ -427,7 +427,10 @@ class Run:
         for node in nodes:
             call = begin(node, action)
             if workflows is not None and isinstance(call, WorkflowCall):
-                workflows.begin(call)
+                is_reverting = self._scheduler.is_reverting(node)
+                if is_reverting and action == calls.EXECUTE:
+                    self._in_flight.cancelled_nodes.add(node)
+                workflows.begin(call, is_reverting)
             elif call is not None:
                 begun.append(call)
 

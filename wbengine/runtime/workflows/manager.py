@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from wbengine import invocation as calls
 from wbengine.runtime.control import GivenUp
@@ -14,6 +14,9 @@ from wbengine.runtime.workflows.step_records import StepRecords
 from wbengine.runtime.workflows.workflow_run import WorkflowRun
 
 __all__ = ["Progress", "Workflows"]
+
+
+_REVERTED: Final = GivenUp(True, "it is being reverted")
 
 
 class Progress(NamedTuple):
@@ -50,8 +53,12 @@ class Workflows:
         self._is_halted = False
         self._given_up: GivenUp | None = None
 
-    def begin(self, call: WorkflowCall) -> None:
-        """Begin or continue an attempt."""
+    def begin(self, call: WorkflowCall, is_reverting: bool) -> None:
+        """Begin or continue an attempt.
+
+        :param is_reverting: whether the scope of the workflow is being reverted. An execution of an
+            earlier run then only ends.
+        """
         record, node = call.record, call.node
         recorded = self._records.recorded(record.uuid, latest_execution(record))
         run = WorkflowRun(
@@ -59,8 +66,8 @@ class Workflows:
         )
         if call.action == calls.REVERT:
             run.begin_reversion()
-        elif self._given_up is not None:
-            run.finish_earlier_calls(self._given_up)
+        elif self._given_up is not None or is_reverting:
+            run.give_up(self._given_up or _REVERTED)
         self.running[node] = run
         self._changed[node] = None
 
@@ -137,7 +144,7 @@ class Workflows:
             if node in scope and run.call.action == calls.EXECUTE
         ]
         for node in nodes:
-            self.running[node].give_up(GivenUp(True, "it is being reverted"))
+            self.running[node].give_up(_REVERTED)
             self._changed[node] = None
         return nodes
 

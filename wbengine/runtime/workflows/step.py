@@ -20,11 +20,13 @@ class Step:
 
     :ivar run: the workflow that called the step.
     :ivar task: None for the reversion of a scope, and if no imported module contains the task.
-    :ivar arguments: arguments of the task; empty if the function is not called in this run.
-    :ivar may_have_begun: whether the step may have run in an earlier run that died.
+    :ivar arguments: arguments of the task; None if the function has not called the step in this
+        run. The step then cannot be executed, but the executor may find an earlier result.
+    :ivar may_have_run: whether an execution of an earlier run, which has no result, was
+        interrupted. The executor cannot find a result of it.
     """
 
-    __slots__ = ("arguments", "may_have_begun", "note", "record", "run", "task")
+    __slots__ = ("arguments", "may_have_run", "note", "record", "run", "task")
 
     def __init__(
         self,
@@ -32,14 +34,14 @@ class Step:
         record: models.TaskDetail,
         note: StepNote,
         task: Task | None,
-        arguments: Mapping[str, object],
+        arguments: Mapping[str, object] | None,
     ) -> None:
         self.run = run
         self.record = record
         self.note = note
         self.task = task
         self.arguments = arguments
-        self.may_have_begun = False
+        self.may_have_run = False
         if task is not None:
             task.name = record.name
 

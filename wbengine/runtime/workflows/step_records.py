@@ -83,8 +83,9 @@ class StepRecords:
         """
         task, record, lifecycle = step.task, step.record, self._lifecycle
         assert task is not None
+        was_running = record.state == states.RUNNING and not task.is_wait
         is_resumed = lifecycle.begin_attempt(record, task, action, now)
-        step.may_have_begun = record.state == states.RUNNING and action == calls.EXECUTE
+        step.may_have_run = was_running and not is_resumed and action == calls.EXECUTE
         if action == calls.EXECUTE:
             starts_at = record.meta_value(models.STARTS_AT)
             if isinstance(starts_at, float) and starts_at > now:  # a delay before a retry
@@ -94,8 +95,10 @@ class StepRecords:
             if task.is_wait:
                 awaited_signals.begin_wait(record, task, now)  # type: ignore[arg-type]
         lifecycle.enter(record, task, action)
-        arguments = step.arguments if action == calls.EXECUTE else step.note.arguments or {}
-        call = calls.Invocation(task, action, record.uuid, record.attempt, arguments)
+        arguments = step.arguments if action == calls.EXECUTE else step.note.arguments
+        call = calls.Invocation(task, action, record.uuid, record.attempt, arguments or {})
+        if action == calls.EXECUTE and arguments is None:
+            call.cancellation.cancel()
         call.node, call.step, call.priority = step.run.call.node, step, task.priority
         call.flow_uuid = self._storage.flow_uuid
         lifecycle.prepare_call(call, record, task)
@@ -107,9 +110,9 @@ class StepRecords:
 
     def finish(self, step: Step, call: calls.Invocation, outcome: calls.Outcome) -> str:
         """Store an outcome; return the new state. A reverted step keeps its result."""
-        step.may_have_begun = False
         result = step.record.results
         state = self._lifecycle.finish(call, outcome, step.record)
+        step.may_have_run = False
         if state == states.REVERTED:
             step.record.results = result
         return state
@@ -121,10 +124,16 @@ class StepRecords:
         if state == states.REVERTED:
             step.record.results = result
 
-    def undo_begin(self, step: Step, call: calls.Invocation) -> None:
-        """Undo `begin` for a call that did not start, unless an earlier run may have started it."""
-        if not (call.recovered or step.may_have_begun):
-            self._lifecycle.undo_record(step.record, step.task)
+    def undo_begin(self, step: Step) -> None:
+        """Undo `begin` for a call that did not start."""
+        self._lifecycle.undo_record(step.record, step.task)
+
+    def never_began(self, step: Step, call: calls.Invocation, outcome: calls.Outcome) -> bool:
+        """Return whether an execution was refused before it began, in all runs."""
+        if call.action != calls.EXECUTE or outcome.started is not None or step.may_have_run:
+            return False
+        is_certain = not call.recovered or self._lifecycle.has_ledger
+        return is_certain and calls.is_refusal(outcome.value)
 
     def save_note(self, step: Step) -> None:
         """Write the record of a step, with its note, with the next changes."""
@@ -138,11 +147,9 @@ class StepRecords:
         """Write the record of a workflow with the next changes."""
         self._storage.writer.mark(workflow)
 
-    def is_resumed(self, step: Step) -> bool:
-        """Return whether the executor may have the result of an unfinished execution."""
-        return step.task is not None and self._lifecycle.is_resumed(
-            step.record, step.task, calls.EXECUTE
-        )
+    def may_be_under_way(self, step: Step) -> bool:
+        """Return whether the executor may know the result of an unfinished execution."""
+        return step.task is not None and self._lifecycle.may_be_under_way(step.task)
 
     def add_failure(self, step: Step, failure: ft.Failure) -> float | None:
         """Count a failure; return the seconds until the retry of the step, or None without one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from wbengine import _names, exceptions, states
@@ -79,8 +79,8 @@ class WorkflowRun:
         self._steps: dict[int, Step] = {}
         # Steps that were called and are not complete.
         self._incomplete: set[Step] = set()
-        # Number of calls that have begun and have no outcome.
-        self._calls_in_flight = 0
+        # Steps with a call that has begun and has no outcome.
+        self._in_flight: set[Step] = set()
         self._reversions: list[_Reversion] = []
         # Steps whose revert is to begin or in flight. Reverts before a retry are not included.
         self._reverting: dict[Step, _Reversion] = {}
@@ -110,12 +110,12 @@ class WorkflowRun:
     @property
     def in_flight(self) -> int:
         """Number of calls of steps that have begun and have no outcome, or may begin now."""
-        return self._calls_in_flight + len(self.to_begin)
+        return len(self._in_flight) + len(self.to_begin)
 
     def begin_next(self, now: float) -> calls.Invocation:
         """Begin the next of `to_begin`, and return its call."""
         step, action = self.to_begin.popleft()
-        self._calls_in_flight += 1
+        self._in_flight.add(step)
         return self._records.begin(step, action, now)
 
     @property
@@ -195,37 +195,27 @@ class WorkflowRun:
             return calls.REVERT  # before a retry
         return calls.EXECUTE
 
-    def _restore_steps(self) -> Collection[Step]:
-        """Create the recorded steps without a call of the function."""
-        for position, (record, note) in self._history.steps.items():
+    def _restored(self, position: int) -> Step:
+        """Return a recorded step, also if the function has not called it in this run."""
+        step = self._steps.get(position)
+        if step is None:
+            record, note = self._history.steps[position]
             step_task = step_tasks.find(note.task, self.call.task.fn)
-            self._steps[position] = Step(self, record, note, step_task, {})
-        return self._steps.values()
+            step = self._steps[position] = Step(self, record, note, step_task, None)
+        return step
 
     def begin_reversion(self) -> None:
-        """Revert all complete steps."""
-        self._reversions.append(_Reversion(None, self._restore_steps()))
-
-    def finish_earlier_calls(self, reason: GivenUp) -> None:
-        """Finish the steps that an earlier run began, because the workflow was given up.
-
-        The function is not called.
-        """
-        for step in self._restore_steps():
-            if step.is_complete or step.record.state != states.RUNNING:
-                continue
-            if self._records.is_resumed(step):
-                self._incomplete.add(step)
-                self.to_begin.append((step, calls.EXECUTE))
-            else:
-                failure = reason.failure(f"Task {step.record.name!r}")
-                self._records.finish_without_call(step, states.FAILURE, failure)
-                self._complete(step)
-        self._end(self._given_up(reason))
+        """Revert all steps that are done, or may be."""
+        self._settle_all()
+        self._reversions.append(_Reversion(None, map(self._restored, self._history.steps)))
 
     def finish(self, step: Step, call: calls.Invocation, outcome: calls.Outcome) -> None:
         """Store the outcome of a call of a step, and decide what follows."""
-        self._calls_in_flight -= 1
+        self._in_flight.discard(step)
+        if self._has_ended and self._records.never_began(step, call, outcome):
+            self._records.undo_begin(step)
+            self._settle(step)
+            return
         state = self._records.finish(step, call, outcome)
         reversion = self._reverting.pop(step, None)
         if reversion is not None:
@@ -242,7 +232,7 @@ class WorkflowRun:
     def _retry_or_complete(self, step: Step, outcome: calls.Outcome) -> None:
         failure = outcome.value
         delay = None
-        if self._final_outcome is None and failure.check(exceptions.Cancelled) is None:
+        if not self._has_ended and failure.check(exceptions.Cancelled) is None:
             delay = self._records.add_failure(step, failure)
         if delay is None:
             self._complete(step)
@@ -254,7 +244,7 @@ class WorkflowRun:
             self._execute_again(step)
 
     def _execute_again(self, step: Step) -> None:
-        if self._final_outcome is not None:
+        if self._has_ended:
             self._complete(step)
         else:
             self._queue(step, calls.EXECUTE)
@@ -266,9 +256,14 @@ class WorkflowRun:
 
     def return_step(self, step: Step, call: calls.Invocation) -> None:
         """Take back a call that did not start. It begins again unless the workflow ends."""
-        self._calls_in_flight -= 1
-        self._records.undo_begin(step, call)
-        if not self._is_halted and self._final_outcome is None:
+        self._in_flight.discard(step)
+        if not (call.recovered or step.may_have_run):
+            self._records.undo_begin(step)
+        if self._is_halted:
+            return
+        if self._has_ended and (call.action == calls.EXECUTE or step not in self._reverting):
+            self._settle(step)
+        else:
             self.to_begin.appendleft((step, call.action))
 
     def _complete(self, step: Step) -> None:
@@ -349,18 +344,47 @@ class WorkflowRun:
 
     # The end.
 
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the function has ended, in this run or an earlier one."""
+        return self._final_outcome is not None or self._program is None
+
     def _end(self, value: Any) -> None:
         self._final_outcome = calls.Outcome(value, LOCAL, self._started, self._now())
-        self._clear_to_begin()
+        self._settle_all()
         self.must_withdraw = bool(self.in_flight)
 
-    def _clear_to_begin(self) -> None:
-        while self.to_begin:
-            step, _ = self.to_begin.popleft()
-            if step.record.state == states.FAILURE and not step.is_complete:
-                self._complete(step)  # It was waiting for a retry, which is dropped.
-            self._incomplete.discard(step)
+    def _settle_all(self) -> None:
+        """Settle each step that is neither complete nor in flight."""
+        self.to_begin.clear()
+        for position, (_, note) in sorted(self._history.steps.items()):
+            if note.completed is None and self._steps.get(position) not in self._in_flight:
+                self._settle(self._restored(position))
+
+    def _settle(self, step: Step) -> None:
+        """Complete a step that may have run, so that it is reverted, and drop any other one.
+
+        If an earlier run left an execution unfinished, its result comes first: from the executor if
+        that knows it, otherwise from another execution. A step that the function has not called in
+        this run cannot be executed, because its arguments are not stored.
+        """
+        self._incomplete.discard(step)
+        if step.is_complete:
             self._reverting.pop(step, None)
+            return
+        state = step.record.state
+        if state == states.RUNNING and step.record.waits_for is None:
+            if step.arguments is None and not self._records.may_be_under_way(step):
+                failure = calls.unknown_result(step.record.name)
+                self._records.finish_without_call(step, states.FAILURE, failure)
+                self._complete(step)
+            else:
+                self._incomplete.add(step)
+                self.to_begin.append((step, calls.EXECUTE))
+        elif state in (states.FAILURE, states.REVERTING):
+            self._complete(step)  # A retry that is dropped. The reversion continues that before it.
+        else:
+            self._records.undo_begin(step)  # A wait that was open.
 
     def give_up(self, reason: GivenUp) -> None:
         """End the function without a result, because the workflow will be reverted."""

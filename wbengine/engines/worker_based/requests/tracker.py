@@ -199,7 +199,14 @@ class RequestTracker:
             # An earlier run has failed each request whose times are not valid.
             with contextlib.suppress(TypeError, ValueError):
                 tracked.read_times(now, self._wall())
-            return self._handle(ev.Inherited(tracked), now)
+            effects = self._handle(ev.Inherited(tracked), now)
+            if call.cancellation.cancelled and tracked.live:
+                tracked.pending_outcome = CANCELLED  # Only its earlier result is awaited.
+                if self.ledger is None:
+                    effects += self._cancellations([tracked], env.ALL_WORKERS)
+            return effects
+        if call.recovered and call.cancellation.cancelled:
+            return self._settle(tracked, invocation.unknown_result(call.task.name), now=now)
         if self._early_replies and tracked.id in self._early_replies:
             # An earlier run sent this request, and its record was lost. The reply is already here.
             effects = self._accept_early_reply(tracked, now)
