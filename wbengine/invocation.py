@@ -49,6 +49,9 @@ NO_FAILURES: Final[Mapping[str, ft.Failure]] = _Nothing()
 
 _COROUTINE: Final = types.CoroutineType
 
+#: Failures after which it is unknown whether the execution took effect.
+_UNKNOWN_EFFECT: Final = (exceptions.Interrupted, exceptions.WorkerLost)
+
 # Hooks that do nothing. They are not called.
 _IDLE_HOOKS: Final = frozenset(
     {Atom.pre_execute, Atom.post_execute, Atom.pre_revert, Atom.post_revert}
@@ -424,7 +427,7 @@ def calls_revert(task: task_module.Task, result: Any) -> bool:
     return (
         not isinstance(result, ft.Failure)
         or getattr(type(task).revert, "of_failed", True)
-        or result.check(exceptions.Interrupted) is not None
+        or result.check(*_UNKNOWN_EFFECT) is not None
     )
 
 

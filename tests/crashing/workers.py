@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 from tests.crashing import children, tasks
 from tests.seams import ledgers, transports
@@ -16,16 +17,26 @@ from wbengine.engines.worker_based import worker
 TOPIC = "crash"
 
 
-def start(url: str, log: Path, hits: Path | None = None, kill: children.Kill | None = None) -> int:
+def start(
+    url: str,
+    log: Path,
+    hits: Path | None = None,
+    kill: children.Kill | None = None,
+    *,
+    offered: Any = tasks,
+    topic: str = TOPIC,
+) -> int:
     """Start a worker in a child process. At SIGTERM it writes the counts of its crash points to
     `hits`.
+
+    :param offered: module of its tasks.
     """
 
     def work() -> None:
         counting = children.Hits(kill)
         if hits is not None:
             counting.install()
-        started = worker.Worker("default", TOPIC, [tasks], url=url, threads_count=4)
+        started = worker.Worker("default", topic, [offered], url=url, threads_count=4)
 
         def stop(number: int, frame: object) -> None:
             threading.Thread(target=started.stop, daemon=True).start()

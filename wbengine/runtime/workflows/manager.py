@@ -61,9 +61,7 @@ class Workflows:
         """
         record, node = call.record, call.node
         recorded = self._records.recorded(record.uuid, latest_execution(record))
-        run = WorkflowRun(
-            call, recorded, self._records, self._now, lambda: self._on_waiting(node)
-        )
+        run = WorkflowRun(call, recorded, self._records, self._now, lambda: self._on_waiting(node))
         if call.action == calls.REVERT:
             run.begin_reversion()
         elif self._given_up is not None or is_reverting:
@@ -80,9 +78,7 @@ class Workflows:
 
         :raises NonDeterministicWorkflow: if a function does not repeat its recorded steps.
         """
-        self._changed.update(
-            dict.fromkeys(self._woken.popleft() for _ in range(len(self._woken)))
-        )
+        self._changed.update(dict.fromkeys(self._woken.popleft() for _ in range(len(self._woken))))
         progress = Progress([], [])
         now = self._now()
         while self._changed:

@@ -103,9 +103,7 @@ class WorkflowRun:
         }
         if workflow.is_async:
             return AsyncProgram(workflow.fn, arguments, self._history, **common)
-        return ThreadProgram(
-            workflow.fn, arguments, self._history, on_waiting=on_waiting, **common
-        )
+        return ThreadProgram(workflow.fn, arguments, self._history, on_waiting=on_waiting, **common)
 
     @property
     def in_flight(self) -> int:
