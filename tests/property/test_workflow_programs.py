@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,14 +12,16 @@ from hypothesis import strategies as st
 
 from tests.property import workflow_programs as programs
 from tests.support.amounts import amount
-from wbengine import _crash, engines, states
+from wbengine import _crash, engines, exceptions, states
 from wbengine.persistence import backends
 from wbengine.persistence.step_notes import StepNote
 
 WORKFLOWS = {"plain": programs.plain, "async": programs.coroutines}
 
-#: Points of the engine's thread at which a run may crash.
-_POINTS = {"storage.before-save", "storage.after-save", "engine.before-submit"}
+#: Points at which a run may crash.
+_POINTS = {
+    "storage.before-save", "storage.after-save", "engine.before-submit", "task.after-effect"
+}  # fmt: skip
 
 _SETTINGS = settings(
     max_examples=amount(50, 5000, "WBENGINE_PROGRAMS"),
@@ -103,6 +106,19 @@ class Case:
         )
         return True
 
+    def cancel(self) -> None:
+        """Cancel the flow at the beginning of its next run; check that nothing is left of it."""
+        if self.engine.storage.get_flow_state() in states.FLOW_ENDED:
+            return
+        self.engine.notifier.register(states.RUNNING, lambda state, details: self.engine.cancel())
+        with contextlib.suppress(exceptions.Cancelled):
+            self.engine.run()
+        if self.engine.storage.get_flow_state() == states.SUCCESS:
+            return
+        assert self.engine.storage.get_flow_state() == states.REVERTED
+        latest = {key: what for what, key in programs.EFFECTS}
+        assert "do" not in latest.values(), programs.EFFECTS
+
     def check_order(self) -> None:
         """Check that the latest completion was undone first, unless scopes undid steps."""
         connection = self.backend.get_connection()
@@ -134,7 +150,9 @@ def test_program_has_the_results_and_effects_of_its_model(workflow: str, kind: s
         case.check_order()
         if programs.is_ordered(program):
             assert case.model.effects == programs.EFFECTS
-        assert sorted(programs.EFFECTS) == sorted(case.model.effects)
+        effects, left = _without_left(programs.EFFECTS, case.model)
+        assert sorted(effects) == sorted(case.model.effects)
+        _check_left(left, case.model)
         case.close()
 
     check()
@@ -156,15 +174,48 @@ def test_crashed_program_has_the_results_of_its_model(workflow: str, kind: str) 
                 break
         else:
             case.run()
-        _check_effects(program, case.model.effects)
+        _check_effects(program, case.model)
         case.close()
 
     check()
 
 
-def _check_effects(program: Any, expected: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_crashed_program_that_is_cancelled_leaves_nothing(workflow: str, kind: str) -> None:
+    @_SETTINGS
+    @given(programs.PROGRAMS, st.integers(1, 40))
+    def check(program: Any, point: int) -> None:
+        case = Case(program, workflow, kind)
+        if case.run_with_crash(point):
+            case.cancel()
+        case.close()
+
+    check()
+
+
+Effects = list[tuple[str, str]]
+
+
+def _without_left(effects: Effects, model: programs.Model) -> tuple[Effects, Effects]:
+    """Separate the effects of steps for which the program does not wait."""
+    return (
+        [effect for effect in effects if effect[1] not in model.left],
+        [effect for effect in effects if effect[1] in model.left],
+    )
+
+
+def _check_left(effects: Effects, model: programs.Model) -> None:
+    """Check that steps for which the program does not wait are undone if it fails."""
+    for key, what in _unresolved(effects).items():
+        assert what != "do" or not model.error, (key, effects)
+
+
+def _check_effects(program: Any, model: programs.Model) -> None:
     """Compare the effects: a crash may repeat the latest ones."""
-    effects, expected = _lasting(programs.EFFECTS), _lasting(expected)
+    all_effects, left = _without_left(programs.EFFECTS, model)
+    _check_left(_lasting(left), model)
+    effects, expected = _lasting(all_effects), _lasting(model.effects)
     assert set(effects) == set(expected)
     assert _unresolved(effects) == _unresolved(expected)
     if programs.is_ordered(program):
@@ -183,6 +234,6 @@ def _unresolved(effects: list[tuple[str, str]]) -> dict[str, str]:
 
 def _order(effects: list[tuple[str, str]]) -> list[list[str]]:
     """Return the order of the first executions, and of the last reversions."""
-    executed = dict.fromkeys(key for what, key in effects if what == "do")
+    executed = dict.fromkeys(key for what, key in effects if what in {"do", "note"})
     undone = dict.fromkeys(key for what, key in reversed(effects) if what == "undo")
     return [list(executed), list(undone)]

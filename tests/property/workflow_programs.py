@@ -16,11 +16,12 @@ from typing import Any, Protocol
 from hypothesis import strategies as st
 
 from wbengine import exceptions, steps, task
+from wbengine._crash import crashpoint
 
 #: Number of signals that each channel receives before the run.
 SIGNALS = 2
 
-#: What tasks did, in order: ("do" | "reset" | "undo" | "untry", key).
+#: What tasks did, in order: ("do" | "note" | "reset" | "undo" | "untry", key). "note" stays.
 EFFECTS: list[tuple[str, str]] = []
 
 #: Sends a signal to the flow, unless it has this number of them: name and number. Tests set it.
@@ -29,9 +30,14 @@ SEND: list[Callable[[str, int], object]] = []
 ERRORS = (ValueError, LookupError, exceptions.SignalTimeout)
 
 
+def take_effect(what: str, key: str) -> None:
+    EFFECTS.append((what, key))
+    crashpoint("task.after-effect")
+
+
 @task.task
 def work(key: str) -> int:
-    EFFECTS.append(("do", key))
+    take_effect("do", key)
     return len(key)
 
 
@@ -42,7 +48,7 @@ def undo_work(key: str) -> None:
 
 @task.task(retries=2)
 def flaky(key: str) -> int:
-    EFFECTS.append(("do", key))
+    take_effect("do", key)
     if EFFECTS.count(("do", key)) == 1:
         raise ValueError(key)
     return len(key) + 1
@@ -55,13 +61,13 @@ def undo_flaky(key: str, result: Any) -> None:
 
 @task.task
 def bad(key: str) -> None:
-    EFFECTS.append(("do", key))
+    take_effect("note", key)
     raise ValueError(key)
 
 
 @task.task(retries=1)
 def stubborn(key: str) -> None:
-    EFFECTS.append(("do", key))
+    take_effect("do", key)
     raise ValueError(key)
 
 
@@ -72,7 +78,7 @@ def undo_stubborn(key: str) -> None:
 
 @task.task
 def observe(key: str, values: Any) -> int:
-    EFFECTS.append(("do", key))
+    take_effect("note", key)
     return 1
 
 
@@ -91,6 +97,9 @@ class Api(Protocol):
     """What a program uses."""
 
     async def run(self, name: str, key: str) -> Any: ...
+
+    async def leave(self, name: str, key: str) -> None:
+        """Start a step without waiting for it."""
 
     async def map(self, name: str, keys: Sequence[str], limit: int | None) -> list[Any]: ...
 
@@ -122,6 +131,8 @@ async def execute(
         match kind:
             case "run":
                 trace.append(await api.run(details[0], key))
+            case "leave":
+                await api.leave(details[0], key)
             case "map":
                 name, count, limit = details
                 trace += await api.map(name, [f"{key}.{item}" for item in range(count)], limit)
@@ -176,6 +187,8 @@ class Model:
 
     def __init__(self) -> None:
         self.effects: list[tuple[str, str]] = []
+        #: Keys of steps that may still be in flight when the program ends, or may not begin.
+        self.left: set[str] = set()
         self.channels: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
         self.result: list[Any] | None = None
@@ -197,8 +210,11 @@ class Model:
         while len(self._complete) > start:
             self.effects.append(self._complete.pop())
 
+    async def leave(self, name: str, key: str) -> None:
+        self.left.add(key)
+
     async def run(self, name: str, key: str) -> Any:
-        self.effects.append(("do", key))
+        self.effects.append(("note" if name == "bad" else "do", key))
         match name:
             case "work":
                 self._complete.append(("undo", key))
@@ -249,7 +265,7 @@ class Model:
         return results
 
     async def observe(self, key: str) -> int:
-        self.effects.append(("do", key))
+        self.effects.append(("note", key))
         return 1
 
     @contextlib.asynccontextmanager
@@ -310,6 +326,9 @@ class Plain(_Sender):
     async def run(self, name: str, key: str) -> Any:
         return self._steps.run(TASKS[name], key)
 
+    async def leave(self, name: str, key: str) -> None:
+        self._steps.run(TASKS[name], key)
+
     async def map(self, name: str, keys: Sequence[str], limit: int | None) -> list[Any]:
         return self._steps.map(TASKS[name], keys, max_in_flight=limit)
 
@@ -345,12 +364,16 @@ class Async(_Sender):
     def __init__(self, actual: steps.AsyncSteps) -> None:
         super().__init__()
         self._steps = actual
+        self._left: set[asyncio.Future[Any]] = set()
 
     async def observe(self, key: str) -> int:
         return await self._steps.run(observe, key, values_of(self._steps))
 
     async def run(self, name: str, key: str) -> Any:
         return await self._steps.run(TASKS[name], key)
+
+    async def leave(self, name: str, key: str) -> None:
+        self._left.add(asyncio.ensure_future(self._steps.run(TASKS[name], key)))
 
     async def map(self, name: str, keys: Sequence[str], limit: int | None) -> list[Any]:
         return await self._steps.map(TASKS[name], keys, max_in_flight=limit)
@@ -418,7 +441,7 @@ async def coroutines(steps: steps.AsyncSteps, body: Any) -> Any:
 
 def is_ordered(body: Any) -> bool:
     """Return whether the order of all steps is determined."""
-    return not any(kind in {"map", "gather"} for kind in kinds(body))
+    return not any(kind in {"map", "gather", "leave"} for kind in kinds(body))
 
 
 def kinds(body: Any) -> Iterator[str]:
@@ -462,6 +485,7 @@ _SIMPLE = st.one_of(
     ),
     st.just(("observe",)),
     st.just(("raise",)),
+    st.tuples(st.just("leave"), st.sampled_from(["work", "flaky"])),
 )
 
 

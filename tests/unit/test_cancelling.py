@@ -391,6 +391,32 @@ def test_cancel_at_resume_reverts_interrupted_task_without_executing() -> None:
     assert isinstance(again.error, exceptions.Cancelled)
 
 
+REVERTED: list[Any] = []
+
+
+@task.task
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@interrupt.revert
+def undo_interrupted(result: Any) -> None:
+    REVERTED.append(result)
+
+
+def test_cancel_of_interrupted_function_task_calls_its_revert() -> None:
+    """Whether the task took effect is unknown."""
+    REVERTED.clear()
+    engine = engines.load(LINE("f").add(interrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    engine.notifier.register(states.RUNNING, lambda state, details: engine.cancel())
+    with pytest.raises(exceptions.Cancelled):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert [result.check(exceptions.Interrupted) for result in REVERTED] == [exceptions.Interrupted]
+
+
 @pytest.mark.parametrize("first", ["cancel", "deadline"])
 def test_first_of_cancel_and_deadline_defines_the_error(first: str) -> None:
     """The running task is notified in both cases."""

@@ -450,3 +450,24 @@ def test_cancelled_recovered_request_without_ledger_is_not_resent() -> None:
     (cancel,) = bench.tracker.cancel([entry.invocation], T0)
     assert isinstance(cancel, fx.Cancel) and cancel.message.routing_key == env.ALL_WORKERS
     assert failures(bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS), exc.Cancelled)
+
+
+def test_unwanted_recovered_request_is_only_looked_up(bench: Heirs) -> None:
+    """A call that is cancelled when it is submitted is not sent, but its worker may finish it."""
+    call = bench.call(epoch=FENCE, recovered=True, flow_uuid="flow")
+    call.cancellation.cancel()
+    bench.tracker.submit(call, lambda *_: None, T0)
+    assert failures(bench.row(call.ticket, None), exc.Cancelled)
+    running = bench.call(epoch=FENCE, recovered=True, flow_uuid="flow")
+    running.cancellation.cancel()
+    bench.tracker.submit(running, lambda *_: None, T0)
+    (ask,) = bench.row(running.ticket, ledgers.ROW_CLAIMED, holder="w1")
+    assert isinstance(ask, fx.Inquire) and running.ticket.live
+
+
+def test_unwanted_request_of_engine_without_workers_has_unknown_result() -> None:
+    bench = Heirs()
+    bench.tracker.expect("flow", None)
+    call = bench.call(epoch=FENCE, recovered=True, flow_uuid="flow")
+    call.cancellation.cancel()
+    assert failures(bench.tracker.submit(call, lambda *_: None, T0), exc.Interrupted)

@@ -140,12 +140,18 @@ class Fleet(invocation.TaskExecutor):
     survives_engine = has_ledger = True
 
     def __init__(self) -> None:
+        #: Whether calls of this run are lost before they are sent.
+        self.is_disconnected = False
         self._pool = futures.ThreadPoolExecutor(8)
         self._calls: dict[tuple[str, str, int], futures.Future[invocation.Outcome]] = {}
         self._in_flight: dict[invocation.Invocation, invocation.Done] = {}
 
     def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
         key = call.uuid, call.action, call.attempt
+        if self.is_disconnected:
+            interruption = ft.Failure.from_exception(KeyboardInterrupt())
+            done(call, invocation.Outcome(interruption))
+            return
         if key not in self._calls:
             if call.cancellation.cancelled:
                 refusal = exceptions.Cancelled("it was not sent")
@@ -255,3 +261,36 @@ def test_step_in_flight_of_changed_function_is_reverted(store: base.Backend, kin
     with pytest.raises(exceptions.Cancelled):
         engine.run()
     check_reverted(engine, kind)
+
+
+def test_step_of_cancelled_flow_that_was_not_sent_is_not_reverted(store: base.Backend) -> None:
+    fleet = Fleet()
+    options: dict[str, Any] = {"backend": store, "engine": "parallel", "executor": fleet}
+    fleet.is_disconnected = True
+    engine = engines.load(careful, **options)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    detail = store.get_connection().get_flow_details(engine.storage.flow_uuid)
+    assert [step.state for step in detail if step.is_step] == [states.RUNNING]
+    fleet.is_disconnected = False
+    engine = engines.load(careful, flow_detail=detail, **options)
+    engine.notifier.register(states.RUNNING, lambda state, details: engine.cancel())
+    with pytest.raises(exceptions.Cancelled):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert EFFECTS == []
+
+
+@task.task
+def note(key: str) -> None:
+    EFFECTS.append(("do", key))
+
+
+@note.revert(failed=True)
+def undo_note(key: str) -> None:
+    EFFECTS.append(("undo", key))
+
+
+@task.workflow
+def careful(steps: Steps) -> None:
+    steps.run(note, "slow")

@@ -264,8 +264,9 @@ def task(
         flow.add(add(), add('add again', rebind={'a': 'total'}))
         add.fn(1, 2)        # the original function
 
-    The `revert` function undoes a successful execution. With `@add.revert(failed=True)` it is also
-    called after a failed one; `result` is then its `Failure`.
+    The `revert` function undoes a successful execution, or one that may have succeeded: `result` is
+    then a `Failure` (`WorkerLost` or `Interrupted`). With `@add.revert(failed=True)` it is also
+    called after other failures.
 
     Workers find the task by its name (`--tasks module:add`). A function whose first parameter is
     `self` receives the task, for example for `self.update_progress`. The options are those of

@@ -323,9 +323,7 @@ class AtomLifecycle:
         call.events = self._events_class(self, record, atom, remote)
         call.captures = self._stores_logs
 
-    def change_state(
-        self, record: models.AtomDetail, atom: Any, state: str, result: Any
-    ) -> None:
+    def change_state(self, record: models.AtomDetail, atom: Any, state: str, result: Any) -> None:
         """Store the result of a step for which nothing ran."""
         old_state = record.state
         record.put(state, result)
@@ -392,12 +390,14 @@ class AtomLifecycle:
         record = self._record(call.node) if step_record is None else step_record
         value = self._storage.keepable(outcome) if self._has_store else outcome.value
         executed = call.action == calls.EXECUTE
-        if step_record is not None:
-            may_have_run = call.step.may_have_run  # type: ignore[union-attr]
-        elif may_have_run := call.node in self._interrupted:
-            self._interrupted.discard(call.node)
-        if may_have_run and outcome.started is None and calls.is_refusal(value):
+        if (
+            outcome.started is None
+            and isinstance(call, calls.Invocation)
+            and calls.is_refusal(value)
+            and self.may_have_run(call)
+        ):
             value = calls.unknown_result(record.name, value)
+        self._interrupted.discard(call.node)
         old_state = record.state
         if outcome.started is not None or outcome.worker not in (None, record.worker):
             record.worker, record.started = outcome.worker, outcome.started
@@ -422,6 +422,14 @@ class AtomLifecycle:
             self.events.append(self._deferred_events.pop(record.name))
         self._add_event(record, atom, state, old_state, value)
         return state
+
+    def may_have_run(self, call: calls.Invocation) -> bool:
+        """Return whether an execution that was refused may have run in an earlier run."""
+        if call.action != calls.EXECUTE:
+            return False
+        if call.recovered:
+            return not self.has_ledger
+        return call.node in self._interrupted if call.step is None else call.step.may_have_run
 
     def failure(self, node: int) -> ft.Failure:
         failure = self._record(node).failure

@@ -128,12 +128,14 @@ class StepRecords:
         """Undo `begin` for a call that did not start."""
         self._lifecycle.undo_record(step.record, step.task)
 
-    def never_began(self, step: Step, call: calls.Invocation, outcome: calls.Outcome) -> bool:
+    def never_began(self, call: calls.Invocation, outcome: calls.Outcome) -> bool:
         """Return whether an execution was refused before it began, in all runs."""
-        if call.action != calls.EXECUTE or outcome.started is not None or step.may_have_run:
-            return False
-        is_certain = not call.recovered or self._lifecycle.has_ledger
-        return is_certain and calls.is_refusal(outcome.value)
+        return (
+            outcome.started is None
+            and call.action == calls.EXECUTE
+            and calls.is_refusal(outcome.value)
+            and not self._lifecycle.may_have_run(call)
+        )
 
     def save_note(self, step: Step) -> None:
         """Write the record of a step, with its note, with the next changes."""

@@ -210,7 +210,7 @@ class WorkflowRun:
     def finish(self, step: Step, call: calls.Invocation, outcome: calls.Outcome) -> None:
         """Store the outcome of a call of a step, and decide what follows."""
         self._in_flight.discard(step)
-        if self._has_ended and self._records.never_began(step, call, outcome):
+        if self._has_ended and self._records.never_began(call, outcome):
             self._records.undo_begin(step)
             self._settle(step)
             return

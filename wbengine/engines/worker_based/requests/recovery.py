@@ -28,6 +28,7 @@ from wbengine.engines.worker_based.requests.events import Event
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.engines.worker_based.requests.tracked import (
     CANCELLED,
+    UNWANTED,
     InFlight,
     RequestIndex,
     TrackedRequest,
@@ -102,7 +103,7 @@ class Recovery(abc.ABC):
         return (
             (tracked.expires_at is not None and now >= tracked.expires_at)
             or tracked.resends >= self._options.max_resends
-            or tracked.pending_outcome == CANCELLED
+            or tracked.pending_outcome in (CANCELLED, UNWANTED)
             or not self._repeats(tracked)
         )
 

@@ -42,6 +42,8 @@ REPUBLISH: Final = "republish"
 CANCELLED: Final = "cancelled"
 EXPIRED: Final = "expired"
 REFUSED: Final = "refused"
+#: Only a result of an earlier run is awaited.
+UNWANTED: Final = "unwanted"
 
 # Why a request without a ledger is searched for. LOST: its worker may be lost. The others are the
 # stages of the search for a lost message: inquiries in its queue lead from UNSENT to UNSEEN to

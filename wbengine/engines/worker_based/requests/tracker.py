@@ -55,6 +55,7 @@ from wbengine.engines.worker_based.requests.tracked import (
     STANDSTILL_SECONDS,
     STRAY,
     TIMEOUT,
+    UNWANTED,
     WARN,
     WITHDRAWN,
     EarlyReplies,
@@ -201,7 +202,7 @@ class RequestTracker:
                 tracked.read_times(now, self._wall())
             effects = self._handle(ev.Inherited(tracked), now)
             if call.cancellation.cancelled and tracked.live:
-                tracked.pending_outcome = CANCELLED  # Only its earlier result is awaited.
+                tracked.pending_outcome = UNWANTED
                 if self.ledger is None:
                     effects += self._cancellations([tracked], env.ALL_WORKERS)
             return effects
@@ -759,9 +760,7 @@ class RequestTracker:
         """Handle the result of a `Revoke`: False if the row is claimed or does not exist."""
         return self._report(ev.RowRevoked(tracked, revoked), now)
 
-    def on_reopened(
-        self, tracked: TrackedRequest, reply: Reply | None, now: float
-    ) -> list[Effect]:
+    def on_reopened(self, tracked: TrackedRequest, reply: Reply | None, now: float) -> list[Effect]:
         """Handle the result of a `Reopen`, with the reply if the request is done."""
         return self._report(ev.RowReopened(tracked, reply), now)
 
