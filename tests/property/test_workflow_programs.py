@@ -111,7 +111,7 @@ class Case:
         if self.engine.storage.get_flow_state() in states.FLOW_ENDED:
             return
         self.engine.notifier.register(states.RUNNING, lambda state, details: self.engine.cancel())
-        with contextlib.suppress(exceptions.Cancelled):
+        with contextlib.suppress(exceptions.Cancelled, *programs.ERRORS):
             self.engine.run()
         if self.engine.storage.get_flow_state() == states.SUCCESS:
             return

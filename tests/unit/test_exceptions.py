@@ -22,6 +22,7 @@ TREE = {
     exc.NeverStarted: exc.RequestTimeout,
     exc.InvalidState: exc.ExecutionFailure,
     exc.Cancelled: exc.ExecutionFailure,
+    exc.Interrupted: exc.Cancelled,
     exc.Expired: exc.ExecutionFailure,
     exc.SignalTimeout: exc.ExecutionFailure,
     exc.SoftTimeLimitExceeded: exc.ExecutionFailure,
