@@ -29,6 +29,23 @@ def test_workflow_killed_at_any_crash_point_is_resumed() -> None:
     assert figures and int(figures[1]) > 60, output
 
 
+@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.slow)])
+def test_steps_in_flight_when_engine_is_killed_are_undone(count: int) -> None:
+    words = ("sweep", "--workflows", "--in-flight", count, "--seed", count, "--jobs", 2)
+    output = tools.run("crash", *words).stdout
+    line = r"^(\d+) cases, .*done and not undone 0, undone and not done 0, .* 0 problems$"
+    figures = re.search(line, output, re.MULTILINE)
+    assert figures and int(figures[1]) == count, output
+
+
+@pytest.mark.slow
+def test_sweep_reports_forgotten_steps() -> None:
+    words = ("sweep", "--workflows", "--in-flight", 60, "--forget", "--jobs", 2)
+    output = tools.run("crash", *words, code=1).stdout
+    figures = re.search(r"done and not undone (\d+),", output)
+    assert figures and int(figures[1]) > 0, output
+
+
 def test_flows_survive_repeated_kills() -> None:
     words = ("storm", "--flows", 3, "--kills", 3, "--stores", "dir,sqlite")
     output = tools.run("crash", *words).stdout

@@ -380,6 +380,10 @@ class InFlightSweep:
     def run(self) -> int:
         """Run the sweep, print the table, and return the number of problems."""
         began = time.monotonic()
+        plain = combinations(self._kinds)
+        if self._sample is not None and self._sample < len(plain):
+            plain = self._chance.sample(plain, self._sample)
+        self._kinds = sorted({case.kind for case in plain})
         with contextlib.ExitStack() as stack:
             redis = ""
             if "redis" in self._kinds:
@@ -388,9 +392,6 @@ class InFlightSweep:
                 server = stack.enter_context(brokers.redis())
                 redis = stack.enter_context(server.place())
             preload()
-            plain = combinations(self._kinds)
-            if self._sample is not None and self._sample < len(plain):
-                plain = self._chance.sample(plain, self._sample)
             census = [*plain, *(replace(case, any_time=True) for case in plain)]
             cases = [
                 replace(Case(shape, ending, kind, any_time=any_time), kill=Kill(name, hit))

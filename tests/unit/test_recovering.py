@@ -471,3 +471,12 @@ def test_unwanted_request_of_engine_without_workers_has_unknown_result() -> None
     call = bench.call(epoch=FENCE, recovered=True, flow_uuid="flow")
     call.cancellation.cancel()
     assert failures(bench.tracker.submit(call, lambda *_: None, T0), exc.Interrupted)
+
+
+def test_unwanted_idempotent_request_of_another_ledger_is_lost() -> None:
+    bench = Heirs()
+    bench.tracker.expect("flow", HERE)
+    call = bench.call(epoch=FENCE, kind=Again, recovered=True, flow_uuid="flow")
+    call.cancellation.cancel()
+    bench.tracker.submit(call, lambda *_: None, T0)
+    assert failures(bench.row(call.ticket, None), exc.WorkerLost)

@@ -167,7 +167,8 @@ class LedgerRecovery(Recovery):
         A row exists from before the request is published until its result is saved. So the request
         was not sent, unless an earlier run used another ledger.
         """
-        if tracked.missing_row_reason and not self._repeats(tracked):
+        is_unwanted = tracked.pending_outcome is not None
+        if tracked.missing_row_reason and (is_unwanted or not self._repeats(tracked)):
             return [dc.Settle(tracked, tracked.loss_of_row())]
         return [dc.Send(tracked)]
 
