@@ -110,7 +110,7 @@ def make(shape: str, ending: str) -> Any:
 
 
 async def _call(steps: AsyncSteps, shape: str, ending: str, effects: str, nap: float) -> Any:
-    common = {"effects": effects, "nap": nap}
+    common: dict[str, Any] = {"effects": effects, "nap": nap}
     if _is_changed:
         await steps.run(work, "changed", **common)
     kinds = ("slow", "fails" if ending in {"fail", "retries"} and shape != "child" else "fast")
@@ -139,8 +139,8 @@ async def _program(steps: AsyncSteps, shape: str, ending: str, effects: str, nap
         await _call(steps, shape, ending, effects, nap)
 
 
-_workflow = task.workflow(_program, name="workflow")
-_retried = task.workflow(_program, name="workflow", retries=1)
+_workflow = task.workflow(name="workflow")(_program)
+_retried = task.workflow(name="workflow", retries=1)(_program)
 
 
 @task.workflow(name="workflow")
@@ -449,7 +449,11 @@ class InFlightSweep:
 
 def forget_steps() -> None:
     """Plant a fault in this process: steps in flight are dropped when their function has ended."""
-    workflow_run.WorkflowRun._settle = lambda run, step: run._incomplete.discard(step)  # type: ignore[method-assign]
+
+    def forget(run: workflow_run.WorkflowRun, step: Any) -> None:
+        run._incomplete.discard(step)
+
+    setattr(workflow_run.WorkflowRun, "_settle", forget)  # noqa: B010
 
 
 def preload() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.crashing import engines, judging, snapshots
+from tests.crashing import engines, in_flight, judging, snapshots
 from tests.crashing.judging import Cut, FlowHistory, Rules
 from wbengine.persistence import models
 
@@ -100,3 +100,27 @@ def test_steps_that_are_reverted_in_another_order_are_reported(
     assert problem.endswith(
         "workflow/1.0-Step was reverted before workflow/1.2-Step, which completed after it"
     )
+
+
+@pytest.mark.parametrize(
+    ("history", "problem"),
+    [
+        (["begin", "do", "end", "undo"], None),
+        (["begin", "begin", "do", "end", "unknown"], None),
+        (["begin", "unknown"], None),
+        (["begin", "do", "end"], "not undone"),
+        (["begin", "do", "undo", "do"], "not undone"),
+        (["begin", "undo"], "not done"),
+    ],
+)
+def test_effects_that_remain_after_a_reversion_are_reported(
+    history: list[str], problem: str | None
+) -> None:
+    found = in_flight.remains([(what, "key") for what in history], exact=False)
+    assert [problem in text for text in found] == [True] * (problem is not None)
+
+
+def test_work_that_is_undone_too_rarely_is_reported_if_counts_are_exact() -> None:
+    effects = [(what, "key") for what in ("do", "do", "undo")]
+    assert in_flight.remains(effects, exact=False) == []
+    assert len(in_flight.remains(effects, exact=True)) == 1
