@@ -289,29 +289,6 @@ def interrupted(outcome: Outcome) -> bool:
     return type(error).__name__ != "CancelledError"
 
 
-def is_refusal(value: object) -> bool:
-    """Return whether a value is the failure of a call that was cancelled, or has expired."""
-    return (
-        isinstance(value, ft.Failure)
-        and value.check(exceptions.Cancelled, exceptions.Expired) is not None
-        and value.check(exceptions.Interrupted) is None
-    )
-
-
-def unknown_result(name: str, refusal: ft.Failure | None = None) -> ft.Failure:
-    """Return the failure of an execution that ended with its engine and does not run again.
-
-    :param refusal: why it does not run again.
-    """
-    reason = "" if refusal is None else f" ({refusal.exception_str})"
-    return ft.Failure.from_exception(
-        exceptions.Interrupted(
-            f"Task {name!r} was interrupted by the end of its engine, and is not repeated{reason}:"
-            " whether it took effect is unknown"
-        )
-    )
-
-
 def raise_interruption(outcome: Outcome) -> None:
     """Raise the exception that interrupted a call, if any."""
     if interrupted(outcome):

@@ -29,7 +29,7 @@ def test_workflow_killed_at_any_crash_point_is_resumed() -> None:
     assert figures and int(figures[1]) > 60, output
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [8, pytest.param(80, marks=pytest.mark.slow)])
 def test_steps_in_flight_when_engine_is_killed_are_undone(count: int) -> None:
     words = ("sweep", "--workflows", "--in-flight", count, "--seed", count, "--jobs", 2)
     output = tools.run("crash", *words).stdout

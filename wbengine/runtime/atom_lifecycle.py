@@ -23,7 +23,7 @@ from wbengine.runtime import control
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime.gates import awaited_signals, delayed_starts
 from wbengine.runtime.incidents import IncidentEvent, Incidents
-from wbengine.runtime.interrupted import InterruptedAttempts
+from wbengine.runtime.interrupted import InterruptedAttempts, is_refusal, unknown_result
 from wbengine.runtime.maps import MapCall, Maps
 from wbengine.runtime.retries import Retries, RetryCall
 from wbengine.runtime.workflow_call import WorkflowCall, number_attempt
@@ -309,10 +309,6 @@ class AtomLifecycle:
         """Return whether the executor may know the result of an unfinished attempt."""
         return self._interrupted_attempts.may_be_under_way(atom)
 
-    @property
-    def has_ledger(self) -> bool:
-        return self._interrupted_attempts.has_ledger
-
     def prepare_call(
         self, call: calls.Invocation, record: models.AtomDetail, atom: task_module.Task
     ) -> None:
@@ -393,10 +389,10 @@ class AtomLifecycle:
         if (
             outcome.started is None
             and isinstance(call, calls.Invocation)
-            and calls.is_refusal(value)
+            and is_refusal(value)
             and self.may_have_run(call)
         ):
-            value = calls.unknown_result(record.name, value)
+            value = unknown_result(record.name, value)
         self._interrupted.discard(call.node)
         old_state = record.state
         if outcome.started is not None or outcome.worker not in (None, record.worker):
@@ -428,7 +424,7 @@ class AtomLifecycle:
         if call.action != calls.EXECUTE:
             return False
         if call.recovered:
-            return not self.has_ledger
+            return not self._interrupted_attempts.has_ledger
         return call.node in self._interrupted if call.step is None else call.step.may_have_run
 
     def failure(self, node: int) -> ft.Failure:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from wbengine import composite_executor, states
+from wbengine import composite_executor, exceptions, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine.persistence import models, writer
 from wbengine.runtime import maps
+from wbengine.types import failure as ft
 
-__all__ = ["InterruptedAttempts"]
+__all__ = ["InterruptedAttempts", "is_refusal", "unknown_result"]
 
 _BEGUN: Final = {calls.EXECUTE: states.RUNNING, calls.REVERT: states.REVERTING}
 
@@ -104,3 +105,20 @@ class InterruptedAttempts:
             return False
         record = self._storage.records[node]
         return record is not None and call.attempt == record.attempt  # it has not ended since
+
+
+def is_refusal(value: object) -> bool:
+    """Return whether a value is the failure of a call that was cancelled, or has expired."""
+    if not isinstance(value, ft.Failure) or value.check(exceptions.Interrupted):
+        return False
+    return value.check(exceptions.Cancelled, exceptions.Expired) is not None
+
+
+def unknown_result(name: str, refusal: ft.Failure | None = None) -> ft.Failure:
+    """Return the failure of an execution that ended with its engine and does not run again.
+
+    :param refusal: why it does not run again.
+    """
+    reason = "" if refusal is None else f" ({refusal.exception_str})"
+    text = f"Task {name!r} ended with its engine and is not repeated{reason}: its effect is unknown"
+    return ft.Failure.from_exception(exceptions.Interrupted(text))

@@ -17,6 +17,7 @@ from wbengine.persistence import macs, models
 from wbengine.persistence.step_notes import StepNote
 from wbengine.runtime import task_retries
 from wbengine.runtime.gates import awaited_signals, delayed_starts
+from wbengine.runtime.interrupted import is_refusal
 from wbengine.runtime.workflows.history import RecordedStep
 from wbengine.runtime.workflows.step import Step
 from wbengine.types import failure as ft
@@ -133,7 +134,7 @@ class StepRecords:
         return (
             outcome.started is None
             and call.action == calls.EXECUTE
-            and calls.is_refusal(outcome.value)
+            and is_refusal(outcome.value)
             and not self._lifecycle.may_have_run(call)
         )
 

@@ -14,6 +14,7 @@ from wbengine.persistence import models
 from wbengine.persistence.step_notes import StepNote
 from wbengine.running import LOCAL
 from wbengine.runtime.control import GivenUp
+from wbengine.runtime.interrupted import unknown_result
 from wbengine.runtime.workflow_call import WorkflowCall
 from wbengine.runtime.workflows import guards, step_tasks
 from wbengine.runtime.workflows.async_program import AsyncProgram
@@ -373,7 +374,7 @@ class WorkflowRun:
         state = step.record.state
         if state == states.RUNNING and step.record.waits_for is None:
             if step.arguments is None and not self._records.may_be_under_way(step):
-                failure = calls.unknown_result(step.record.name)
+                failure = unknown_result(step.record.name)
                 self._records.finish_without_call(step, states.FAILURE, failure)
                 self._complete(step)
             else:

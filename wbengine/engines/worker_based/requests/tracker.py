@@ -207,7 +207,8 @@ class RequestTracker:
                     effects += self._cancellations([tracked], env.ALL_WORKERS)
             return effects
         if call.recovered and call.cancellation.cancelled:
-            return self._settle(tracked, invocation.unknown_result(call.task.name), now=now)
+            error = exc.Interrupted(f"whether task {call.task.name!r} took effect is unknown")
+            return self._settle(tracked, ft.Failure.from_exception(error), now=now)
         if self._early_replies and tracked.id in self._early_replies:
             # An earlier run sent this request, and its record was lost. The reply is already here.
             effects = self._accept_early_reply(tracked, now)
