@@ -204,9 +204,9 @@ class TaskExecutor(abc.ABC):
     def cancel(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default)
         """Cancel calls. Return immediately. Idempotent.
 
-        Calls that have not started end with a failure `Cancelled`. Running calls are notified
-        (`task.cancelled`), and end with their own result. A child process is killed after a grace
-        period.
+        Calls that have not started end with a failure `Cancelled`, and `cancellation.prevented` is
+        then True. Running calls are notified (`task.cancelled`), and end with their own result. A
+        child process is killed after a grace period.
         """
 
     def retire(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default)

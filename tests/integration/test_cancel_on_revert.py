@@ -174,3 +174,34 @@ def test_failure_on_serial_engine_reverts_tasks_that_ran(log: Log) -> None:
         pass
     assert "bad failed" in str(run.error)
     assert log.lines in (["+bad", "+b", "-b"], ["+bad"])
+
+
+@pytest.mark.parametrize("name", ["threads", "memory"])
+def test_calls_cancelled_before_their_start_are_not_reverted(
+    name: str, log: Log, tmp_path: Path
+) -> None:
+    first = ending_tasks.Early("first")
+    bad = ending_tasks.Fails("bad", inject={"after": ["first"]})
+    queued = [ending_tasks.Early(f"q{n}") for n in range(6)]
+    first.priority = bad.priority = 1
+    with engine_options(name, tmp_path, cancelled_tasks, ending_tasks, slots=2) as options:
+        engine = load(WIDE("f").add(first, bad, *queued), log, options)
+        with Running(engine) as run:
+            pass
+    assert "bad failed" in str(run.error)
+    begun = {line[1:] for line in log.lines if line[0] == "+"}
+    assert {line[1:] for line in log.lines if line[0] == "-"} == begun - {"bad"}
+    never_begun = {each.name for each in queued} - begun
+    assert len(never_begun) >= 4
+    assert {engine.storage.get_atom_state(each) for each in never_begun} == {states.PENDING}
+
+
+def test_items_cancelled_before_their_start_are_not_reverted(log: Log, tmp_path: Path) -> None:
+    many = task.Map(ending_tasks.FailingItem("i"), name="m")
+    with engine_options("threads", tmp_path, slots=2) as options:
+        engine = load(many, log, options, store={"items": list(range(8))})
+        with Running(engine) as run:
+            pass
+    assert "item 0 failed" in str(run.error)
+    undone = {line[1:] for line in log.lines if line[0] == "-"}
+    assert undone - {"m[0]"} == {line[1:] for line in log.lines if line[0] == "+"}

@@ -25,6 +25,7 @@ class Cancellation:
     :ivar cancelled: whether the call was cancelled.
     :ivar deadline: end of the hard time limit in Unix seconds; None if the call does not run or has
         no limit.
+    :ivar prevented: whether the call was cancelled before it started. It never runs.
     :ivar left: whether the run of the flow was interrupted. A later run continues the work that the
         call started outside of this process.
     """
@@ -32,6 +33,7 @@ class Cancellation:
     # Class attributes, because each call has a token and few calls are cancelled.
     cancelled: bool = False
     deadline: float | None = None
+    prevented: bool = False
     left: bool = False
     _callbacks: tuple[Callable[[], object], ...] = ()
 
@@ -92,7 +94,8 @@ class Call:
         self.cancellation.close()
 
     def cancelled_early(self) -> ft.Failure:
-        """Return the failure of a call that was cancelled before it started."""
+        """Record that the call was cancelled before it started, and return its failure."""
+        self.cancellation.prevented = True
         return ft.Failure.from_exception(
             exceptions.Cancelled(f"{self} was cancelled before it started")
         )

@@ -447,6 +447,14 @@ class AtomLifecycle:
         self.undo_record(self._record(node), self._plan.items[node])
         return False
 
+    def never_began(self, call: Call) -> bool:
+        """Return whether a call was cancelled before it started, and no earlier run started it."""
+        if not (isinstance(call, calls.Invocation) and call.cancellation.prevented):
+            return False
+        step, is_interrupted = call.step, call.node in self._interrupted
+        may_have_begun = is_interrupted if step is None else step.may_have_begun
+        return not (call.recovered or call.resumed or may_have_begun)
+
     def undo_record(self, record: models.AtomDetail, atom: Any) -> None:
         """Return the record of an atom or step that did not start to its state before `begin`."""
         old_state = record.state

@@ -226,6 +226,9 @@ class Run:
                 call, outcome = item
                 if calls.interrupted(outcome):
                     continue  # the next run begins this call again
+                if lifecycle.never_began(call):
+                    self._undo_call(call)
+                    continue
                 if self._workflows is not None and is_step(call):
                     self._workflows.finish(call, outcome)
                     continue
@@ -562,10 +565,10 @@ class Run:
             self._in_flight.cancellable.discard(call)
             if self._gates.admission:
                 self._gates.on_ended(call)
-            if call.cancellation.cancelled and self._executor.immediate and outcome.started is None:
-                if call.step is None:
-                    self._lifecycle.end_wait(call.node)
-                self._undo_begin(call)  # cancelled before it began
+            if call.cancellation.prevented and self._lifecycle.never_began(call):
+                if self._saver.retires:
+                    self._saver.ended.append(call)
+                self._undo_cancelled(call)
                 return
         if self._maps.running and is_item(call):
             self._handle_item(call, outcome)
@@ -789,9 +792,7 @@ class Run:
         for call in self._gates.withdraw_calls(
             lambda node, call: node in scope and is_cancellable(call)
         ):
-            cancellable.append(call)
-            refusal = self._in_flight.refusal(call, CancelRequest(None))
-            self._inbox.put(Finished(call, refusal))
+            self._undo_cancelled(call)
         if cancellable:
             self._in_flight.cancel_for_revert(cancellable)
 
@@ -811,6 +812,12 @@ class Run:
 
     def _withdraw(self) -> list[calls.Invocation]:
         return [*self._gates.withdraw_calls(), *self._executor.withdraw()]
+
+    def _undo_cancelled(self, call: calls.Invocation) -> None:
+        """Undo the beginning of a call that was cancelled before it started."""
+        if call.step is None:
+            self._lifecycle.end_wait(call.node)
+        self._undo_begin(call)
 
     def _undo_begin(self, call: atom_lifecycle.Call) -> None:
         if isinstance(call, calls.Invocation):

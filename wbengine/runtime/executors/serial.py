@@ -50,6 +50,7 @@ class SerialTaskExecutor(calls.TaskExecutor):
 
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
         if invocation.cancellation.cancelled and not invocation.recovered:
+            invocation.cancellation.prevented = True
             refusal = exceptions.Cancelled(f"Task {invocation.task.name!r} was cancelled")
             done(invocation, calls.Outcome(ft.Failure.from_exception(refusal)))
             return

@@ -356,6 +356,7 @@ class TrackedRequest(pr.Request):
             return ft.Failure.from_exception(
                 exc.Expired(f"task {name!r} expired before it started")
             )
+        self.invocation.cancellation.prevented = True
         return ft.Failure.from_exception(
             exc.Cancelled(f"task {name!r} was cancelled before it started")
         )
