@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tests.cli import hostile
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.routes import everything
 from tests.dashboard.site import PATIENCE, running
 from tests.support.waiting import until
 from tests.views import records
-from wbengine.dashboard import actions, flow_cache
+from wbengine.dashboard import actions, flow_cache, stream
 from wbengine.persistence import models
 from wbengine.types import outline as outlines
 from wbengine.views import watcher
@@ -84,6 +85,30 @@ def test_secrets_appear_on_no_page(
         assert seen > 2, "the failure is to be seen, without its secret"
     assert story.CANARY not in log()
     assert story.TOKEN not in log()
+
+
+#: Control characters except tab and newline, and marks of the direction of writing.
+CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.parametrize("show_values", [False, True])
+def test_no_response_contains_control_characters(show_values: bool) -> None:
+    hostile_flows = story.Kept()
+    hostile_flows.run("leaking", hostile.flow())
+    hostile_flows.run("published", hostile.published())
+    query = urllib.parse.quote(hostile.ORDERS)
+    with client(hostile_flows, show_values=show_values, allow_actions=True) as browser:
+        paths = pages(hostile_flows, admitted(browser))
+        paths += [f"{url}{query}" for url in ("/", "/?find=", "/?state=", "/api/v1/flows?after=")]
+        paths += [f"/api/v1/flows/{hostile_flows.uuids['leaking']}/logs?task={query}"]
+        for path in [*paths, f"/api/v1/flows?state={query}", "/schedules", "/pauses"]:
+            answer = browser.get(path)
+            assert not CONTROLS.search(answer.content.decode()), path
+            assert not CONTROLS.search(str(answer.headers)), path
+        listed = browser.get("/api/v1/flows").json()["flows"]
+    assert f"flow {hostile.ORDERS}" in [flow["name"] for flow in listed]
+    event = stream._event({"name": hostile.ORDERS}, None).decode()
+    assert not CONTROLS.search(event.replace("\r\n", "\n"))
 
 
 async def ask(browser: TestClient, path: str) -> tuple[int, dict[str, str], str]:

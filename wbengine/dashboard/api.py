@@ -6,10 +6,17 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from wbengine.dashboard import fleet_pages, http_errors, listings, pause_pages, schedule_pages
+from wbengine.dashboard import (
+    fleet_pages,
+    http_errors,
+    listings,
+    pause_pages,
+    rendering,
+    schedule_pages,
+)
 from wbengine.dashboard.app_state import AppState
 from wbengine.views import event_history
 
@@ -94,6 +101,6 @@ def _uuid(request: Request) -> str:
 def _route(path: str, schema: str, read: Callable[[Request], dict[str, Any]]) -> Route:
     def answer(request: Request) -> Response:
         with http_errors.as_http_errors():
-            return JSONResponse({"schema": f"wbengine/{schema}/1", **read(request)})
+            return rendering.SafeJSONResponse({"schema": f"wbengine/{schema}/1", **read(request)})
 
     return Route(f"/api/v1/{path}", answer)

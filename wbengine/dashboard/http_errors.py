@@ -9,10 +9,10 @@ from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from wbengine import exceptions
-from wbengine.dashboard import urls
+from wbengine.dashboard import rendering, urls
 from wbengine.dashboard.app_state import AppState
 
 __all__ = ["login_page", "limit", "page", "as_http_errors", "int_parameter", "int_parameters"]
@@ -35,7 +35,7 @@ def page(request: Request, app_state: AppState, status: int, detail: str | None 
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
     if urls.wants_json(request):
         content = {"schema": "wbengine/error/1", "status": status, "error": text}
-        return JSONResponse(content, status, headers)
+        return rendering.SafeJSONResponse(content, status, headers)
     first, _, rest = text.partition(" ")
     # A text that begins with the name of a parameter is not capitalized.
     if first.isalpha() and not rest.startswith("must be "):

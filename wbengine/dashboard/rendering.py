@@ -1,4 +1,4 @@
-"""Templates and their filters."""
+"""Templates and their filters, and JSON responses, without control characters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import jinja2
+from starlette.responses import JSONResponse
 
 from wbengine import states
-from wbengine.drawing import styles
+from wbengine._terminal import escaped_json
+from wbengine.drawing import box_text, styles
 from wbengine.views import formatting
 from wbengine.views.atoms import QUEUED
 
-__all__ = ["STATIC", "asset_version", "environment", "ordered", "render", "segments"]
+__all__ = [
+    "STATIC", "SafeJSONResponse", "asset_version", "environment", "ordered", "render",
+    "segments",
+]  # fmt: skip
 
 _HERE: Final = Path(__file__).resolve().parent
 STATIC: Final = _HERE / "static"
@@ -112,4 +117,12 @@ def environment() -> jinja2.Environment:
 
 
 def render(name: str, context: Mapping[str, Any]) -> str:
-    return environment().get_template(name).render(context)
+    return box_text.clean_markup(environment().get_template(name).render(context))
+
+
+class SafeJSONResponse(JSONResponse):
+    """A JSON response whose control characters, also DEL and C1, are escaped."""
+
+    def render(self, content: Any) -> bytes:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return escaped_json(text).encode()

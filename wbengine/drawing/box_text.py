@@ -18,6 +18,7 @@ from wbengine.views.structure import NodeView
 __all__ = [
     "with_references",
     "clean",
+    "clean_markup",
     "counted",
     "escaped",
     "line",
@@ -42,9 +43,14 @@ def with_references(markup: str) -> str:
     return _TERMINAL_CONTROLS.sub(lambda match: f"&#{ord(match[0])};", markup)
 
 
+def clean_markup(markup: str) -> str:
+    """Return HTML or SVG without control characters; see `clean` and `with_references`."""
+    return with_references(clean(markup))
+
+
 def escaped(text: str) -> str:
     """Escape `text` for HTML content and for attributes in double quotes."""
-    return with_references(clean(escape(text)))
+    return clean_markup(escape(text))
 
 
 def shortened(text: str, max_columns: int) -> str:
