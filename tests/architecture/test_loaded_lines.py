@@ -15,8 +15,8 @@ from tests.support import fresh
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 12_200
-MAX_LINES_OF_FLOW_RUN = 23_450
+MAX_LINES_OF_FLOW_SHOW = 12_550
+MAX_LINES_OF_FLOW_RUN = 23_900
 
 FLOW = """
 from wbengine import task

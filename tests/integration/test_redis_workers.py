@@ -69,7 +69,7 @@ def test_no_message_is_held_after_flow_ends(
 def megabytes_of_an_idle_worker(redis_url, tmp_path):
     options = ("--url", str(redis_url), "--topic", "t", "--tasks", "tests.support.sample_tasks")
     bytecode = {"PYTHONDONTWRITEBYTECODE": ""}  # written for the next worker
-    with workers.workers(tmp_path, *options, environment=bytecode) as (worker,):
+    with workers.workers(tmp_path, *options, environment=bytecode, real=True) as (worker,):
         until(lambda: any(":qs" in key for key in redis_url.left()))
         time.sleep(0.3)
         with open(f"/proc/{worker.process.pid}/status") as file:

@@ -194,7 +194,7 @@ def test_failing_save_does_not_fail_saves_in_same_transaction(
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forked_child_writes_with_its_own_connection(path: Path, backend: base.Backend) -> None:
-    """A thread of the parent was about to write; both writes are complete."""
+    """A thread of the parent is about to write, and the fork waits for it."""
     (ours, our_lease), (theirs, their_lease) = leased_flows(backend, "ours", "theirs")
     connection = backend.get_connection()
     ours.meta["turn"], theirs.meta["turn"] = "parent", "child"
@@ -204,6 +204,8 @@ def test_forked_child_writes_with_its_own_connection(path: Path, backend: base.B
     with process(HOLDER, str(path)) as holder:
         saving.start()
         until(lambda: os.path.exists(f"{path}-queue"), within=2)
+        release = threading.Timer(0.05, send_line, [holder])
+        release.start()
         child = os.fork()
         if not child:
             code = 1
@@ -212,7 +214,7 @@ def test_forked_child_writes_with_its_own_connection(path: Path, backend: base.B
                 code = 0
             finally:
                 os._exit(code)
-        send_line(holder)
+        release.join()
         try:
             until(lambda: os.waitpid(child, os.WNOHANG) == (child, 0), within=1)
         except ChildProcessError:

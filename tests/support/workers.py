@@ -79,11 +79,14 @@ class WorkerProcess:
         env: dict[str, str],
         cwd: Path,
         warnings: str = "error",
+        real: bool = False,
     ) -> None:
         self.log = log
         words = command(*arguments, warnings=warnings)
         with log.open("wb") as stream:
-            self.process = python.start(words, stdout=stream, stderr=stream, env=env, cwd=cwd)
+            self.process = python.start(
+                words, real=real, stdout=stream, stderr=stream, env=env, cwd=cwd
+            )
 
     @property
     def text(self) -> str:
@@ -115,6 +118,7 @@ def workers(
     cwd: Path = REPOSITORY,
     environment: dict[str, str] | None = None,
     warnings: str = "error",
+    real: bool = False,
 ) -> Iterator[list[WorkerProcess]]:
     """Run `count` workers with the same arguments, and stop them at the end in any case."""
     env = {**os.environ, **(environment or {})}
@@ -122,7 +126,7 @@ def workers(
     try:
         for _ in range(count):
             log = folder / f"worker-{uuid.uuid4().hex[:6]}.log"
-            started.append(WorkerProcess(log, arguments, env, cwd, warnings))
+            started.append(WorkerProcess(log, arguments, env, cwd, warnings, real))
         yield started
     finally:
         for worker in started:
