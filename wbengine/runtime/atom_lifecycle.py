@@ -452,8 +452,8 @@ class AtomLifecycle:
         if not (isinstance(call, calls.Invocation) and call.cancellation.prevented):
             return False
         step, is_interrupted = call.step, call.node in self._interrupted
-        may_have_begun = is_interrupted if step is None else step.may_have_begun
-        return not (call.recovered or call.resumed or may_have_begun)
+        may_have_run = is_interrupted if step is None else step.may_have_run
+        return not (call.recovered or call.resumed or may_have_run)
 
     def undo_record(self, record: models.AtomDetail, atom: Any) -> None:
         """Return the record of an atom or step that did not start to its state before `begin`."""
