@@ -448,12 +448,16 @@ class AtomLifecycle:
         return False
 
     def never_began(self, call: Call) -> bool:
-        """Return whether a call was cancelled before it started, and no earlier run started it."""
-        if not (isinstance(call, calls.Invocation) and call.cancellation.prevented):
-            return False
-        step, is_interrupted = call.step, call.node in self._interrupted
-        may_have_run = is_interrupted if step is None else step.may_have_run
-        return not (call.recovered or call.resumed or may_have_run)
+        """Return whether a call was cancelled before it started, and no earlier run started it.
+
+        The workflow of a step decides about it.
+        """
+        return (
+            isinstance(call, calls.Invocation)
+            and call.cancellation.prevented
+            and call.step is None
+            and not (call.recovered or call.resumed or call.node in self._interrupted)
+        )
 
     def undo_record(self, record: models.AtomDetail, atom: Any) -> None:
         """Return the record of an atom or step that did not start to its state before `begin`."""

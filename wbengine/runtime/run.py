@@ -565,7 +565,7 @@ class Run:
             self._in_flight.cancellable.discard(call)
             if self._gates.admission:
                 self._gates.on_ended(call)
-            if call.cancellation.prevented and self._lifecycle.never_began(call):
+            if call.cancellation.cancelled and self._is_undone(call, outcome):
                 if self._saver.retires:
                     self._saver.ended.append(call)
                 self._undo_cancelled(call)
@@ -593,6 +593,12 @@ class Run:
         else:
             self._scheduler.revert_failed(node)
             self._stop()
+
+    def _is_undone(self, call: calls.Invocation, outcome: calls.Outcome) -> bool:
+        """Return whether a cancelled call returns to its state before it began."""
+        if call.step is None:
+            return self._lifecycle.never_began(call)
+        return self._executor.immediate and outcome.started is None
 
     def _handle_item(self, call: calls.Invocation, outcome: calls.Outcome) -> None:
         if self._saver.retires:
