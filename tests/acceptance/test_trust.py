@@ -1,4 +1,4 @@
-"""The pages on security and guarantees name a test for each statement, and these tests exist."""
+"""The pages on security, guarantees and tests name tests for their statements, which exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from tests.support.workers import REPOSITORY
 
 FOLDER = REPOSITORY / "doc" / "source" / "explanation"
-PAGES = {name: FOLDER / name for name in ("security.rst", "delivery_guarantees.rst")}
+NAMES = ("security.rst", "delivery_guarantees.rst", "how_it_is_tested.rst")
+PAGES = {name: FOLDER / name for name in NAMES}
 TEXTS = {name: page.read_text(encoding="utf-8") for name, page in PAGES.items()}
 NAMED = {
     name: sorted(set(re.findall(r"``(tests/[\w/]+\.py::\w+)``", text)))
@@ -54,3 +55,9 @@ def test_each_guarantee_names_a_test() -> None:
     guarantees = rows("delivery_guarantees.rst", "Guarantees")
     assert len(guarantees) > 15
     assert [guarantee for guarantee, tests in guarantees if not tests] == []
+
+
+def test_each_promise_names_a_directed_test() -> None:
+    promises = rows("how_it_is_tested.rst", "Directed tests")
+    assert len(promises) > 10
+    assert [promise for promise, tests in promises if not tests] == []
