@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.integration.engine_kinds import engine_options
 from tests.support import cancelled_tasks, ending_tasks
 from tests.support.engine_threads import Running
 from tests.support.workers import until
-from wbengine import _clock, exceptions, retry, states, task
+from wbengine import _clock, engines, exceptions, retry, states, task
 
 KINDS = ("threads", "processes", "memory", "filesystem")
 
@@ -205,3 +206,34 @@ def test_items_cancelled_before_their_start_are_not_reverted(log: Log, tmp_path:
     assert "item 0 failed" in str(run.error)
     undone = {line[1:] for line in log.lines if line[0] == "-"}
     assert undone - {"m[0]"} == {line[1:] for line in log.lines if line[0] == "+"}
+
+
+BEGUN: set[int] = set()
+UNDONE: set[int] = set()
+
+
+class Numbered(task.Task):
+    """The first step fails. The others end when they are cancelled."""
+
+    cancel_on_revert = True
+
+    def execute(self, number: int) -> None:
+        BEGUN.add(number)
+        if number == 0:
+            raise ValueError("step 0 failed")
+        until(lambda: self.cancelled)
+
+    def revert(self, number: int, **_: Any) -> None:
+        UNDONE.add(number)
+
+
+@task.workflow
+async def gathers(steps: Any) -> None:
+    await asyncio.gather(*(steps.run(Numbered, number) for number in range(8)))
+
+
+def test_steps_cancelled_before_their_start_are_not_reverted() -> None:
+    engine = engines.load(gathers(), engine="parallel", max_workers=1)
+    with pytest.raises(ValueError, match="step 0 failed"):
+        engine.run()
+    assert UNDONE == BEGUN and len(BEGUN) < 4
