@@ -111,7 +111,7 @@ def test_killed_chaos_tool_leaves_no_process_running(tmp_path: Path) -> None:
         tool = python.start(
             [str(tools.FOLDER / "chaos"), *arguments],
             real=True,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
+            env={**os.environ, "TMPDIR": str(tmp_path), python.VARIABLE: ""},
             stdout=output,
             stderr=output,
         )

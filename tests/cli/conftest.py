@@ -75,10 +75,13 @@ class Command:
         out, err = self._capture.readouterr()
         return Answer(code, out, err)
 
-    def begin(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    def begin(
+        self, *words: str, env: Mapping[str, str] | None = None, real: bool = False
+    ) -> subprocess.Popen[str]:
         """Start in a separate process that ends with the test."""
         process = python.start(
             ["-m", "wbengine", *map(str, words)],
+            real=real,
             cwd=self.folder,
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -89,9 +92,11 @@ class Command:
         self._begun.append(process)
         return process
 
-    def apart(self, *words: str, env: Mapping[str, str] | None = None) -> Answer:
+    def apart(
+        self, *words: str, env: Mapping[str, str] | None = None, real: bool = False
+    ) -> Answer:
         """Run in a separate process."""
-        process = self.begin(*words, env=env)
+        process = self.begin(*words, env=env, real=real)
         out, err = process.communicate(timeout=60)
         return Answer(process.returncode, out, err)
 

@@ -55,6 +55,7 @@ class Host:
     def __init__(self, *arguments: str) -> None:
         self._process = python.start(
             ["-m", "tests.fleet.hosts", *arguments],
+            real=True,  # the tool measures its memory
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
         )  # fmt: skip
 

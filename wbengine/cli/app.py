@@ -31,7 +31,7 @@ _FLOW_COMMANDS: Final = {
     "import": Lazy("flow_records", "Import an exported flow into the store.", "import_command"),
     "resume": Lazy("flow_resume", "Resume a flow that was suspended or lost its engine."),
     "suspend": Lazy("flow_control", "Suspend a running flow.", "suspend"),
-    "cancel": Lazy("flow_control", "Cancel a running flow and revert its tasks.", "cancel"),
+    "cancel": Lazy("flow_control", "Cancel a flow and revert its tasks.", "cancel"),
     "signal": Lazy("flow_control", "Send a signal to a flow.", "signal"),
     "revert": Lazy("flow_resume", "Revert the completed tasks of a flow.", "revert"),
     "retry": Lazy("flow_resume", "Run the failed tasks of a flow again.", "retry"),
