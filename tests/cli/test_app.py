@@ -34,7 +34,7 @@ def loaded(*words: str) -> set[str]:
         "import sys; from wbengine.cli import app; code = app.main(sys.argv[1:]);"
         "print(*sys.modules, file=sys.stderr); sys.exit(code)"
     )
-    return set(fresh.run(script, *words).stderr.split())
+    return set(fresh.run(script, *words, cwd=os.getcwd()).stderr.split())
 
 
 @pytest.mark.parametrize("words", [("--help",), ("--version",), ("flow", "--help")], ids=" ".join)
