@@ -310,7 +310,7 @@ class Steps(_CommonSteps):
 
         :raises Exception: the exception of the block, or of the first reversion that failed.
         """
-        scope = scopes.Scope()
+        scope = scopes.Scope[Handle]()
         try:
             with self._program.scopes.enter(scope):
                 yield
@@ -416,7 +416,7 @@ class AsyncSteps(_CommonSteps):
         Steps of `asyncio` tasks that were created in the block belong to it. After an exception
         has left the block, they cannot begin, and open waits are cancelled.
         """
-        scope = scopes.Scope()
+        scope = scopes.Scope[Handle]()
         try:
             with self._program.scopes.enter(scope):
                 yield
@@ -429,7 +429,7 @@ class AsyncSteps(_CommonSteps):
             raise
 
 
-def _revert_command(scope: scopes.Scope) -> commands.Command:
+def _revert_command(scope: scopes.Scope[Handle]) -> commands.Command:
     return commands.revert_command([step.position for step in scope.steps])
 
 

@@ -9,12 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from wbengine.steps import Handle
+from typing import Any, Final, Generic, TypeVar
 
 __all__ = ["OpenScopes", "Scope"]
+
+HandleT = TypeVar("HandleT")
 
 _GENERATOR: Final = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 #: Functions that enter a context manager for a block of their caller.
@@ -26,11 +25,11 @@ _entering_task: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar(
 )
 
 
-class Scope:
-    """A block of `steps.scope()`, with its steps."""
+class Scope(Generic[HandleT]):
+    """A block of `steps.scope()`, with the handles of its steps."""
 
     def __init__(self) -> None:
-        self.steps: list[Handle] = []
+        self.steps: list[HandleT] = []
         self.has_failed = False
 
 
@@ -45,10 +44,10 @@ class OpenScopes:
     def __init__(self, task: Callable[[], asyncio.Task[Any] | None]) -> None:
         self._task = task
         # The keys of generators are their frames. The key of a plain function is None.
-        self._scopes: dict[FrameType | asyncio.Task[Any] | None, list[Scope]] = {}
+        self._scopes: dict[FrameType | asyncio.Task[Any] | None, list[Scope[Any]]] = {}
 
     @contextlib.contextmanager
-    def enter(self, scope: Scope) -> Iterator[None]:
+    def enter(self, scope: Scope[Any]) -> Iterator[None]:
         """Enter a new scope, which fails if an exception leaves the block."""
         task = self._task()
         _entering_task.set(task)
@@ -64,7 +63,7 @@ class OpenScopes:
             if others:
                 self._scopes[owner] = others
 
-    def current(self) -> list[Scope]:
+    def current(self) -> list[Scope[Any]]:
         """Return the scopes to which a step that starts now belongs."""
         if not self._scopes:
             return []
