@@ -74,9 +74,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_page_is_accessible_and_fits_the_window(
-    busy: Site, message: dict[str, str], opened: Opener, folder: Path, name: str, scheme: str
+    busy: Site, told: dict[str, str], opened: Opener, folder: Path, name: str, scheme: str
 ) -> None:
-    path = PAGES[name].format(**message)
+    path = PAGES[name].format(**told)
     page = opened(busy, path, color_scheme=scheme, reduced_motion="reduce")
     expect(page.locator("h1").first).to_be_visible()
     if page.locator("[data-stream]").count():
@@ -94,7 +94,7 @@ def test_page_is_accessible_and_fits_the_window(
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_forms_schedules_and_logs_are_accessible(
-    acting: Site, stage: Stage, message: dict[str, str], opened: Opener, scheme: str
+    acting: Site, stage: Stage, told: dict[str, str], opened: Opener, scheme: str
 ) -> None:
     """These pages have no screenshot in the guide."""
     schedule = Schedule(name="nightly", factory=f"{TASKS}:morning", cron="30 2 * * *")
@@ -107,7 +107,7 @@ def test_forms_schedules_and_logs_are_accessible(
             ("schedules", page.get_by_role("button", name="Run now: nightly")),
             (f"flows/{approval}", page.get_by_role("button", name="Send")),
             (
-                f"flows/{message['parcels']}/atoms/{message['weigh']}",
+                f"flows/{told['parcels']}/atoms/{told['weigh']}",
                 page.get_by_text("on the scales"),
             ),
             ("?find=nobody", page.get_by_text("No matching flows")),
@@ -124,12 +124,12 @@ def test_forms_schedules_and_logs_are_accessible(
 
 @pytest.mark.slow
 def test_pages_fit_a_phone_screen(
-    busy: Site, message: dict[str, str], opened: Opener, folder: Path
+    busy: Site, told: dict[str, str], opened: Opener, folder: Path
 ) -> None:
     page = opened(busy, has_touch=True, reduced_motion="reduce")
     page.set_viewport_size({"width": 390, "height": 800})
     for name, path in PAGES.items():
-        page.goto(busy.address + path.format(**message))
+        page.goto(busy.address + path.format(**told))
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, path
         top = "document.querySelector('.top').scrollWidth"
@@ -161,7 +161,7 @@ def test_long_names_do_not_displace_other_content(opened: Opener) -> None:
 
 @pytest.mark.slow
 def test_pages_can_be_operated_by_keyboard(
-    busy: Site, message: dict[str, str], opened: Opener
+    busy: Site, told: dict[str, str], opened: Opener
 ) -> None:
     page = opened(busy)
     page.keyboard.press("Tab")
@@ -179,7 +179,7 @@ def test_pages_can_be_operated_by_keyboard(
             break
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="morning order")).to_be_visible()
-    page.goto(f"{busy.address}flows/{message['morning']}/graph")
+    page.goto(f"{busy.address}flows/{told['morning']}/graph")
     page.locator("#canvas").focus()
     for _ in range(40):  # into the graph, past the flows that can be closed, to the first task
         page.keyboard.press("Tab")
@@ -199,7 +199,7 @@ def without_refresh(route: Route) -> None:
 
 
 @pytest.mark.slow
-def test_pages_work_without_scripts(busy: Site, message: dict[str, str], opened: Opener) -> None:
+def test_pages_work_without_scripts(busy: Site, told: dict[str, str], opened: Opener) -> None:
     page = opened(busy, java_script_enabled=False)
     page.route(busy.address, without_refresh)
     page.goto(busy.address)
