@@ -77,7 +77,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--share-of", metavar="COMMIT", help="slow tests: only those of this commit")
+    parser.addoption("--share-of", metavar="COMMIT", help="slow tests: only its share")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,7 +8,6 @@ import doctest
 import importlib
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.state_tables import CHECKS, transitions
-from tests.support import page_scripts, pages, python, workers
+from tests.support import changes, page_scripts, pages, python, workers
 from wbengine import states
 from wbengine._sql import connection_options as sql_options
 from wbengine.cli import worker_command
@@ -32,26 +31,15 @@ PACKAGE = workers.REPOSITORY / "wbengine"
 INSTALLING = SOURCE / "installing.rst"
 TUTORIAL = SOURCE / "tutorial.rst"
 PAGES = sorted(SOURCE.rglob("*.rst"))
-#: Number of commits whose pages every run tests. The others run with the slow tests.
-RECENT_COMMITS = 10
-
-
-def changed_pages() -> set[Path]:
-    """Return the pages that the latest commits or the working tree changed."""
-    git = ("git", "-C", str(SOURCE))
-    log = [*git, "log", f"-{RECENT_COMMITS}", "--name-only", "--format=", "--relative", "--", "."]
-    local = [*git, "ls-files", "--modified", "--others", "--exclude-standard"]
-    printed = [subprocess.run(each, capture_output=True, text=True).stdout for each in (log, local)]
-    return {SOURCE / name for text in printed for name in text.splitlines()}
 
 
 def guide() -> Iterator[Any]:
-    """Yield the pages with code. Pages without changes are slow tests, except the tutorial."""
-    quick = {TUTORIAL, *changed_pages()}
+    """Yield the pages with code. Those without recent changes are slow tests."""
     for page in PAGES:
         if page != INSTALLING and pages.blocks(page):
             name = str(page.relative_to(SOURCE).with_suffix(""))
-            yield pytest.param(page, id=name, marks=() if page in quick else pytest.mark.slow)
+            quick = page == TUTORIAL or changes.is_recent(page)
+            yield pytest.param(page, id=name, marks=() if quick else pytest.mark.slow)
 
 
 def built(folder: Path, *options: str) -> Path:

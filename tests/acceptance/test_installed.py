@@ -6,12 +6,13 @@ import configparser
 import re
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support import changes, pages, workers
 from tests.support import installed as installing
-from tests.support import pages, workers
 
 README = installing.README
 SOURCE = workers.REPOSITORY / "doc" / "source"
@@ -21,6 +22,12 @@ TUTORIAL = SOURCE / "tutorial.rst"
 # The first test waits for the installation.
 pytestmark = pytest.mark.timeout(900)
 SLOW = pytest.mark.slow
+#: Files that decide what an installation contains. Without a recent change, its tests are slow.
+DECISIVE = (README, workers.REPOSITORY / "setup.cfg", Path(__file__))
+
+
+def slow_unless_changed(test: Callable[..., None]) -> Callable[..., None]:
+    return test if any(map(changes.is_recent, DECISIVE)) else SLOW(test)
 
 
 def shown(page: Path) -> list[pages.Block]:
@@ -32,6 +39,7 @@ def shown(page: Path) -> list[pages.Block]:
     return blocks
 
 
+@slow_unless_changed
 @pytest.mark.parametrize(
     "page",
     [README, pytest.param(INSTALLING, marks=SLOW), pytest.param(TUTORIAL, marks=SLOW)],
@@ -68,6 +76,7 @@ def run(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProce
     )
 
 
+@slow_unless_changed
 def test_installation_has_no_optional_package(installed: Path) -> None:
     """The tests of this module require an installation without extras, outside the checkout."""
     program = """
@@ -100,6 +109,7 @@ RUN = ("flow", "run", "orders:order", "--inputs", '{"item": "book", "price": 20}
 WORKER = ("worker", "orders", "--tasks", "orders")
 
 
+@slow_unless_changed
 @pytest.mark.parametrize(
     ("words", "extra"),
     [

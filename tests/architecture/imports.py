@@ -33,14 +33,17 @@ def modules(package: pathlib.Path) -> dict[str, pathlib.Path]:
     return found
 
 
-def imports(found: Mapping[str, pathlib.Path]) -> list[Import]:
+def imports(
+    found: Mapping[str, pathlib.Path], sources: Mapping[str, pathlib.Path] | None = None
+) -> list[Import]:
     """Return all imports of one of the modules by another, also inside functions.
 
-    Imports for type checking are excluded.  Implicit imports of parent packages are not included:
-    `__init__` files are separate modules with their own imports.
+    With `sources`, only these modules are read. Imports for type checking are excluded. Implicit
+    imports of parent packages are not included: `__init__` files are separate modules with their
+    own imports.
     """
     edges = []
-    for source, path in found.items():
+    for source, path in (found if sources is None else sources).items():
         package = source if path.name == "__init__.py" else source.rpartition(".")[0]
         for name, line in _imported(path.read_text(encoding="utf-8"), package):
             target = _module(name, found)

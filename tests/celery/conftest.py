@@ -11,14 +11,36 @@ from typing import Any
 
 import pytest
 
+from tests.architecture import imports
 from tests.celery import peers
 from tests.celery.peers import NAME
+from tests.support import changes
 from tests.support.brokers import Brokers, Place
 from tests.support.workers import WorkerProcess
 from wbengine.interop.celery import reconnecting
 
+HERE = Path(__file__).parent
+PACKAGE = "wbengine.interop.celery"
+
 #: Start a wbengine worker that stops at the end of the context.
 Ours = Callable[..., contextlib.AbstractContextManager[WorkerProcess]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make these tests slow, unless they or what they test changed recently."""
+    if not any(changes.is_recent(path) for path in tested_files()):
+        for item in items:
+            if HERE in item.path.parents:
+                item.add_marker(pytest.mark.slow)
+
+
+def tested_files() -> set[Path]:
+    """Return the files of the tests, of the package for Celery, and what these import."""
+    found = imports.modules(imports.ROOT / "wbengine")
+    package = {name: path for name, path in found.items() if name.startswith(PACKAGE)}
+    used = {found[each.target] for each in imports.imports(found, package)}
+    return {*HERE.glob("*.py"), *package.values(), *used}
 
 
 @dataclass

@@ -184,6 +184,7 @@ def test_rabbitmq_operator_works_with_documented_permissions(
         assert sorted(queues.purge(view, waiting).values()) == [0, 1]
 
 
+@pytest.mark.slow
 def test_dead_lettering_times_out_while_rabbitmq_is_short_of_memory() -> None:
     failed: list[exc.TransportFailure] = []
     with brokers.rabbitmq() as server, server.place() as url:

@@ -13,6 +13,8 @@ brokers: dict[str, str] = {}
 flows: set[tuple[str, str]] = set()
 #: Tests with the marker slow that were deselected.
 waiting: set[str] = set()
+#: Tests with the marker slow that the share of a commit contains.
+shared: set[str] = set()
 
 _KINDS = {"backends": backends, "ledgers": ledgers, "brokers": brokers}
 _ORDER = (
@@ -32,7 +34,8 @@ _ENGINES = ("serial", "threads", "processes", "memory", "filesystem", "kept")
 
 def export() -> dict[str, Any]:
     """Return all data in a form that one process can send to another."""
-    return {**_KINDS, "flows": sorted(map(list, flows)), "waiting": sorted(waiting)}
+    data: dict[str, Any] = {**_KINDS, "flows": sorted(map(list, flows))}
+    return {**data, "waiting": sorted(waiting), "shared": sorted(shared)}
 
 
 def add(other: dict[str, Any]) -> None:
@@ -41,6 +44,7 @@ def add(other: dict[str, Any]) -> None:
         kinds.update(other[what])
     flows.update((flow, kind) for flow, kind in other["flows"])
     waiting.update(other["waiting"])
+    shared.update(other["shared"])
 
 
 def lines() -> list[str]:
@@ -52,6 +56,8 @@ def lines() -> list[str]:
             f"contract of flows: {len({flow for flow, _ in flows})} flows x {len(used)} kinds"
             f" ({', '.join(sorted(used, key=_ENGINES.index))}), {len(flows)} runs as expected"
         )
+    if shared:
+        summary.append(f"slow, and in the share of this commit: {len(shared)} tests")
     if waiting:
         summary.append(f"slow, and left out: {len(waiting)} tests")
     return summary

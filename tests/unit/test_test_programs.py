@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import nightly, python
+from tests.support import changes, nightly, python
 from tests.support.waiting import until
 
 BOTH = pytest.mark.parametrize("real", [False, True], ids=["forked", "real"])
@@ -109,3 +109,24 @@ def test_each_slow_test_belongs_to_the_share_of_some_commit() -> None:
     shares = [nightly.selected(names, commit) for commit in commits]
     assert {name for share in shares for name in share} == set(names)
     assert all(len(share) < 60 for share in shares)
+
+
+def test_files_of_latest_commits_and_of_the_working_tree_are_recent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> None:
+        settings = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *settings, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.setattr(changes, "REPOSITORY", tmp_path)
+    changed = changes.changed.__wrapped__
+    assert changed() is None
+    git("init")
+    names = [f"f{number}" for number in range(changes.RECENT_COMMITS + 2)]
+    for name in names:
+        (tmp_path / name).touch()
+        git("add", name)
+        git("commit", "-m", name)
+    (tmp_path / "f0").write_text("changed")
+    (tmp_path / "new").touch()
+    assert changed() == {tmp_path / name for name in ("f0", *names[2:], "new")}
