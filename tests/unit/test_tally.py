@@ -24,6 +24,8 @@ def test_tally_combines_reports_of_several_processes(monkeypatch: pytest.MonkeyP
     }
     other["flows"] = [["a", "serial"], ["a", "kept"]]
     monkeypatch.setattr(tally, "waiting", {"tests/unit/test_a.py::test_b"})
+    monkeypatch.setattr(tally, "shared", {"tests/unit/test_a.py::test_e"})
+    other["shared"] = ["tests/unit/test_a.py::test_f"]
     other["waiting"] = ["tests/unit/test_a.py::test_b", "tests/cli/test_c.py::test_d"]
     tally.add(json.loads(json.dumps(other)))
     assert tally.lines() == [
@@ -31,6 +33,7 @@ def test_tally_combines_reports_of_several_processes(monkeypatch: pytest.MonkeyP
         "ledgers: memory, sqlite 3.40",
         "brokers: redis (7.0)",
         "contract of flows: 2 flows x 2 kinds (serial, kept), 3 runs as expected",
+        "slow, and in the share of this commit: 2 tests",
         "slow, and left out: 2 tests",
     ]
     assert tally.waiting_by_folder() == {"unit": 1, "cli": 1}
