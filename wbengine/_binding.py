@@ -32,9 +32,24 @@ class Signature(NamedTuple):
     is_async: bool = False
     #: All named parameters.
     names: frozenset[str] = NO_NAMES
+    #: Parameters that can also be passed by position.
+    positional: tuple[str, ...] = ()
+    #: The parameters that can be passed by name, in the order of the function.
+    python: inspect.Signature = inspect.Signature()
 
     def takes(self, name: str) -> bool:
         return self.takes_any or name in self.names
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name, as Python binds them; some may be missing.
+
+        :raises TypeError: if the function does not accept an argument.
+        """
+        arguments = {**dict(zip(self.positional, args, strict=False)), **kwargs}
+        is_unique = len(arguments) == len(args) + len(kwargs)
+        if not (is_unique and (self.takes_any or arguments.keys() <= self.names)):
+            self.python.bind_partial(*args, **kwargs)  # It is slow, and raises the error.
+        return arguments
 
 
 class Binding(NamedTuple):
@@ -74,9 +89,10 @@ def _inspect(body: Callable[..., Any]) -> Signature:
             " which has no result; return the values, for example as a list"
         )
     try:
-        parameters = inspect.signature(body).parameters.values()
+        python = inspect.signature(body)
     except (TypeError, ValueError) as error:
         raise ValueError(f"Cannot read the signature of {_names.dotted(body)}: {error}") from None
+    parameters = [p for p in python.parameters.values() if p.kind is not p.VAR_POSITIONAL]
     strict = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     if strict:
         raise ValueError(
@@ -90,6 +106,8 @@ def _inspect(body: Callable[..., Any]) -> Signature:
         any(p.kind is p.VAR_KEYWORD for p in parameters),
         _is_any(body, inspect.iscoroutinefunction),
         frozenset(p.name for p in named),
+        tuple(p.name for p in named if p.kind is p.POSITIONAL_OR_KEYWORD),
+        inspect.Signature(parameters),
     )
 
 

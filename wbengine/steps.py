@@ -185,6 +185,8 @@ class Steps(_CommonSteps):
     def run(self, task: type[_TypedTask[_P, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Execute a task and return its result.
 
+        The arguments bind as in a call of the function of the task, but without `*args`.
+
         :param task: a task class, for example a function with `@task.task`.
         :raises TypeError: if `task` is not a task class, is a workflow, `Map`, `WaitFor` or
             `Sleep`, has a `revert` and is not at the top level of a module, or if the arguments do

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
@@ -139,17 +138,13 @@ def _check_importable(task: type[Task]) -> None:
 
 def _bind(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     signature = _binding.signature_of(task._bodies()[0])
-    names = [*signature.required, *signature.optional]
     called = f"{type(task).__name__}()"
-    if len(args) > len(names):
-        raise TypeError(f"{called} accepts {len(names)} arguments, got {len(args)}")
-    arguments = dict(zip(names, args, strict=False))
-    for name, value in kwargs.items():
-        if name in arguments:
-            raise TypeError(f"{called} got argument {name!r} twice")
-        if not signature.takes(name):
-            raise TypeError(f"{called} has no argument {name!r}{_names.hint(name, names)}")
-        arguments[name] = value
+    try:
+        arguments = signature.bind(args, kwargs)
+    except TypeError as error:
+        unknown = [name for name in kwargs if not signature.takes(name)]
+        hint = _names.hint(unknown[0], signature.names) if unknown else ""
+        raise TypeError(f"{called}: {error}{hint}") from None
     # Values of `inject=` apply to arguments that are not passed.
     for name, stored in task.rebind.items():
         if name not in arguments and task.inject and stored in task.inject:
@@ -166,7 +161,7 @@ def revert_arguments(task: Task, arguments: Mapping[str, Any]) -> dict[str, Any]
     missing = revert.names.intersection(execute.optional).difference(arguments)
     values = dict(arguments)
     if missing:
-        parameters = inspect.signature(task._bodies()[0]).parameters
+        parameters = execute.python.parameters
         values.update((name, parameters[name].default) for name in missing)
     return {name: value for name, value in values.items() if revert.takes(name)}
 
