@@ -210,6 +210,7 @@ class Steps(_CommonSteps):
 
         The first parameter of the task receives the item. `kwargs` are its other arguments.
 
+        :param items: the iteration may call steps.
         :param max_in_flight: maximum number of items at a time; None: no limit. With a limit, no
             item starts after a failure.
         :raises Exception: when the items in flight are done, the exception of the first item of the
@@ -221,10 +222,13 @@ class Steps(_CommonSteps):
         has_failed = False
         for item in items:
             command = commands.task_command(task, (item,), kwargs)
-            while limit is not None and len(in_flight) >= limit:
-                self._program.wait()
+            while limit is not None:
+                # The iteration of `items` may also have waited for steps.
                 has_failed = has_failed or any(handle.has_failed for handle in in_flight)
                 in_flight = [handle for handle in in_flight if not handle.is_done]
+                if len(in_flight) < limit:
+                    break
+                self._program.wait()
             if has_failed:
                 break
             handles.append(self._start(command))

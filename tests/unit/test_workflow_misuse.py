@@ -261,6 +261,79 @@ def test_workflow_that_waits_for_no_step_fails(workflow, caplog):
 
 
 @task.workflow
+def wait_without_step(steps):
+    steps.run(add, 1)
+    steps._program.wait()
+
+
+@pytest.mark.parametrize("workflow", [wait_without_step])
+def test_plain_workflow_that_waits_for_no_step_fails(workflow):
+    with pytest.raises(RuntimeError, match="waits forever"):
+        engines.run(workflow)
+    assert EFFECTS == [("add", 1), ("remove", 1)]
+
+
+def items_of_steps(steps):
+    for number in range(3):
+        yield steps.run(add, number)
+
+
+def items_and_sleeps(steps):
+    for number in range(3):
+        yield number
+        steps.sleep(0.001)
+
+
+def items_and_timeouts(steps):
+    for number in range(3):
+        yield number
+        steps.wait_for("go", timeout=0.001, default=None)
+
+
+def items_of_maps(steps):
+    return (sum(steps.map(add, [number, 0], max_in_flight=1)) for number in range(3))
+
+
+def items_of_list(steps):
+    return [0, 1, 2]
+
+
+@task.task
+def double(number):
+    return 2 * number
+
+
+@ENGINES
+@pytest.mark.parametrize("limit", [1, 2, 9])
+@pytest.mark.parametrize(
+    "items", [items_of_steps, items_and_sleeps, items_and_timeouts, items_of_maps, items_of_list]
+)
+def test_limited_map_ends_if_its_items_call_steps(items, limit, engine):
+    @task.workflow
+    def workflow(steps):
+        return steps.map(double, items(steps), max_in_flight=limit)
+
+    assert engines.run(workflow, engine=engine)["result"] == [0, 2, 4]
+
+
+@task.task
+def fail(number):
+    raise LookupError(number)
+
+
+def test_limited_map_notices_a_failure_while_its_items_call_steps():
+    @task.workflow
+    def workflow(steps):
+        steps.map(fail, items_of_steps(steps), max_in_flight=9)
+
+    loaded = engines.load(workflow)
+    with pytest.raises(LookupError):
+        loaded.run()
+    # The first item failed while the second one was computed.
+    assert EFFECTS == [("add", 0), ("add", 1), ("remove", 1), ("remove", 0)]
+
+
+@task.workflow
 async def wait_for_event_of_coroutine(steps):
     event = asyncio.Event()
 

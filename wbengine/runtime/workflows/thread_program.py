@@ -112,8 +112,13 @@ class ThreadProgram(Program):
             self._on_waiting()
 
     def wait(self) -> None:
-        """Block the function until it has received a completion. Used by `Steps`."""
+        """Block the function until it has received a completion. Used by `Steps`.
+
+        :raises RuntimeError: if no step is in progress.
+        """
         while not (self._is_closed or self._history.has_completions):
+            if self._waits_for_no_step:
+                raise RuntimeError("The workflow waits forever: no step is in progress")
             self._return_turn()
             self._turn_of_function.acquire()
         if self._is_closed:
