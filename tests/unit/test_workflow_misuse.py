@@ -1,6 +1,8 @@
 """Workflows whose functions call steps in unusual ways."""
 
 import asyncio
+import contextlib
+import functools
 import threading
 
 import pytest
@@ -266,7 +268,13 @@ def wait_without_step(steps):
     steps._program.wait()
 
 
-@pytest.mark.parametrize("workflow", [wait_without_step])
+@task.workflow
+def return_waiting_coroutine(steps):
+    steps.run(add, 1)
+    return asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("workflow", [wait_without_step, return_waiting_coroutine])
 def test_plain_workflow_that_waits_for_no_step_fails(workflow):
     with pytest.raises(RuntimeError, match="waits forever"):
         engines.run(workflow)
@@ -331,6 +339,152 @@ def test_limited_map_notices_a_failure_while_its_items_call_steps():
         loaded.run()
     # The first item failed while the second one was computed.
     assert EFFECTS == [("add", 0), ("add", 1), ("remove", 1), ("remove", 0)]
+
+
+def logged(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+@contextlib.contextmanager
+def timed():
+    yield
+
+
+@task.workflow
+@logged
+@logged
+async def hidden(steps, number=1):
+    first, second = await asyncio.gather(steps.run(add, number), steps.run(add, 2))
+    return first + second
+
+
+@task.workflow
+@timed()
+async def hidden_in_context(steps):
+    return await steps.run(add, 3)
+
+
+@task.workflow
+@logged
+async def hidden_reversion(steps):
+    try:
+        async with steps.scope():
+            await steps.run(add, 3)
+            raise LookupError
+    except LookupError:
+        return 3
+
+
+def scheduled(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return asyncio.ensure_future(function(*args, **kwargs))
+
+    return wrapper
+
+
+@task.workflow
+@scheduled
+async def hidden_in_task(steps):
+    return await steps.run(add, 3)
+
+
+def constant(function):
+    @functools.wraps(function)
+    def wrapper(steps):
+        steps.publish("progress", 1)
+        return 3
+
+    return wrapper
+
+
+@task.workflow
+@constant
+async def never_called(steps):
+    raise AssertionError
+
+
+async def let_others_run():
+    await asyncio.sleep(0)
+
+
+def refusing(function):
+    @functools.wraps(function)
+    def wrapper(steps):
+        raise LookupError("refused")
+
+    return wrapper
+
+
+@task.workflow
+@refusing
+async def refused(steps):
+    raise AssertionError
+
+
+def test_exception_of_a_plain_decorator_fails_the_workflow():
+    with pytest.raises(LookupError, match=r"^refused$"):
+        engines.run(refused)
+
+
+@task.workflow
+def return_coroutine(steps):
+    async def compute():
+        with steps.scope():
+            steps.run(add, 1)
+            await let_others_run()
+        return 1
+
+    async def compute_all():
+        return 1 + sum(await asyncio.gather(compute(), compute()))
+
+    return compute_all()
+
+
+@ENGINES
+@pytest.mark.parametrize(
+    "workflow",
+    [hidden, hidden_in_context, hidden_reversion, hidden_in_task, never_called, return_coroutine],
+)
+def test_async_workflow_behind_a_plain_decorator_runs(workflow, engine):
+    assert engines.run(workflow, engine=engine)["result"] == 3
+
+
+@task.workflow
+def return_failing_coroutine(steps):
+    async def compute():
+        steps.run(add, 1)
+        raise LookupError("no")
+
+    return compute()
+
+
+def test_failure_of_a_returned_coroutine_reverts_its_steps():
+    with pytest.raises(LookupError, match=r"^no$"):
+        engines.run(return_failing_coroutine)
+    assert EFFECTS == [("add", 1), ("remove", 1)]
+
+
+@task.workflow
+@logged
+def hidden_generator(steps):
+    yield steps.run(add, 1)
+
+
+@task.workflow
+@logged
+async def hidden_async_generator(steps):
+    yield await steps.run(add, 1)
+
+
+@pytest.mark.parametrize("workflow", [hidden_generator, hidden_async_generator])
+def test_generator_behind_a_plain_decorator_fails(workflow):
+    with pytest.raises(TypeError, match="must not contain 'yield'"):
+        engines.run(workflow)
 
 
 @task.workflow

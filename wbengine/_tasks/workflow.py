@@ -119,7 +119,8 @@ def _class_of(body: Callable[..., Any], options: Mapping[str, Any]) -> type[Work
         # the first parameter is not one of them.
         "execute": body,
         "fn": staticmethod(body),
-        "is_async": _binding.is_async(body),
+        # Plain decorators (`functools.wraps`) return the coroutine of the function.
+        "is_async": _binding.is_async(inspect.unwrap(body, stop=_binding.is_async)),
         **attributes,
     }
     return cast(type[Workflow], type(body.__name__, (Workflow,), members))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ __all__ = ["AsyncProgram"]
 
 
 class AsyncProgram(Program):
-    """A call of an `async def` function.
+    """A call of an `async def` function, which may be behind plain decorators.
 
     Its coroutines run in the thread that calls `advance`, in the same order in each replay.
 
@@ -31,13 +32,12 @@ class AsyncProgram(Program):
         self._clock = clock
         # asyncio uses only a few methods of an event loop.
         self._loop = WorkflowLoop(self.scopes.inherit)  # type: ignore[abstract]
-        self._main: asyncio.Task[Any] | None = None
+        self._main: asyncio.Future[Any] = self._loop.create_future()
 
     def advance(self) -> None:
-        if self._main is None:
+        if not self._has_begun:
             self._has_begun = True
-            coroutine = self._function(steps.AsyncSteps(self), **self._arguments)
-            self._main = self._loop.create_task(coroutine)
+            self._loop.call_soon(self._call)
             self._run_ready()
         while not (self._main.done() or self._is_closed) and self._history.has_completions:
             try:
@@ -59,12 +59,24 @@ class AsyncProgram(Program):
             )
             self._loop.close()
 
+    def _call(self) -> None:
+        """Call the function. A plain decorator can raise, or replace the coroutine."""
+        try:
+            value = self._function(steps.AsyncSteps(self), **self._arguments)
+        except Exception as error:
+            self._main.set_exception(error)
+        else:
+            if inspect.isawaitable(value):
+                self._main = asyncio.ensure_future(value)
+            else:
+                self._main.set_result(value)
+
     def _run_ready(self) -> None:
         started = self._clock()
         self._loop.run_ready()
         guards.check_turn(self._function, self._clock() - started)
 
-    def _end_as(self, main: asyncio.Task[Any]) -> None:
+    def _end_as(self, main: asyncio.Future[Any]) -> None:
         if main.cancelled():
             self._fail(asyncio.CancelledError("the workflow cancelled itself"))
             return

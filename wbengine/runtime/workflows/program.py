@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from wbengine import exceptions
+from wbengine import _names, exceptions
 from wbengine._tasks.commands import Command
 from wbengine._tasks.scopes import OpenScopes
 from wbengine._tasks.waiting import WaitingTask
@@ -225,6 +226,10 @@ class Program(abc.ABC):
         self._end(ft.Failure.from_exception(error) if failure is None else failure)
 
     def _end(self, value: Any) -> None:
+        if inspect.isgenerator(value) or inspect.isasyncgen(value):
+            name = _names.dotted(self._function)
+            error = TypeError(f"Workflow {name!r} must not contain 'yield': return its result")
+            value = ft.Failure.from_exception(error)
         try:
             self._history.check_end(len(self._handles))
         except exceptions.NonDeterministicWorkflow as error:

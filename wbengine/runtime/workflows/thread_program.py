@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from wbengine import _names, exceptions, steps
 from wbengine.concurrency import conditions, threads
+from wbengine.runtime.workflows.event_loop import WorkflowLoop
 from wbengine.runtime.workflows.program import Program
 
 __all__ = ["ThreadProgram"]
@@ -47,6 +50,8 @@ class ThreadProgram(Program):
         self._is_awaited = False
         self._ended = conditions.Event()
         self._thread: threads.Thread | None = None
+        # Runs the coroutine that the function returned.
+        self._loop: WorkflowLoop | None = None
 
     @property
     def is_computing(self) -> bool:
@@ -93,6 +98,8 @@ class ThreadProgram(Program):
     def _run(self) -> None:
         try:
             value = self._function(steps.Steps(self), **self._arguments)
+            if inspect.iscoroutine(value):
+                value = self._result_of(value)
         except BaseException as error:
             if not self._is_closed:
                 self._fail(error)
@@ -101,6 +108,22 @@ class ThreadProgram(Program):
                 self._end(value)
         self._ended.set()
         self._return_turn()
+
+    def _result_of(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine that the function returned. The steps that it calls block."""
+        self._loop = WorkflowLoop(self.scopes.inherit)  # type: ignore[abstract]
+        main = self._loop.create_task(coroutine)
+        self._loop.run_ready()
+        self._loop.close()
+        if not main.done():
+            raise RuntimeError(
+                "The workflow waits forever: its coroutines wait for each other, and its steps"
+                " block, because its function is not `async`"
+            )
+        return main.result()
+
+    def _current_task(self) -> asyncio.Task[Any] | None:
+        return None if self._loop is None else asyncio.current_task(self._loop)
 
     def _return_turn(self) -> None:
         with self._lock:
