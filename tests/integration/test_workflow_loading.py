@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support import conducted
-from wbengine import engines, exceptions, task
+from wbengine import engines, exceptions, operations, task
 from wbengine.conductors import backends as conductors
 from wbengine.engines import factories
 from wbengine.jobs import backends as boards
@@ -73,8 +75,31 @@ def test_stored_workflow_of_a_function_has_no_factory(tmp_path: Path) -> None:
         steps.sleep(0)
 
     engine = engines.load(local, backend=f"sqlite:///{tmp_path}/flows.db")
-    with pytest.raises(ValueError, match="does not record the factory"):
+    with pytest.raises(ValueError, match=r"does not record .* cannot be imported"):
         engines.load_from_detail(engine.storage.flow_detail)
+
+
+def test_workflow_of_the_main_program_says_why_it_has_no_factory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+
+    def local(steps: Steps) -> None:
+        steps.sleep(0)
+
+    local.__module__, local.__qualname__ = "__main__", "local"
+    main.local = task.workflow(local)  # type: ignore[attr-defined]
+    with stores.backend(f"sqlite:///{tmp_path}/flows.db") as store:
+        uuid = engines.load(main.local, backend=store).storage.flow_uuid
+        with pytest.raises(ValueError, match=r"'__main__.local' is in the main program.*move"):
+            operations.resume(store, uuid)
+
+
+def test_factory_in_the_main_program_of_another_process_is_explained() -> None:
+    for path in ("__main__.gone", "__main__:gone"):
+        with pytest.raises(ImportError, match=f"'{path}' is in the main program of the process"):
+            factories.remake(path, None, None)
 
 
 def test_submitted_workflow_without_its_inputs_is_refused(tmp_path: Path) -> None:

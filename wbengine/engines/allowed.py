@@ -59,6 +59,11 @@ class AllowedFlows:
             makes one.
         :raises ImportError: if it cannot be found.
         """
+        if is_in_main(name) and not hasattr(sys.modules["__main__"], _dotted(name).split(".")[1]):
+            raise ImportError(
+                f"Flow factory {name!r:.200} is in the main program of the process that created"
+                " the flow, which other processes cannot import: move it into a module"
+            )
         if (reason := self._why_not_allowed(name)) is not None:
             raise exceptions.NotTrusted(f"Flow factory {name!r:.200} is not allowed: it {reason}")
         loaded = _names.load(name)
@@ -134,6 +139,11 @@ def set_for_process(flows: Iterable[str] | None) -> None:
 def note_used(name: str) -> None:
     """Record that this program itself created a flow by this name."""
     _used_names.add(_dotted(name))
+
+
+def is_in_main(name: str) -> bool:
+    """Return whether this name is in the main program of a process."""
+    return _dotted(name).startswith("__main__.")
 
 
 def _dotted(name: str) -> str:

@@ -66,6 +66,21 @@ def name_of(factory: Factory) -> str:
     return name
 
 
+def importable_name_of(factory: Factory) -> str:
+    """Return the dotted name of a factory that other processes can import.
+
+    :raises TypeError: if it is neither a function nor a name.
+    :raises ValueError: if it cannot be imported by name, or is in the main program.
+    """
+    name = name_of(factory)
+    if allowed.is_in_main(name):
+        raise ValueError(
+            f"Flow factory {name!r} is in the main program, which other processes cannot"
+            " import: move it into a module"
+        )
+    return name
+
+
 def make(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> Any:
     """Return the flow (or task) of a factory that this program names.
 

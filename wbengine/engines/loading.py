@@ -103,8 +103,9 @@ def load(
     :raises CompilationFailure: if the flow is invalid.
     :raises TypeError: if another argument has a wrong type.
     """
-    make_note = _workflow_note(flow) if flow_detail is None else None
-    record = _new_record(name, tags, make_note=make_note)
+    record = _new_record(name, tags)
+    if flow_detail is None and factories.is_workflow(flow):
+        record = _with_workflow_note(record, flow)
     if flow_detail is not None and (name is not None or tags):
         raise ValueError(
             "name= and tags= apply only to a new record: omit them if you pass flow_detail="
@@ -113,22 +114,11 @@ def load(
     return _load(flow, store, flow_detail, book, backend, namespace, engine, options, record)
 
 
-def _workflow_note(flow: Any) -> _MakeNote | None:
-    """Return the note for a workflow class that other processes can import, otherwise None."""
-    if not factories.is_workflow(flow) or flow.__module__ == "__main__":
-        return None
-    try:
-        path = factories.name_of(flow)
-    except ValueError:
-        return None
-    factories.note_used(path, None)
-    return functools.partial(factories.note, path, None, None)
-
-
 class _NewRecord(NamedTuple):
     """Data for the record of a new flow; `make_note` returns the note about its factory.
 
-    `require_inputs`: reject a flow with missing inputs before it is stored.
+    `no_factory`: why other processes cannot import it. `require_inputs`: reject a flow with missing
+    inputs before it is stored.
     """
 
     name: str | None = None
@@ -136,6 +126,16 @@ class _NewRecord(NamedTuple):
     uuid: str | None = None
     make_note: _MakeNote | None = None
     require_inputs: bool = False
+    no_factory: str | None = None
+
+
+def _with_workflow_note(record: _NewRecord, workflow: Any) -> _NewRecord:
+    try:
+        path = factories.importable_name_of(workflow)
+    except ValueError as error:
+        return record._replace(no_factory=str(error))
+    factories.note_used(path, None)
+    return record._replace(make_note=functools.partial(factories.note, path, None, None))
 
 
 def _new_record(
@@ -190,6 +190,8 @@ def _load(
             if record.make_note is not None:
                 encodes = open_backend is not None and open_backend.encodes
                 detail.meta[models.FACTORY] = record.make_note(encodes=encodes)
+            if record.no_factory is not None:
+                detail.meta[models.NO_FACTORY] = record.no_factory
             if record.tags:
                 detail.meta[models.TAGS] = record.tags
             if open_backend is not None and kind != ENGINE_DEFAULT:
@@ -361,8 +363,10 @@ def flow_from_detail(flow_detail: models.FlowDetail, flows: allowed.Flows = None
     """
     note = _factory_note(_check_detail(flow_detail))
     if note is None:
+        reason = flow_detail.meta.get(models.NO_FACTORY)
         raise ValueError(
             f"Flow detail {flow_detail.name!r} does not record the factory of its flow"
+            + (f": {reason:.1000}" if isinstance(reason, str) else "")
         )
     return factories.remake(str(note["name"]), note.get("args"), note.get("kwargs"), flows)
 

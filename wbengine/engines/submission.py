@@ -401,12 +401,7 @@ class _OpenResources:
 def _importable_factory(
     factory: factories.Factory, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> tuple[str, Iterable[Any] | None]:
-    name = factories.name_of(factory)
-    if name.startswith(("__main__.", "__main__:")):
-        raise ValueError(
-            f"Flow factory {name!r} is in the main program, which other processes cannot"
-            " import: move it into a module"
-        )
+    name = factories.importable_name_of(factory)
     loaded = _names.load(name)
     if isinstance(loaded, types.ModuleType):
         raise ValueError(

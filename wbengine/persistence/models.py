@@ -93,6 +93,8 @@ STEP: Final = "step"
 FACTORY: Final = "factory"
 ENGINE: Final = "engine"
 TAGS: Final = "tags"
+#: Key in the `meta` of a flow: why other processes cannot import its workflow.
+NO_FACTORY: Final = "no_factory"
 #: Keys in the `meta` of a flow: time and reason of its cancellation; signals that it waits for.
 CANCELLED: Final = "cancelled"
 WAITS_FOR: Final = "waits_for"
