@@ -745,6 +745,21 @@ class Storage:
             self.writer.mark(self._injector)
         return list(values)
 
+    def _add_defaults(self, defaults: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add defaults of parameters, by name of the atom, to a flow that is not stored yet."""
+        if not defaults:
+            return
+        self._injector = add_injected(self._flow_detail, {}, self._injector)
+        self._by_name[self.injector_name] = self._injector
+        self._injector.meta[models.META_DEFAULTS] = defaults
+
+    def _defaults_of(self, atom_name: str) -> Mapping[str, Any]:
+        """Return the defaults that `_add_defaults` added for an atom."""
+        injector = self._injector
+        stored = None if injector is None else injector.meta_value(models.META_DEFAULTS)
+        defaults: Mapping[str, Any] = (stored or _NOTHING).get(atom_name, _NOTHING)
+        return defaults
+
     def inject_atom_args(self, atom_name: str, pairs: Pairs, transient: bool = True) -> None:
         """Provide values to one atom, with precedence over all other sources.
 

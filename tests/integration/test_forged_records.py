@@ -293,6 +293,35 @@ def test_forged_injected_values_are_rejected(
         engines.load_from_detail(reload(store, detail), backend=store)
 
 
+@task.workflow
+def pay_default(steps: Steps, amount: int = 1) -> int:
+    return amount
+
+
+@pytest.mark.parametrize("forged", [{"pay": {"amount": 9}}, None])
+def test_changed_default_of_a_workflow_is_rejected(
+    signing: Path, store: base.Backend, forged: dict[str, Any] | None
+) -> None:
+    engine = engines.load(pay_default, backend=store)
+    detail = reload(store, engine.storage.flow_detail)
+    assert engines.load_from_detail(detail, backend=store)
+    (record,) = (each for each in detail if each.name == models.INJECTOR)
+    record.meta[models.META_DEFAULTS] = forged
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.save_changes(detail, [record])
+    assert_rejected(reload(store, detail), store, "defaults.* was changed")
+
+
+def test_added_default_of_a_workflow_is_rejected(signing: Path, store: base.Backend) -> None:
+    engine = engines.load(pay, backend=store, inputs={"amount": 1})
+    detail = reload(store, engine.storage.flow_detail)
+    (record,) = (each for each in detail if each.name == models.INJECTOR)
+    record.meta[models.META_DEFAULTS] = {"pay": {"amount": 9}}
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.save_changes(detail, [record])
+    assert_rejected(reload(store, detail), store, "defaults.* was changed")
+
+
 def test_second_record_of_inputs_is_rejected(signing: Path, store: base.Backend) -> None:
     detail = stored_greeting(store)
     second = models.TaskDetail(models.INJECTOR)

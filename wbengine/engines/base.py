@@ -316,6 +316,12 @@ class Engine(abc.ABC):
         finally:
             opened.close()
 
+    def _store_defaults(self) -> None:
+        """Add the defaults of workflows to the inputs of a new flow, so that they do not change."""
+        compiled = self._compiled("stored")
+        if compiled.has_workflows:
+            self._storage._add_defaults(preparation.workflow_defaults(compiled.plan))
+
     def _inject_inputs(self, values: Mapping[str, Any]) -> None:
         try:
             self._storage.inject(values)

@@ -198,8 +198,6 @@ def _load(
                 detail.meta[models.ENGINE] = kind
             if inputs:
                 storage_module.add_injected(detail, inputs)
-            if record.make_note is not None:
-                detail.meta[models.FACTORY] = macs.signed_note(detail.meta[models.FACTORY], detail)
         elif open_backend is not None:
             _check_stored(detail, open_backend)
         loaded = factory(flow, detail, open_backend, {**defaults, **given_options})
@@ -207,6 +205,9 @@ def _load(
         if record.require_inputs:
             loaded.check_inputs()
         if flow_detail is None:
+            loaded._store_defaults()
+            if record.make_note is not None:
+                detail.meta[models.FACTORY] = macs.signed_note(detail.meta[models.FACTORY], detail)
             # Last, so that processes that resume unfinished flows never find an invalid flow.
             persistence.add_flow_detail(detail, book, open_backend)
         elif inputs:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from wbengine import _binding, exceptions, states, task
 from wbengine import arguments as arguments_module
 from wbengine import atom as atom_module
-from wbengine import exceptions, states
 from wbengine import storage as storage_module
 from wbengine.engines import compilation, differences
 from wbengine.runtime import plan as plan_module
+from wbengine.types import codec
 
 __all__ = [
     "Preparation", "atoms_in_order", "failed_nodes", "missing", "saved_states",
+    "workflow_defaults",
 ]  # fmt: skip
 
 _MAX_CAUSES: Final = 50
@@ -168,6 +171,23 @@ def missing(
     return exceptions.MissingDependencies(
         flow, sorted(names), cause=cause, available=available, askers=askers
     )
+
+
+def workflow_defaults(plan: plan_module.Plan) -> dict[str, dict[str, Any]]:
+    """Return the defaults of the parameters of workflows, by name of the atom and parameter.
+
+    Values that cannot be encoded are omitted.
+    """
+    defaults: dict[str, dict[str, Any]] = {}
+    for workflow in plan.items:
+        if isinstance(workflow, task.Workflow):
+            signature = _binding.signature_of(workflow.execute)
+            for name in signature.optional:
+                value = signature.python.parameters[name].default
+                with contextlib.suppress(exceptions.NotEncodable):
+                    codec.pack(value)
+                    defaults.setdefault(workflow.name, {})[name] = value
+    return defaults
 
 
 def _missing_arguments(

@@ -37,6 +37,9 @@ MAC: Final = "mac"
 _INPUTS: Final = "inputs"
 #: Name under which the digests include the values that TaskFlow programs store for conductors.
 _META_STORE: Final = "meta['store']"
+#: Name under which the digests include the defaults of workflows.
+_META_DEFAULTS: Final = "meta['defaults']"
+_META_NAMES: Final = frozenset({_META_STORE, _META_DEFAULTS})
 
 
 def sign(
@@ -123,7 +126,7 @@ def check_inputs(detail: models.FlowDetail) -> None:
     if keys.keyring(None) is None or not isinstance(digests, Mapping):
         return
     inputs = _inputs(detail)
-    for name in {*digests, *({_META_STORE} & inputs.keys())}:
+    for name in {*digests, *(_META_NAMES & inputs.keys())}:
         if name not in inputs or _digest(inputs[name]) != digests.get(name):
             raise exceptions.NotTrusted(
                 f"flow {detail.uuid!r} is not trusted: its input {name!r:.200} was changed"
@@ -133,7 +136,7 @@ def check_inputs(detail: models.FlowDetail) -> None:
         injected = _injected(atom)
         if atom.name == models.INJECTOR:
             injectors += 1
-            injected = injectors > 1 or inputs.keys() - digests.keys() - {_META_STORE}
+            injected = injectors > 1 or inputs.keys() - digests.keys() - _META_NAMES
         if injected:
             mac = atom.meta_value(models.META_INJECTED_MAC)
             verify(_INJECTED, detail.uuid, {**_injected_note(atom), MAC: mac})
@@ -166,9 +169,12 @@ def _step(
 def _inputs(detail: models.FlowDetail) -> dict[str, Any]:
     atoms: Iterable[models.AtomDetail] = detail
     injector = next((atom for atom in atoms if atom.name == models.INJECTOR), None)
-    injected = {} if injector is None else dict(injector.results or {})
-    meta_store = detail.meta.get("store")
-    return {**injected, _META_STORE: meta_store} if meta_store else injected
+    values = {} if injector is None else dict(injector.results or {})
+    defaults = None if injector is None else injector.meta_value(models.META_DEFAULTS)
+    for name, content in ((_META_STORE, detail.meta.get("store")), (_META_DEFAULTS, defaults)):
+        if content:
+            values[name] = content
+    return values
 
 
 def _digest(value: Any) -> str:

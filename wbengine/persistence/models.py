@@ -77,6 +77,8 @@ META_PROGRESS_DETAILS: Final = "progress_details"
 #: Keys in the `meta` of an atom (or the injector): persistently injected values, and their MAC.
 META_INJECTED: Final = "injected"
 META_INJECTED_MAC: Final = "injected_mac"
+#: Key in the `meta` of the injector: defaults of the parameters of workflows, by name of the atom.
+META_DEFAULTS: Final = "defaults"
 #: Key in the `meta` of a retry that was created for `Task.retries`: the name of the task.
 OF_TASK: Final = "of_task"
 #: Key in the `meta` of a waiting retry controller: the end of the wait in Unix seconds.

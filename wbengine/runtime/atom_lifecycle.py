@@ -273,7 +273,12 @@ class AtomLifecycle:
                 failure = _failed_to_begin(record.name, action, error)
                 self.failed_before_submit.append((call, calls.Outcome(failure)))
                 return None
-            call = call._replace(arguments=arguments)
+            defaults = {
+                name: value
+                for name, value in self._storage._defaults_of(atom.name).items()
+                if name in atom.rebind
+            }
+            call = call._replace(arguments={**defaults, **arguments})
         # The function does not wait for a slot or a worker.
         record.worker, record.started = LOCAL, self.now
         return call
