@@ -324,6 +324,32 @@ def test_limited_map_ends_if_its_items_call_steps(items, limit, engine):
     assert engines.run(workflow, engine=engine)["result"] == [0, 2, 4]
 
 
+@task.workflow
+def map_computed_items(steps):
+    return steps.map(double, items_of_steps(steps), max_in_flight=2)
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_limited_map_of_computed_items_continues_after_a_suspension(store, count):
+    engine = engines.load(map_computed_items, backend=store)
+    completed = []
+
+    def suspend_later(state, details):
+        completed.append(details)
+        if len(completed) == count:
+            engine.suspend()
+
+    engine.atom_notifier.register(states.SUCCESS, suspend_later)
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(engine.storage.flow_uuid)
+    resumed = engines.load(map_computed_items, flow_detail=detail, backend=store)
+    resumed.run()
+    assert resumed.storage.fetch("result") == [0, 2, 4]
+    assert EFFECTS == [("add", 0), ("add", 1), ("add", 2)]
+
+
 @task.task
 def fail(number):
     raise LookupError(number)
