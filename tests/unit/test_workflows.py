@@ -600,7 +600,9 @@ def test_invalid_call_of_a_step_fails_in_the_function(call, message):
     ("decorate", "message"),
     [
         (lambda: task.workflow(len), "must decorate a function"),
-        (lambda: task.workflow(lambda: None), "must have a parameter for its steps"),
+        (lambda: task.workflow(lambda: None), "must have a positional parameter for its steps"),
+        (lambda: task.workflow(lambda *, steps: None), "must have a positional parameter"),
+        (lambda: task.workflow(lambda **steps: None), "must have a positional parameter"),
         (lambda: task.workflow(retrys=3), "has no option 'retrys'"),
         (lambda: task.workflow(timelimit=3), "its options are provides, name, version"),
         (lambda: task.workflow(concurrency=3), "put it into a flow with this limit: flow.concurr"),

@@ -103,9 +103,10 @@ def _class_of(body: Callable[..., Any], options: Mapping[str, Any]) -> type[Work
         raise TypeError(f"@workflow must decorate a function, got {body!r:.80}")
     if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
         raise TypeError(f"Workflow {body.__name__!r} must not contain 'yield': return its result")
-    if not inspect.signature(body).parameters:
+    first = next(iter(inspect.signature(body).parameters.values()), None)
+    if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
         raise TypeError(
-            f"Workflow {body.__name__!r} must have a parameter for its steps:"
+            f"Workflow {body.__name__!r} must have a positional parameter for its steps:"
             f" def {body.__name__}(steps, ...)"
         )
     attributes = {word: value for word, value in options.items() if value is not None}
