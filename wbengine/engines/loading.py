@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import urllib.parse
+import uuid as uuids
 import warnings
 import weakref
 from collections import UserDict
@@ -56,10 +57,15 @@ class Defaults(UserDict[str, Any]):
 
 defaults: Final = Defaults()
 
-_ARGUMENTS: Final = (
-    "backend", "book", "deadline", "engine", "factory_args", "factory_kwargs", "flow_detail",
-    "flows", "inputs", "name", "namespace", "store", "tags", "uuid",
-)  # fmt: skip
+#: Arguments of the functions of this module, which are no options of engines, and their functions.
+_ARGUMENTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("backend", "book", "engine", "flow_detail", "inputs", "name"), "load"),
+    **dict.fromkeys(("namespace", "store", "tags"), "load"),
+    **dict.fromkeys(("factory_args", "factory_kwargs"), "load_from_factory"),
+    **dict.fromkeys(("require_inputs", "uuid"), "load_from_factory"),
+    "deadline": "run",
+    "flows": "load_from_detail",
+}
 
 # Returns the note about a flow's factory; `encodes` is the attribute of the backend.
 _MakeNote = Callable[..., dict[str, Any]]
@@ -186,7 +192,8 @@ def _load(
         if detail is None:
             if record.uuid is not None and open_backend is not None:
                 _check_uuid_unused(record.uuid, open_backend)
-            detail = models.FlowDetail(record.name or flow.name, record.uuid or models.new_uuid())
+            uuid = models.new_uuid() if record.uuid is None else record.uuid
+            detail = models.FlowDetail(record.name or flow.name, uuid)
             if record.make_note is not None:
                 encodes = open_backend is not None and open_backend.encodes
                 detail.meta[models.FACTORY] = record.make_note(encodes=encodes)
@@ -339,7 +346,10 @@ def load_from_factory(
     :param require_inputs: reject a flow with missing inputs before it is stored.
     :raises MissingDependencies: with `require_inputs`, if inputs are missing.
     :raises Duplicate: if the backend has a flow with this uuid; also as `load`.
+    :raises ValueError: if `uuid` is not a uuid; also as `load`.
     """
+    if uuid is not None:
+        uuid = _checked_uuid(uuid)
     path = factories.name_of(flow_factory)
     flow = factories.make(path, factory_args, factory_kwargs)
     make_note = functools.partial(factories.note, path, factory_args, factory_kwargs)
@@ -470,7 +480,14 @@ def _warn_deprecated(text: str) -> None:
 def _check_names(factory: Callable[..., base.Engine], given: Iterable[str]) -> None:
     if hasattr(factory, "known_options"):  # a plug-in may be any function
         label = getattr(factory, "__name__", repr(factory))
-        _options.check_known(label, given, factory.known_options(), _ARGUMENTS)
+        known = factory.known_options()
+        for name in given:
+            if name in _ARGUMENTS and name not in known:
+                raise ValueError(
+                    f"{name!r} is an argument of engines.{_ARGUMENTS[name]},"
+                    f" not an option of {label}"
+                )
+        _options.check_known(label, given, known, _ARGUMENTS)
 
 
 def check_engine_uri(engine: str) -> None:
@@ -543,6 +560,16 @@ def _check_stored(flow_detail: models.FlowDetail, backend: persistence.Backend) 
                 " omit flow_detail",
                 error,
             ) from error
+
+
+def _checked_uuid(value: Any) -> str:
+    """Return a uuid in its usual notation."""
+    try:
+        return str(uuids.UUID(value))
+    except (TypeError, ValueError, AttributeError):
+        raise ValueError(
+            f"uuid must be a uuid such as {uuids.uuid4()}, got {value!r:.80}"
+        ) from None
 
 
 def _check_uuid_unused(uuid: str, backend: persistence.Backend) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from wbengine import _json_text, _names, exceptions, signals, states
+from wbengine import _names, exceptions, signals, states
 from wbengine._crash import crashpoint
 from wbengine.engines import allowed, async_run, base, factories, flow_errors, loading
 from wbengine.jobs import backends as boards
@@ -418,11 +418,15 @@ def new_book(detail: models.FlowDetail, key: str | None = None) -> models.LogBoo
     """Return a new logbook with the flow; with a key, the logbook of that key."""
     if key is None:
         book = models.LogBook(detail.name)
-    elif isinstance(key, str) and key and _json_text.is_text(_names.check_length("unique", key)):
+    elif isinstance(key, str) and key and key.isprintable() and key == key.strip():
+        _names.check_length("unique", key)
         book = models.LogBook(key, str(uuid.uuid5(_KEY_NAMESPACE, key)))
         book.meta[models.UNIQUE] = detail.uuid
     else:
-        raise ValueError(f"unique must be a non-empty str of valid Unicode, got {key!r}")
+        raise ValueError(
+            f"unique must be 1 to {_names.MAX_NAME_LENGTH} printable characters without"
+            f" surrounding blanks, got {key!r:.80}"
+        )
     book.meta[models.MADE_BY] = "wbengine"
     book.add(detail)
     return book
