@@ -153,11 +153,11 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
         else:
             yield from [(None, inside) for inside in list(value)]
     elif isinstance(value, ft.Failure):
-        yield None, value.exception_args
-        yield None, value.exception_str
-        for cause in value.causes:
-            yield None, cause.exception_args
-            yield None, cause.exception_str
+        for part in (value, *value.causes):
+            yield None, part.exception_args
+            yield None, part.exception_str
+            yield None, part.notes
+            yield None, part.members
 
 
 def _in_text(text: str, secret: bool) -> Iterator[str]:

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from wbengine import exceptions
+from wbengine.types import _failure_text
 
-__all__ = ["innermost", "only_user_frames", "traceback_text"]
+__all__ = ["described", "innermost", "only_user_frames", "traceback_text"]
 
 _PACKAGE: Final = os.path.dirname(os.path.abspath(__file__))
-#: The modules that call the methods of tasks and retries.
-_CALLERS: Final = ("invocation.py", "runtime/retries.py")
+#: The modules that call the methods of tasks and retries, and the functions of workflows.
+_CALLERS: Final = (
+    "invocation.py", "runtime/retries.py", "runtime/workflows/thread_program.py",
+)  # fmt: skip
 _ENTRY: Final = '  File "'
 _LIBRARY: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 _INSTALLED: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
@@ -32,6 +35,12 @@ def only_user_frames(text: str) -> str:
     return "\n".join(chosen) if len(chosen) < len(entries) else text
 
 
+def described(failure: Any) -> tuple[str, str]:
+    """Describe a failure for `_failure_text.text_of`, with only entries of the user's code."""
+    entries, text = _failure_text.described(failure)
+    return only_user_frames(entries.rstrip("\n")), text
+
+
 def traceback_text(error: BaseException) -> str:
     """Return the exception and its causes as Python prints them.
 
@@ -39,7 +48,7 @@ def traceback_text(error: BaseException) -> str:
     `WrappedFailure` is replaced by its failures.
     """
     if isinstance(error, exceptions.WrappedFailure):
-        return "\n".join(_failure_text(failure) for failure in error)
+        return "\n".join(f"{_failure_text.text_of(each, described)}\n" for each in error)
     whole = traceback.TracebackException.from_exception(error)
     pending: list[traceback.TracebackException | None] = [whole]
     while pending:
@@ -54,12 +63,6 @@ def traceback_text(error: BaseException) -> str:
                 *(getattr(each, "exceptions", None) or ()),
             ]
     return "".join(whole.format())
-
-
-def _failure_text(failure: Any) -> str:
-    frames = only_user_frames(failure.traceback_str.rstrip("\n"))
-    head = f"Traceback (most recent call last):\n{frames}\n" if frames else ""
-    return f"{head}{next(iter(failure), 'Exception')}: {failure.exception_str}\n"
 
 
 def innermost(error: BaseException) -> str | None:

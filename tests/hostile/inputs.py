@@ -133,8 +133,11 @@ _FAILURE: dict[str, Any] = {
     "traceback_str": None,
     "exc_type_names": ["ValueError", "Exception"],
     "exc_args": ["bad"],
+    "exc_attributes": {"errno": 2, "filename": {"bytes": "eA=="}},
+    "notes": ["worse"],
     "version": 1,
 }
+_FAILURE |= {"members": [dict(_FAILURE)], "causes": [dict(_FAILURE)], "has_implicit_cause": True}
 
 WORKER = {
     "REQUEST": _request,

@@ -80,7 +80,6 @@ def test_cause_of_the_exception_is_preserved(kind: Any) -> None:
     [
         pytest.param("foreign", json.JSONDecodeError, id="type that is not allowed"),
         pytest.param("exit", SystemExit, id="SystemExit"),
-        pytest.param("group", "ExceptionGroup", id="exception group"),
     ],
 )  # fmt: skip
 def test_exception_that_cannot_be_rebuilt_is_wrapped(kind: Any, how: str, type_: Any) -> None:

@@ -90,7 +90,7 @@ def test_report_has_all_sections():
     ):  # fmt: skip
         assert f">{title}</h2>" in text
     assert "ValueError: card refused" in said
-    assert "The exception above was the cause of the following exception:" in said
+    assert "The above exception was the direct cause of the following exception:" in said
     assert "A flow of 8 atoms ran for 21 s on 3 workers" in said
 
 

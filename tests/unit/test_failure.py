@@ -6,6 +6,7 @@ import copy
 import gc
 import json
 import pickle
+import re
 import sys
 import traceback
 import weakref
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbengine import exceptions
+from wbengine.types import _failure_text, codec
 from wbengine.types import failure as module
 from wbengine.types.failure import Failure
 
@@ -474,6 +476,215 @@ def test_exception_of_unhashable_class_is_captured():
     assert described(failure).matches(failure)
 
 
+# Groups, notes and attributes.
+
+
+def member() -> Exception:
+    """Return an exception with a cause and a note that was raised."""
+    try:
+        try:
+            raise KeyError("row-3")
+        except KeyError as error:
+            error.add_note("sheet 2")
+            raise ValueError("no row") from error
+    except ValueError as error:
+        error.add_note("table 7")
+        return error
+
+
+@pytest.fixture
+def grouped() -> Failure:
+    try:
+        raise ExceptionGroup("outer", [member(), ExceptionGroup("inner", [OSError(5, "disk")])])
+    except ExceptionGroup as error:
+        error.add_note("batch 9")
+        return Failure()
+
+
+def shape(failure: Failure) -> list[object]:
+    return [
+        next(iter(failure)),
+        failure.exception_str,
+        failure.notes,
+        [shape(part) for part in failure.causes],
+        [shape(part) for part in failure.members],
+    ]
+
+
+WAYS = pytest.mark.parametrize(
+    "way",
+    [lambda f: f, described, lambda f: pickle.loads(pickle.dumps(f)), Failure.copy],
+    ids=["captured", "described", "pickled", "copied"],
+)
+
+
+@WAYS
+def test_failure_has_members_causes_and_notes(grouped, way):
+    failure = way(grouped)
+    assert failure.matches(grouped)
+    assert shape(failure) == [
+        "ExceptionGroup",
+        "outer (2 sub-exceptions)",
+        ("batch 9",),
+        [],
+        [
+            ["ValueError", "no row", ("table 7",), [
+                ["KeyError", "'row-3'", ("sheet 2",), [], []]], []],
+            ["ExceptionGroup", "inner (1 sub-exception)", (), [], [
+                ["OSError", "[Errno 5] disk", (), [], []]]],
+        ],
+    ]  # fmt: skip
+    text = failure.pformat(traceback=True)
+    for words in ("batch 9", "no row", "table 7", "'row-3'", "sheet 2", "[Errno 5] disk"):
+        assert words in text
+    assert "raise KeyError" in text and "batch 9" not in failure.pformat()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.pop("notes"),
+        lambda data: data.pop("members"),
+        lambda data: data["members"].pop(),
+        lambda data: data["members"][0].pop("causes"),
+        lambda data: data["members"][0].pop("notes"),
+    ],
+)
+def test_failures_with_different_notes_or_members_do_not_match(grouped, change):
+    data = grouped.to_json()
+    change(data)
+    assert not Failure.from_dict(data).matches(grouped)
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_raised_members_and_causes_have_tracebacks(grouped, pickled):
+    failure = pickle.loads(pickle.dumps(grouped)) if pickled else grouped
+    with pytest.raises(ExceptionGroup) as caught:
+        failure.reraise()
+    for text in (
+        "".join(traceback.format_exception(caught.value)),
+        "".join(traceback.format_exception(*failure.exc_info)),
+    ):
+        assert 'raise KeyError("row-3")' in text and "raise ValueError" in text
+        assert "sheet 2" in text
+    assert caught.value.exceptions[0].__cause__.args == ("row-3",)
+
+
+def test_notes_of_captured_and_raised_exceptions_are_separate():
+    error = Plain("x")
+    error.add_note("first")
+    failure = Failure.from_exception(error)
+    error.add_note("later")
+    with pytest.raises(Plain) as caught:
+        failure.reraise()
+    caught.value.add_note("of the catcher")
+    with pytest.raises(Plain) as again:
+        failure.reraise()
+    assert failure.notes == tuple(again.value.__notes__) == ("first",)
+
+
+MESSAGES = st.sampled_from(["", "one", "two\nlines", "blank\n\nline"])
+PLAIN_ERRORS = st.builds(
+    lambda kind, text: kind(text), st.sampled_from([ValueError, Plain]), MESSAGES
+)
+
+
+@st.composite
+def chains(draw: st.DrawFn, inner: st.SearchStrategy[Exception]) -> Exception:
+    error = draw(
+        st.builds(ExceptionGroup, MESSAGES, st.lists(inner, min_size=1, max_size=20)) | inner
+    )
+    for note in draw(st.lists(MESSAGES, max_size=2)):
+        error.add_note(note)
+    if error.__context__ is None:
+        following = draw(st.none() | inner)
+        error.__context__ = following
+        if draw(st.booleans()):
+            error.__cause__ = following
+    return error
+
+
+@given(st.recursive(PLAIN_ERRORS, chains, max_leaves=25))
+def test_text_is_that_of_python(error):
+    python = "".join(traceback.format_exception(error))
+    for failure in (Failure.from_exception(error), described(Failure.from_exception(error))):
+        assert f"{_failure_text.text_of(failure)}\n" == python
+
+
+def test_text_of_raised_group_is_that_of_python(grouped):
+    try:
+        grouped.reraise()
+    except ExceptionGroup as error:
+        failure, python = Failure(), "".join(traceback.format_exception(error))
+    without_carets = re.sub(r"^[ |]*[~^]+\n", "", python, flags=re.MULTILINE)
+    assert f"{_failure_text.text_of(failure)}\n" == without_carets
+
+
+def test_text_of_wide_and_deep_groups_is_limited_as_in_python():
+    wide = ExceptionGroup("wide", [ValueError(number) for number in range(17)])
+    deep: Exception = ValueError("deep")
+    for number in range(10):
+        deep = ExceptionGroup(str(number), [deep])
+    for error in (wide, deep):
+        failure = Failure.from_exception(error)
+        assert f"{_failure_text.text_of(failure)}\n" == "".join(traceback.format_exception(error))
+
+
+def test_number_and_depth_of_members_are_limited():
+    wide = ExceptionGroup("wide", [ValueError(number) for number in range(1000)])
+    failure = Failure.from_exception(ExceptionGroup("many", [wide, *[wide] * 5000]))
+    assert len(failure.members) == 2 and len(failure.members[0].members) == 99
+    assert failure.members[0].members[-1].exception_str == "902 more exceptions were omitted"
+    assert failure.members[1].exception_str == "5000 more exceptions were omitted"
+    deep: Exception = ValueError("deep")
+    for _ in range(50):
+        deep = ExceptionGroup("deep", [deep])
+    nested = Failure.from_exception(deep)
+    for _ in range(10):
+        (nested,) = nested.members
+    assert nested.members == ()
+    for limited in (failure, Failure.from_exception(deep)):
+        assert described(limited).matches(limited)
+        assert codec.loads(codec.dumps(limited)).matches(limited)
+
+
+def test_shorten_limits_notes_and_attributes_of_all_members():
+    error = OSError(2, "no")
+    for note in ("a" * 40_000, "b" * 40_000, *["c"] * 30_000):
+        error.add_note(note)
+    data = Failure.from_exception(ExceptionGroup("g", [ExceptionGroup("h", [error])])).to_json()
+    data["members"][0]["members"][0]["exc_attributes"]["path"] = "f" * 70_000
+    module.shorten(data)
+    (part,) = data["members"][0]["members"]
+    notes = part["notes"]
+    assert len(notes) == 3 and notes[0] == "a" * 40_000
+    assert notes[1].endswith("b... (40000 characters)") and notes[2] == "(30000 more notes)"
+    assert part["exc_attributes"] == {}
+    assert len(json.dumps(data)) < 80_000
+
+
+def test_hostile_members_are_validated_and_limited():
+    data = dict(SEED)
+    for _ in range(10_000):
+        data = {**SEED, "members": [data], "causes": [SEED]}
+    Failure.validate(data)
+    failure = Failure.from_dict(data)
+    for _ in range(10):
+        (failure,) = failure.members
+    assert failure.members == ()
+    data["members"][0]["members"][0]["notes"] = [7]
+    with pytest.raises(exceptions.InvalidFormat, match="notes"):
+        Failure.validate(data)
+    wide = Failure.from_dict({**SEED, "members": [{**SEED, "causes": [SEED] * 150}] * 1000})
+    assert len(wide.members[0].causes) == 100
+    assert wide.members[-1].exception_str.endswith("more exceptions were omitted")
+    assert sum(1 for _ in module._all_failures(wide)) <= 210
+
+
+def test_next_release_may_add_parts():
+    assert Failure.from_dict({**SEED, "future": [1]}).matches(Failure.from_dict(SEED))
+
+
 # Comparing.
 
 
@@ -617,6 +828,12 @@ def test_from_dict_refuses_other_versions():
         ({"causes": [SEED, {**SEED, "version": "1"}]}, r"\['causes'\]\[1\]\['version'\]"),
         ({"causes": {}}, "causes"),
         ({"exc_args": {}}, "exc_args"),
+        ({"exc_attributes": []}, "exc_attributes"),
+        ({"exc_attributes": {"errno": [2]}}, "exc_attributes"),
+        ({"notes": "note"}, "notes"),
+        ({"members": [SEED, {}]}, r"failure\['members'\]\[1\]"),
+        ({"members": [{**SEED, "causes": [{}]}]}, r"\['members'\]\[0\]\['causes'\]\[0\]"),
+        ({"has_implicit_cause": 1}, "has_implicit_cause"),
     ],
     ids=[
         "message",
@@ -627,6 +844,12 @@ def test_from_dict_refuses_other_versions():
         "version-of-cause",
         "causes-dict",
         "args-dict",
+        "attributes-list",
+        "attribute-list",
+        "notes-str",
+        "empty-member",
+        "empty-cause-of-member",
+        "implicit-int",
     ],
 )
 def test_validate_refuses_invalid_fields(change, where):

@@ -157,6 +157,17 @@ def test_revert_request_contains_result_and_failures() -> None:
     assert unit.failures["b"].matches(broken)
 
 
+def test_taskflow_receives_only_parts_of_failures_that_it_reads() -> None:
+    error = ExceptionGroup("g", [OSError(2, "no", "file")])
+    error.__cause__ = OSError(2, "no", "file")
+    error.add_note("note")
+    failure = Failure.from_exception(error)
+    parts = {"version", "exception_str", "traceback_str", "exc_type_names", "exc_args"}
+    data = pr.failure_to_dict(failure, extended=False)
+    assert set(data) == {*parts, "causes"} and set(data["causes"][0]) == parts
+    assert Failure.from_dict(pr.failure_to_dict(failure)).matches(failure)
+
+
 @pytest.mark.parametrize(
     "result", [None, 0, [], "text", {"a": 1}], ids=["none", "zero", "empty-list", "str", "dict"]
 )
@@ -420,7 +431,18 @@ BODIES = [
     {**GOOD_REQUEST, "task_version": "1.0", "result": ["failure", GOOD_FAILURE]},
     {"state": "RUNNING", "data": {}},
     {"state": "SUCCESS", "data": {"result": {"a": [1]}}},
-    {"state": "FAILURE", "data": {"result": {**GOOD_FAILURE, "causes": [GOOD_FAILURE]}}},
+    {
+        "state": "FAILURE",
+        "data": {
+            "result": {
+                **GOOD_FAILURE,
+                "causes": [GOOD_FAILURE],
+                "has_implicit_cause": True,
+                "members": [{**GOOD_FAILURE, "notes": ["n"]}],
+                "exc_attributes": {"errno": 2, "filename": {"bytes": "eA=="}},
+            }
+        },
+    },
     {"state": "EVENT", "data": {"event_type": "e", "details": {"a": 1}}},
     {"topic": "t", "tasks": ["a", "b"]},
     {"asked": [["id", 1], ["other", 2**53]]},

@@ -241,7 +241,7 @@ def is_fine(error: Any, original: BaseException) -> None:
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         again = pickle.loads(pickle.dumps(error, protocol))
         assert type(again) is type(error)
-        assert (str(again), again.args, again.extra) == (str(error), error.args, [1])
+        assert (str(again), repr(again.args), again.extra) == (str(error), repr(error.args), [1])
         assert getattr(again, "__notes__", None) == getattr(error, "__notes__", None)
     assert type(copy.deepcopy(error)) is type(error)
     with pytest.raises(type(original)):
@@ -273,12 +273,11 @@ def test_remote_error_of_task_module_keeps_its_type(original: BaseException) -> 
 def test_remote_error_keeps_arguments_that_were_sent() -> None:
     error = raised(described(OSError(2, "no such", "name")))
     assert error.args == (2, "no such")
-    assert (error.errno, error.strerror, error.filename) == (2, "no such", None)
+    assert (error.errno, error.strerror, error.filename) == (2, "no such", "name")
     assert raised(described(KeyError("k"))).args == ("k",)
     assert raised(described(StopIteration(3))).value == 3
     assert raised(described(AssertionError())).args == ()
     assert raised(described(ValueError(object))).args == (str(object),)
-    assert raised(described(SyntaxError("bad", ("f", 1, 2, "text")))).msg == "bad (f, line 1)"
 
 
 def test_reading_attribute_that_was_not_sent_raises_named_error() -> None:
@@ -303,13 +302,120 @@ def test_reading_attribute_that_was_not_sent_raises_named_error() -> None:
         subprocess.CalledProcessError(1, "x"),
         Exception("x"),
         exceptions.WrappedFailure([Failure.from_exception(ValueError())]),
-        ExceptionGroup("g", [ValueError(1)]),
+        BaseExceptionGroup("g", [KeyboardInterrupt()]),
     ],
     ids=lambda one: type(one).__name__,
 )
 def test_exits_and_types_not_allowed_are_plain_wrapped_failures(original: BaseException) -> None:
     """Such a type would end the process, adds no information, or is not allowed."""
     assert type(raised(described(original))) is exceptions.WrappedFailure
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        FileNotFoundError(2, "no such", "name"),
+        OSError(18, "cross-device", b"\xff", None, "other"),
+        PermissionError(13, "denied", "bad\udcff"),
+        UnicodeDecodeError("utf-8", b"a\xff", 1, 2, "why"),
+        UnicodeEncodeError("utf-8", "a\ud800", 1, 2, "surrogates"),
+        UnicodeTranslateError("text", 1, 2, "why"),
+        SyntaxError("bad", ("f", 1, 2, "text", 3, 4)),
+        ImportError("x", name="n", path="p"),
+        AttributeError("a", name="n"),
+        NameError("a", name="n"),
+        StopIteration(5),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_remote_error_keeps_attributes_of_builtin_types(original: BaseException) -> None:
+    for one in (described(original), pickle.loads(pickle.dumps(described(original)))):
+        error = raised(one)
+        is_fine(error, original)
+        for name in (
+            "errno", "strerror", "filename", "filename2", "encoding", "object", "start", "end",
+            "reason", "msg", "lineno", "offset", "text", "end_lineno", "end_offset", "name", "path",
+            "value",
+        ):  # fmt: skip
+            assert getattr(error, name, None) == getattr(original, name, None), name
+        assert not isinstance(original, UnicodeError) or error.args == original.args
+        assert described(error)._plain_attributes() == one._plain_attributes()
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"filename": 7, "errno": "2", "strerror": {"bytes": "eA=="}, "other": "x"},
+        {"filename": {"bytes": 3}, "errno": 2**40, "filename2": {"text": "/w=="}},
+        {"filename": {"bytes": "é"}, "errno": True, "strerror": {}, "characters_written": 3},
+    ],
+)
+def test_invalid_attributes_of_remote_error_are_ignored(attributes: dict[str, Any]) -> None:
+    one = Failure(
+        exception_str="x", exc_type_names=["OSError", "Exception"], exc_attributes=attributes
+    )
+    error = raised(one)
+    assert (error.errno, error.strerror, error.filename, error.filename2) == (None,) * 4
+
+
+def test_invalid_syntax_error_is_printed() -> None:
+    attributes = {"text": "x", "lineno": 1, "offset": 1, "end_offset": 2**30, "filename": "f"}
+    one = Failure(
+        exception_str="x", exc_type_names=["SyntaxError", "Exception"], exc_attributes=attributes
+    )
+    assert len("".join(traceback.format_exception(raised(one)))) < 1000
+
+
+class Batch(ExceptionGroup[Exception]):
+    def derive(self, members: Any) -> Any:
+        return Batch(self.message, members)
+
+
+@pytest.mark.parametrize("kind", [ExceptionGroup, Batch])
+def test_remote_group_is_handled_by_its_members(kind: type[ExceptionGroup[Exception]]) -> None:
+    inner = ValueError("row 3")
+    inner.__cause__ = KeyError("k")
+    inner.add_note("sheet 2")
+    group = kind("2 of 9", [inner, kind("inner", [OSError(2, "no", "f"), SystemExitLike("x")])])
+    group.add_note("batch")
+    one = described(group, __name__)
+    found: list[Any] = []
+    rest: list[Any] = []
+    try:
+        one.reraise()
+    except* ValueError as caught:
+        found.extend(caught.exceptions)
+    except* OSError as caught:
+        rest.extend(caught.exceptions)
+    except* exceptions.WrappedFailure as caught:
+        rest.extend(caught.exceptions)
+    (error,) = found
+    assert isinstance(error.__cause__, KeyError) and error.__notes__ == ["sheet 2"]
+    assert [str(each) for each in rest] == ["inner (1 sub-exception)"] * 2
+    again = raised(one)
+    is_fine(again, group)
+    assert again.message == "2 of 9" and again.__notes__ == ["batch", "a note"]
+    assert isinstance(again, kind) and Failure.from_exception(raised(one)).members[0].causes
+    assert raised(pickle.loads(pickle.dumps(one))).exceptions[1].exceptions[0].filename == "f"
+
+
+class SystemExitLike(Exception):
+    pass
+
+
+def test_remote_group_without_members_is_plain_wrapped_failure() -> None:
+    data = Failure.from_exception(ExceptionGroup("g", [ValueError(1)])).to_dict()
+    del data["members"]
+    assert type(raised(Failure.from_dict(data))) is exceptions.WrappedFailure
+
+
+def test_traceback_of_captured_remote_error_contains_the_remote_lines() -> None:
+    try:
+        raise ValueError("far away")
+    except ValueError as error:
+        one = described(error)
+    text = Failure.from_exception(raised(one)).traceback_str
+    assert text.index("in raised") < text.index('raise ValueError("far away")')
 
 
 def test_type_not_found_in_its_module_is_plain_wrapped_failure() -> None:

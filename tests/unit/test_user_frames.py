@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from wbengine import _log_lines, _names, _user_frames, engines, retry, task
+from wbengine import _log_lines, _names, _user_frames, engines, exceptions, retry, task
 from wbengine.patterns import linear_flow
+from wbengine.types.failure import Failure
 
 HERE = Path(__file__).name
 
@@ -67,6 +68,28 @@ def test_each_exception_of_a_chain_has_only_user_frames() -> None:
     text = _user_frames.traceback_text(error_of(Chained()))
     assert set(files_of(text)) == {HERE}
     assert "KeyError: 'paper'" in text and "direct cause" in text
+
+
+@task.workflow
+def fails(steps: Any) -> None:
+    raise ValueError("out of paper")
+
+
+def test_traceback_of_failed_workflow_has_only_user_frames() -> None:
+    with pytest.raises(ValueError) as caught:
+        engines.run(fails)
+    assert files_of(_user_frames.traceback_text(caught.value)) == [HERE]
+
+
+def test_text_of_stored_failure_has_causes_and_notes_with_user_frames() -> None:
+    error = error_of(Chained())
+    error.add_note("tray 2")
+    stored = Failure.from_dict(Failure.from_exception(error).to_dict())
+    stored.belongs_to("elsewhere")
+    text = _user_frames.traceback_text(exceptions.WrappedFailure([stored]))
+    assert set(files_of(text)) == {HERE}
+    assert "KeyError: 'paper'" in text and "direct cause" in text
+    assert text.endswith("ValueError: out of paper\ntray 2\n")
 
 
 def test_traceback_of_failed_retry_has_only_user_frames() -> None:

@@ -95,6 +95,18 @@ def test_exception_of_a_handler_is_logged_and_the_next_is_called(
     assert "failed after 2.500 s: ValueError: two lines" in last.getMessage()
 
 
+def test_group_is_logged_as_python_prints_it_with_masked_notes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "wbengine")
+    member = KeyError("passphrase refused")
+    member.add_note("by redis://u:passphrase@h")
+    reporting.Reports("w1").ended(a_job(), failed(ExceptionGroup("g", [member])))
+    text = caplog.records[-1].getMessage()
+    assert "  +-+---------------- 1 ----------------\n" in text
+    assert "    | KeyError: '*** refused'\n    | by redis://u:***@h\n" in text
+
+
 def test_handlers_receive_none_for_a_failure_without_exception(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -13,6 +13,7 @@ from wbengine import drawing, states
 from wbengine.drawing import terminal_tree
 from wbengine.persistence import leases, models, owners
 from wbengine.persistence.commands import FlowCommand
+from wbengine.types.failure import Failure
 from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
 from wbengine.views import flow_status as flows
 from wbengine.views import timeline as timelines
@@ -305,12 +306,30 @@ def test_failure_shows_traceback_and_cause():
     text = failure.text
     assert (
         text.index("KeyError: 'limit'")
-        < text.index("was the cause of")
+        < text.index("was the direct cause of")
         < text.index("ValueError: card refused")
     )
     assert "Traceback (most recent call last):" in text
     assert "records.py" in text
     assert view.error == "ValueError: card refused"
+
+
+def test_failure_shows_members_and_notes_of_a_group_without_secrets():
+    member = KeyError("row-3")
+    member.add_note("of redis://u:passphrase@h")
+    flow, outline = records.failed()
+    records.change(flow, "capture").failure = Failure.from_exception(ExceptionGroup("g", [member]))
+    (failure,) = look(flow, outline).failures
+    assert failure.text == failure.user_text
+    assert failure.text.splitlines() == [
+        "  | ExceptionGroup: g (1 sub-exception)",
+        "  +-+---------------- 1 ----------------",
+        "    | KeyError: 'row-3'",
+        "    | of redis://u:***@h",
+        "    +------------------------------------",
+    ]
+    (data,) = failure.to_dict()["members"]
+    assert data["notes"] == ["of redis://u:***@h"]
 
 
 def test_revert_path_is_in_chronological_order():

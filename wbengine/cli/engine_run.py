@@ -202,7 +202,7 @@ class Running:
             advice = command if self._is_durable else "pass --json"
             printer.note(f"first {json_values.MAX_MEMBERS} members of each list; for all: {advice}")
 
-        if self.state in states.FLOW_ENDED:
+        if failed and self.state in states.FLOW_ENDED:
             self._show_frames(failed)
         if self._has_logs():
             printer.guide(
@@ -216,18 +216,16 @@ class Running:
             return bool(connection.get_logs(self.uuid, limit=1))
 
     def _show_frames(self, failed: Mapping[str, Failure]) -> None:
-        from wbengine import _user_frames
         from wbengine.persistence import history
+        from wbengine.views import atoms
 
-        printer, mask = self.context.printer, self._redactor().text
+        printer, redactor = self.context.printer, self._redactor()
         for name, failure in itertools.islice(failed.items(), _MAX_TRACEBACKS):
-            text = failure.traceback_str.rstrip("\n")
+            view = atoms.failure_of(failure, redactor)
+            text = view.text if self.context.settings.traceback else view.user_text
             if text:
-                printer.hint(mask(f"failed: {name}: {history.one_line(failure)}"))
-                all_frames = self.context.settings.traceback
-                printer.hint_lines(
-                    mask(text if all_frames else _user_frames.only_user_frames(text))
-                )
+                printer.hint(redactor.text(f"failed: {name}: {history.one_line(failure)}"))
+                printer.hint_lines(text)
         if len(failed) > _MAX_TRACEBACKS:
             printer.hint(f"and {len(failed) - _MAX_TRACEBACKS:,} more failed atoms")
 

@@ -197,7 +197,7 @@ def _failures(printer: Printer, view: FlowView, all_frames: bool) -> None:
         doing = ", reverting" if failure.action == "revert" else ""
         printer.line("")
         printer.line(f"failed: {where}{doing}{on}: {failure.line}")
-        if all_frames or failure.traceback:
-            printer.lines(failure.text if all_frames else failure.user_frames)
+        if text := failure.text if all_frames else failure.user_text:
+            printer.lines(text)
     if view.failures and not all_frames:
         printer.note(f"all frames: wbengine flow show {view.uuid} --traceback")

@@ -76,6 +76,12 @@ def traceback_of(lines: tuple[FrameLine, ...]) -> types.TracebackType | None:
     return tb
 
 
+def set_traceback(error: BaseException, lines: tuple[FrameLine, ...]) -> None:
+    """Set the traceback of a copy, unless it has one."""
+    if read_attribute(error, "__traceback__") is None:
+        _set(error, "__traceback__", traceback_of(lines))
+
+
 #: Reads attributes of exceptions without the `__getattribute__` of their class.
 read_attribute: Final = BaseException.__getattribute__
 
@@ -89,16 +95,36 @@ def cause_of(error: BaseException) -> BaseException | None:
     return context
 
 
-def chain_of(error: BaseException) -> list[BaseException]:
-    """Return `error` and its causes, each once, at most `MAX_CHAIN` exceptions."""
+def chain_of(error: BaseException, seen: list[int]) -> list[BaseException]:
+    """Return `error` and its causes.
+
+    `seen` contains the ids of all exceptions of the same failure; those of the chain are added.
+    Causes that are in `seen` are omitted, and those after `MAX_CHAIN` exceptions.
+    """
     chain = [error]
-    seen = {id(error)}
+    seen.append(id(error))
     following = cause_of(error)
-    while following is not None and id(following) not in seen and len(chain) < MAX_CHAIN:
+    while following is not None and id(following) not in seen and len(seen) < MAX_CHAIN:
         chain.append(following)
-        seen.add(id(following))
+        seen.append(id(following))
         following = cause_of(following)
     return chain
+
+
+def notes_of(error: BaseException) -> tuple[str, ...]:
+    notes = read_attribute(error, "__dict__").get("__notes__")
+    if not isinstance(notes, list | tuple):
+        return ()
+    return tuple([note for note in notes if isinstance(note, str)])
+
+
+def members_of(error: BaseException) -> tuple[BaseException, ...]:
+    """Return the exceptions of a group, () for other exceptions."""
+    if not isinstance(error, BaseExceptionGroup):
+        return ()
+    # Not the attribute of a subclass.
+    members: tuple[BaseException, ...] = vars(BaseExceptionGroup)["exceptions"].__get__(error)
+    return members
 
 
 _set: Final = BaseException.__setattr__
@@ -120,6 +146,16 @@ def copy_of(
         except Exception:
             copies[id(error)] = error
     return copies[id(error)]
+
+
+def with_members(
+    error: BaseException | None, members: Sequence[BaseException | None]
+) -> BaseException | None:
+    """Return a group with other objects as members, because pickles of members lose causes."""
+    if error is None or not members:
+        return error
+    pairs = zip(members_of(error), members, strict=False)
+    return copy_of(error, {id(old): new for old, new in pairs if new is not None})
 
 
 def link(chain: Sequence[BaseException | None]) -> None:
@@ -191,6 +227,8 @@ def _copy(error: BaseException, copies: dict[int, BaseException], left: int) -> 
         if value is not None:
             object.__setattr__(copied, field, inside(value))
     copied.__dict__.update((name, inside(value)) for name, value in error.__dict__.items())
+    if isinstance(notes := copied.__dict__.get("__notes__"), list):
+        copied.__dict__["__notes__"] = list(notes)
     following = cause_of(error)
     if following is not None:
         link = "__context__" if read_attribute(error, "__cause__") is None else "__cause__"

@@ -9,8 +9,8 @@ already imported and is one of these: a builtin, an error of this package, a cla
 the failed task, or a class permitted by `allow`.
 
 Not supported: classes that are not an `Exception` (`SystemExit`, `KeyboardInterrupt`, ...), because
-an exception that ended a remote task must not end this process; exception groups, because their
-members are not sent; classes that cannot be subclassed.
+an exception that ended a remote task must not end this process; groups whose members were not sent;
+classes that cannot be subclassed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 from wbengine import _names, exceptions
+from wbengine.types import _exception_attributes
 
 if TYPE_CHECKING:
     from wbengine.types import failure as ft
@@ -130,8 +131,8 @@ class RemoteError(exceptions.WrappedFailure):
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(
                 f"{name!r} of the original {_names.dotted(self.original)} is not"
-                " available: only the type, the message and plain arguments of an"
-                " exception are transferred"
+                " available: only the type, the message, notes, members, plain arguments and"
+                " attributes of builtin types are transferred"
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -153,7 +154,7 @@ def original_of(cls: type[BaseException]) -> type[BaseException] | None:
 @functools.lru_cache(maxsize=1024)
 def type_for(original: type[BaseException]) -> type[RemoteError] | None:
     """Return a type that is a `WrappedFailure` and an `original`, or None if this is impossible."""
-    if not issubclass(original, Exception) or hasattr(original, "derive"):
+    if not issubclass(original, Exception):
         return None
     if original is Exception or issubclass(original, exceptions.WrappedFailure):
         return None  # A plain `WrappedFailure` is an Exception already.
@@ -185,13 +186,21 @@ def remote_error(failure: ft.Failure) -> exceptions.WrappedFailure:
 
 
 def _error_of(failure: ft.Failure) -> exceptions.WrappedFailure:
-    kind = _type_of(failure)
-    message = failure.exception_str
+    kind, message = _type_of(failure), failure.exception_str
+    attributes = failure._plain_attributes()
     args = failure.exception_args or ((message,) if message else ())
-    error = None if kind is None else _instance_of(kind, args)
-    if error is None:
-        return exceptions.WrappedFailure([failure])
+    if kind is not None and issubclass(kind, BaseExceptionGroup):
+        args = attributes.get("message", message), [remote_error(each) for each in failure.members]
+    elif kind is not None and not failure.exception_args:
+        args = _exception_attributes.unicode_args(kind, attributes) or args
+    remote = None if kind is None else _instance_of(kind, args)
+    error = exceptions.WrappedFailure([failure]) if remote is None else remote
+    for note in failure.notes:
+        BaseException.add_note(error, note)  # Not the method of a subclass.
+    if remote is None:
+        return error
     exceptions.WrappedFailure.__init__(error, [failure])
+    _exception_attributes.write(error, attributes)
     if isinstance(error, SyntaxError) and error.msg is None:
         error.msg = message  # Otherwise the printed error would lack its details.
     error.args = args

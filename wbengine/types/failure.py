@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import pickle
@@ -12,7 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NoReturn
 
 from wbengine import _names, exceptions
-from wbengine.types import _exception_copies, _remote_errors
+from wbengine.types import (
+    _exception_attributes,
+    _exception_copies,
+    _failure_text,
+    _remote_errors,
+)
 from wbengine.types.schema_validation import Schema
 
 _ROOTS: Final = ("Exception", "BaseException")
@@ -29,6 +35,13 @@ _SCHEMA: Final[dict[str, Any]] = {
                 "traceback_str": {"type": ["string", "null"]},
                 "exc_type_names": {"type": "array", "items": {"type": "string"}, "minItems": 1},
                 "causes": {"type": "array", "items": {"$ref": "#/definitions/cause"}},
+                "has_implicit_cause": {"type": "boolean"},
+                "members": {"type": "array", "items": {"$ref": "#/definitions/cause"}},
+                "notes": {"type": "array", "items": {"type": "string"}},
+                "exc_attributes": {
+                    "type": "object",
+                    "additionalProperties": {"type": ["string", "integer", "object"]},
+                },
             },
             "required": ["exception_str", "traceback_str", "exc_type_names"],
             "additionalProperties": True,
@@ -38,9 +51,14 @@ _SCHEMA: Final[dict[str, Any]] = {
 
 #: Maximum number of causes that are read from a description.
 MAX_CAUSES: Final = 100
+#: Maximum number of causes and members that are read from a description, at all levels.
+_MAX_PARTS: Final = 2 * MAX_CAUSES
+#: Maximum nesting of groups: the number of levels that Python prints.
+_MAX_GROUP_DEPTH: Final = 10
 #: Maximum nesting of exception arguments that are written.
 _MAX_ARGS_DEPTH: Final = 8
-#: Maximum characters of a stored message or traceback, and maximum bytes of stored arguments.
+#: Maximum characters of a stored message, a traceback or all notes, and maximum bytes of stored
+#: arguments or attributes.
 MAX_TEXT_LENGTH: Final = 65536
 #: Maximum size of integers, because Python's JSON parser rejects longer ones.
 _MAX_INT_BITS: Final = 14_000
@@ -69,7 +87,7 @@ class Failure:
     A failure created from parts has no exception, and raises a `WrappedFailure`. If the original
     type is a builtin, an error of this package, defined in the module of the failed task, or
     permitted by `allow`, the raised exception is also an instance of that type. Types that are not
-    an `Exception`, and exception groups, are excluded.
+    an `Exception` are excluded.
 
     Immutable and not hashable. Failures are equal if all parts are equal. `matches` ignores a
     missing exception.
@@ -85,18 +103,26 @@ class Failure:
     __slots__ = (
         "__weakref__",
         "_args",
+        "_attributes",
         "_causes",
         "_exception",
         "_frame_lines",
+        "_has_implicit_cause",
         "_home",
+        "_members",
         "_message",
+        "_notes",
         "_traceback",
         "_type_names",
     )
 
     _args: tuple[Any, ...]
+    _attributes: Mapping[str, Any] | None
     _exception: BaseException | None
     _causes: tuple[Failure, ...]
+    _has_implicit_cause: bool
+    _members: tuple[Failure, ...]
+    _notes: tuple[str, ...]
     _home: str | None
     _frame_lines: tuple[_exception_copies.FrameLine, ...]
     _traceback: str | None
@@ -108,7 +134,8 @@ class Failure:
     ) -> None:
         """Capture `exc_info` or the current exception, or build a failure from `parts`.
 
-        The parts are `exception_str`, `exc_type_names`, `traceback_str`, `exc_args` and `causes`.
+        The parts are `exception_str`, `exc_type_names`, `traceback_str`, `exc_args`,
+        `exc_attributes`, `notes`, `causes`, `has_implicit_cause` and `members`.
 
         :raises TypeError: if there is no exception to capture, or a part is unknown.
         :raises ValueError: if `exc_info` is not a triple.
@@ -127,14 +154,28 @@ class Failure:
 
     def _capture(self, error: BaseException, tb: types.TracebackType | None) -> None:
         copies: dict[int, BaseException] = {}
-        copied = _exception_copies.copy_of(error, copies)
-        behind: tuple[Failure, ...] = ()
-        for cause in _exception_copies.chain_of(error)[:0:-1]:
-            member = Failure.__new__(Failure)
+        _exception_copies.copy_of(error, copies)
+        self._describe(error, tb, copies, [], 0)
+
+    def _describe(
+        self,
+        error: BaseException,
+        tb: types.TracebackType | None,
+        copies: Mapping[int, BaseException],
+        seen: list[int],
+        depth: int,
+    ) -> None:
+        """Describe an exception with its causes and members. `seen`: see `chain_of`."""
+        chain = _exception_copies.chain_of(error, seen)
+        members = [_captured_members(each, copies, seen, depth) for each in chain]
+        causes: tuple[Failure, ...] = ()
+        for place in range(len(chain) - 1, 0, -1):
+            cause = chain[place]
+            failure = Failure.__new__(Failure)
             lines = _exception_copies.read_attribute(cause, "__traceback__")
-            member._fill(cause, copies.get(id(cause), cause), lines, behind)
-            behind = (member, *behind)
-        self._fill(error, copied, tb, behind)
+            failure._fill(cause, copies.get(id(cause), cause), lines, causes, members[place])
+            causes = (failure, *causes)
+        self._fill(error, copies.get(id(error), error), tb, causes, members[0])
 
     def _fill(
         self,
@@ -142,17 +183,24 @@ class Failure:
         copied: BaseException,
         tb: types.TracebackType | None,
         causes: tuple[Failure, ...],
+        members: tuple[Failure, ...],
     ) -> None:
         self._exception = copied
         self._args = _exception_copies.read_attribute(copied, "args")
+        self._attributes = None
         try:
             self._type_names = _type_names(type(error))  # type: ignore[arg-type]
         except TypeError:  # A metaclass may create classes that are not hashable.
             self._type_names = _type_names.__wrapped__(type(error))
         self._message = exceptions.exception_message(error)
+        self._notes = _exception_copies.notes_of(error)
         self._frame_lines = _exception_copies.frame_lines_of(tb)
         self._traceback = None
         self._causes = causes
+        self._has_implicit_cause = (
+            bool(causes) and _exception_copies.read_attribute(error, "__cause__") is None
+        )
+        self._members = members
         self._home = None
 
     def _from_parts(self, exc_info: Any, parts: dict[str, Any]) -> None:
@@ -165,7 +213,11 @@ class Failure:
         self._type_names = tuple(parts.pop("exc_type_names", ()))
         self._traceback = parts.pop("traceback_str", None) or ""
         self._args = tuple(parts.pop("exc_args", None) or ())
+        self._attributes = parts.pop("exc_attributes", None) or {}
+        self._notes = tuple(parts.pop("notes", None) or ())
         self._causes = tuple(parts.pop("causes", None) or ())
+        self._has_implicit_cause = bool(parts.pop("has_implicit_cause", False))
+        self._members = tuple(parts.pop("members", None) or ())
         self._exception = exc_info[1] if exc_info else None
         self._frame_lines = ()
         self._home = None
@@ -214,15 +266,28 @@ class Failure:
         return self._args
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of the exception (`add_note`)."""
+        return self._notes
+
+    @property
     def exc_info(self) -> ExcInfo | None:
         """`(type, exception, traceback)`, or None. The traceback has lines but no variables."""
         if self._exception is None:
             return None
+        self._set_tracebacks({})
         return (
             type(self._exception),
             self._exception,
             _exception_copies.traceback_of(self._frame_lines),
         )
+
+    def _set_tracebacks(self, copies: Mapping[int, BaseException]) -> None:
+        """Set the tracebacks of causes and members, or of their `copies`, by id."""
+        for part in itertools.islice(_all_failures(self), 1, None):
+            error = part._exception
+            if error is not None:
+                _exception_copies.set_traceback(copies.get(id(error), error), part._frame_lines)
 
     #: TaskFlow's name for `exc_info`.
     _exc_info = exc_info
@@ -232,6 +297,9 @@ class Failure:
         """The text of the traceback, rendered on first use."""
         if self._traceback is None:
             self._traceback = _exception_copies.format_frame_lines(self._frame_lines)
+            if isinstance(self._exception, exceptions.WrappedFailure) and len(self._exception) == 1:
+                # The exception was raised elsewhere, and again here.
+                self._traceback += next(iter(self._exception)).traceback_str
         return self._traceback
 
     @property
@@ -240,16 +308,26 @@ class Failure:
         return self._causes
 
     @property
+    def has_implicit_cause(self) -> bool:
+        """Whether the nearest of `causes` is the `__context__` of the exception."""
+        return self._has_implicit_cause
+
+    @property
+    def members(self) -> tuple[Failure, ...]:
+        """The exceptions of an exception group, with their causes and members."""
+        return self._members
+
+    @property
     def home(self) -> str | None:
         """The module of the failed task, or None if it is unknown."""
         return self._home
 
     def belongs_to(self, home: str) -> None:
-        """Set the module of the failed task, for this failure and its causes.
+        """Set the module of the failed task, for this failure, its causes and its members.
 
         The module determines which types are raised. So only code that has the task may call this.
         """
-        for failure in (self, *self._causes):
+        for failure in _all_failures(self):
             failure._home = home
 
     def __iter__(self) -> Iterator[str]:
@@ -275,13 +353,15 @@ class Failure:
         if self._exception is None:
             raise _remote_errors.remote_error(self)
         # Copy it each time, because a raised exception collects the frames that it passes.
-        error = _exception_copies.copy_of(self._exception, {})
+        copies: dict[int, BaseException] = {}
+        error = _exception_copies.copy_of(self._exception, copies)
+        self._set_tracebacks(copies)
         try:
             raise error.with_traceback(_exception_copies.traceback_of(self._frame_lines))
         finally:
             # Break the cycle between this frame and its traceback, which would keep variables
             # alive.
-            del error
+            del error, copies
 
     @staticmethod
     def reraise_if_any(failures: Iterable[Failure]) -> None:
@@ -301,6 +381,9 @@ class Failure:
             self._type_names == other._type_names
             and self._message == other._message
             and self.traceback_str == other.traceback_str
+            and self._notes == other._notes
+            and len(self._members) == len(other._members)
+            and all(map(_same_causes, self._members, other._members))
         )
 
     def matches(self, other: Any) -> bool:
@@ -328,15 +411,18 @@ class Failure:
     __hash__ = None  # type: ignore[assignment]
 
     def pformat(self, traceback: bool = False) -> str:
-        """Return type and message in one line; with `traceback`, also the traceback."""
+        """Return type and message in one line.
+
+        :param traceback: append the traceback, the notes, and the members with their tracebacks.
+        """
         kind = f"{self._type_names[0]}: " if self._type_names else ""
         text = f"Failure: {kind}{self._message}"
         if not traceback:
             return text
-        lines = self.traceback_str.rstrip()
-        if not lines:
-            return f"{text}\nTraceback not available."
-        return f"{text}\nTraceback (most recent call last):\n{lines}"
+        entries = self.traceback_str.rstrip()
+        head = "Traceback (most recent call last):" if entries else "Traceback not available."
+        parts = (text, head, entries, *self._notes, _failure_text.members_text(self))
+        return "\n".join(part for part in parts if part)
 
     def __str__(self) -> str:
         return self.pformat()
@@ -356,11 +442,12 @@ class Failure:
     def to_dict(self, include_args: bool = True) -> dict[str, Any]:
         """Return a JSON-compatible description without the exception itself.
 
-        `exc_args` contains the exception's arguments if they are requested and plain JSON. The
-        causes are a flat list, nearest first.
+        `exc_args` contains the exception's arguments if they are requested and plain JSON, and
+        `exc_attributes` attributes of builtin exceptions, such as `filename`. The causes are a flat
+        list, nearest first. The members of a group are nested.
         """
         data = self.to_json(include_args)
-        for part in (data, *data.get("causes", ())):
+        for part in _all_parts(data):
             part["exc_args"] = tuple(part["exc_args"])
         return data
 
@@ -373,13 +460,30 @@ class Failure:
 
     def _to_plain(self, include_args: bool) -> dict[str, Any]:
         plain_args = self._args if include_args and _are_json(self._args) else ()
-        return {
+        data = {
             "exception_str": _without_surrogates(self._message),
             "traceback_str": _without_surrogates(self.traceback_str),
             "exc_type_names": list(self._type_names),
             "version": self.DICT_VERSION,
             "exc_args": list(plain_args),
         }
+        # The previous release and TaskFlow know no further parts.
+        if include_args and (attributes := self._plain_attributes()):
+            data["exc_attributes"] = dict(attributes)
+        if self._notes:
+            data["notes"] = [_without_surrogates(note) for note in self._notes]
+        if self._has_implicit_cause:
+            data["has_implicit_cause"] = True
+        if self._members:
+            data["members"] = [member.to_json(include_args) for member in self._members]
+        return data
+
+    def _plain_attributes(self) -> Mapping[str, Any]:
+        """Return the attributes of a builtin exception, as `_exception_attributes.read` does."""
+        if self._attributes is None:
+            assert self._exception is not None
+            return _exception_attributes.read(self._exception)
+        return self._attributes
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Failure:
@@ -388,7 +492,17 @@ class Failure:
         :raises ValueError: if the description has another version.
         :raises InvalidFormat: if a part is missing or the data is not a description.
         """
-        return _with_causes(cls, _read(data, cls.DICT_VERSION))
+        if not isinstance(data, Mapping):
+            raise exceptions.InvalidFormat(f"A serialized failure must be a dict, got {data!r:.80}")
+        version = data.get("version")
+        if version != cls.DICT_VERSION:
+            raise ValueError(
+                f"The version of a serialized failure must be {cls.DICT_VERSION}, got {version!r}"
+            )
+        try:
+            return _Reader().read(cls, data, 0)
+        except KeyError as error:
+            raise exceptions.InvalidFormat(f"A serialized failure must contain {error}") from None
 
     @classmethod
     def validate(cls, data: Any) -> None:
@@ -396,7 +510,7 @@ class Failure:
 
         :raises InvalidFormat: if it is invalid.
         """
-        # Without recursion, because causes may be nested deeper than Python's recursion limit.
+        # Without recursion, because parts may be nested deeper than Python's recursion limit.
         queue: list[tuple[Any, str]] = [(data, "failure")]
         for item, where in queue:
             # `Failure.to_dict` returns the arguments as a tuple.
@@ -408,8 +522,9 @@ class Failure:
                 raise exceptions.InvalidFormat(
                     f"{where}['exc_type_names'] must end in {' or '.join(_ROOTS)}, got {root!r}"
                 )
-            for place, cause in enumerate(item.get("causes", ())):
-                queue.append((cause, f"{where[-100:]}['causes'][{place}]"))
+            for key in ("causes", "members"):
+                for place, part in enumerate(item.get(key, ())):
+                    queue.append((part, f"{where[-100:]}[{key!r}][{place}]"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         chain = [
@@ -424,6 +539,10 @@ class Failure:
             "exc_type_names": self._type_names,
             "traceback_str": self.traceback_str,
             "exc_args": self._args if _are_json(self._args) else (),
+            "exc_attributes": self._plain_attributes(),
+            "notes": self._notes,
+            "has_implicit_cause": self._has_implicit_cause,
+            "members": self._members,
         }
 
     def _pickled_exception(self) -> bytes | None:
@@ -435,6 +554,40 @@ class Failure:
             return pickle.dumps(self._exception, pickle.HIGHEST_PROTOCOL)
         except Exception:
             return None
+
+
+def _all_failures(failure: Failure) -> Iterator[Failure]:
+    """Yield a failure, its causes, and the members of all of them."""
+    for part in (failure, *failure._causes):
+        yield part
+        for member in part._members:
+            yield from _all_failures(member)
+
+
+def _captured_members(
+    group: BaseException, copies: Mapping[int, BaseException], seen: list[int], depth: int
+) -> tuple[Failure, ...]:
+    """Return the failures of the members of a group."""
+    if depth == _MAX_GROUP_DEPTH:
+        return ()
+    exceptions_ = _exception_copies.members_of(group)
+    members = []
+    for place, member in enumerate(exceptions_):
+        if len(seen) >= _exception_copies.MAX_CHAIN:
+            members.append(_omitted(len(exceptions_) - place))
+            break
+        failure = Failure.__new__(Failure)
+        lines = _exception_copies.read_attribute(member, "__traceback__")
+        failure._describe(member, lines, copies, seen, depth + 1)
+        members.append(failure)
+    return tuple(members)
+
+
+def _omitted(count: int) -> Failure:
+    """Return a failure in place of `count` members of a group."""
+    return Failure(
+        exception_str=f"{count} more exceptions were omitted", exc_type_names=["Exception"]
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -475,7 +628,8 @@ def _unpickle(cls: type[Failure], chain: Sequence[_Pickled], home: str | None = 
     if home is not None:
         unpickled.belongs_to(home)
     for failure, (_, data, lines) in zip((unpickled, *unpickled._causes), chain, strict=True):
-        failure._exception = _load(data)
+        members = [member._exception for member in failure._members]
+        failure._exception = _exception_copies.with_members(_load(data), members)
         failure._frame_lines = tuple(_exception_copies.FrameLine(*line) for line in lines)
     _exception_copies.link([failure._exception for failure in (unpickled, *unpickled._causes)])
     return unpickled
@@ -501,16 +655,38 @@ def _without_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def shorten(data: dict[str, Any]) -> None:
-    """Shorten a description and those of its causes to `MAX_TEXT_LENGTH`."""
+def _all_parts(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a description and those of its causes and members."""
     for part in (data, *data.get("causes", ())):
+        yield part
+        for member in part.get("members", ()):
+            yield from _all_parts(member)
+
+
+def shorten(data: dict[str, Any]) -> None:
+    """Shorten a description and those of its causes and members to `MAX_TEXT_LENGTH`."""
+    for part in _all_parts(data):
         for key in ("exception_str", "traceback_str"):
             text = part[key]
             if text is not None and len(text) > MAX_TEXT_LENGTH:
                 part[key] = f"{text[:MAX_TEXT_LENGTH]}... ({len(text)} characters)"
-        arguments = part.get("exc_args")
-        if arguments and len(json.dumps(arguments, ensure_ascii=False).encode()) > MAX_TEXT_LENGTH:
-            part["exc_args"] = []
+        for key in ("exc_args", "exc_attributes"):
+            values = part.get(key)
+            if values and len(json.dumps(values, ensure_ascii=False).encode()) > MAX_TEXT_LENGTH:
+                part[key] = type(values)()
+        if "notes" in part:
+            part["notes"] = _shortened_notes(part["notes"])
+
+
+def _shortened_notes(notes: Sequence[str]) -> list[str]:
+    left = MAX_TEXT_LENGTH
+    for place, note in enumerate(notes):
+        left -= len(note) + 1
+        if left < 0:
+            end = f"{note[: len(note) + left]}... ({len(note)} characters)"
+            rest = len(notes) - place - 1
+            return [*notes[:place], end, *([f"({rest} more notes)"] if rest else ())]
+    return list(notes)
 
 
 def _are_json(args: tuple[Any, ...]) -> bool:
@@ -538,39 +714,45 @@ def _is_json(value: Any, depth: int) -> bool:
     )
 
 
-def _flat_causes(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return all causes of a description, nearest first, however they are nested."""
-    flat: list[Mapping[str, Any]] = []
-    causes = data.get("causes")
-    while causes and len(flat) < MAX_CAUSES:
-        flat.extend(causes)
-        causes = flat[-1].get("causes")
-    return flat[:MAX_CAUSES]
+class _Reader:
+    """Reads a description with at most `_MAX_PARTS` causes and members."""
 
+    def __init__(self) -> None:
+        self._parts_left = _MAX_PARTS
 
-def _read(data: Mapping[str, Any], version: int) -> list[dict[str, Any]]:
-    """Return the parts of a failure and its causes, nearest first.
+    def read(self, cls: type[Failure], data: Mapping[str, Any], depth: int) -> Failure:
+        chain = (data, *self._causes(data))
+        return _with_causes(cls, [self._parts_of(item, depth) for item in chain])
 
-    :raises ValueError: if the description has another version.
-    :raises InvalidFormat: if a part is missing or the data is not a description.
-    """
-    if not isinstance(data, Mapping):
-        raise exceptions.InvalidFormat(f"A serialized failure must be a dict, got {data!r:.80}")
-    found_version = data.get("version")
-    if found_version != version:
-        raise ValueError(
-            f"The version of a serialized failure must be {version}, got {found_version!r}"
-        )
-    try:
-        return [_parts_of(item) for item in (data, *_flat_causes(data))]
-    except KeyError as error:
-        raise exceptions.InvalidFormat(f"A serialized failure must contain {error}") from None
+    def _causes(self, data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Return all causes of a description, nearest first, however they are nested."""
+        limit = min(MAX_CAUSES, self._parts_left)
+        flat: list[Mapping[str, Any]] = []
+        causes = data.get("causes")
+        while causes and len(flat) < limit:
+            flat.extend(causes)
+            causes = flat[-1].get("causes")
+        del flat[limit:]
+        self._parts_left -= len(flat)
+        return flat
 
+    def _members(self, data: Mapping[str, Any], depth: int) -> Iterator[Failure]:
+        members = data.get("members", ()) if depth < _MAX_GROUP_DEPTH else ()
+        for place, member in enumerate(members):
+            if self._parts_left == 0:
+                yield _omitted(len(members) - place)
+                return
+            self._parts_left -= 1
+            yield self.read(Failure, member, depth + 1)
 
-def _parts_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "exception_str": data["exception_str"],
-        "exc_type_names": data.get("exc_type_names", ()),
-        "traceback_str": data.get("traceback_str"),
-        "exc_args": data.get("exc_args"),
-    }
+    def _parts_of(self, data: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        return {
+            "exception_str": data["exception_str"],
+            "exc_type_names": data.get("exc_type_names", ()),
+            "traceback_str": data.get("traceback_str"),
+            "exc_args": data.get("exc_args"),
+            "exc_attributes": data.get("exc_attributes"),
+            "notes": data.get("notes"),
+            "has_implicit_cause": data.get("has_implicit_cause"),
+            "members": self._members(data, depth),
+        }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import _user_frames, signals, states
 from wbengine.persistence import history
+from wbengine.types import _failure_text
 from wbengine.types import failure as ft
 from wbengine.views import formatting, redaction
 
@@ -237,6 +238,9 @@ class FailureView:
     :ivar type: full name of the exception's class.
     :ivar traceback: entries of the traceback, on the worker if the task ran there.
     :ivar causes: causes of the exception, nearest first, each without `causes`.
+    :ivar has_implicit_cause: whether the nearest cause is the `__context__` of the exception.
+    :ivar notes: notes of the exception (`add_note`).
+    :ivar members: exceptions of an exception group.
     :ivar action: 'execute' or 'revert'.
     :ivar at: Unix time, or None.
     :ivar item: index of an item of a Map.
@@ -248,6 +252,9 @@ class FailureView:
     message: str
     traceback: str
     causes: tuple[FailureView, ...] = ()
+    has_implicit_cause: bool = False
+    notes: tuple[str, ...] = ()
+    members: tuple[FailureView, ...] = ()
     atom: str | None = None
     uuid: str | None = None
     action: str = "execute"
@@ -267,31 +274,48 @@ class FailureView:
         return f"{item}{name}: {first_line}" if first_line else f"{item}{name}"
 
     @property
-    def user_frames(self) -> str:
-        """The entries of `traceback` for the user's code."""
-        return _user_frames.only_user_frames(self.traceback.rstrip("\n"))
-
-    @property
     def text(self) -> str:
         """The complete text in Python's format, the first cause first."""
-        return "\n".join(self._lines())
+        return _failure_text.text_of(self, _described)
 
-    def _lines(self) -> list[str]:
-        lines: list[str] = []
-        for failure in reversed((self, *self.causes)):
-            if lines:
-                lines += ["", "The exception above was the cause of the following exception:", ""]
-            if failure.traceback:
-                lines += ["Traceback (most recent call last):", failure.traceback.rstrip("\n")]
-            lines.append(f"{failure.type}: {failure.message}" if failure.message else failure.type)
-        return lines
+    @property
+    def user_text(self) -> str:
+        """The entries of `traceback` for the user's code.
+
+        If the exception has causes, notes or members: `text` with only these entries.
+        """
+        if self.causes or self.notes or self.members:
+            return _failure_text.text_of(self, _described_to_user)
+        return _described_to_user(self)[0]
 
     def to_dict(self) -> dict[str, Any]:
-        causes = [
-            {"type": cause.type, "message": cause.message, "traceback": cause.traceback}
-            for cause in self.causes
-        ]
-        return {**formatting.as_dict(self, without=("causes",)), "causes": causes}
+        return {
+            **formatting.as_dict(self, without=("causes", "members")),
+            "notes": list(self.notes),
+            "causes": [cause._parts() for cause in self.causes],
+            "members": [member._parts() for member in self.members],
+        }
+
+    def _parts(self) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "type": self.type, "message": self.message, "traceback": self.traceback,
+        }  # fmt: skip
+        if self.notes:
+            data["notes"] = list(self.notes)
+        if self.causes:
+            data["causes"] = [cause._parts() for cause in self.causes]
+        if self.members:
+            data["members"] = [member._parts() for member in self.members]
+        return data
+
+
+def _described(failure: FailureView) -> tuple[str, str]:
+    return failure.traceback, _failure_text.with_notes(failure.type, failure.message, failure.notes)
+
+
+def _described_to_user(failure: FailureView) -> tuple[str, str]:
+    entries, text = _described(failure)
+    return _user_frames.only_user_frames(entries.rstrip("\n")), text
 
 
 def failure_of(failure: ft.Failure, redactor: redaction.Redactor, **where: Any) -> FailureView:
@@ -305,6 +329,9 @@ def _failure(failure: ft.Failure, redactor: redaction.Redactor, **where: Any) ->
         type=redactor.text(next(iter(failure), "Exception")),
         message=redactor.text(failure.exception_str),
         traceback=redactor.text(failure.traceback_str),
+        has_implicit_cause=failure.has_implicit_cause,
+        notes=tuple(map(redactor.text, failure.notes)),
+        members=tuple(failure_of(member, redactor) for member in failure.members),
         **where,
     )
 

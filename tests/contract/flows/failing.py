@@ -101,6 +101,33 @@ def _all_that_is_known_of_trouble(engine: base.Engine) -> None:
 
 
 @flow(
+    ">b !b <b -b",
+    raises={"b": (ExceptionGroup, "rows (2 sub-exceptions)")},
+    told={"b": ["ExceptionGroup(rows (2 sub-exceptions)) | b"]},
+    check=lambda engine: _all_that_is_known_of_group(engine),
+)
+def failure_preserves_members_notes_and_attributes() -> Any:
+    return linear_flow.Flow("f").add(tasks.Grouped("b"))
+
+
+def _all_that_is_known_of_group(engine: base.Engine) -> None:
+    failure = engine.storage.get_failures()["b"]
+    lost, more = failure.members
+    assert lost.notes == ("of disk 3",) and lost.check(FileNotFoundError)
+    assert [cause.exception_str for cause in lost.causes] == ["'nothing'"]
+    assert "raise KeyError" in lost.causes[0].traceback_str
+    assert [str(member) for member in more.members] == ["Failure: ValueError: x"]
+    found: list[Any] = []
+    try:
+        failure.reraise()
+    except* OSError as group:
+        found.extend(group.exceptions)
+    except* ValueError:
+        pass
+    assert [error.filename for error in found] == ["file"]
+
+
+@flow(
     ">a +a >b !b <b -b <a -a",
     raises={"b": (SystemExit, "3")},
     told={"a": ["a | b"], "b": ["SystemExit(3) | b"]},

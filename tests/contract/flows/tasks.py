@@ -244,6 +244,20 @@ class LooksBack(Step):
         ]
 
 
+class Grouped(Step):
+    """Task that fails with a group whose members have a cause, notes and attributes."""
+
+    def execute(self) -> str:
+        members: list[Exception] = []
+        try:
+            raise KeyError("nothing")
+        except KeyError as error:
+            members.append(FileNotFoundError(2, "no", "file"))
+            members[0].__cause__ = error
+            members[0].add_note("of disk 3")
+        raise ExceptionGroup("rows", [*members, ExceptionGroup("more", [ValueError("x")])])
+
+
 class Hooked(Step):
     """Task that reports calls of its hooks."""
 

@@ -87,11 +87,19 @@ def build_a_machine(freeze: bool = True) -> machines.FiniteMachine:
 _MOVES: Final = frozenset((start, end) for start, _, end in build_a_machine())
 
 
-def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
+#: Parts of a failure that TaskFlow reads. It refuses other parts.
+_TASKFLOW_PARTS: Final = (
+    "version", "exception_str", "traceback_str", "exc_type_names", "exc_args", "causes",
+)  # fmt: skip
+
+
+def failure_to_dict(failure: ft.Failure, extended: bool = True) -> dict[str, Any]:
     """Return a failure as plain JSON.
 
     Exception arguments that cannot be encoded are omitted. Texts are limited to `LONGEST_TEXT`,
     because each reversion that the failure causes sends it again.
+
+    :param extended: False for peers of TaskFlow: without notes, members and attributes.
     """
     try:
         data = failure.to_json()
@@ -99,7 +107,14 @@ def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
     except Exception:
         data = failure.to_json(include_args=False)
     ft.shorten(data)
-    return data
+    return data if extended else _for_taskflow(data)
+
+
+def _for_taskflow(data: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: data[name] for name in _TASKFLOW_PARTS if name in data}
+    if "causes" in known:
+        known["causes"] = [_for_taskflow(cause) for cause in known["causes"]]
+    return known
 
 
 def _check_failure(data: Any) -> None:
@@ -282,11 +297,12 @@ class Request(Message):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the body without encoding; values must be plain JSON (see `encode`)."""
-        return self.encode(codec.plain)
+        return self.encode(codec.plain, extended=False)
 
-    def encode(self, pack: Any) -> dict[str, Any]:
+    def encode(self, pack: Any, extended: bool = True) -> dict[str, Any]:
         """Return the body, with `pack(value, where)` applied to user values.
 
+        :param extended: False for peers of TaskFlow.
         :raises NotEncodable: if `pack` rejects a value; the error contains its path.
         """
         body: dict[str, Any] = {
@@ -300,12 +316,12 @@ class Request(Message):
         }
         if self.result is not NO_RESULT:
             if isinstance(self.result, ft.Failure):
-                body["result"] = ["failure", failure_to_dict(self.result)]
+                body["result"] = ["failure", failure_to_dict(self.result, extended)]
             else:
                 body["result"] = ["success", pack(self.result, "result")]
         if self.failures:
             body["failures"] = {
-                name: failure_to_dict(failure) for name, failure in self.failures.items()
+                name: failure_to_dict(failure, extended) for name, failure in self.failures.items()
             }
         return body
 

@@ -348,7 +348,7 @@ def _exception_of(failure: ft.Failure, hard: float | None) -> BaseException:
         try:
             failure.reraise()
         except BaseException as error:
-            return _with_cause_tracebacks(error, failure)
+            return error
     module, _, name = names[0].rpartition(".")
     cls = getattr(sys.modules.get(module or "builtins"), name, None)
     arguments = failure.exception_args or (failure.exception_str,)
@@ -361,12 +361,3 @@ def _exception_of(failure: ft.Failure, hard: float | None) -> BaseException:
         *arguments
     )
     return exception
-
-
-def _with_cause_tracebacks(error: BaseException, failure: ft.Failure) -> BaseException:
-    exception: BaseException | None = error
-    for cause in failure.causes:
-        exception = exception and (exception.__cause__ or exception.__context__)
-        if exception is not None and cause.exc_info is not None:
-            exception.__traceback__ = cause.exc_info[2]
-    return error

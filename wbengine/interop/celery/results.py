@@ -361,6 +361,8 @@ def failure_of(result: protocol.Result) -> ft.Failure:
             exc_type_names=tuple(failure),
             traceback_str=trace,
             exc_args=failure.exception_args,
+            notes=failure.notes,
+            members=failure.members,
         )
     if not isinstance(value, Mapping):
         value = {"exc_type": "Exception", "exc_module": "builtins", "exc_message": value}

@@ -179,7 +179,7 @@ class ReplyFactory:
         lost: bool = False,
     ) -> env.Envelope:
         """Return a FAILURE. `lost` marks a task whose effects are unknown."""
-        data = {"result": pr.failure_to_dict(failure)}
+        data = {"result": pr.failure_to_dict(failure, job.extended)}
         reply = self._make(job, pr.FAILURE, data, outcome, lost=lost)
         if len(reply.encoded) > self._max_size:
             too_large = exc.TooLarge(

@@ -286,7 +286,7 @@ class TrackedRequest(pr.Request):
         request = Request(
             self.id,
             reply_to,
-            self.encode(env.packer(extended)),
+            self.encode(env.packer(extended), extended),
             extended,
             epoch=self.epoch,
             attempt=call.attempt,

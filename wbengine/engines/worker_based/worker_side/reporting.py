@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wbengine import _log_lines, _names, _secrets, invocation
 from wbengine._terminal import visible
+from wbengine.types import _failure_text
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -185,8 +186,8 @@ class Reports:
             ),
         )
         if LOG.isEnabledFor(logging.DEBUG):
-            traceback = _shown(failure.traceback_str or "", secrets)
-            LOG.debug("task %r of request %s: %s", job.name, job.id, traceback)
+            text = _failure_text.text_of(failure, lambda part: _described(part, secrets))
+            LOG.debug("task %r of request %s:\n%s", job.name, job.id, text)
 
     def _handled(self, request: FailedRequest, failure: ft.Failure) -> bool:
         info = failure.exc_info or (None, None, None)
@@ -223,6 +224,11 @@ def _took(outcome: invocation.Outcome) -> str:
 
 def _shown(text: str, known: _secrets.SecretMatcher) -> str:
     return _secrets.masked(known.hide(text, _secrets.MASK))
+
+
+def _described(failure: ft.Failure, known: _secrets.SecretMatcher) -> tuple[str, str]:
+    entries, text = _failure_text.described(failure)
+    return _shown(entries, known), _shown(text, known)
 
 
 def _line(text: str) -> str:
