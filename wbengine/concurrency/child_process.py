@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import importlib
 import io
 import logging
@@ -23,7 +24,13 @@ from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
-from wbengine.concurrency import child_logs, event_loop, fork_signals, interrupts
+from wbengine.concurrency import (
+    child_logs,
+    event_loop,
+    fork_signals,
+    interrupts,
+    main_module,
+)
 from wbengine.concurrency.call import Cancellation, end_fork
 from wbengine.concurrency.time_limits import TimeLimit
 from wbengine.types import failure as ft
@@ -187,6 +194,7 @@ def main(
     pipe: Pipe,
     environment: dict[str, str],
     levels: child_logs.Levels,
+    main_source: main_module.Source | None,
     modules: Iterable[str],
 ) -> None:
     """Serve calls from `pipe` in the main thread, one at a time, until the pipe is closed.
@@ -204,6 +212,8 @@ def main(
     outlet = _Outlet(pipe)
     relay = child_logs.Relay(outlet.send_record)
     relay.install(levels)
+    if main_source is not None:
+        main_module.install(main_source, functools.partial(relay.install, levels))
     inbox = _Inbox(pipe)
     inbox.start()
     pid = os.getpid()

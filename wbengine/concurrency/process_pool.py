@@ -19,7 +19,14 @@ from multiprocessing import process as mp_process
 from typing import Any, Final
 
 from wbengine import exceptions
-from wbengine.concurrency import child_logs, child_process, eventlet, thread_pools, timers
+from wbengine.concurrency import (
+    child_logs,
+    child_process,
+    eventlet,
+    main_module,
+    thread_pools,
+    timers,
+)
 from wbengine.types import failure as ft
 
 __all__ = ["ProcessPool"]
@@ -45,11 +52,6 @@ _GRACE_SECONDS: Final = 2.0
 _MAX_FOLDER_LENGTH: Final = 70
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
-_MAIN_GUARD_HINT: Final = (
-    "each child process imports the script that was started: put its actions below `if"
-    ' __name__ == "__main__":`'
-)
-
 # `multiprocessing` tracks children without a lock, and reads an exit status only once.
 _bookkeeping_lock = threading.Lock()
 
@@ -73,7 +75,8 @@ class ProcessPool(thread_pools.Pool):
     - Log records of a call are passed to the loggers of this process before the call ends. A child
       has no log handlers of its own, and the log levels of its start (see `child_logs`).
     - Children are not forks of this process (forkserver, otherwise spawn). They import the module
-      `__main__` under another name, as with `multiprocessing`, so scripts need a main guard.
+      `__main__` under another name, so programs need a main guard: scripts at the start, the
+      `__main__.py` of a package, a folder or a zip file for the first call that refers to it.
     - A child gets the environment at its start. It ignores SIGINT and SIGTERM, which processes that
       a call forks do not, and ends when this process ends, even during a call.
     - If a call closes the descriptors of its child, the child ends after the call.
@@ -121,11 +124,12 @@ class ProcessPool(thread_pools.Pool):
     def check() -> None:
         """Check that this process can start children.
 
-        :raises RuntimeError: if this is a child that is importing the script `__main__`.
+        :raises RuntimeError: if this is a child that is running the module `__main__`.
         """
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
+        if main_module.is_running():
             raise RuntimeError(
-                f"a child process must not start processes during its own start: {_MAIN_GUARD_HINT}"
+                "a child process must not start processes while it imports the program:"
+                f" {main_module.GUARD_HINT}"
             )
 
     def preload(self, modules: Iterable[str]) -> None:
@@ -331,7 +335,7 @@ class _Process(thread_pools.Slot):
         text = f"process {child.pid} ({self.name}) {child.describe_end()} before it was ready"
         if pool.proven or child.exit_code is None or child.exit_code < 0:
             return thread_pools.worker_lost(text)
-        pool.problem = thread_pools.worker_lost(f"{text}; {_MAIN_GUARD_HINT}")
+        pool.problem = thread_pools.worker_lost(f"{text}; {main_module.GUARD_HINT}")
         return pool.problem
 
     def kill(self) -> None:
@@ -366,12 +370,13 @@ class _Child:
         self._pipe, child_pipe = context.Pipe()
         try:
             with _bookkeeping_lock:
-                child_args = (child_pipe, dict(os.environ), child_logs.levels(), modules)
+                levels, main = child_logs.levels(), main_module.source()
+                child_args = child_pipe, dict(os.environ), levels, main, modules
                 # Not a daemon: its code may use multiprocessing.
                 self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
                     target=child_process.main, args=child_args, name=name, daemon=False
                 )
-                with _safe_path():
+                with _safe_path(), main_module.hidden_unless_file():
                     self._process.start()
         except BaseException:
             self._pipe.close()
