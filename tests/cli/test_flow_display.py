@@ -46,7 +46,7 @@ def test_flow_list_filters_by_state_name_and_time(wbengine: Command, good: str, 
     assert listed(wbengine, "--sort", "oldest") == [good, bad]
     assert listed(wbengine, "--state", "reverted") == [bad]
     assert listed(wbengine, "--state", "SUCCESS", "--state", "REVERTED") == [bad, good]
-    assert listed(wbengine, "--name", "rde") == [bad, good]
+    assert listed(wbengine, "--name", "rDE") == [bad, good]
     assert listed(wbengine, "--name", "other") == []
     assert listed(wbengine, "--since", "1h") == [bad, good]
     assert listed(wbengine, "--since", "0s") == []

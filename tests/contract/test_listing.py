@@ -122,34 +122,40 @@ class Example(NamedTuple):
     def matches(self, wanted: dict[str, Any]) -> bool:
         selected: dict[str, Callable[[Any], bool]] = {
             "states": lambda names: (self.state or states.PENDING) in names,
-            "name": lambda part: part in self.name,
+            "name": self._has_part,
             "since": lambda moment: self.created >= moment,
             "book": lambda uuid: self.book == uuid,
             "uuid": self.uuid.startswith,
-            "text": lambda text: text in self.name or self.uuid.startswith(text),
+            "text": lambda text: self._has_part(text) or self.uuid.startswith(text),
             "tags": lambda tags: tags.items() <= self.tags.items(),
         }
         return all(selected[name](value) for name, value in wanted.items())
 
+    def _has_part(self, text: str) -> bool:
+        return text.casefold() in self.name.casefold()
 
+
+#: Characters with a meaning in patterns.
+PATTERN = r"%_[*?]^(a|b)\d.$"
 QUOTED = "ä 'x' \"y\""
 #: Flows of two logbooks in the order of their creation. Two were created at the same moment.
 EXAMPLES = [
-    Example("second", "b1", "p%_q", 10.0, "PENDING", {}),
+    Example("second", "b1", f"p{PATTERN}q", 10.0, "PENDING", {}),
     Example("second", "B1", QUOTED, 10.0, None, {"blue": "team"}),
     Example("second", "p1", "B-2", 20.0, "SUCCESS", {"team": "Blue"}),
     Example("first", "a2", "b-1", 30.0, "FAILURE", {"team": "blue", "env/zone": QUOTED}),
     Example("second", "%1", "a-2", 40.0, None, {}),
     Example("first", "a1", "a-1", 50.0, "SUCCESS", {"team": "blue"}),
 ]
-#: Filters. Text matches literally and in its case, and has no effect as SQL.
+#: Filters. Text matches literally, and has no effect as SQL. Case matters only outside names.
 FILTERS: list[tuple[str, Any]] = [
     *(("states", names) for names in (["SUCCESS"], ["PENDING"], ("FAILURE", "SUCCESS"), [])),
-    *(("name", part) for part in ("a-", "b", "-2", "%_", "a_1", "1", QUOTED, "")),
+    *(("name", part) for part in ("a-", "b", "-2", "%_", "a_1", "1", QUOTED, QUOTED.upper(), "")),
+    *(("name", part) for part in (f"P{PATTERN.upper()}", ".", "*", "[b]", "\\", "B" * 60_000)),
     *(("since", moment) for moment in (10.0, 30.0, 30.5)),
     *(("book", uuid) for uuid in ("first", "second", "no-book")),
     *(("uuid", start) for start in ("a", "a1", "A", "b", "%", "a1-longer")),
-    *(("text", text) for text in ("a-", "a", "B", "%", "no such")),
+    *(("text", text) for text in ("a-", "a", "B", "%", "Ä", "no such", "")),
     *(("tags", tags) for tags in ({}, {"team": "blue"}, {"team": "blu"}, {"blue": "team"})),
     *(("tags", {**tags, "env/zone": QUOTED}) for tags in ({}, {"team": "blue"})),
 ]

@@ -28,7 +28,7 @@ def test_list_shows_flows_with_their_states(kept: story.Kept, guest: TestClient)
 @pytest.mark.parametrize(
     ("query", "shown"),
     [
-        ("name=goo", {"good"}),
+        ("name=Goo", {"good"}),
         ("name=leaking&state=REVERTED", {"leaking"}),
         ("state=SUCCESS", {"good"}),
         ("state=SUCCESS&state=REVERTED", {"good", "leaking"}),
@@ -36,6 +36,7 @@ def test_list_shows_flows_with_their_states(kept: story.Kept, guest: TestClient)
         ("since=1h", {"good", "leaking"}),
         ("name=nobody", set()),
         ("find=goo", {"good"}),
+        ("find=GOO", {"good"}),
         ("find=team=blue", {"leaking"}),
         ("find=team+%3D+blue", {"leaking"}),
         ("find=team=red", set()),

@@ -38,7 +38,8 @@ _MAX_SIGNALS: Final = 3
     type=params.Choice(shown_states.LISTED, case_sensitive=False),
     help=f"List only flows in this state (repeatable):"
     f" {', '.join(shown_states.LISTED)}.")  # fmt: skip
-@click.option("--name", metavar="TEXT", help="List only flows whose name contains TEXT.")
+@click.option("--name", metavar="TEXT",
+    help="List only flows whose name contains TEXT, in upper or lower case.")  # fmt: skip
 @common_options.tags("List only flows with this tag (repeatable; a flow must have all of them).")
 @click.option("--since", type=params.TIMESTAMP, metavar="WHEN",
     help="List only flows created since this time: 2h, 3d, 2026-11-21T08:00 (UTC).")  # fmt: skip

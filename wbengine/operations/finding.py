@@ -58,5 +58,5 @@ def _hint(connection: base.Connection, text: str) -> str:
 
 def _flows_named(connection: base.Connection, text: str) -> str:
     rows = connection.list_flows(name=text, limit=_MAX_COMPARED).flows
-    named = [row.uuid for row in rows if row.name == text][:_MAX_LISTED]
+    named = [row.uuid for row in rows if row.name.casefold() == text.casefold()][:_MAX_LISTED]
     return f"; flows with this name: {', '.join(named)}" if named else ""

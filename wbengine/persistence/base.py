@@ -210,12 +210,13 @@ class Connection(abc.ABC):
         """Return a page of flows in the order of their creation.
 
         :param states: only flows in one of these states. PENDING includes flows that never ran.
-        :param name: only flows whose name contains this text.
+        :param name: only flows whose name contains this text, in upper or lower case.
         :param since: only flows created at or after this time, in Unix seconds.
         :param book: only flows of the logbook with this uuid.
         :param uuid: only flows whose uuid starts with this text.
         :param after: the value of `after` on the previous page.
-        :param text: only flows whose name contains this text or whose uuid starts with it.
+        :param text: only flows whose name contains this text, in upper or lower case, or whose uuid
+            starts with it.
         :param tags: only flows with all of these tags.
         :param commanded: only flows with a command.
         :raises ValueError: if a state, a tag, `limit` or `after` is invalid.

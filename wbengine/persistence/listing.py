@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,36 @@ MAX_TAGS: Final = 32
 _TAG: Final = re.compile(r"[A-Za-z0-9._/-]+")
 _MAX_KEY_LENGTH: Final = 64
 _MAX_VALUE_LENGTH: Final = 256
+
+
+@functools.lru_cache(maxsize=64)
+def name_regex(text: str) -> str:
+    """Return a regular expression that matches names which contain a text in any case.
+
+    Python, PostgreSQL, MySQL and MariaDB read it alike. Databases have different rules for `lower`.
+    """
+    return "".join(
+        f"[{forms}]" if len(forms) > 1 else re.escape(forms) for forms in _forms_of_letters(text)
+    )
+
+
+def name_glob(text: str) -> str:
+    """Return the pattern of `name_regex` for GLOB in SQLite."""
+    parts = (
+        f"[{forms}]" if len(forms) > 1 or forms in "*?[" else forms
+        for forms in _forms_of_letters(text)
+    )
+    return f"*{''.join(parts)}*"
+
+
+def _forms_of_letters(text: str) -> Iterator[str]:
+    """Yield the forms of each character in lower case, upper case and title case.
+
+    Forms of several characters, such as "SS" for "ß", do not count.
+    """
+    for char in text[: _names.MAX_NAME_LENGTH + 1]:  # No name contains a longer text.
+        forms = char, char.lower(), char.upper(), char.title()
+        yield "".join(dict.fromkeys(form for form in forms if len(form) == 1))
 
 
 def check_tags(tags: object) -> dict[str, str]:
@@ -183,6 +214,10 @@ class Position(NamedTuple):
             ) from None
 
 
+def _has_part(name: str, text: str) -> bool:
+    return re.search(name_regex(text), name) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """The filter and the order of a list of flows."""
@@ -214,9 +249,9 @@ class Query:
     def matches(self, uuid: str, name: str, tags: Mapping[str, str]) -> bool:
         text = self.text
         return (
-            (self.name is None or self.name in name)
+            (self.name is None or _has_part(name, self.name))
             and (self.uuid is None or uuid.startswith(self.uuid))
-            and (text is None or text in name or uuid.startswith(text))
+            and (text is None or _has_part(name, text) or uuid.startswith(text))
             and (self.tags or {}).items() <= tags.items()
         )
 

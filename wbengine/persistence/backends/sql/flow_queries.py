@@ -18,11 +18,11 @@ __all__ = ["page"]
 _FLOWS: Final = tables.FLOWS.name
 _BOOKS: Final = tables.BOOKS.name
 
-#: SQL for the position of a substring, from 1; 0 if it does not occur.
-_POSITION: Final[Mapping[str, str]] = {
-    dialects.SQLITE: "instr({0}, {1})",
-    dialects.MYSQL: "INSTR({0}, {1})",
-    dialects.POSTGRESQL: "strpos({0}, {1})",
+#: SQL for whether the name of a flow matches a pattern of `_name_pattern`.
+_NAME: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "f.name GLOB {0}",
+    dialects.MYSQL: "f.name REGEXP {0}",
+    dialects.POSTGRESQL: "f.name ~ {0}",
 }
 #: SQL for whether a flow has a tag. The parameters are the JSON path of the key and the value.
 _TAG: Final[Mapping[str, str]] = {
@@ -93,13 +93,17 @@ def _state_conditions(query: listing.Query) -> list[str]:
 
 def _conditions(dialect: str, query: listing.Query) -> tuple[list[str], dict[str, Any]]:
     conditions, parameters = list[str](), dict[str, Any]()
-    if query.name is not None:
-        conditions.append(f"{_POSITION[dialect].format('f.name', ':name')} > 0")
-        parameters["name"] = rows.storable_text(query.name)
-    if query.text is not None:
+    if query.name:  # All names contain an empty text, and MySQL refuses an empty pattern.
+        conditions.append(_NAME[dialect].format(":name"))
+        parameters["name"] = _name_pattern(dialect, query.name)
+    if query.text:
         begins = "substr(f.uuid, 1, :text_length) = :text"
-        conditions.append(f"({_POSITION[dialect].format('f.name', ':text')} > 0 OR {begins})")
-        parameters |= {"text": rows.storable_text(query.text), "text_length": len(query.text)}
+        conditions.append(f"({_NAME[dialect].format(':part')} OR {begins})")
+        parameters |= {
+            "part": _name_pattern(dialect, query.text),
+            "text": rows.storable_text(query.text),
+            "text_length": len(query.text),
+        }
     for number, (key, value) in enumerate((query.tags or {}).items()):
         conditions.append(_TAG[dialect].format(f":key{number}", f":tag{number}"))
         parameters |= {
@@ -127,6 +131,11 @@ def _conditions(dialect: str, query: listing.Query) -> tuple[list[str], dict[str
         )
         parameters |= {"moment": query.after.created, "number": query.after.tie}
     return conditions, parameters
+
+
+def _name_pattern(dialect: str, text: str) -> str:
+    pattern = listing.name_glob if dialect == dialects.SQLITE else listing.name_regex
+    return pattern(rows.storable_text(text))
 
 
 def _tag_path(dialect: str, key: str) -> str:
