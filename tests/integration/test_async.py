@@ -370,6 +370,14 @@ def test_arun_raises_the_exceptions_of_run() -> None:
         asyncio.run(engines.arun(task.FunctorTask(stop_iteration)))
 
 
+def test_arun_outside_asyncio_names_the_blocking_call() -> None:
+    """An example is a coroutine of `trio.run`, which has no loop of asyncio."""
+    flow = linear_flow.Flow("f").add(tasks.greet())
+    for awaitable in (engines.arun(flow), engines.load(flow, store={"name": "you"}).arun()):
+        with pytest.raises(RuntimeError, match=r"asyncio event loop\. .* trio\.to_thread"):
+            awaitable.send(None)
+
+
 def test_fifty_engines_are_awaited_concurrently() -> None:
     """All flows are inside their first task at the same time."""
     inside, full = 0, threading.Event()

@@ -54,7 +54,13 @@ async def in_thread(work: Callable[[], _T], on_cancel: Callable[[], object] | No
 
 
 def _start(function: Callable[[], object]) -> asyncio.Future[_Result]:
-    loop = asyncio.get_running_loop()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # The caller runs in trio or curio, for example.
+        raise RuntimeError(
+            "This coroutine must be awaited in an asyncio event loop. In other event loops, call"
+            " the blocking function in a thread, as in trio.to_thread.run_sync(engine.run)"
+        ) from None
     future: asyncio.Future[_Result] = loop.create_future()
 
     def main() -> None:
