@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 from tests.support import fresh
 from tests.telemetry import spans
@@ -66,6 +67,37 @@ def test_missing_exporter_is_named_in_the_error() -> None:
     (*_, line) = ended.stderr.splitlines()
     assert "$OTEL_METRICS_EXPORTER must name an installed exporter, got 'otlp_proto_grpc'" in line
     assert line.endswith("installed: console")
+
+
+def test_worker_uses_the_provider_of_a_task_module_without_exporter(tmp_path: Path) -> None:
+    (tmp_path / "traced_tasks.py").write_text("""
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider, export
+from tests.support.sample_tasks import Nothing as Nothing
+
+provider = TracerProvider()
+provider.add_span_processor(export.SimpleSpanProcessor(export.ConsoleSpanExporter()))
+trace.set_tracer_provider(provider)
+""")
+    script = f"""
+import sys
+from wbengine import engines, testing
+from wbengine.patterns import linear_flow
+from wbengine.telemetry import watching
+
+sys.path.append({str(tmp_path)!r})
+watch = watching.Watch(None, None, None, traces="otlp")
+url = "memory://traces"
+with testing.worker_in_thread(url, "traced_tasks", observers=watch.observers) as worker:
+    watch.begin(worker)
+    import traced_tasks
+    flow = linear_flow.Flow("f").add(traced_tasks.Nothing("n"))
+    engines.run(flow, engine="worker-based", url=url, topics=["t"])
+watch.end()
+"""
+    ended = run(script)
+    assert ended.returncode == 0, ended.stderr
+    assert spans.tree(spans.printed(ended.stdout)) == [["process t"]]
 
 
 def test_program_is_traced_if_the_environment_requests_it() -> None:

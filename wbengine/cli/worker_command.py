@@ -173,7 +173,7 @@ def command(context: contexts.Context, /, topics: tuple[str, ...], **options: An
     with errors.running_user_code("cannot import the tasks"):
         worker, watch, observer = _create(arguments)
     if watch is not None:
-        with errors.failing(errors.USAGE, OSError):
+        with errors.failing(errors.USAGE, ImportError, OSError):
             watch.begin(worker)
     stop = stop_signals.StopSignals(worker.stop, functools.partial(_give_up, worker))
     back = threading.Event()

@@ -28,7 +28,8 @@ class Watch:
     :param metrics: the address of metrics.
     :param health: the address of probes.
     :param heartbeat: the file to touch.
-    :param traces: the exporter of spans if the environment names none; None disables tracing.
+    :param traces: the exporter of spans if neither the environment nor the module of a task sets
+        one; None disables tracing.
     :raises ImportError: if a package is not installed.
     """
 
@@ -48,21 +49,27 @@ class Watch:
 
             self._counter = counting.WorkerObserver()
             self.observers.append(self._counter)
+        self._traces = traces
         self._providers: Providers | None = None
         self._tracing: WorkerTracing | None = None
         if traces is not None:
-            from wbengine.telemetry import processing, providers
+            from wbengine.telemetry import processing
 
-            self._providers = providers.Providers(traces)
             self._tracing = processing.WorkerTracing()
             self.observers.append(self._tracing)
 
     def begin(self, worker: workers.Worker) -> None:
-        """Start the servers. Call it before the worker runs.
+        """Set providers and start the servers. Call it before the worker runs.
 
+        :raises ImportError: if an exporter is not installed.
         :raises OSError: if an address is not available, or the folder of the heartbeat file does
             not exist.
         """
+        if self._traces is not None:
+            from wbengine.telemetry import providers
+
+            # The worker has imported the tasks, and their modules may have set providers.
+            self._providers = providers.Providers(self._traces)
         served: dict[serving.Address, dict[str, Any]] = {}
         if self._counter is not None and self._metrics is not None:
             self._counter.topics.update((queue, topic) for topic, queue in worker.queues.items())
