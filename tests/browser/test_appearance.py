@@ -146,11 +146,23 @@ def test_pages_fit_a_phone_screen(
 def test_long_names_do_not_displace_other_content(opened: Opener) -> None:
     flows = story.Kept()
     flow = linear_flow.Flow("N" * 255).add(story.Fine("L" * 255), story.Fine("w " * 127))
-    uuid = flows.run("long", flow)
+    flows.run("long", flow)
+    failing_flow = linear_flow.Flow("failing").add(story.Leaky("F" * 205))
+    failed = flows.run("failing", failing_flow, {"password": "p", "dsn": "D" * 255})
+    tabs = ("", "/graph", "/timeline", "/events", "/failures")
+    pages = [f"flows/{uuid}{tab}" for uuid in flows.uuids.values() for tab in tabs]
+    (atom,) = (
+        each
+        for each in flows.see(lambda connection: connection.get_flow_details(failed))
+        if each.name == "F" * 205
+    )
+    pages.append(f"flows/{failed}/atoms/{atom.uuid}")
     with running(flows.backend) as site:
         page = opened(site)
-        for path in ("", f"flows/{uuid}", f"flows/{uuid}/events"):
+        for path in ["", *pages]:
             page.goto(site.address + path)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= SIZE["width"], path
             for badge in page.locator("main .badge:visible").all():
                 box = badge.bounding_box()
                 assert box is not None and box["x"] + box["width"] < SIZE["width"], path
