@@ -12,11 +12,12 @@ import contextlib
 import datetime as dt
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
 
 from wbengine import exceptions
 from wbengine._tasks import commands, scopes, waiting
+from wbengine._tasks.function import FunctionTask
 from wbengine.signals import MAX_VALUE_BYTES, check_name
 from wbengine.types import codec
 
@@ -31,8 +32,8 @@ _NO_DEFAULT: Final = object()
 _TIMED_OUT: Final = object()
 
 
-class _TypedTask(Protocol[_P, _R_co]):
-    """The type of tasks, for type checkers: their parameters and result as a step."""
+class _ClassTask(Protocol[_P, _R_co]):
+    """A task written as a class, for type checkers: its parameters and result as a step."""
 
     def _step(self, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...
 
@@ -182,7 +183,24 @@ class Steps(_CommonSteps):
 
     _program: BlockingProgram
 
-    def run(self, task: type[_TypedTask[_P, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    @overload
+    def run(
+        self,
+        task: type[FunctionTask[Callable[_P, Coroutine[Any, Any, _R]]]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R: ...
+
+    @overload
+    def run(
+        self, task: type[FunctionTask[Callable[_P, _R]]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R: ...
+
+    @overload
+    def run(self, task: type[_ClassTask[_P, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+
+    def run(self, task: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Execute a task and return its result.
 
         The arguments bind as in a call of the function of the task, but without `*args`.
@@ -194,18 +212,50 @@ class Steps(_CommonSteps):
         :raises NotEncodable: if an argument cannot be encoded.
         :raises Exception: the exception of the task, after its retries.
         """
-        result: _R = self._result(self._start(commands.task_command(task, args, kwargs)))
-        return result
+        return self._result(self._start(commands.task_command(task, args, kwargs)))
+
+    @overload
+    def map(
+        self,
+        task: type[FunctionTask[Callable[Concatenate[_Item, ...], Coroutine[Any, Any, _R]]]],
+        items: Iterable[_Item],
+        /,
+        *,
+        max_in_flight: int | None = ...,
+        **kwargs: Any,
+    ) -> list[_R]: ...
+
+    @overload
+    def map(
+        self,
+        task: type[FunctionTask[Callable[Concatenate[_Item, ...], _R]]],
+        items: Iterable[_Item],
+        /,
+        *,
+        max_in_flight: int | None = ...,
+        **kwargs: Any,
+    ) -> list[_R]: ...
+
+    @overload
+    def map(
+        self,
+        task: type[_ClassTask[Concatenate[_Item, ...], _R]],
+        items: Iterable[_Item],
+        /,
+        *,
+        max_in_flight: int | None = ...,
+        **kwargs: Any,
+    ) -> list[_R]: ...
 
     def map(
         self,
-        task: type[_TypedTask[Concatenate[_Item, ...], _R]],
-        items: Iterable[_Item],
+        task: Any,
+        items: Iterable[Any],
         /,
         *,
         max_in_flight: int | None = None,
         **kwargs: Any,
-    ) -> list[_R]:
+    ) -> list[Any]:
         """Execute a task for each item, in parallel, and return the results in order.
 
         The first parameter of the task receives the item. `kwargs` are its other arguments.
@@ -339,29 +389,78 @@ class AsyncSteps(_CommonSteps):
     `asyncio.sleep`. The exceptions are those of `Steps`.
     """
 
+    @overload
     async def run(
-        self, task: type[_TypedTask[_P, _R]], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> _R:
+        self,
+        task: type[FunctionTask[Callable[_P, Coroutine[Any, Any, _R]]]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R: ...
+
+    @overload
+    async def run(
+        self, task: type[FunctionTask[Callable[_P, _R]]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R: ...
+
+    @overload
+    async def run(
+        self, task: type[_ClassTask[_P, _R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R: ...
+
+    async def run(self, task: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Execute a task and return its result. See `Steps.run`."""
-        result: _R = await self._start(commands.task_command(task, args, kwargs)).future
-        return result
+        return await self._start(commands.task_command(task, args, kwargs)).future
+
+    @overload
+    async def map(
+        self,
+        task: type[FunctionTask[Callable[Concatenate[_Item, ...], Coroutine[Any, Any, _R]]]],
+        items: Iterable[_Item],
+        /,
+        *,
+        max_in_flight: int | None = ...,
+        **kwargs: Any,
+    ) -> list[_R]: ...
+
+    @overload
+    async def map(
+        self,
+        task: type[FunctionTask[Callable[Concatenate[_Item, ...], _R]]],
+        items: Iterable[_Item],
+        /,
+        *,
+        max_in_flight: int | None = ...,
+        **kwargs: Any,
+    ) -> list[_R]: ...
+
+    @overload
+    async def map(
+        self,
+        task: type[_ClassTask[Concatenate[_Item, ...], _R]],
+        items: Iterable[_Item],
+        /,
+        *,
+        max_in_flight: int | None = ...,
+        **kwargs: Any,
+    ) -> list[_R]: ...
 
     async def map(
         self,
-        task: type[_TypedTask[Concatenate[_Item, ...], _R]],
-        items: Iterable[_Item],
+        task: Any,
+        items: Iterable[Any],
         /,
         *,
         max_in_flight: int | None = None,
         **kwargs: Any,
-    ) -> list[_R]:
+    ) -> list[Any]:
         """Execute a task for each item, in parallel, and return the results. See `Steps.map`."""
         limit = _check_max_in_flight(max_in_flight)
         item_list = list(items)
         free = asyncio.Semaphore(len(item_list) if limit is None else limit)
         failed = False
 
-        async def run_item(item: _Item) -> Any:
+        async def run_item(item: Any) -> Any:
             nonlocal failed
             async with free:
                 if failed:
@@ -372,9 +471,7 @@ class AsyncSteps(_CommonSteps):
                     failed = True
                     raise
 
-        results: list[Any] = await asyncio.gather(
-            *map(run_item, item_list), return_exceptions=True
-        )
+        results: list[Any] = await asyncio.gather(*map(run_item, item_list), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result

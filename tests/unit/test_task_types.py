@@ -17,8 +17,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 MARK = re.compile(r"  # error: ([\w-]+)$")
 PROGRAM = """
 import asyncio
-from collections.abc import Mapping
-from typing import Any, assert_type
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, assert_type, overload
 
 from wbengine import steps, task
 from wbengine.patterns import linear_flow
@@ -80,9 +80,9 @@ async def recall(result: Any) -> None: ...
 
 def classes() -> None:
     assert_type(refund("a", 1.0), bool)
-    assert_type(charge.fn("a", amount=2), Any)
+    assert_type(charge.fn("a", amount=2), float)
     charge.fn("a", amount="2")  # error: arg-type
-    function_task: task.FunctionTask[[str, int], float] = charge()
+    function_task: task.FunctionTask[Callable[[str, int], float]] = charge()
     functions: list[type[task.Task]] = [charge, ship, fetch, Pack]
     linear_flow.Flow("orders").add(charge(), charge("again", rebind={"order": "other"}), ship())
     charge("again").revert(result=1.0)
@@ -99,7 +99,8 @@ def calls(run: steps.Steps) -> None:
     assert_type(run.run(report_later, order="a"), int)
     assert_type(run.run(describe, value=1), str)
     assert_type(run.run(Pack, order="a"), Any)
-    run.run(untyped, order="a")
+    assert_type(run.run(untyped, order="a"), Any)
+    assert_type(run.run(untyped, "a", amount=2), Any)
 
 
 def lists(run: steps.Steps) -> None:
@@ -108,8 +109,8 @@ def lists(run: steps.Steps) -> None:
     assert_type(run.map(fetch, (order for order in "ab")), list[bytes])
     assert_type(run.map(report, ["a"]), list[int])
     assert_type(run.map(Pack, ["a"]), list[Any])
-    run.map(charge, [1])  # error: misc
-    run.map(charge, 1)  # error: arg-type
+    run.map(charge, [1])  # error: arg-type
+    run.map(charge, 1)  # error: call-overload
     numbers: list[int] = run.map(fetch, ["a"])  # error: arg-type
     print(numbers)
 
@@ -123,33 +124,168 @@ async def async_calls(run: steps.AsyncSteps) -> None:
     assert_type(
         await asyncio.gather(run.run(charge, "a"), run.run(fetch, "b")), tuple[float, bytes]
     )
-    await run.run(charge, ordr="a")  # error: call-arg
-    await run.run(fetch)  # error: call-arg
-    await run.run(fetch, 1)  # error: arg-type
-    await run.map(fetch, [1])  # error: misc
+    await run.run(charge, ordr="a")  # error: call-overload
+    await run.run(fetch)  # error: call-overload
+    await run.run(fetch, 1)  # error: call-overload
+    await run.map(fetch, [1])  # error: arg-type
     run.run(fetch, "a")  # error: unused-coroutine
 
 
 def wrong_arguments(run: steps.Steps) -> None:
-    run.run(charge, ordr="a")  # error: call-arg
-    run.run(charge)  # error: call-arg
-    run.run(charge, order=1)  # error: arg-type
-    run.run(charge, "a", 2, 3)  # error: call-arg
-    run.run(ship, "a", {})  # error: call-arg
-    run.run(fetch, ordr="a")  # error: call-arg
-    run.run(report, 1)  # error: arg-type
+    run.run(charge, ordr="a")  # error: call-overload
+    run.run(charge)  # error: call-overload
+    run.run(charge, order=1)  # error: call-overload
+    run.run(charge, "a", 2, 3)  # error: call-overload
+    run.run(ship, "a", {})  # error: call-overload
+    run.run(fetch, ordr="a")  # error: call-overload
+    run.run(report, 1)  # error: call-overload
 
 
 def wrong_tasks(run: steps.Steps) -> None:
-    run.run(charge("a"), "a")  # error: arg-type
-    run.run(len, "a")  # error: arg-type
-    run.run("charge", "a")  # error: arg-type
+    run.run(charge("a"), "a")  # error: call-overload
+    run.run(len, "a")  # error: call-overload
+    run.run("charge", "a")  # error: call-overload
 
 
 def wrong_results(run: steps.Steps) -> None:
     text: str = run.run(charge, "a")  # error: assignment
     run.run(fetch, "a").encode()  # error: attr-defined
     print(text)
+
+
+T = TypeVar("T")
+K = TypeVar("K")
+N = TypeVar("N", int, str)
+B = TypeVar("B", bound=int)
+
+
+@task.task
+def same(x: T) -> T:
+    return x
+
+
+@task.task(retries=1)
+async def same_later(x: T) -> T:
+    return x
+
+
+@task.task
+def same_of(self: task.Task, x: T) -> T:
+    return x
+
+
+@task.task
+async def listed_of(self: task.Task, x: T) -> list[T]:
+    return [x]
+
+
+@task.task
+def first(xs: Sequence[T]) -> T:
+    return xs[0]
+
+
+@task.task
+def sort(xs: list[T], *others: T, reverse: bool = False) -> list[T]:
+    return xs
+
+
+@task.task
+def twice(x: N) -> N:
+    return x
+
+
+@task.task
+def next_of(x: B) -> B:
+    return x
+
+
+@task.task(provides="value")
+def find(values: dict[K, T], key: K) -> T | None:
+    return values.get(key)
+
+
+@task.task
+def apply(function: Callable[[K], T], key: K) -> T:
+    return function(key)
+
+
+@task.task
+def anything(x: T) -> Any:
+    return x
+
+
+@overload
+def parse(x: int) -> str: ...
+@overload
+def parse(x: str, *, strict: bool = ...) -> bytes: ...
+def parse(x: int | str, *, strict: bool = True) -> str | bytes:
+    return str(x) if isinstance(x, int) else x.encode()
+
+
+parsed = task.task(parse)
+
+
+def generic_calls(run: steps.Steps) -> None:
+    assert_type(run.run(same, 3), int)
+    assert_type(run.run(same, x="a"), str)
+    assert_type(run.run(same_later, 3), int)
+    assert_type(run.run(same_of, 3), int)
+    assert_type(run.run(same_of, x="a"), str)
+    assert_type(run.run(listed_of, 3), list[int])
+    assert_type(run.run(first, [3]), int)
+    assert_type(run.run(first, xs="a"), str)
+    assert_type(run.run(sort, [3]), list[int])
+    assert_type(run.run(sort, [3], 4, 5, reverse=True), list[int])
+    assert_type(run.run(twice, 3), int)
+    assert_type(run.run(next_of, True), bool)
+    assert_type(run.run(find, {1: "a"}, 1), str | None)
+    assert_type(run.run(find, values={1: "a"}, key=2), str | None)
+    assert_type(run.run(anything, 3), Any)
+
+
+def generic_lists(run: steps.Steps) -> None:
+    numbers: list[int] = run.map(same, [1])
+    numbers = run.map(same_later, [1])
+    numbers = run.map(same_of, [1])
+    numbers = run.map(first, [[1]])
+    print(numbers)
+
+
+async def generic_async_calls(run: steps.AsyncSteps) -> None:
+    assert_type(await run.run(same, 3), int)
+    assert_type(await run.run(same_later, 3), int)
+    assert_type(await run.run(find, {1: "a"}, 1), str | None)
+    numbers: list[int] = await run.map(same, [1])
+    print(numbers)
+
+
+def overloaded_calls(run: steps.Steps) -> None:
+    assert_type(run.run(parsed, 3), str)
+    assert_type(run.run(parsed, "a"), bytes)
+    assert_type(run.run(parsed, "a", strict=False), bytes)
+    assert_type(run.map(parsed, [1]), list[str])
+    assert_type(run.map(parsed, ["a"]), list[bytes])
+
+
+async def overloaded_async_calls(run: steps.AsyncSteps) -> None:
+    assert_type(await run.run(parsed, "a"), bytes)
+    assert_type(await run.map(parsed, ["a"]), list[bytes])
+
+
+def no_argument(run: steps.Steps) -> None:
+    run.run(same)  # error: call-overload
+
+
+def wrong_bound(run: steps.Steps) -> None:
+    run.run(next_of, "a")  # error: call-overload
+
+
+def wrong_name(run: steps.Steps) -> None:
+    run.run(find, {1: "a"}, ky=1)  # error: arg-type
+
+
+def wrong_overload(run: steps.Steps) -> None:
+    run.run(parsed, b"a")  # error: call-overload
 """
 
 

@@ -28,6 +28,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)
 _F = TypeVar("_F", bound=Callable[..., Any])
+_F_co = TypeVar("_F_co", bound=Callable[..., Any], covariant=True)
 
 #: Class attributes that `@task` sets, by parameter, with their defaults.
 _ATTRIBUTES: Final[Mapping[str, Any]] = {
@@ -57,7 +58,7 @@ class _RevertSlot:
 
     def __init__(
         self,
-        owner: type[FunctionTask[..., Any]] | None,
+        owner: type[FunctionTask[Any]] | None,
         body: Callable[..., Any] | None,
         of_failed: bool = False,
     ) -> None:
@@ -98,16 +99,16 @@ class _RevertSlot:
 
 
 class _OriginalFunction(Protocol):
-    """The type of `FunctionTask.fn`. It returns `Any`: `async` functions return a coroutine."""
+    """The type of `FunctionTask.fn`."""
 
-    def __get__(self, task: object, owner: type[FunctionTask[_P, Any]]) -> Callable[_P, Any]: ...
+    def __get__(self, task: object, owner: type[FunctionTask[_F]]) -> _F: ...
 
 
-class FunctionTask(Task, Generic[_P, _R_co]):
+class FunctionTask(Task, Generic[_F_co]):
     """The base class of tasks created by `@task`. `fn` is the original function.
 
-    Arguments of the constructor replace those of `@task`; `inject` is merged. The type
-    parameters are those of the function and its result, awaited if it is `async`.
+    Arguments of the constructor replace those of `@task`; `inject` is merged. The type parameter is
+    the type of the function, without `self`.
     """
 
     __module__ = "wbengine.task"
@@ -116,7 +117,8 @@ class FunctionTask(Task, Generic[_P, _R_co]):
     if TYPE_CHECKING:
         revert: ClassVar[_RevertSlot]
 
-        def _step(self, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...
+        # Type checkers must not take it for a task that accepts any arguments.
+        _step: None  # type: ignore[assignment]
 
     _options: ClassVar[Mapping[str, Any]] = {}
     _name: ClassVar[str | None] = None
@@ -150,7 +152,7 @@ def _no_option(function: str, word: str) -> str:
 
 def _class_of(
     body: Callable[..., Any], revert: Callable[..., Any] | None, attributes: Mapping[str, Any]
-) -> type[FunctionTask[..., Any]]:
+) -> type[FunctionTask[Any]]:
     if not inspect.isroutine(body):
         raise TypeError(f"@task must decorate a function, got {body!r}")
     members = {
@@ -163,7 +165,7 @@ def _class_of(
     }
     task_class: Any = type(body.__name__, (FunctionTask,), members)
     task_class.revert = _RevertSlot(task_class, revert)
-    return cast(type[FunctionTask[..., Any]], task_class)
+    return cast(type[FunctionTask[Any]], task_class)
 
 
 class _Method(Protocol[_P, _R_co]):
@@ -175,38 +177,33 @@ class _Method(Protocol[_P, _R_co]):
 class _Decorator(Protocol):
     """The decorator that `@task` with options returns."""
 
-    # Type checkers use the first definition that matches, so the general ones are last.
+    @overload
+    def __call__(self, function: _Method[_P, _R], /) -> type[FunctionTask[Callable[_P, _R]]]: ...
+
     @overload
     def __call__(
         self, function: _Method[_P, Coroutine[Any, Any, _R]], /
-    ) -> type[FunctionTask[_P, _R]]: ...
+    ) -> type[FunctionTask[Callable[_P, _R]]]: ...
 
     @overload
-    def __call__(self, function: _Method[_P, _R], /) -> type[FunctionTask[_P, _R]]: ...
+    def __call__(self, function: _F, /) -> type[FunctionTask[_F]]: ...
 
-    @overload
-    def __call__(
-        self, function: Callable[_P, Coroutine[Any, Any, _R]], /
-    ) -> type[FunctionTask[_P, _R]]: ...
 
-    @overload
-    def __call__(self, function: Callable[_P, _R], /) -> type[FunctionTask[_P, _R]]: ...
+# The type of the function remains as it is, because mypy cannot separate the parameters and the
+# result of a generic or overloaded function. For mypy, functions without annotations match
+# `_Method`, too; the second definition makes their tasks accept any arguments.
+@overload
+def task(function: _Method[_P, _R], /) -> type[FunctionTask[Callable[_P, _R]]]: ...
 
 
 @overload
-def task(function: _Method[_P, Coroutine[Any, Any, _R]], /) -> type[FunctionTask[_P, _R]]: ...
+def task(
+    function: _Method[_P, Coroutine[Any, Any, _R]], /
+) -> type[FunctionTask[Callable[_P, _R]]]: ...
 
 
 @overload
-def task(function: _Method[_P, _R], /) -> type[FunctionTask[_P, _R]]: ...
-
-
-@overload
-def task(function: Callable[_P, Coroutine[Any, Any, _R]], /) -> type[FunctionTask[_P, _R]]: ...
-
-
-@overload
-def task(function: Callable[_P, _R], /) -> type[FunctionTask[_P, _R]]: ...
+def task(function: _F, /) -> type[FunctionTask[_F]]: ...
 
 
 @overload
@@ -293,7 +290,7 @@ def task(
     if version is not None:
         attributes["version"] = version
 
-    def make(body: Callable[..., Any]) -> type[FunctionTask[..., Any]]:
+    def make(body: Callable[..., Any]) -> type[FunctionTask[Any]]:
         return _class_of(body, revert, attributes)
 
     return make if function is None else make(function)
