@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from wbengine import _binding, atom, exceptions
@@ -204,8 +204,10 @@ class Counted(Retry):
 
     :param revert_all: when giving up, revert everything without asking the surrounding controller.
     :param backoff: the wait before each further attempt. A number is a constant wait in seconds.
-    :param retry_on: retry only if every failure of the attempt is one of these.
-    :param give_up_on: give up if any failure of the attempt is one of these.
+    :param retry_on: retry only if every failure of the attempt is one of these, or an exception
+        group whose members all are.
+    :param give_up_on: give up if any failure of the attempt is one of these, or an exception group
+        with such a member.
     :raises TypeError: if `backoff`, `retry_on` or `give_up_on` has a wrong type.
     :raises ValueError: if a name in `retry_on` or `give_up_on` cannot be the name of a class.
 
@@ -242,12 +244,25 @@ class Counted(Retry):
         if self._retry_on is None and not self._give_up_on:
             return True
         failures = [failure for _, failure in history.outcomes_iter(-1)]
-        if any(failure.check(*self._give_up_on) is not None for failure in failures):
+        if any(_matches(failure, self._give_up_on, any) for failure in failures):
             return False
         retried_errors = self._retry_on
         return retried_errors is None or all(
-            failure.check(*retried_errors) is not None for failure in failures
+            _matches(failure, retried_errors, all) for failure in failures
         )
+
+
+def _matches(
+    failure: ft.Failure,
+    errors: Sequence[type[BaseException] | str],
+    quantifier: Callable[[Iterable[bool]], bool],
+) -> bool:
+    """Return whether a failure, or any or all members of an exception group, are such errors."""
+    if failure.check(*errors) is not None:
+        return True
+    return bool(failure.members) and quantifier(
+        _matches(member, errors, quantifier) for member in failure.members
+    )
 
 
 class Times(Counted):

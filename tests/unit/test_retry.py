@@ -193,6 +193,39 @@ def test_give_up_on_requires_one_failure_to_match(wanted, kinds, answer):
         assert made.on_failure(history=attempts(*kinds)) == answer
 
 
+def group(*members):
+    return ExceptionGroup("group", list(members))
+
+
+@pytest.mark.parametrize(
+    ("error", "retry_on", "give_up_on"),
+    [
+        (group(ValueError(1)), True, True),
+        (group(ValueError(1), UnicodeError(2)), True, True),
+        (group(ValueError(1), KeyError(2)), False, True),
+        (group(KeyError(1)), False, False),
+        (group(ValueError(1), group(ValueError(2), ValueError(3))), True, True),
+        (group(ValueError(1), group(ValueError(2), KeyError(3))), False, True),
+        (BaseExceptionGroup("group", [ValueError(1), SystemExit(2)]), False, True),
+    ],
+    ids=["one", "subclass", "two_kinds", "other", "nested", "nested_kinds", "base"],
+)
+def test_filters_examine_members_of_exception_groups(error, retry_on, give_up_on):
+    failure = Failure.from_exception(error)
+    for each in failure, Failure.from_dict(failure.to_dict()):
+        failures = retry.History([(1, {"atom": each})])
+        for made in made_with(retry_on=ValueError):
+            assert made.on_failure(history=failures) == ("RETRY" if retry_on else "REVERT")
+        for made in made_with(give_up_on=ValueError):
+            assert made.on_failure(history=failures) == ("REVERT" if give_up_on else "RETRY")
+
+
+def test_retry_on_matches_the_class_of_a_group():
+    failures = retry.History([(1, {"atom": Failure.from_exception(group(KeyError(1)))})])
+    for made in made_with(retry_on=ExceptionGroup):
+        assert made.on_failure(history=failures) == "RETRY"
+
+
 def test_give_up_on_overrides_retry_on():
     for made in made_with(retry_on=Exception, give_up_on=KeyError):
         assert made.on_failure(history=attempts(ValueError)) == "RETRY"

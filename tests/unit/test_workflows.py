@@ -859,6 +859,24 @@ def test_parallel_waits_receive_the_signals_in_order():
     assert engine.storage.fetch("result") == [1, 2, 3, "none"]
 
 
+@task.workflow(retries=1, retry_on=ValueError)
+async def fail_once_in_group(steps):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(steps.run(add, 1))
+        if EFFECTS.count("add 1 1") == 0:
+            group.create_task(steps.run(fail, 1))
+    return "end"
+
+
+@pytest.mark.parametrize("backend", [None, "store"])
+def test_retry_on_of_a_workflow_matches_failures_in_a_task_group(backend, store):
+    options = {"backend": store} if backend else {}
+    engine = loaded(fail_once_in_group, **options)
+    engine.run()
+    assert engine.storage.fetch("result") == "end"
+    assert EFFECTS == ["add 1 1", "subtract 1 1 2", "add 1 1"]
+
+
 @task.workflow
 async def cancel_received(steps):
     """Cancel a wait before the function receives its signal."""
