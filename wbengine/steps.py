@@ -158,7 +158,7 @@ class _CommonSteps:
 
     def _start_wait(self, task: waiting.WaitingTask) -> Handle:
         task.numbers = self._numbers
-        return self._start(commands.waiting_command(task, task.signal, task.timeout))
+        return self._start(commands.waiting_command(task, signal=task.signal, timeout=task.timeout))
 
     def _start(self, command: commands.Command) -> Handle:
         current = self._program.scopes.current()

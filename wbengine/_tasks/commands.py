@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wbengine import _binding, _names, invocation
+from wbengine import _binding, _names, _secrets, invocation
 from wbengine._tasks.base import Task
 from wbengine.types import codec
 
@@ -20,6 +20,9 @@ __all__ = [
 
 #: `Command.path` of the reversion of the steps of a scope.
 REVERT_SCOPE: Final = "revert-scope"
+
+#: Maximum length of `Command.text`, without masks.
+MAX_TEXT_LENGTH: Final = 200
 
 #: Task classes that `task_command` has checked.
 _checked: Final[weakref.WeakSet[type[Task]]] = weakref.WeakSet()
@@ -33,6 +36,7 @@ class Command:
     :ivar name: the displayed name of the step.
     :ivar digest: digest of the arguments; "" without arguments.
     :ivar to_revert: positions of the steps to revert.
+    :ivar start: the first bytes of the encoded arguments.
     """
 
     path: str
@@ -41,6 +45,13 @@ class Command:
     task: Task | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     to_revert: Sequence[int] = ()
+    start: bytes = b""
+
+    @property
+    def text(self) -> str:
+        """The start of the arguments as JSON, with masked secrets; "" without arguments."""
+        text = _secrets.masked(self.start[:MAX_TEXT_LENGTH].decode(errors="ignore"))
+        return text if len(self.start) <= MAX_TEXT_LENGTH else f"{text}..."
 
     @property
     def is_wait(self) -> bool:
@@ -78,22 +89,27 @@ def task_command(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
     encoded = codec.dumps(arguments, "arguments")
     # A copy, because the function may change the objects before the task runs.
     copied_arguments = codec.loads(encoded)
-    return Command(path_of(task), task.__name__, _digest(encoded), instance, copied_arguments)
+    return Command(
+        path_of(task), task.__name__, _digest(encoded), instance, copied_arguments,
+        start=_start(encoded),
+    )  # fmt: skip
 
 
-def waiting_command(waiting: Task, *definition: Any) -> Command:
+def waiting_command(waiting: Task, **definition: Any) -> Command:
     """Return the command to wait.
 
     :param definition: values that a replay must repeat.
     """
-    path = path_of(type(waiting))
-    return Command(path, waiting.name, _digest(codec.dumps(definition)), waiting)
+    path, encoded = path_of(type(waiting)), codec.dumps(definition)
+    return Command(path, waiting.name, _digest(encoded), waiting, start=_start(encoded))
 
 
 def revert_command(positions: Sequence[int]) -> Command:
     """Return the command to revert the steps at these positions."""
-    digest = _digest(codec.dumps(positions))
-    return Command(REVERT_SCOPE, REVERT_SCOPE, digest, to_revert=positions)
+    encoded = codec.dumps(positions)
+    return Command(
+        REVERT_SCOPE, REVERT_SCOPE, _digest(encoded), to_revert=positions, start=_start(encoded)
+    )
 
 
 def path_of(cls: type) -> str:
@@ -168,3 +184,7 @@ def revert_arguments(task: Task, arguments: Mapping[str, Any]) -> dict[str, Any]
 
 def _digest(encoded: bytes) -> str:
     return hashlib.blake2b(encoded, digest_size=8).hexdigest()
+
+
+def _start(encoded: bytes) -> bytes:
+    return encoded[: MAX_TEXT_LENGTH + 1]

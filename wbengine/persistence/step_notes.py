@@ -21,6 +21,7 @@ class StepNote:
     :ivar position: number of the step in this attempt, from 0, in the order of the calls.
     :ivar task: the task as `module:name`, or "revert-scope" for the reversion of a scope.
     :ivar digest: digest of the arguments; "" without arguments.
+    :ivar text: start of the arguments as JSON, with masked secrets, for messages.
     :ivar arguments: arguments of `revert`; None: the task has no `revert`.
     :ivar completed: number of the completion, from 1. None: the step is not complete.
     :ivar at: time of the completion in Unix seconds, on the clock of the engine.
@@ -34,6 +35,7 @@ class StepNote:
     position: int
     task: str
     digest: str
+    text: str = ""
     arguments: Mapping[str, Any] | None = None
     completed: int | None = None
     at: float | None = None
@@ -52,6 +54,8 @@ class StepNote:
             "task": self.task,
             "digest": self.digest,
         }
+        if self.text:
+            content["text"] = self.text
         if self.arguments is not None:
             content["arguments"] = self.arguments
         if self.completed is not None:
@@ -84,6 +88,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "position": int,
     "task": str,
     "digest": str,
+    "text": str,
     "arguments": Mapping,
     "completed": int,
     "at": float,

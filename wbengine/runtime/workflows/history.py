@@ -60,9 +60,9 @@ class History:
             return
         note = step.note
         if (note.task, note.digest) != (command.path, command.digest):
-            recorded = _describe(note.task, note.digest)
-            actual = _describe(command.path, command.digest)
-            raise self._differs(position, recorded, f"is now {actual}")
+            recorded, actual = _call(note.task, note.text), _call(command.path, command.text)
+            other = " with other values" if recorded == actual else ""
+            raise self._differs(position, recorded, f"is now {actual}{other}")
 
     def check_end(self, position: int) -> None:
         """Check that the function may end before it calls the step at `position`.
@@ -96,17 +96,20 @@ class History:
         return position
 
     def _not_called(self, position: int) -> exceptions.NonDeterministicWorkflow:
-        return self._differs(position, self.steps[position].note.task, "is not called any more")
+        note = self.steps[position].note
+        return self._differs(position, _call(note.task, note.text), "is not called any more")
 
     def _differs(
         self, position: int, recorded: str, actual: str
     ) -> exceptions.NonDeterministicWorkflow:
         return exceptions.NonDeterministicWorkflow(
             f"Workflow {self._name!r} must call the same steps as before: step {position} is"
-            f" recorded as {recorded} and {actual}. Restore the earlier code and resume the flow,"
-            " or make the change depend on steps.version()"
+            f" recorded as {recorded} and {actual}. If the code has changed, restore it and resume"
+            " the flow, or make the change depend on steps.version(). Otherwise the function uses"
+            " something that a replay does not repeat, for example the time, random numbers or the"
+            " order of a set"
         )
 
 
-def _describe(path: str, digest: str) -> str:
-    return f"{path} (arguments {digest})" if digest else path
+def _call(path: str, text: str) -> str:
+    return f"{path}({text})"

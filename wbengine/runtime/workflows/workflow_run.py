@@ -170,6 +170,7 @@ class WorkflowRun:
                 position,
                 command.path,
                 command.digest,
+                command.text,
                 revert_arguments,
             )
             step = Step(self, record, note, command.task, command.arguments)

@@ -1,0 +1,56 @@
+"""Messages about workflow functions that do not repeat their calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from wbengine import engines, exceptions, steps, task
+from wbengine.persistence import backends
+
+USED: list[int] = []
+
+
+@task.task
+def log_in(user: str, password: str, number: int) -> str:
+    return user
+
+
+@task.workflow
+def unstable(steps: steps.Steps, kind: str) -> None:
+    USED.append(len(USED))
+    if kind == "wait":
+        steps.sleep(0 if USED == [0] else 0.001)
+    elif kind == "long":
+        steps.run(log_in, "x" * 300, "-", number=USED[-1])
+    else:
+        steps.run(log_in, "eve", "hunter22hunter", number=USED[-1])
+    steps.wait_for("go")
+
+
+@pytest.mark.parametrize(
+    ("kind", "recorded", "actual"),
+    [
+        (
+            "secret",
+            'log_in({"user":"eve","password":"***","number":0}) and is now ',
+            'log_in({"user":"eve","password":"***","number":1}). If the code has changed,',
+        ),
+        ("wait", 'Sleep({"signal":"","timeout":0}) and is', '"timeout":0.001}). If the code'),
+        ("long", f'log_in({{"user":"{"x" * 191}...) and is now ', "...) with other values. If"),
+    ],
+)
+def test_message_about_other_arguments_shows_both(kind: str, recorded: str, actual: str) -> None:
+    USED.clear()
+    backend = backends.fetch("memory://")
+    engine = engines.load(unstable, {"kind": kind}, backend=backend)
+    engine.park_after = 1.0
+    engine.run()
+    detail = backend.get_connection().get_flow_details(engine.storage.flow_uuid)
+    resumed = engines.load(unstable, flow_detail=detail, backend=backend)
+    with pytest.raises(exceptions.NonDeterministicWorkflow) as caught:
+        resumed.run()
+    message = str(caught.value)
+    assert recorded in message and actual in message
+    assert "hunter" not in message
+    assert "Otherwise the function uses something that a replay does not repeat" in message
+    backend.close()
