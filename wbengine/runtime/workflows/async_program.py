@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -30,8 +31,10 @@ class AsyncProgram(Program):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._clock = clock
+        # The low bits, which order sets, are the same for all workflows.
+        first_number = zlib.crc32(self.seed.encode()) << 20
         # asyncio uses only a few methods of an event loop.
-        self._loop = WorkflowLoop(self.scopes.inherit)  # type: ignore[abstract]
+        self._loop = WorkflowLoop(self.scopes.inherit, first_number)  # type: ignore[abstract]
         self._main: asyncio.Future[Any] = self._loop.create_future()
 
     def advance(self) -> None:

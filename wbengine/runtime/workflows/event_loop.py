@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import logging
+import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Reversible
 from typing import Any, Final, NoReturn
 
 from wbengine import exceptions
@@ -18,6 +20,30 @@ LOG: Final = logging.getLogger(__name__)
 #: Maximum number of nested task groups in a coroutine that is closed, plus 1.
 _MAX_CLOSE_CALLS: Final = 100
 
+_AS_COMPLETED: Final = asyncio.as_completed.__code__
+
+
+class WorkflowFuture(asyncio.Future[Any]):
+    """A future with a number as hash: sets of futures have the same order in each replay."""
+
+    def __init__(self, number: int, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class WorkflowTask(asyncio.Task[Any]):
+    """A task with a number as hash: sets of tasks have the same order in each replay."""
+
+    def __init__(self, number: int, coro: Any, **kwargs: Any) -> None:
+        self._number = number
+        super().__init__(coro, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._number
+
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
     """Runs the coroutines of one workflow in the thread that calls `run_ready`.
@@ -25,14 +51,22 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     Callbacks run in the order in which they were added. Timers, threads and sockets are refused.
 
     :param on_task: called with each new task.
+    :param first_number: the hash of the first task or future. asyncio keeps the tasks of all loops
+        in one set, which is slow if many of them have the same hash.
     """
 
-    def __init__(self, on_task: Callable[[asyncio.Task[Any]], object]) -> None:
+    def __init__(
+        self, on_task: Callable[[asyncio.Task[Any]], object], first_number: int = 0
+    ) -> None:
         self._on_task = on_task
+        self._numbers = itertools.count(first_number)
+        self._task_count = 0
         # Handles with their callbacks, arguments and contexts.
         self._ready: deque[tuple[asyncio.Handle, Callable[..., Any], Any, Any]] = deque()
         # Tasks that have not ended.
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        # Tasks that `asyncio.as_completed` will request, by their coroutines.
+        self._created_early: dict[Any, asyncio.Task[Any]] = {}
         self._is_running = False
         self._is_closed = False
 
@@ -78,20 +112,33 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        return WorkflowFuture(next(self._numbers), loop=self)
 
-    def create_task(
-        self,
-        coro: Any,
-        *,
-        name: str | None = None,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.Task[Any]:
-        task = asyncio.Task(coro, loop=self, name=name, context=context)
+    def create_task(self, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
+        if coro not in self._created_early:
+            for each in _in_order(coro):
+                self._created_early[each] = self._create_task(each, **kwargs)
+        return self._created_early.pop(coro)
+
+    def _create_task(self, coro: Any, *, name: str | None = None, **kwargs: Any) -> WorkflowTask:
+        self._task_count += 1
+        # The default name contains the number of tasks in this process.
+        name = f"Task-{self._task_count}" if name is None else name
+        task = WorkflowTask(next(self._numbers), coro, loop=self, name=name, **kwargs)
         self._tasks[task] = None
         self._on_task(task)
         task.add_done_callback(self._tasks.pop)
         return task
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether a task has not ended."""
+        return bool(self._tasks)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """The tasks that have not ended, oldest first."""
+        return list(self._tasks)
 
     def get_debug(self) -> bool:
         return False
@@ -149,6 +196,35 @@ def _close(coroutine: Any) -> None:
             if coroutine.cr_frame is None:  # The function raised it.
                 raise
     coroutine.close()
+
+
+def _in_order(coroutine: Any) -> Iterable[Any]:
+    """Return the coroutines for which the caller of `create_task` creates tasks.
+
+    These are several in `asyncio.as_completed`: it iterates over a set of them, whose order depends
+    on their addresses. The order of the tasks must be that of its argument.
+
+    :raises RuntimeError: if this argument has no order.
+    """
+    frame = sys._getframe(2)
+    while frame.f_globals is asyncio.as_completed.__globals__:
+        if frame.f_code is _AS_COMPLETED:
+            awaitables = frame.f_locals[_AS_COMPLETED.co_varnames[0]]
+            coroutines = dict.fromkeys(_coroutines_in(awaitables))
+            if coroutine not in coroutines:
+                raise _not_available(
+                    f"asyncio.as_completed with this {type(awaitables).__name__}",
+                    "a list of coroutines or tasks",
+                )
+            return coroutines
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return (coroutine,)
+
+
+def _coroutines_in(awaitables: Any) -> Iterator[Any]:
+    if isinstance(awaitables, Reversible):
+        yield from filter(asyncio.iscoroutine, awaitables)
 
 
 def _not_available(what: str, replacement: str) -> RuntimeError:
