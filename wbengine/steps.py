@@ -528,8 +528,24 @@ class AsyncSteps(_CommonSteps):
                 if not step.is_done and step.command.is_wait:
                     step.future.cancel()
             if scope.steps:
-                await self._start(_revert_command(scope)).future
+                await _completion(self._start(_revert_command(scope)).future)
             raise
+
+
+async def _completion(future: asyncio.Future[Any]) -> None:
+    """Wait for a future, also while the current task is being cancelled.
+
+    :raises CancelledError: when the future is done, if the task was cancelled.
+    """
+    cancellation: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancellation = error
+    future.result()
+    if cancellation is not None:
+        raise cancellation
 
 
 def _revert_command(scope: scopes.Scope[Handle]) -> commands.Command:

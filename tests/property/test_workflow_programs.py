@@ -128,7 +128,8 @@ class Case:
             if note is not None and note.arguments and "key" in note.arguments:
                 completed[note.arguments["key"]] = note.completed
         undone = [completed[key] for what, key in programs.EFFECTS if what == "undo"]
-        assert "scope" in programs.kinds(self.program) or undone == sorted(undone, reverse=True)
+        has_scopes = not {"scope", "abandon"}.isdisjoint(programs.kinds(self.program))
+        assert has_scopes or undone == sorted(undone, reverse=True)
 
     def complete_steps(self) -> Iterator[tuple[str, int]]:
         """Return the names of complete steps and how often they were executed."""
@@ -200,15 +201,15 @@ Effects = list[tuple[str, str]]
 def _without_left(effects: Effects, model: programs.Model) -> tuple[Effects, Effects]:
     """Separate the effects of steps for which the program does not wait."""
     return (
-        [effect for effect in effects if effect[1] not in model.left],
-        [effect for effect in effects if effect[1] in model.left],
+        [effect for effect in effects if not model.is_left(effect[1])],
+        [effect for effect in effects if model.is_left(effect[1])],
     )
 
 
 def _check_left(effects: Effects, model: programs.Model) -> None:
-    """Check that steps for which the program does not wait are undone if it fails."""
+    """Check that steps for which nothing waits are undone if the program or their scope fails."""
     for key, what in _unresolved(effects).items():
-        assert what != "do" or not model.error, (key, effects)
+        assert what != "do" or not (model.error or model.is_abandoned(key)), (key, effects)
 
 
 def _check_effects(program: Any, model: programs.Model) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from hypothesis import strategies as st
@@ -121,6 +121,12 @@ class Api(Protocol):
 
     async def gather(self, branches: Sequence[Branch]) -> list[Any]: ...
 
+    async def collect(self, how: str, branches: Sequence[Branch], key: str) -> list[Any]:
+        """Execute branches in parallel, and a step after each one, in the order of asyncio."""
+
+    async def abandon(self, how: str, branches: Sequence[Branch], key: str) -> None:
+        """Begin branches in scopes. They are cancelled, at the latest when the program ends."""
+
 
 async def execute(
     api: Api, body: Sequence[Any], trace: list[Any], path: str = "k", channel: str = "main"
@@ -161,15 +167,20 @@ async def execute(
             case "scope":
                 async with api.scope():
                     await execute(api, details[0], trace, key, channel)
-            case "gather":
-                traces: list[list[Any]] = [[] for _ in details[0]]
-                results = await api.gather(
-                    [
-                        functools.partial(execute, api, branch, traces[index], place, place)
-                        for index, branch in enumerate(details[0])
-                        if (place := f"{key}.{index}")
-                    ]
-                )
+            case "gather" | "collect" | "abandon":
+                traces: list[list[Any]] = [[] for _ in details[-1]]
+                branches = [
+                    functools.partial(execute, api, branch, traces[index], place, place)
+                    for index, branch in enumerate(details[-1])
+                    if (place := f"{key}.{index}")
+                ]
+                if kind == "abandon":
+                    await api.abandon(details[0], branches, key)
+                    continue
+                if kind == "gather":
+                    results = await api.gather(branches)
+                else:
+                    results = await api.collect(details[0], branches, key)
                 trace += traces
                 for result in results:
                     if isinstance(result, BaseException):
@@ -189,6 +200,8 @@ class Model:
         self.effects: list[tuple[str, str]] = []
         #: Keys of steps that may still be in flight when the program ends, or may not begin.
         self.left: set[str] = set()
+        #: Starts of the keys of steps in scopes that do not end before the program.
+        self.abandoned: set[str] = set()
         self.channels: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
         self.result: list[Any] | None = None
@@ -209,6 +222,12 @@ class Model:
     def _undo(self, start: int) -> None:
         while len(self._complete) > start:
             self.effects.append(self._complete.pop())
+
+    def is_abandoned(self, key: str) -> bool:
+        return any(map(key.startswith, self.abandoned))
+
+    def is_left(self, key: str) -> bool:
+        return key in self.left or self.is_abandoned(key)
 
     async def leave(self, name: str, key: str) -> None:
         self.left.add(key)
@@ -279,6 +298,16 @@ class Model:
 
     async def gather(self, branches: Sequence[Branch]) -> list[Any]:
         return [caught(branch()) for branch in branches]
+
+    async def collect(self, how: str, branches: Sequence[Branch], key: str) -> list[Any]:
+        results = await self.gather(branches)
+        for index in range(len(branches)):
+            await self.run("work", f"{key}.{index}.done")
+        return results
+
+    async def abandon(self, how: str, branches: Sequence[Branch], key: str) -> None:
+        self.abandoned.add(f"{key}.")
+        await self.run("work", key)
 
 
 def finish(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -357,6 +386,15 @@ class Plain(_Sender):
     async def gather(self, branches: Sequence[Branch]) -> list[Any]:
         return [caught(branch()) for branch in branches]
 
+    async def collect(self, how: str, branches: Sequence[Branch], key: str) -> list[Any]:
+        results = await self.gather(branches)
+        for index in range(len(branches)):
+            await self.run("work", f"{key}.{index}.done")
+        return results
+
+    async def abandon(self, how: str, branches: Sequence[Branch], key: str) -> None:
+        await self.run("work", key)
+
 
 class Async(_Sender):
     """A program in an `async` workflow."""
@@ -418,6 +456,61 @@ class Async(_Sender):
         coroutines = [branch() for branch in branches]
         return await asyncio.gather(*coroutines, return_exceptions=True)
 
+    async def collect(self, how: str, branches: Sequence[Branch], key: str) -> list[Any]:
+        async def run(index: int, branch: Branch) -> tuple[int, Any]:
+            try:
+                return index, await branch()
+            except ERRORS as error:
+                return index, error
+
+        async def collect(ended: Iterable[asyncio.Future[tuple[int, Any]]]) -> None:
+            for each in ended:
+                index, results[index] = await each
+                await self.run("work", f"{key}.{index}.done")
+
+        results: dict[int, Any] = {}
+        coroutines = [run(*item) for item in enumerate(branches)]
+        match how:
+            case "as_completed":
+                await collect(asyncio.as_completed(coroutines))
+            case "wait":
+                pending = {asyncio.ensure_future(each) for each in coroutines}
+                while pending:
+                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                    await collect(done)
+            case "group":
+                async with asyncio.TaskGroup() as group:
+                    tasks = {group.create_task(each) for each in coroutines}
+                await collect(tasks)
+        return [results[index] for index in range(len(branches))]
+
+    async def abandon(self, how: str, branches: Sequence[Branch], key: str) -> None:
+        async def run(branch: Branch, key: str) -> None:
+            try:
+                async with self._steps.scope():
+                    await branch()
+                    await self._steps.wait_for(f"{key}.never")
+            except asyncio.CancelledError:
+                await self.observe(key)
+                raise
+            except ERRORS:
+                pass
+
+        coroutines = [run(branch, f"{key}.{index}.end") for index, branch in enumerate(branches)]
+        if how == "group":
+            with contextlib.suppress(ExceptionGroup):
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(each) for each in coroutines]
+                    await self.run("work", key)
+                    raise LookupError
+        else:
+            tasks = [asyncio.ensure_future(each) for each in coroutines]
+            await self.run("work", key)
+        self._left.update(tasks)
+        if how == "cancel":
+            for each in tasks:
+                each.cancel()
+
 
 def received(channel: str, answer: tuple[str, Any]) -> Any:
     """Return the value of a signal of the channel, or "other"."""
@@ -441,7 +534,7 @@ async def coroutines(steps: steps.AsyncSteps, body: Any) -> Any:
 
 def is_ordered(body: Any) -> bool:
     """Return whether the order of all steps is determined."""
-    return not any(kind in {"map", "gather", "leave"} for kind in kinds(body))
+    return not any(kind in {"map", "gather", "collect", "abandon", "leave"} for kind in kinds(body))
 
 
 def kinds(body: Any) -> Iterator[str]:
@@ -498,6 +591,16 @@ def _nested(statement: Any) -> Any:
         st.tuples(st.just("try"), bodies, bodies),
         st.tuples(st.just("scope"), bodies),
         st.tuples(st.just("gather"), st.lists(bodies, min_size=2, max_size=3)),
+        st.tuples(
+            st.just("collect"),
+            st.sampled_from(["as_completed", "wait", "group"]),
+            st.lists(bodies, min_size=2, max_size=4),
+        ),
+        st.tuples(
+            st.just("abandon"),
+            st.sampled_from(["leave", "cancel", "group"]),
+            st.lists(bodies, min_size=1, max_size=3),
+        ),
     )
 
 

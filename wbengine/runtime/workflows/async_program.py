@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from wbengine import exceptions, steps
+from wbengine import _names, exceptions, steps
 from wbengine._tasks.commands import Command
 from wbengine.runtime.workflows import guards
 from wbengine.runtime.workflows.event_loop import WorkflowLoop
@@ -17,11 +18,15 @@ from wbengine.runtime.workflows.program import Handle, Program
 
 __all__ = ["AsyncProgram"]
 
+LOG: Final = logging.getLogger(__name__)
+
 
 class AsyncProgram(Program):
     """A call of an `async def` function, which may be behind plain decorators.
 
-    Its coroutines run in the thread that calls `advance`, in the same order in each replay.
+    Its coroutines run in the thread that calls `advance`, in the same order in each replay. When
+    the function returns or fails, the other coroutines are cancelled. The call is over when they
+    have ended, too, so they can call steps to clean up.
 
     :param clock: returns seconds, to measure how long the function runs until it awaits a step.
     """
@@ -36,13 +41,15 @@ class AsyncProgram(Program):
         # asyncio uses only a few methods of an event loop.
         self._loop = WorkflowLoop(self.scopes.inherit, first_number)  # type: ignore[abstract]
         self._main: asyncio.Future[Any] = self._loop.create_future()
+        # Tasks that had not ended when the function returned or failed.
+        self._remaining: list[asyncio.Task[Any]] = []
 
     def advance(self) -> None:
         if not self._has_begun:
             self._has_begun = True
             self._loop.call_soon(self._call)
             self._run_ready()
-        while not (self._main.done() or self._is_closed) and self._history.has_completions:
+        while not (self._have_all_ended or self._is_closed) and self._history.has_completions:
             try:
                 self._deliver_to_future()
             except exceptions.WorkflowInterrupted:
@@ -50,17 +57,24 @@ class AsyncProgram(Program):
             self._run_ready()
         if self._is_closed or self.error is not None:
             return
+        if not (self._have_all_ended or self._waits_for_no_step):
+            return
         if self._main.done():
             self._end_as(self._main)
-            self._loop.close()  # Other coroutines of the function may still wait.
-        elif self._waits_for_no_step:
+        else:
             self._fail(
                 RuntimeError(
                     "The workflow waits forever: its coroutines wait for each other, and no step"
                     " is in progress"
                 )
             )
-            self._loop.close()
+        for task in self._remaining:
+            self._report_end(task)
+        self._loop.close()
+
+    @property
+    def _have_all_ended(self) -> bool:
+        return self._main.done() and not self._loop.has_tasks
 
     def _call(self) -> None:
         """Call the function. A plain decorator can raise, or replace the coroutine."""
@@ -75,9 +89,45 @@ class AsyncProgram(Program):
                 self._main.set_result(value)
 
     def _run_ready(self) -> None:
-        started = self._clock()
+        was_done, started = self._main.done(), self._clock()
         self._loop.run_ready()
+        if self._main.done() and not (was_done or self._is_closed):
+            self._cancel_remaining(self._main)
+            self._loop.run_ready()
         guards.check_turn(self._function, self._clock() - started)
+
+    def _cancel_remaining(self, main: asyncio.Future[Any]) -> None:
+        self._remaining = self._loop.tasks
+        # A second cancellation would interrupt the clean-up after an earlier one.
+        waiting = [task for task in self._remaining if not task.cancelling()]
+        has_returned = not main.cancelled() and main.exception() is None
+        if waiting and has_returned and not self._history.is_replaying(len(self._handles)):
+            LOG.warning(
+                "The function of workflow %r returned without awaiting its coroutines %s, which"
+                " are cancelled, and the results of its steps %s. Await them, for example with"
+                " asyncio.TaskGroup",
+                _names.dotted(self._function),
+                [_name_of(task) for task in waiting],
+                [each.command.name for each in self._handles if not each.future.done()],
+            )
+        for task in waiting:
+            task.cancel()
+
+    def _report_end(self, task: asyncio.Task[Any]) -> None:
+        """Log that a coroutine did not end, or failed, after its cancellation."""
+        if not task.done():
+            error, event = None, "waits forever"
+        elif not task.cancelled() and task.exception() is not None:
+            error, event = task.exception(), "failed"
+        else:
+            return
+        LOG.error(
+            "Coroutine %s of workflow %r %s after its cancellation",
+            _name_of(task),
+            _names.dotted(self._function),
+            event,
+            exc_info=error,
+        )
 
     def _end_as(self, main: asyncio.Future[Any]) -> None:
         if main.cancelled():
@@ -120,3 +170,8 @@ class AsyncProgram(Program):
         handle = super().start(command)
         handle.future = self._loop.create_future()
         return handle
+
+
+def _name_of(task: asyncio.Task[Any]) -> str:
+    coroutine = task.get_coro()
+    return getattr(coroutine, "__qualname__", type(coroutine).__name__)
