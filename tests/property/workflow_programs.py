@@ -433,6 +433,8 @@ class Async(_Sender):
             try:
                 return await self._steps.wait_for(channel, timeout, default="default")
             except asyncio.CancelledError:
+                if kind != "cancelled":
+                    raise
                 return "default"
 
         tasks = [asyncio.ensure_future(wait(kind)) for kind in waits]
