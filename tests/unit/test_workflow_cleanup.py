@@ -13,7 +13,7 @@ from wbengine import engines, states, steps, task
 from wbengine.persistence import backends
 
 EFFECTS: list[str] = []
-TASKS: list[asyncio.Task[None]] = []
+TASKS: list[asyncio.Future[str | None]] = []
 
 
 @pytest.fixture(autouse=True)
@@ -183,3 +183,30 @@ def test_forgotten_coroutines_are_reported(
     assert engine.storage.get_flow_state() == states.SUCCESS
     assert message in caplog.text
     assert "book two" not in EFFECTS
+
+
+@task.workflow
+async def wait_in_groups(steps: steps.AsyncSteps, has_members: bool) -> None:
+    async def wait() -> None:
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+            if has_members:
+                inner.create_task(steps.wait_for("go"))
+                outer.create_task(steps.wait_for("go"))
+            await steps.wait_for("go")
+
+    try:
+        await wait()
+    except Exception as error:
+        EFFECTS.append(f"caught {error!r}")
+        raise
+
+
+@pytest.mark.parametrize("has_members", [False, True])
+def test_parked_workflow_ends_its_task_groups(
+    has_members: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engines.load(wait_in_groups, {"has_members": has_members}, backend="memory://")
+    engine.park_after = 1.0
+    engine.run()
+    assert engine.parked is not None
+    assert (EFFECTS, caplog.text) == ([], "")

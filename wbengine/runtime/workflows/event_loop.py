@@ -17,7 +17,7 @@ __all__ = ["WorkflowLoop"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Maximum number of nested task groups in a coroutine that is closed, plus 1.
+#: Maximum number of waits of a coroutine that is closed, for example in nested task groups.
 _MAX_CLOSE_CALLS: Final = 100
 
 _AS_COMPLETED: Final = asyncio.as_completed.__code__
@@ -85,7 +85,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             asyncio.events._set_running_loop(outer)
 
     def close(self) -> None:
-        """Close all coroutines: they receive `GeneratorExit` where they wait."""
+        """End all coroutines: they receive `WorkflowInterrupted` where they wait."""
         self._is_closed = True
         self._ready.clear()
         for task in list(self._tasks):
@@ -93,9 +93,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             if not task.done() and coroutine is not None:
                 try:
                     _close(coroutine)
-                except exceptions.WorkflowInterrupted:
-                    pass  # A step in a `finally` block; a later run continues it.
-                except BaseException:
+                except* exceptions.WorkflowInterrupted:
+                    pass
+                except* BaseException:
                     LOG.warning("A workflow raised an exception when its run ended", exc_info=True)
 
     def call_soon(  # type: ignore[override]
@@ -184,18 +184,18 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Any) -> None:
-    """Close a coroutine, which may wait again a few times: each `asyncio.TaskGroup` waits once.
+    """End a coroutine, which may wait again a few times: each `asyncio.TaskGroup` waits once.
+
+    `coroutine.close()` would raise RuntimeError in the callers of a coroutine that waits again.
 
     :raises RuntimeError: if it does not end.
     """
-    for _ in range(_MAX_CLOSE_CALLS - 1):
+    for _ in range(_MAX_CLOSE_CALLS):
         try:
-            coroutine.close()
+            coroutine.throw(exceptions.WorkflowInterrupted("The run of the workflow has ended"))
+        except StopIteration:
             return
-        except RuntimeError:
-            if coroutine.cr_frame is None:  # The function raised it.
-                raise
-    coroutine.close()
+    raise RuntimeError(f"{coroutine!r} does not end")
 
 
 def _in_order(coroutine: Any) -> Iterable[Any]:
