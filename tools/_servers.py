@@ -14,6 +14,7 @@ SERVERS = {
     "postgresql": ("PostgreSQL", ("postgresql",)),
     # The core package contains only the programs, without a service.
     "mysql": ("MariaDB", ("mariadb-server-core", "mariadb-server")),
+    "pgbouncer": ("PgBouncer", ("pgbouncer",)),
     "redis": ("Redis", ("redis-server",)),
     "rabbitmq": ("RabbitMQ", ("rabbitmq-server",)),
     # Only the libraries, without a service; they depend on a Java.
@@ -25,6 +26,7 @@ SERVERS = {
 }
 PROGRAMS = {
     "mysql": "mariadbd",
+    "pgbouncer": "pgbouncer",
     "redis": "redis-server",
     "rabbitmq": "rabbitmq-server",
     "zookeeper": "java",

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from tests.support import python, servers, wiretap
 from tests.support.waiting import until
 from wbengine import _sql, exceptions, states
+from wbengine.diagnosis import findings, store_checks
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends import sql
 
@@ -244,6 +245,55 @@ def test_mysql_sql_mode_is_strict_unless_configured(mariadb_url: str) -> None:
         engine.dispose()
     assert "STRICT_ALL_TABLES" in modes[0] and modes[1] == "ANSI_QUOTES"
     assert modes[2] not in modes[:2]
+
+
+def test_store_opens_on_a_server_with_ansi_quotes(mariadb_url: str) -> None:
+    """SQLAlchemy reads the mode of the first connection, and quotes all names accordingly."""
+    arguments = {"connect_args": {"init_command": "SET SESSION sql_mode = 'ANSI_QUOTES'"}}
+    for mode in ("TRADITIONAL", "ANSI", None):
+        with backends.backend(
+            {"connection": mariadb_url, "engine_args": arguments, "mysql_sql_mode": mode}
+        ) as backend:
+            assert isinstance(backend, sql.SQLBackend)
+            keep(backend)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_texts_are_utf8_for_every_encoding_of_the_environment(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", encoding)
+    with backends.backend(postgresql_url) as backend:
+        check_text(backend)
+
+
+def test_texts_are_utf8_for_every_encoding_in_the_url(url: str) -> None:
+    name = "charset=utf8" if url.startswith("mysql") else "client_encoding=latin1"
+    with backends.backend(f"{url}?{name}") as backend:
+        check_text(backend)
+
+
+def check_text(backend: Any) -> None:
+    book = models.LogBook("€ 🦊")
+    connection = backend.get_connection()
+    connection.save_logbook(book)
+    assert connection.get_logbook(book.uuid).name == book.name
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_database_with_another_encoding_is_rejected(
+    postgresql_server: servers.Server, encoding: str
+) -> None:
+    words = f"The encoding of the database must be UTF8, got {encoding}"
+    with postgresql_server.database(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'") as url:
+        with (
+            contextlib.closing(backends.fetch(url)) as backend,
+            pytest.raises(exceptions.StorageFailure, match=words),
+        ):
+            backend.get_connection().validate()
+        assert not postgresql_server.connections(url)
+        (finding,) = store_checks.check(findings.Place(persistence=url))
+        assert finding.good is False and words in finding.text
 
 
 def test_deadlocked_transaction_is_repeated(backend: sql.SQLBackend) -> None:

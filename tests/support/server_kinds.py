@@ -192,6 +192,26 @@ class Postgresql(Keeper):
         return [self.program, "-D", str(self.data), *flags]
 
 
+class Pgbouncer(Keeper):
+    """A pooler in transaction mode, for any database of the PostgreSQL server `upstream`."""
+
+    users = ("postgres", "nobody")
+    ready = "process up"
+
+    def command(self) -> list[str]:
+        lines = (
+            "[databases]",
+            f"* = {self.settings['upstream']}",
+            "[pgbouncer]",
+            "listen_addr = 127.0.0.1",
+            f"listen_port = {self.port}",
+            "unix_socket_dir =",
+            "auth_type = any",
+            "pool_mode = transaction",
+        )
+        return [self.program, str(self.write("pgbouncer.ini", "\n".join(lines)))]
+
+
 class Mysql(Keeper):
     users = ("mysql", "nobody")
     ready = "ready for connections"
@@ -422,6 +442,7 @@ class Etcd(Keeper):
 
 KINDS: Mapping[str, type[Keeper]] = {
     "postgresql": Postgresql,
+    "pgbouncer": Pgbouncer,
     "mysql": Mysql,
     "redis": Redis,
     "rabbitmq": Rabbitmq,

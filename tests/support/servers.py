@@ -53,12 +53,12 @@ class Server:
         return f"{self.kind}://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     @contextlib.contextmanager
-    def database(self) -> Iterator[str]:
+    def database(self, options: str = "") -> Iterator[str]:
         """Yield the URL of a new, empty database, and drop it afterwards, even if clients are
         connected.
         """
         name = f"wbe_{next(_numbers)}_{uuid.uuid4().hex[:6]}"
-        self.execute(f"CREATE DATABASE {name}")
+        self.execute(f"CREATE DATABASE {name} {options}")
         try:
             yield self.url(name)
         finally:
@@ -94,10 +94,10 @@ class Server:
         who = f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"
         import pymysql
 
-        for (number,) in self.execute(who):
-            with contextlib.suppress(pymysql.OperationalError):  # already closed
-                self.execute(f"KILL {number}")
-        while self.execute(who):
+        while ids := self.execute(who):
+            for (number,) in ids:
+                with contextlib.suppress(pymysql.OperationalError):  # already closed
+                    self.execute(f"KILL {number}")
             time.sleep(0.005)
 
     def _connect(self) -> Any:

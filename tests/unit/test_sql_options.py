@@ -57,6 +57,22 @@ def test_option_of_none_has_its_default() -> None:
 
 
 @pytest.mark.parametrize(
+    ("query", "threshold"),
+    [("", "auto"), ("0", 0), ("12", 12), ("none", None), ("None", None)],
+)
+def test_threshold_of_prepared_statements_is_read_from_the_url(query: str, threshold: Any) -> None:
+    url = f"postgresql://me@h/d?prepare_threshold={query}" if query else "postgresql://me@h/d"
+    assert _sql.parse(url).prepare_threshold == threshold
+
+
+@pytest.mark.parametrize("name", ["autocommit", "row_factory", "cursor_factory", "context"])
+def test_url_option_whose_value_is_an_object_is_rejected(name: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(ValueError, match=f"unknown option '{name}'"):
+        backends.fetch(f"postgresql://me@h/d?{name}=1")
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"max_pool_sise": 1}, ["max_pool_sise", "did you mean 'max_pool_size'"]),
@@ -70,6 +86,7 @@ def test_option_of_none_has_its_default() -> None:
         ({"engine_args": 3}, ["engine_args must be a dict, got 3"]),
         ({"engine_args": {"no_such": 3}}, ["no_such"]),
         ({"log_statements": "maybe"}, ["log_statements must be true or false"]),
+        ({"prepare_threshold": "many"}, ["prepare_threshold must be", "got 'many'"]),
         ({"mysql_sql_mode": 3}, ["mysql_sql_mode must be a list of modes, got 3"]),
         ({"mysql_sql_mode": "'; DROP"}, ["mysql_sql_mode must be a list of modes, got"]),
     ],
@@ -90,6 +107,7 @@ def test_invalid_option_is_named_without_the_password(
         ("sqlite:////tmp/x.db?timout=1", "timeout"),
         ("mysql://me:secret@h/d?chrset=utf8", "charset"),
         ("postgresql://me:secret@h/d?sslmod=require", "sslmode"),
+        ("postgresql://me:secret@h/d?prepare_treshold=0", "prepare_threshold"),
     ],
 )
 def test_unknown_url_option_is_rejected_with_a_suggestion(url: str, near: str) -> None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from wbengine import _names, _options
 from wbengine._sql import dialects
 
-__all__ = ["OPTIONS", "Options", "parse"]
+__all__ = ["AUTO", "OPTIONS", "Options", "parse"]
 
 DRIVERS: Final[Mapping[str, str]] = {
     dialects.SQLITE: "pysqlite",
@@ -24,6 +24,8 @@ _ALIASES: Final[Mapping[str, str]] = {
     "postgres": dialects.POSTGRESQL,
     "pgsql": dialects.POSTGRESQL,
 }
+#: psycopg's own threshold. Connections to a pooler prepare no statement.
+AUTO: Final = "auto"
 _MODE: Final = re.compile("[A-Za-z_,0-9]*")
 _LEVELS: Final = (
     "READ UNCOMMITTED",
@@ -56,6 +58,7 @@ class Options:
     log_statements: bool = False
     checkout_ping: bool = True
     mysql_sql_mode: str | None = "TRADITIONAL"
+    prepare_threshold: int | str | None = AUTO
 
     @property
     def dialect(self) -> str:
@@ -164,8 +167,15 @@ def _modes(key: str, value: Any) -> str | None:
     return value
 
 
+def _threshold(key: str, value: Any) -> int | str | None:
+    text = str(value).lower()
+    if text in (AUTO, "none"):
+        return AUTO if text == AUTO else None
+    return _options.whole(key, value)
+
+
 #: Options for which None is a value.
-_NULLABLE_OPTIONS: Final = ("idle_timeout", "mysql_sql_mode")
+_NULLABLE_OPTIONS: Final = ("idle_timeout", "mysql_sql_mode", "prepare_threshold")
 
 OPTIONS: Final[Mapping[str, _options.Reader]] = {
     "max_retries": _options.whole,
@@ -180,4 +190,5 @@ OPTIONS: Final[Mapping[str, _options.Reader]] = {
     "checkin_yield": _options.anything,
     "checkout_ping": _options.flag,
     "mysql_sql_mode": _modes,
+    "prepare_threshold": _threshold,
 }

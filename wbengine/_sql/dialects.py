@@ -9,13 +9,19 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 __all__ = [
-    "BYTES", "KEY", "MAX_KEY_LENGTH", "MYSQL", "NUMBER", "POSTGRESQL", "SQLITE", "TABLE", "TEXT",
+    "BYTES", "IDLE_SECONDS", "KEY", "LOCK_TIMEOUT_SECONDS", "MAX_KEY_LENGTH", "MYSQL", "NUMBER",
+    "POSTGRESQL", "SQLITE", "TABLE", "TEXT",
 ]  # fmt: skip
 __all__ += ["now", "upsert"]
 
 SQLITE: Final = "sqlite"
 MYSQL: Final = "mysql"
 POSTGRESQL: Final = "postgresql"
+
+#: Time after which a server rolls back an idle transaction, so that a frozen process does not block
+#: others; and maximum time that a transaction waits for a lock.
+IDLE_SECONDS: Final = 30
+LOCK_TIMEOUT_SECONDS: Final = 45
 
 #: In other collations of MySQL, "a" and "A" would be the same key.
 _COLLATION: Final = "utf8mb4_bin"

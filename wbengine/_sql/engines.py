@@ -10,7 +10,7 @@ import inspect
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -21,20 +21,18 @@ from wbengine._fork_gate import ForkGate
 from wbengine._sql import connection_options, dialects, files, writers
 
 __all__ = [
-    "dispose", "make_engine", "read_level", "retries_of", "statement_engine", "using", "writer_of",
+    "commits_statements", "dispose", "make_engine", "read_level", "retries_of", "statement_engine",
+    "using", "writer_of",
 ]  # fmt: skip
 
 _LOG: Final = logging.getLogger(__name__)
 
+_LEVEL: Final = "wbe_level"
 _READ_LEVEL: Final = "wbe_read_level"
 _RETRIES: Final = "wbe_max_retries"
 
 #: Time that SQLite waits for another transaction.
 _BUSY_SECONDS: Final = 30.0
-#: Time after which a server rolls back an idle transaction, so that a frozen process does not block
-#: others; and maximum time that a transaction waits for a lock.
-_IDLE_SECONDS: Final = 30
-_LOCK_TIMEOUT_SECONDS: Final = 45
 _CONNECT_SECONDS: Final = 10
 
 #: Options of `sqlite3.connect`, and of URIs that SQLite reads.
@@ -44,6 +42,8 @@ _SQLITE_OPTIONS: Final = frozenset({
     "cache", "immutable", "mode", "modeof", "nolock", "psow", "vfs",
 })  # fmt: skip
 _MYSQL_OPTIONS: Final = frozenset({"ssl_capath", "ssl_check_hostname", "ssl_cipher"})
+#: Objects, which are only in `connect_args`.
+_PSYCOPG_OPTIONS: Final = frozenset({"context", "cursor_factory", "prepare_threshold"})
 _EXTRAS: Final[Mapping[str, _installing.Extra]] = {
     dialects.MYSQL: "mysql",
     dialects.POSTGRESQL: "postgresql",
@@ -58,9 +58,16 @@ _ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "keepalives_count": 3,
         "tcp_user_timeout": 30_000,
     },
-    "pymysql": {"connect_timeout": _CONNECT_SECONDS, "charset": "utf8mb4"},
-    "mysqldb": {"connect_timeout": _CONNECT_SECONDS, "charset": "utf8mb4"},
+    "pymysql": {"connect_timeout": _CONNECT_SECONDS},
+    "mysqldb": {"connect_timeout": _CONNECT_SECONDS},
     "pysqlite": {"check_same_thread": False, "timeout": _BUSY_SECONDS},
+}
+
+#: All texts are stored as UTF-8, whatever the URL, the environment or the account specify.
+_ENCODINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "psycopg": {"client_encoding": "utf8"},
+    "pymysql": {"charset": "utf8mb4"},
+    "mysqldb": {"charset": "utf8mb4"},
 }
 
 #: Levels at which all reads of a transaction see the same snapshot.
@@ -75,17 +82,19 @@ _inherited: list[Any] = []
 _NO_FILE: Final = contextlib.nullcontext()
 
 
-def _check_driver_options(driver: str, names: Iterable[str]) -> None:
-    """Check names of options for the driver, from a URL or `connect_args`.
+def _check_driver_options(settings: connection_options.Options) -> None:
+    """Check names of options for the driver, from the URL and `connect_args`.
 
     SQLite would ignore unknown options. Other drivers raise an error without a hint when they
     connect.
 
     :raises ValueError: if an option is unknown. The message contains the first one.
     """
-    known = _driver_options(driver)
+    known = _driver_options(settings.url.get_driver_name())
+    arguments = settings.engine_args.get("connect_args", {})
+    names = {*settings.url.query, *(set(arguments) - _PSYCOPG_OPTIONS)}
     if known:
-        _options.check_known("A database", set(names) - known, connection_options.OPTIONS, known)
+        _options.check_known("A database", names - known, connection_options.OPTIONS, known)
 
 
 def _driver_options(driver: str) -> frozenset[str]:
@@ -98,8 +107,7 @@ def _driver_options(driver: str) -> frozenset[str]:
         if driver == "psycopg":
             import psycopg
 
-            names = frozenset(each.keyword.decode() for each in psycopg.pq.Conninfo.get_defaults())
-            return names.union(inspect.signature(psycopg.Connection.connect).parameters)
+            return frozenset(each.keyword.decode() for each in psycopg.pq.Conninfo.get_defaults())
     except ImportError:
         pass  # `create_engine` reports the missing driver.
     return frozenset()
@@ -122,9 +130,7 @@ def make_engine(
         else connection_options.parse(url, option_values)
     )
     driver = settings.url.get_driver_name()
-    _check_driver_options(
-        driver, [*settings.url.query, *settings.engine_args.get("connect_args", {})]
-    )
+    _check_driver_options(settings)
     arguments: dict[str, Any] = {
         "hide_parameters": True,
         "pool_pre_ping": settings.checkout_ping and settings.dialect != dialects.SQLITE,
@@ -136,12 +142,17 @@ def make_engine(
         for key, value in _ARGUMENTS.get(driver, {}).items()
         if key not in settings.url.query
     }
-    arguments["connect_args"] = {**connecting, **extra_arguments.pop("connect_args", {})}
+    if driver == "psycopg" and settings.prepare_threshold != connection_options.AUTO:
+        connecting["prepare_threshold"] = settings.prepare_threshold
+    arguments["connect_args"] = {
+        **connecting, **_ENCODINGS.get(driver, {}), **extra_arguments.pop("connect_args", {}),
+    }  # fmt: skip
     level = settings.isolation_level or _LEVELS.get(settings.dialect)
     if level and settings.dialect != dialects.SQLITE:  # SQLite has only one useful level.
         arguments["isolation_level"] = level
+    arguments |= extra_arguments
     try:
-        engine = sa.create_engine(settings.url, **{**arguments, **extra_arguments})
+        engine = sa.create_engine(settings.url, **arguments)
     except ImportError as error:
         is_default_driver = connection_options.DRIVERS[settings.dialect] == driver
         advice = f": {_installing.advice(_EXTRAS[settings.dialect])}" if is_default_driver else ""
@@ -165,9 +176,14 @@ def make_engine(
     if settings.dialect == dialects.SQLITE and not settings.in_memory:
         writer = writers.Writer(str(settings.url.database), files.OpenFile(_fork_gate))
     engine.update_execution_options(
-        **{_RETRIES: settings.max_retries, _READ_LEVEL: read_level_option, writers.WRITER: writer}
+        **{
+            _LEVEL: arguments.get("isolation_level"),
+            _READ_LEVEL: read_level_option,
+            _RETRIES: settings.max_retries,
+            writers.WRITER: writer,
+        }
     )
-    _listen(engine, settings)
+    _listen(engine, settings, "prepare_threshold" in arguments["connect_args"])
     if not settings.in_memory:
         _engines.add(engine)
     return engine
@@ -241,6 +257,12 @@ def read_level(engine: sa.Engine) -> str | None:
     return level
 
 
+def commits_statements(source: sa.Engine | sa.Connection) -> bool:
+    """Return True if each statement is a transaction of its own."""
+    options = source.get_execution_options()
+    return bool(options.get("isolation_level", options.get(_LEVEL)) == "AUTOCOMMIT")
+
+
 def _pool(settings: connection_options.Options) -> dict[str, Any]:
     # A database in memory ends with its connection: there is exactly one, which is never replaced.
     if settings.in_memory:
@@ -259,7 +281,9 @@ def _pool(settings: connection_options.Options) -> dict[str, Any]:
     }
 
 
-def _listen(engine: sa.Engine, settings: connection_options.Options) -> None:
+def _listen(
+    engine: sa.Engine, settings: connection_options.Options, is_threshold_set: bool
+) -> None:
     if settings.dialect == dialects.SQLITE:
         if not settings.in_memory:
             sa.event.listen(engine, "do_connect", _make_private)
@@ -269,33 +293,16 @@ def _listen(engine: sa.Engine, settings: connection_options.Options) -> None:
         if (writer := writer_of(engine)) is not None:
             file = writer.file
             sa.event.listen(engine, "connect", lambda driver, record: file.on_connect(driver))
+    elif settings.dialect == dialects.POSTGRESQL:
+        from wbengine._sql import postgresql_sessions
+
+        postgresql_sessions.listen(engine, commits_statements, is_threshold_set)
     else:
-        statement = _prepare(settings)
+        from wbengine._sql import mysql_sessions
 
-        def prepare(connection: Any, record: Any) -> None:
-            cursor = connection.cursor()
-            cursor.execute(statement)
-            cursor.close()
-            connection.commit()
-
-        sa.event.listen(engine, "connect", prepare)
+        mysql_sessions.listen(engine, settings.mysql_sql_mode)
     if settings.log_statements:
         sa.event.listen(engine, "before_cursor_execute", _log)
-
-
-def _prepare(settings: connection_options.Options) -> str:
-    if settings.dialect == dialects.POSTGRESQL:
-        return (
-            f"SET idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s';"
-            f" SET lock_timeout = '{_LOCK_TIMEOUT_SECONDS}s'"
-        )
-    parts = [f"SESSION innodb_lock_wait_timeout = {_LOCK_TIMEOUT_SECONDS}"]
-    if settings.mysql_sql_mode is not None:
-        parts.append(f"SESSION sql_mode = '{settings.mysql_sql_mode}'")
-    # Only MariaDB executes this comment. MySQL has no such timeout.
-    return (
-        f"SET {', '.join(parts)} /*M!100300 , SESSION idle_transaction_timeout = {_IDLE_SECONDS} */"
-    )
 
 
 def _make_private(dialect: Any, record: Any, arguments: Any, options: Any) -> None:

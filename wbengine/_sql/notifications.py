@@ -34,11 +34,16 @@ def listen(
 ) -> None:
     """Call `on_notification` first and for each notification of the channel, until `is_over()`.
 
+    Return at once if the connection is pooled: the session of a pooler receives no notifications.
+
     :raises Exception: if the connection is lost.
     """
+    from wbengine._sql import postgresql_sessions
+
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.detach()  # The pool may open another connection instead.
-        driver: Any = connection.connection.dbapi_connection
+        if postgresql_sessions.is_pooled(connection):
+            return
+        driver = _detach(connection)
         driver.execute(f"LISTEN {channel}")
         on_notification()  # Events before this moment caused no notification.
         while not is_over():
@@ -85,8 +90,7 @@ def _watch(
 ) -> None:
     with file:
         connection = engine.connect()
-        connection.detach()  # The pool may open another connection instead.
-        driver: Any = connection.connection.dbapi_connection
+        driver = _detach(connection)
         file.detached.add(driver)
         closings = file.closings
     version, query_at, call_at = None, 0.0, 0.0
@@ -114,3 +118,9 @@ def _watch(
         if driver in file.detached:  # otherwise a fork closed it
             file.detached.discard(driver)
             connection.close()
+
+
+def _detach(connection: sa.Connection) -> Any:
+    """Return the connection of the driver. The pool may open another one instead."""
+    connection.detach()
+    return connection.connection.dbapi_connection

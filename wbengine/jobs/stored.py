@@ -614,7 +614,7 @@ def check_expiry(name: str, value: Any) -> float:
 def listening(
     board: base.JobBoard, listen: Callable[[conditions.Event], None], poll_seconds: float
 ) -> Iterator[float]:
-    """Run `listen` in a thread until the end of the block; restart it after an error.
+    """Run `listen` in a thread until the end of the block; restart it if it ends earlier.
 
     The value of the block is `poll_seconds` (see `JobBoard.waking`).
     """
@@ -626,7 +626,7 @@ def listening(
                 listen(ended)
             except Exception as error:
                 LOG.debug("cannot subscribe to posts on %r: %s", board, error)
-                ended.wait(_RELISTEN_SECONDS)
+            ended.wait(_RELISTEN_SECONDS)
 
     thread = threads.Thread(target=work, name="wbengine-posts", daemon=True)
     thread.start()

@@ -370,7 +370,7 @@ class SQLLedger(base.Ledger):
     def _load_digest(self) -> str:
         about = self._run("opening", self._about)
         if about is None:
-            self._run("making its tables", self._create_tables)
+            self._run("making its tables", self._create_tables, on=self._batch_engine)
             about = self._run("opening", self._about)
         if about is None:
             raise exceptions.LedgerFailure(f"ledger {self._shown}: its tables cannot be created")
@@ -383,18 +383,13 @@ class SQLLedger(base.Ledger):
         return connection.execute(self._sql.about).first()
 
     def _create_tables(self, connection: sa.Connection) -> None:
-        postgresql = connection.dialect.name == dialects.POSTGRESQL
         # In PostgreSQL, one of two concurrent creations of a table fails.
-        if postgresql:
-            connection.execute(sa.text(f"SELECT pg_advisory_lock({_CREATION_LOCK})"))
-        try:
-            for name in _TABLES:
-                table = _metadata.tables[name]
-                connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
-            connection.execute(self._sql.insert_about, {"digest": f"sql-{uuid.uuid4().hex}"})
-        finally:
-            if postgresql:
-                connection.execute(sa.text(f"SELECT pg_advisory_unlock({_CREATION_LOCK})"))
+        if connection.dialect.name == dialects.POSTGRESQL:
+            connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})"))
+        for name in _TABLES:
+            table = _metadata.tables[name]
+            connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+        connection.execute(self._sql.insert_about, {"digest": f"sql-{uuid.uuid4().hex}"})
 
     def __str__(self) -> str:
         return self._shown

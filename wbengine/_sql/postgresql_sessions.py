@@ -1,0 +1,83 @@
+"""Sessions of PostgreSQL: their settings and encoding, directly and behind a pooler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from wbengine._sql import dialects
+
+__all__ = ["is_pooled", "listen"]
+
+#: Mark of connections to a pooler.
+_POOLED: Final = "wbe_pooled"
+
+
+def listen(
+    engine: sa.Engine,
+    commits_statements: Callable[[sa.Connection], bool],
+    is_threshold_set: bool,
+) -> None:
+    """Prepare all connections and transactions of the engine.
+
+    :param commits_statements: returns whether each statement of a connection is a transaction.
+    :param is_threshold_set: whether the user specified when psycopg prepares statements.
+    """
+
+    def prepare(connection: Any, record: Any) -> None:
+        # A pooler and its server have different process ids.
+        pid = connection.info.backend_pid if engine.driver == "psycopg" else "pg_backend_pid()"
+        cursor = connection.cursor()
+        cursor.execute(
+            f"SELECT current_setting('server_encoding'), pg_backend_pid() = {pid},"
+            f" CASE WHEN pg_backend_pid() = {pid} THEN ROW({_limits(is_local=False)}) END"
+        )
+        encoding, is_direct, _ = cursor.fetchone()
+        cursor.close()
+        connection.commit()
+        if encoding != "UTF8":
+            connection.close()
+            raise _wrong_encoding(encoding)
+        if not is_direct:
+            record.info[_POOLED] = True
+            if not is_threshold_set:
+                connection.prepare_threshold = None
+
+    def begin(connection: sa.Connection) -> None:
+        if is_pooled(connection) and not commits_statements(connection):
+            connection.exec_driver_sql(f"SELECT {_limits(is_local=True)}")
+
+    # First, because SQLAlchemy's own listener expects an encoding for texts.
+    sa.event.listen(engine, "connect", prepare, insert=True)
+    sa.event.listen(engine, "begin", begin)
+
+
+def is_pooled(connection: sa.Connection) -> bool:
+    """Return True if a pooler, such as PgBouncer, may use another session for each transaction.
+
+    Other clients use the same sessions, and are affected by their settings.
+    """
+    return _POOLED in connection.info
+
+
+def _limits(is_local: bool) -> str:
+    limits = {
+        "idle_in_transaction_session_timeout": dialects.IDLE_SECONDS,
+        "lock_timeout": dialects.LOCK_TIMEOUT_SECONDS,
+    }
+    return ", ".join(
+        f"set_config('{name}', '{seconds}s', {is_local})" for name, seconds in limits.items()
+    )
+
+
+def _wrong_encoding(encoding: str) -> sa.exc.DBAPIError:
+    return sa.exc.NotSupportedError(
+        "connect",
+        None,
+        ValueError(
+            f"The encoding of the database must be UTF8, got {encoding}: create another one with"
+            " CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+        ),
+    )
