@@ -7,6 +7,7 @@ The tree (names and order are those of TaskFlow; `*` marks exceptions that TaskF
     └── WbengineException                (also available as TaskFlowException)
         ├── StorageFailure
         │   ├── CorruptRecord *
+        │   ├── RecordTooLarge *
         │   └── LedgerFailure *
         ├── ConductorFailure
         ├── JobFailure
@@ -165,6 +166,10 @@ class CorruptRecord(StorageFailure):
         super().__init__(message or f"{path} is damaged", cause)
         self.path = path
         self.flow = flow
+
+
+class RecordTooLarge(StorageFailure):
+    """A record exceeds the maximum size of the store and was not written."""
 
 
 class LedgerFailure(StorageFailure):

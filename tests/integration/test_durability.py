@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
+import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from tests.integration.owned_flows import Step, load_recording_engine, reload_engine, stored_flow
 from tests.seams.scheduling import load_at
@@ -450,6 +454,52 @@ def test_full_disk_fails_the_run_and_flow_resumes_with_free_space(
         other.run(deadline=100)
         assert stored_flow(engine, backend).state == states.SUCCESS
         assert other.storage.fetch("r") in ("y", "x" * 50000)
+
+
+@pytest.mark.parametrize("engine_kind", ["serial", "parallel"])
+@pytest.mark.parametrize("durability", LEVELS)
+def test_results_above_the_maximum_size_of_the_store_fail_the_flow(
+    durability: str, engine_kind: str, tmp_path: Path
+) -> None:
+    """The store contains the reason. After a change of the size, the next run repeats the tasks."""
+    limits = [100_000]
+
+    def set_limit(driver: sqlite3.Connection, record: Any) -> None:
+        driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits[-1])
+
+    sizes = {"a": 10, "b": 300_000, "c": 200_000, "d": 10}
+    names: list[str] = []
+
+    def large(name: str) -> Step:
+        def execute() -> str:
+            names.append(name)
+            return "x" * sizes[name]
+
+        return Step(name, execute, provides=f"r_{name}")
+
+    def made() -> Any:
+        wide = unordered_flow.Flow("wide").add(large("b"), large("c"))
+        return linear_flow.Flow("f").add(large("a"), wide, large("d"))
+
+    with backends.backend(f"sqlite:///{tmp_path / 'store.db'}") as backend:
+        sa.event.listen(backend.engine, "connect", set_limit)
+        backend.close()
+        backend.write_pause = math.inf  # Fails: a repetition has the same result.
+        engine: Any = engines.load(
+            made(), backend=backend, durability=durability, engine=engine_kind
+        )
+        with pytest.raises(exceptions.RecordTooLarge, match="too big"):
+            engine.run()
+        with backend.get_connection() as connection:
+            (flow,) = connection.list_flows().flows
+        assert flow.state == states.FAILURE and "too big" in str(flow.error)
+        limits.append(10_000_000)
+        backend.close()
+        other = reload_engine(engine, made(), backend)
+        other.run()
+        for name, size in sizes.items():
+            assert other.storage.fetch(f"r_{name}") == "x" * size
+    assert Counter(names) >= Counter("abcd") and names.count("d") == 1
 
 
 @pytest.mark.parametrize("durability", LEVELS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import traceback
@@ -138,9 +139,7 @@ def test_save_with_lost_reply_takes_effect_once(server: servers.Server, url: str
         connection.save_changes(flow, flow, lease=lease)
 
 
-def test_connection_lost_in_transaction_undoes_it_with_one_error(
-    url: str, backend: sql.SQLBackend
-) -> None:
+def test_connection_lost_in_each_attempt_is_one_error(url: str, backend: sql.SQLBackend) -> None:
     """The transaction has no effect, and the next one succeeds."""
 
     def work(connection: sa.Connection) -> None:
@@ -153,6 +152,63 @@ def test_connection_lost_in_transaction_undoes_it_with_one_error(
         _sql.transact(backend.engine, "Removing", work)
     assert "\n" not in str(caught.value)
     assert backend.get_connection().get_flow_details(flow.uuid).name == "f"
+
+
+@contextlib.contextmanager
+def cut_before(server: servers.Server, url: str, backend: sql.SQLBackend, number: int) -> Any:
+    """Lose all connections before the statement of this number, or at the commit after the last.
+
+    Yield a list of the statements so far.
+    """
+    statements: list[str] = []
+
+    def cut(*args: Any) -> None:
+        statements.append(args[2] if len(args) > 1 else "COMMIT")
+        if len(statements) == number:
+            server.cut(url)
+
+    for event in ("before_cursor_execute", "commit"):
+        sa.event.listen(backend.engine, event, cut)
+    try:
+        yield statements
+    finally:
+        for event in ("before_cursor_execute", "commit"):
+            sa.event.remove(backend.engine, event, cut)
+
+
+def test_records_are_written_if_the_connection_is_lost_at_any_moment(
+    server: servers.Server, url: str, backend: sql.SQLBackend
+) -> None:
+    connection = backend.get_connection()
+    for number in itertools.count(1):
+        with cut_before(server, url, backend, number) as statements:
+            flow = keep(backend)
+            with contextlib.suppress(exceptions.FlowBusy):  # The commit may have succeeded.
+                lease = connection.acquire_lease(flow.uuid, "engine", 60)
+                flow.state = states.RUNNING
+                connection.save_changes(flow, flow, lease=lease)
+        assert connection.get_flow_details(flow.uuid, lazy=True).name == "f"
+        if len(statements) < number:
+            break
+    assert number > 10
+
+
+def test_lost_commit_is_an_error_unless_the_work_is_idempotent(
+    server: servers.Server, url: str, backend: sql.SQLBackend
+) -> None:
+    """The server may have executed the commit."""
+    runs = []
+
+    def work(connection: sa.Connection) -> None:
+        runs.append(connection.scalar(sa.text("SELECT 1")))
+
+    for idempotent in (True, False):
+        with cut_before(server, url, backend, 2) as statements, contextlib.ExitStack() as stack:
+            if not idempotent:
+                stack.enter_context(pytest.raises(exceptions.StorageFailure))
+            _sql.transact(backend.engine, "Writing", work, idempotent=idempotent)
+        assert statements[:2] == ["SELECT 1", "COMMIT"]
+    assert len(runs) == 3
 
 
 def test_backend_closed_while_a_thread_uses_it_leaves_no_connection(
@@ -338,7 +394,12 @@ def test_too_large_packet_error_names_server_setting(database_servers: servers.D
         mariadb.execute("SET GLOBAL max_allowed_packet = 1048576")
         try:
             backend.engine.dispose()
-            with pytest.raises(exceptions.StorageFailure, match="max_allowed_packet"):
+            with pytest.raises(exceptions.RecordTooLarge, match="max_allowed_packet"):
+                backend.get_connection().save_changes(flow, [atom])
+            atom.results = "x" * (1 << 19)
+            backend.get_connection().save_changes(flow, [atom])
+            atom.results = '"' * (1 << 19)  # The driver escapes it.
+            with pytest.raises(exceptions.RecordTooLarge, match="max_allowed_packet"):
                 backend.get_connection().save_changes(flow, [atom])
         finally:
             mariadb.execute("SET GLOBAL max_allowed_packet = 67108864")

@@ -29,6 +29,7 @@ TREE = {
     exc.TimeLimitExceeded: exc.ExecutionFailure,
     exc.DeadlineExceeded: exc.ExecutionFailure,
     exc.CorruptRecord: exc.StorageFailure,
+    exc.RecordTooLarge: exc.StorageFailure,
     exc.FlowBusy: exc.ExecutionFailure,
     exc.LeaseLost: exc.ExecutionFailure,
     exc.WorkerLost: exc.ExecutionFailure,

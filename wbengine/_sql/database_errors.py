@@ -17,6 +17,8 @@ _DAMAGED: Final = ("file is not a database", "malformed", "unsupported file form
 
 _UNUSABLE: Final = ("unable to open", "readonly", "disk I/O error", "database or disk is full")
 
+_SQLITE_TOO_LARGE: Final = "too big"
+
 #: Parts of PostgreSQL's messages about temporary failures to connect. Its severity FATAL also
 #: includes permanent ones.
 _POSTGRESQL_TEMPORARY: Final = (
@@ -34,8 +36,6 @@ _MYSQL_TEMPORARY: Final = (2002, 2003, 2006, 2013, 1040, 1203, 1053)
 _MYSQL_CONFLICTS: Final = (1213, 1020)
 _POSTGRESQL_CONFLICTS: Final = ("40001", "40P01")
 
-_MYSQL_PACKET_TOO_LARGE: Final = 1153
-_MYSQL_CONNECTION_LOST: Final = (2006, 2013)
 _MAX_LINE_LENGTH: Final = 300
 
 
@@ -58,6 +58,8 @@ def convert_errors(
         description = _description(error)
         if place and any(sign in description for sign in _DAMAGED):
             raise _damaged(what, kind, place, description) from error.orig
+        if place and _SQLITE_TOO_LARGE in description:
+            raise exceptions.RecordTooLarge(f"{what} failed: {description}") from error.orig
         if place and any(sign in description for sign in _UNUSABLE):
             description += f": {place}{_why_unusable(place)}"
         raise kind(f"{what} failed: {description}") from error.orig
@@ -130,26 +132,8 @@ def _description(error: sa.exc.DBAPIError) -> str:
         return _line(str(error))
     code = _code(orig)
     if isinstance(code, int) and len(orig.args) > 1:
-        description = f"{_line(str(orig.args[1]))} ({code})"
-        if code == _MYSQL_PACKET_TOO_LARGE or (
-            code in _MYSQL_CONNECTION_LOST and _has_large_value(error)
-        ):
-            description += (
-                "; the server's variable max_allowed_packet must be greater than the data"
-            )
-        return description
+        return f"{_line(str(orig.args[1]))} ({code})"
     return _line(str(orig)) or type(orig).__name__
-
-
-def _has_large_value(error: sa.exc.DBAPIError) -> bool:
-    """Return True if a sent value may exceed the limit of a server."""
-    rows = error.params if isinstance(error.params, list) else [error.params]
-    size = 0
-    for row in rows:
-        for value in (row.values() if isinstance(row, dict) else row) or ():
-            if isinstance(value, str | bytes):
-                size = max(size, len(value))
-    return size > 1 << 20
 
 
 def _line(text: str) -> str:

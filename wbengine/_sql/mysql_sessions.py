@@ -1,21 +1,28 @@
-"""Sessions of MySQL and MariaDB."""
+"""Sessions of MySQL and MariaDB: their settings, and the meaning of their errors."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import sqlalchemy as sa
 
+from wbengine import exceptions
 from wbengine._sql import dialects
 
 __all__ = ["listen"]
 
+_PACKET_TOO_LARGE: Final = 1153
+_KILLED: Final = 1927
+_CONNECTION_LOST: Final = (2006, 2013)
+
 
 def listen(engine: sa.Engine, sql_mode: str | None) -> None:
-    """Prepare all connections of the engine."""
+    """Prepare all connections of the engine, and handle its errors."""
     session = _Session(sql_mode)
     # First, because SQLAlchemy's own listener reads the mode.
     sa.event.listen(engine, "connect", session.prepare, insert=True)
+    sa.event.listen(engine, "handle_error", session.explain_error)
 
 
 class _Session:
@@ -26,9 +33,49 @@ class _Session:
         # Only MariaDB executes this comment. MySQL has no such timeout.
         idle = f"/*M!100300 , SESSION idle_transaction_timeout = {dialects.IDLE_SECONDS} */"
         self._setting = f"SET {', '.join(parts)} {idle}"
+        self._max_packet = 0  # until the first connection is open
 
     def prepare(self, connection: Any, record: Any) -> None:
         cursor = connection.cursor()
         cursor.execute(self._setting)
+        cursor.execute("SELECT @@max_allowed_packet")
+        (self._max_packet,) = cursor.fetchone()
         cursor.close()
         connection.commit()
+
+    def explain_error(self, context: sa.engine.ExceptionContext) -> None:
+        """Recognize killed connections, and records that are too large.
+
+        Servers and drivers report most of these records only as a lost connection.
+
+        :raises RecordTooLarge: if a record is too large.
+        """
+        arguments = context.original_exception.args
+        code = arguments[0] if arguments else None
+        if code == _KILLED:
+            context.is_disconnect = True
+        if not self._max_packet or code not in (_PACKET_TOO_LARGE, *_CONNECTION_LOST):
+            return
+        size = _max_size(context.parameters)
+        if code == _PACKET_TOO_LARGE or size > self._max_packet:
+            raise exceptions.RecordTooLarge(
+                f"A record must have less than {self._max_packet:,} bytes (the server's variable"
+                f" max_allowed_packet), got {size:,}"
+            )
+
+
+def _max_size(parameters: Any) -> int:
+    """Return the number of bytes of the largest row of parameters in a statement."""
+    rows = parameters if isinstance(parameters, list) else [parameters]
+    return max((sum(map(_size, _values(row))) for row in rows), default=0)
+
+
+def _values(row: Any) -> Iterable[Any]:
+    return row.values() if isinstance(row, Mapping) else row or ()
+
+
+def _size(value: Any) -> int:
+    data = value.encode("utf-8", "replace") if isinstance(value, str) else value
+    if not isinstance(data, bytes):
+        return 0
+    return len(data) + sum(data.count(escaped) for escaped in b"\\'\"")

@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Maximum attempts for a transaction that conflicts with others.
+#: Maximum attempts for a transaction that conflicts with others or loses its connection.
 _MAX_ATTEMPTS: Final = 8
 _NO_SYNC: Final = sa.text("SET LOCAL synchronous_commit = off")
 
@@ -31,32 +31,44 @@ def transact(
     *,
     write: bool = True,
     durable: bool = True,
+    idempotent: bool = False,
     kind: type[exceptions.StorageFailure] = exceptions.StorageFailure,
 ) -> _T:
     """Run `work` in a transaction and commit. If `work` raises, the transaction is rolled back.
 
     A reading transaction sees one snapshot of the database. If the server rolls the transaction
-    back because of another one, `work` is called again. If the connection is lost during the
-    commit, the changes may have been written: `work` should be safe to repeat.
+    back because of another one, or the connection is lost, `work` is called again.
 
     :param what: the activity, with which error messages begin.
     :param durable: if False, SQLite and PostgreSQL do not wait for the disk. If the host of the
         database crashes before the next durable transaction, the changes may be lost.
+    :param idempotent: whether `work` has the same result after its changes were committed. If not,
+        a connection that is lost during the commit raises an error; the changes may be written.
     :param kind: the exception to raise instead of `StorageFailure`.
     :raises StorageFailure: if the database is unreachable or reports an error.
     :raises CorruptRecord: if the file of a SQLite database is damaged.
     """
     place = engine.url.database if engine.dialect.name == dialects.SQLITE else None
+    idempotent = idempotent or not write
+    is_atomic = not engines.commits_statements(engine)
+
+    def can_repeat(error: BaseException) -> bool:
+        if not isinstance(error, sa.exc.DBAPIError):
+            return False
+        # Only errors of a commit have no statement.
+        is_undone = idempotent or (is_atomic and error.statement is not None)
+        return database_errors.is_conflict(error) or (error.connection_invalidated and is_undone)
+
     with database_errors.convert_errors(what, kind, place=place), engines.using(engine):
         try:
             return _once(engine, work, write, durable)
         except sa.exc.DBAPIError as error:
-            if not database_errors.is_conflict(error):
+            if not can_repeat(error):
                 raise
         import tenacity  # Imported here, because it is slow and rarely needed.
 
         retrying: tenacity.Retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_conflicts),
+            retry=tenacity.retry_if_exception(can_repeat),
             stop=tenacity.stop_after_attempt(_MAX_ATTEMPTS - 1),
             wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.2),
             reraise=True,
@@ -164,7 +176,3 @@ def _connect(engine: sa.Engine) -> sa.Connection:
 
 def _unreachable(error: BaseException) -> bool:
     return isinstance(error, sa.exc.DBAPIError) and database_errors.is_unreachable(error)
-
-
-def _conflicts(error: BaseException) -> bool:
-    return isinstance(error, sa.exc.DBAPIError) and database_errors.is_conflict(error)

@@ -96,7 +96,8 @@ class Engine(abc.ABC):
     result of a worker, the reply stays unacknowledged and the ledger keeps the row of the
     request. So a worker-based engine with a ledger runs no task twice.
 
-    A write that fails is tried three times, 5 seconds apart. Then the run ends with
+    A write whose connection is lost is repeated at once. A write that fails for another reason is
+    tried three times, 5 seconds apart, unless a record is too large. Then the run ends with
     `StorageFailure`, and the flow is in FAILURE in this process. Tasks in this process end, and one
     more write is tried; tasks on workers continue. The next `run`, of any engine, continues from
     there.

@@ -17,10 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from wbengine import exceptions, states
+from wbengine import _json_text, exceptions, states
 from wbengine._crash import crashpoint
 from wbengine.concurrency import scopes
-from wbengine.persistence import base, leases, models, owners
+from wbengine.persistence import base, leases, models, owners, trees
 from wbengine.types import codec
 from wbengine.types.outline import Outline
 
@@ -291,10 +291,18 @@ class RecordWriter:
 
     def try_flush(self) -> None:
         """Write all marked changes, and log a failed write."""
-        try:
-            self.flush()
-        except (exceptions.StorageFailure, exceptions.LeaseLost) as error:
-            LOG.warning("Flow %r could not be saved completely: %s", self.flow_detail.name, error)
+        can_repeat = True
+        while can_repeat:
+            try:
+                self.flush()
+                return
+            except (exceptions.StorageFailure, exceptions.LeaseLost) as error:
+                LOG.warning(
+                    "Flow %r could not be saved completely: %s", self.flow_detail.name, error
+                )
+                # The failed write unmarked one of the records.
+                has_others = bool(self._marked or self._marked_items)
+                can_repeat = isinstance(error, exceptions.RecordTooLarge) and has_others
 
     def flush(self) -> bool:
         """Write all marked changes in one step. Return True if there were any.
@@ -302,6 +310,7 @@ class RecordWriter:
         A record that changes during the write stays marked. Without a lease, nothing is written.
 
         :raises StorageFailure: if three attempts failed. The next flush then makes one attempt.
+        :raises RecordTooLarge: if a record is too large. The next flush writes the others.
         :raises LeaseLost: if another owner acquired the flow; nothing was written.
         """
         if self.lease is None or not self.has_pending:
@@ -312,8 +321,8 @@ class RecordWriter:
     def attempt(self, do: Callable[[base.Connection], _T]) -> _T:
         """Call `do` with a connection, up to three times if the store fails.
 
-        After a failed access, for a damaged record, or if the store was deleted or replaced, it is
-        called only once.
+        After a failed access, for a damaged or too large record, or if the store was deleted or
+        replaced, it is called only once.
         """
         assert self.backend is not None
         for remaining in reversed(range(1 if self._failing else _MAX_WRITE_ATTEMPTS)):
@@ -322,7 +331,7 @@ class RecordWriter:
                     result = do(connection)
                 self._failing = False
                 return result
-            except exceptions.CorruptRecord:
+            except (exceptions.CorruptRecord, exceptions.RecordTooLarge):
                 raise
             except exceptions.StorageFailure:
                 self._failing = True
@@ -361,7 +370,9 @@ class RecordWriter:
                 if not _mend(connection, changed, by_atom):
                     raise
                 save()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, exceptions.RecordTooLarge):
+                _remove_largest(records, marked_items)
             self._marked.extendleft(reversed(records))
             self._marked_items.extendleft(reversed(marked_items))
             self._marked_logs.extendleft(reversed(logs))
@@ -396,6 +407,17 @@ class RecordWriter:
 def _move(source: deque[_T], target: list[_T]) -> None:
     """Move all items with a single call of C code, so that an interrupt loses none."""
     target.extend(itertools.starmap(source.popleft, itertools.repeat((), len(source))))
+
+
+def _remove_largest(
+    atoms: list[models.AtomDetail], items: list[tuple[str, models.ItemDetail]]
+) -> None:
+    """Remove the largest record. The store keeps its earlier state, so its task can run again."""
+    records: list[models.AtomDetail | models.ItemDetail] = [*atoms, *(item for _, item in items)]
+    if records:
+        largest = max(records, key=lambda record: len(_json_text.encode(trees.tree_of(record))))
+        atoms[:] = [atom for atom in atoms if atom is not largest]
+        items[:] = [pair for pair in items if pair[1] is not largest]
 
 
 def _mend(

@@ -294,7 +294,7 @@ class SQLConnection(base.Connection):
             crashpoint("sql.before-commit")
 
         crashpoint("sql.before-save")
-        self._transact(f"Saving flow {flow.uuid}", work)
+        self._transact(f"Saving flow {flow.uuid}", work, idempotent=True)
         crashpoint("sql.after-commit")
 
     def _write_batch_fast(self, batch: writing.Batch, lease: leases.Lease) -> bool:
@@ -327,7 +327,7 @@ class SQLConnection(base.Connection):
             return reading.book(connection, book.uuid, lazy=False)
 
         crashpoint("sql.before-logbook")
-        written = self._transact(f"Saving logbook {book.uuid}", work)
+        written = self._transact(f"Saving logbook {book.uuid}", work, idempotent=True)
         crashpoint("sql.after-logbook-commit")
         return written
 
@@ -373,7 +373,8 @@ class SQLConnection(base.Connection):
             crashpoint("sql.before-outline-commit")
 
         # In a run, this commit needs no sync: the next batch stores the outline's digest and syncs.
-        self._transact(f"Saving the outline of flow {flow_uuid}", work, durable=lease is None)
+        what = f"Saving the outline of flow {flow_uuid}"
+        self._transact(what, work, durable=lease is None, idempotent=True)
         crashpoint("sql.after-outline-commit")
 
     def acquire_lease(
@@ -392,7 +393,9 @@ class SQLConnection(base.Connection):
 
         crashpoint("sql.before-lease")
         # No sync: a host crash also ends the owner, which publishes only after writing a batch.
-        lease = self._transact(f"Taking the lease of flow {flow_uuid}", work, durable=False)
+        # If the commit succeeded, `FlowBusy` names this owner.
+        what = f"Taking the lease of flow {flow_uuid}"
+        lease = self._transact(what, work, durable=False, idempotent=True)
         crashpoint("sql.after-lease-commit")
         return lease
 
@@ -571,7 +574,11 @@ class SQLConnection(base.Connection):
         *,
         write: bool = True,
         durable: bool = True,
+        idempotent: bool = False,
     ) -> _T:
         if write:
             self._backend.prepare()
-        return _sql.transact(self._backend.engine, what, work, write=write, durable=durable)
+        return _sql.transact(
+            self._backend.engine, what, work,
+            write=write, durable=durable, idempotent=idempotent,
+        )  # fmt: skip
