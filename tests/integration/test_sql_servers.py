@@ -224,6 +224,18 @@ def test_backend_closed_while_a_thread_uses_it_leaves_no_connection(
     assert pool is not backend.engine.pool
 
 
+def test_backend_that_a_thread_uses_after_the_end_leaves_no_connection(
+    server: servers.Server, url: str, backend: sql.SQLBackend
+) -> None:
+    """The thread that renews leases may read the store after the last flow ended."""
+    flow, connection = keep(backend), backend.get_connection()
+    for _ in range(2):
+        backend.close()
+        assert connection.get_flow_details(flow.uuid).name == "f"
+        connection.acquire_lease(flow.uuid, "engine", 0)
+        until(lambda: not server.connections(url))
+
+
 def test_first_error_of_a_transaction_is_raised(url: str, backend: sql.SQLBackend) -> None:
     """A failing rollback on the lost connection must not hide the first error."""
 

@@ -192,15 +192,19 @@ def make_engine(
 def dispose(engine: sa.Engine) -> None:
     """Close all connections: idle ones now, others when threads return them.
 
-    SQLAlchemy's own `dispose` leaves the latter open until they are garbage-collected.
+    Threads can continue to use the engine, for example to release a lease. It then connects for
+    each use, unless the database is in memory.
     """
     pool = engine.pool
+    if engine in _engines:
+        sa.event.listen(pool, "checkin", _close_returned)  # The next pool inherits the listener.
     if writer_of(engine) is None:
         engine.dispose()
     else:
         with _fork_gate:
             _close_file(engine)
-    sa.event.listen(pool, "checkin", _close_returned)
+    if engine not in _engines:
+        sa.event.listen(pool, "checkin", _close_returned)
 
 
 def _close_file(engine: sa.Engine) -> None:

@@ -29,17 +29,11 @@ def listen(
     def prepare(connection: Any, record: Any) -> None:
         # A pooler and its server have different process ids.
         pid = connection.info.backend_pid if engine.driver == "psycopg" else "pg_backend_pid()"
-        cursor = connection.cursor()
-        cursor.execute(
-            f"SELECT current_setting('server_encoding'), pg_backend_pid() = {pid},"
-            f" CASE WHEN pg_backend_pid() = {pid} THEN ROW({_limits(is_local=False)}) END"
-        )
-        encoding, is_direct, _ = cursor.fetchone()
-        cursor.close()
-        connection.commit()
-        if encoding != "UTF8":
-            connection.close()
-            raise _wrong_encoding(encoding)
+        try:
+            is_direct = _prepare(connection, pid)
+        except BaseException:  # also an interrupt
+            connection.close()  # SQLAlchemy leaves it open.
+            raise
         if not is_direct:
             record.info[_POOLED] = True
             if not is_threshold_set:
@@ -62,6 +56,28 @@ def is_pooled(connection: sa.Connection) -> bool:
     return _POOLED in connection.info
 
 
+def _prepare(connection: Any, pid: int | str) -> bool:
+    """Check the encoding, and set timeouts unless a pooler is in between. Return True if not.
+
+    :raises sqlalchemy.exc.NotSupportedError: if the encoding is wrong.
+    """
+    cursor = connection.cursor()
+    cursor.execute(
+        f"SELECT current_setting('server_encoding'), pg_backend_pid() = {pid},"
+        f" CASE WHEN pg_backend_pid() = {pid} THEN ROW({_limits(is_local=False)}) END"
+    )
+    encoding, is_direct, _ = cursor.fetchone()
+    cursor.close()
+    connection.commit()
+    if encoding != "UTF8":
+        description = (
+            f"The encoding of the database must be UTF8, got {encoding}: create another one with"
+            " CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+        )
+        raise sa.exc.NotSupportedError("connect", None, ValueError(description))
+    return bool(is_direct)
+
+
 def _limits(is_local: bool) -> str:
     limits = {
         "idle_in_transaction_session_timeout": dialects.IDLE_SECONDS,
@@ -69,15 +85,4 @@ def _limits(is_local: bool) -> str:
     }
     return ", ".join(
         f"set_config('{name}', '{seconds}s', {is_local})" for name, seconds in limits.items()
-    )
-
-
-def _wrong_encoding(encoding: str) -> sa.exc.DBAPIError:
-    return sa.exc.NotSupportedError(
-        "connect",
-        None,
-        ValueError(
-            f"The encoding of the database must be UTF8, got {encoding}: create another one with"
-            " CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
-        ),
     )
