@@ -7,6 +7,7 @@ on a remote worker. The engine calls it only through `TaskExecutor`.
 from __future__ import annotations
 
 import abc
+import contextvars
 import hashlib
 import inspect
 import itertools
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from wbengine import exceptions, running, task_logs
 from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
+from wbengine.concurrency import contexts, forks
 from wbengine.concurrency.call import Cancellation
 from wbengine.types import failure as ft
 
@@ -57,8 +59,7 @@ _IDLE_HOOKS: Final = frozenset(
     {Atom.pre_execute, Atom.post_execute, Atom.pre_revert, Atom.post_revert}
 )
 
-_enter: Final = running.CURRENT.set
-_leave: Final = running.CURRENT.reset
+_set_current: Final = running.CURRENT.set
 
 # Attempt numbers for `execute_task` and `revert_task`, whose callers do not number attempts.
 _attempts = itertools.count(1)
@@ -105,6 +106,8 @@ class Invocation:
         `task_logs.capture` in the process.
     :ivar log: the captured log while the task runs.
     :ivar step: for a step of a workflow, data of the creator; otherwise None.
+    :ivar context: the context in which the task runs, and which it changes. None: a copy of the
+        context of `invoke`.
     """
 
     task: task_module.Task
@@ -131,6 +134,7 @@ class Invocation:
     captures: bool = False
     log: task_logs.TaskLog | None = None
     step: Any = None
+    context: contextvars.Context | None = None
 
     def expired(self) -> Outcome | None:
         """Return the result `Expired` if the latest start has passed, otherwise None."""
@@ -306,18 +310,22 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
     """
     started = time.time()
     task = invocation.task
+    context = invocation.context
+    if context is None:
+        context = contextvars.copy_context()
     if task.async_bodies and invocation.action in task.async_bodies:
-        return _in_loop(ainvoke, invocation, started, loop)
-    token = _enter(invocation)
+        return context.run(_in_loop, ainvoke, invocation, started, loop)
+    decimal_context = context.get(contexts.DECIMAL)
+    if decimal_context is not None:
+        context.run(contexts.DECIMAL.set, decimal_context.copy())
+    context.run(_set_current, invocation)
     task.attach(invocation)
     try:
-        if running.around is None:
-            return Outcome(_perform(task, invocation, loop), running.LOCAL, started, time.time())
-        with running.around(invocation):
-            return Outcome(_perform(task, invocation, loop), running.LOCAL, started, time.time())
+        perform = _perform if running.around is None else _perform_around
+        value = context.run(perform, task, invocation, loop)
+        return Outcome(value, running.LOCAL, started, time.time())
     finally:
         task.detach()
-        _leave(token)
         if invocation.log is not None:
             invocation.log.close()
 
@@ -326,7 +334,8 @@ async def ainvoke(invocation: Invocation) -> Outcome:
     """Do the same as `invoke` for a task with an async method, in the running event loop."""
     started = time.time()
     task = invocation.task
-    _enter(invocation)  # The coroutine has its own context.
+    _set_current(invocation)
+    contexts.isolate()
     task.attach(invocation)
     try:
         if running.around is None:
@@ -343,9 +352,11 @@ def _perform(
     task: task_module.Task, invocation: Invocation, loop: event_loop.EventLoop | None
 ) -> Any:
     pre_hook, post_hook = _hooks(task, invocation.action)
+    pid = forks.current_pid
     try:
         if getattr(pre_hook, "__func__", None) not in _IDLE_HOOKS:
             _waited_for(pre_hook(), loop)
+            forks.end_fork(pid)
         if invocation.action == EXECUTE:
             value: Any = task.execute(**invocation.arguments)
         elif calls_revert(task, invocation.result):
@@ -356,19 +367,32 @@ def _perform(
             value = _waited_for(value, loop)
     except BaseException as error:
         value = ft.Failure.from_exception(error)
+    if forks.current_pid != pid:
+        forks.end_fork(pid, value)
     if getattr(post_hook, "__func__", None) not in _IDLE_HOOKS:
         try:
             _waited_for(post_hook(), loop)
         except BaseException as error:
             if not isinstance(value, ft.Failure):
                 value = ft.Failure.from_exception(error)
+        forks.end_fork(pid, value)
     return value
+
+
+def _perform_around(
+    task: task_module.Task, invocation: Invocation, loop: event_loop.EventLoop | None
+) -> Any:
+    assert running.around is not None
+    with running.around(invocation):
+        return _perform(task, invocation, loop)
 
 
 async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:
     pre_hook, post_hook = _hooks(task, invocation.action)
+    pid = forks.current_pid
     try:
         await _settled(pre_hook())
+        forks.end_fork(pid)
         if invocation.action == EXECUTE:
             value: Any = await _settled(task.execute(**invocation.arguments))
         elif calls_revert(task, invocation.result):
@@ -377,11 +401,13 @@ async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:
             value = None
     except BaseException as error:
         value = ft.Failure.from_exception(running.translate_cancellation(error, invocation))
+    forks.end_fork(pid, value)
     try:
         await _settled(post_hook())
     except BaseException as error:
         if not isinstance(value, ft.Failure):
             value = ft.Failure.from_exception(error)
+    forks.end_fork(pid, value)
     return value
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import decimal
 import time
 from concurrent import futures
 from typing import Any
 
-from wbengine import task
+from wbengine import exceptions, task
 
 
 class Tells(task.Task):
@@ -60,3 +62,46 @@ class Waits(task.Task):
 
     async def execute(self) -> None:
         await asyncio.sleep(3600)
+
+
+class Stubborn(task.Task):
+    """Task that handles the exception of its hard time limit."""
+
+    timelimit = (None, 0.05)
+
+    def execute(self, raises: bool) -> str:
+        try:
+            while True:
+                pass
+        except exceptions.TimeLimitExceeded:
+            if raises:
+                raise LookupError("another error") from None
+            return "finished"
+
+
+tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
+
+
+def change_context(name: str) -> tuple[str, int]:
+    """Change the context, and return its values before."""
+    before = tenant.get(), decimal.getcontext().prec
+    tenant.set(name)
+    decimal.getcontext().prec = 5
+    return before
+
+
+class ChangesContext(task.Task):
+    def pre_execute(self) -> None:
+        self.before = change_context("hook")
+
+    def execute(self) -> list[tuple[str, int]]:
+        return [self.before, change_context("body")]
+
+    def revert(self, **kwargs: Any) -> tuple[str, int]:
+        return change_context("revert")
+
+
+class ChangesContextLater(ChangesContext):
+    async def execute(self) -> list[tuple[str, int]]:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return [self.before, change_context("body")]

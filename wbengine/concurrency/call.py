@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ from wbengine import exceptions
 from wbengine.concurrency.time_limits import UNLIMITED, TimeLimit
 from wbengine.types import failure as ft
 
-__all__ = ["Call", "Cancellation", "Done", "end_fork"]
+__all__ = ["Call", "Cancellation", "Done"]
 
 LOG = logging.getLogger("wbengine.pools")
 
@@ -113,9 +112,3 @@ class Call:
 
 def _ignore(value: Any) -> None:
     """Do nothing. This replaces `done` after its call."""
-
-
-def end_fork(pid: int) -> None:
-    """Exit this process if it is a fork of `pid` that returned from the call that created it."""
-    if os.getpid() != pid:
-        os._exit(0)

@@ -28,10 +28,11 @@ from wbengine.concurrency import (
     child_logs,
     event_loop,
     fork_signals,
+    forks,
     interrupts,
     main_module,
 )
-from wbengine.concurrency.call import Cancellation, end_fork
+from wbengine.concurrency.call import Cancellation
 from wbengine.concurrency.time_limits import TimeLimit
 from wbengine.types import failure as ft
 
@@ -216,7 +217,7 @@ def main(
         main_module.install(main_source, functools.partial(relay.install, levels))
     inbox = _Inbox(pipe)
     inbox.start()
-    pid = os.getpid()
+    pid = forks.current_pid
     with relay.heard():
         for name in modules:
             with contextlib.suppress(Exception):
@@ -228,7 +229,7 @@ def main(
             data, cancellation = call
             with relay.heard():
                 outcome = _serve(_Emitter(outlet, cancellation), data)
-            end_fork(pid)
+            forks.end_fork(pid)
             # Before sending the result: afterwards the parent may close the pipe at any time.
             inbox.busy = False
             outlet.send(outcome)

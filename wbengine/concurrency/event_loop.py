@@ -15,7 +15,6 @@ import contextvars
 import functools
 import inspect
 import logging
-import os
 import queue
 import threading
 import time
@@ -27,8 +26,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine import exceptions
-from wbengine.concurrency import interrupts, per_process, threads, timers
-from wbengine.concurrency.call import Call, Cancellation, Done, end_fork
+from wbengine.concurrency import forks, interrupts, per_process, threads, timers
+from wbengine.concurrency.call import Call, Cancellation, Done
 from wbengine.concurrency.time_limits import UNLIMITED, TimeLimit
 from wbengine.types import failure as ft
 
@@ -69,7 +68,7 @@ class LoopCall(Call):
     # The thread of the loop calls the methods below.
 
     async def run(self) -> None:
-        pid = os.getpid()
+        pid = forks.current_pid
         self._begun = True
         if self._pending and self.task is not None:
             self.task.cancel()
@@ -79,7 +78,7 @@ class LoopCall(Call):
             self.value = await self._await_interruptibly(self.fn(*self.args))
         except BaseException as error:
             self.value = ft.Failure.from_exception(error)
-        end_fork(pid)
+        forks.end_fork(pid, self.value)
 
     def interrupt(self, error: BaseException) -> None:
         """Raise `error` at the current or next `await` of the coroutine."""

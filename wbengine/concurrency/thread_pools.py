@@ -6,7 +6,6 @@ import abc
 import atexit
 import functools
 import logging
-import os
 import threading
 import time
 import weakref
@@ -17,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from wbengine import exceptions
-from wbengine.concurrency import conditions, interrupts, threads, timers
-from wbengine.concurrency.call import Call, Cancellation, Done, end_fork
+from wbengine.concurrency import conditions, forks, interrupts, threads, timers
+from wbengine.concurrency.call import Call, Cancellation, Done
 from wbengine.concurrency.time_limits import UNLIMITED, TimeLimit
 from wbengine.types import failure as ft
 
@@ -109,7 +108,7 @@ class Slot:
         #: The thread waits for this lock. Releasing it wakes the thread.
         self.wakeup = threading.Lock()
         self.wakeup.acquire()
-        self.owner_pid = os.getpid()
+        self.owner_pid = forks.current_pid
 
     def open(self) -> None:
         """Prepare the resources that `run` needs."""
@@ -117,12 +116,13 @@ class Slot:
     def run(self, call: PoolCall) -> Any:
         """Return the value or `Failure` of the call. Raise nothing."""
         try:
-            return call.fn(*call.args, call)
+            value = call.fn(*call.args, call)
         except BaseException as error:
-            return ft.Failure.from_exception(error)
+            value = ft.Failure.from_exception(error)
         finally:
-            end_fork(self.owner_pid)
             call.on_event = None  # Threads that outlive the call must not report events.
+        forks.end_fork(self.owner_pid, value)
+        return value
 
     def run_limited(self, call: PoolCall) -> Any:
         return self.run(call)
@@ -344,7 +344,7 @@ class Pool(abc.ABC):
 
     def _serve(self, slot: Slot, overdue: PoolCall | None = None) -> None:
         """Run a thread. `overdue` is the call in which the previous thread of the slot was lost."""
-        slot.owner_pid = os.getpid()
+        slot.owner_pid = forks.current_pid
         has_slot = True
         try:
             if overdue is not None:
@@ -657,18 +657,20 @@ class ExternalPool:
     # The threads of the executor call the methods below.
 
     def _run(self, call: PoolCall) -> Any:
-        pid = os.getpid()
+        pid = forks.current_pid
         try:
             if call.limit is UNLIMITED:
-                return call.fn(*call.args, call)
-            call.started()
-            expire = functools.partial(self._expire, call)
-            return interrupts.limited(call.limit, call.fn, (*call.args, call), expire)
+                value = call.fn(*call.args, call)
+            else:
+                call.started()
+                expire = functools.partial(self._expire, call)
+                value = interrupts.limited(call.limit, call.fn, (*call.args, call), expire)
         except BaseException as error:
-            return ft.Failure.from_exception(error)
+            value = ft.Failure.from_exception(error)
         finally:
-            end_fork(pid)
             call.on_event = None
+        forks.end_fork(pid, value)
+        return value
 
     def _expire(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:
         """End a call after its hard limit.

@@ -16,7 +16,7 @@ from wbengine import arguments, composite_executor, exceptions, logged_lines, st
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
-from wbengine.concurrency import timers
+from wbengine.concurrency import contexts, timers
 from wbengine.persistence import models
 from wbengine.running import LOCAL
 from wbengine.runtime import control
@@ -578,7 +578,7 @@ class AtomLifecycle:
             if edge.source >= 0:
                 name = self._record(edge.source).name
                 history[name] = self._storage.get_execute_result(name)
-        return [edge for edge in ballot if not edge.decider(history=history)]
+        return [edge for edge in ballot if not contexts.run(edge.decider, history=history)]
 
     def fail_before_start(self, node: int, error: BaseException) -> None:
         """Let a target fail when it begins, because one of its deciders raised an exception."""

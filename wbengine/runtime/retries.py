@@ -10,6 +10,7 @@ from wbengine import exceptions, states
 from wbengine import invocation as calls
 from wbengine import retry as retry_module
 from wbengine import storage as storage_module
+from wbengine.concurrency import contexts
 from wbengine.persistence import models
 from wbengine.running import LOCAL
 from wbengine.runtime import plan as plan_module
@@ -46,12 +47,13 @@ class Retries:
             history = self._storage.get_retry_history(retry.name)
             if call.action == calls.EXECUTE:
                 arguments = fetch(retry.rebind, retry.name, optional_args=retry.optional)
-                value = retry.execute(history=history, **arguments)
+                value = contexts.run(retry.execute, history=history, **arguments)
             else:
                 arguments = fetch(
                     retry.revert_rebind, retry.name, optional_args=retry.revert_optional
                 )
-                value = retry.revert(**self._offered(retry, history), **arguments)
+                offered = self._offered(retry, history)
+                value = contexts.run(retry.revert, **offered, **arguments)
         except BaseException as error:
             value = ft.Failure.from_exception(error)
         outcome = calls.Outcome(value, LOCAL, started, time.time())
@@ -79,7 +81,7 @@ class Retries:
         arguments = self._storage.fetch_mapped_args(
             retry.rebind, retry.name, optional_args=retry.optional
         )
-        decision: str = retry.on_failure(history=history, **arguments)
+        decision: str = contexts.run(retry.on_failure, history=history, **arguments)
         return decision
 
     def _is_final(self, node: int, failure: ft.Failure) -> bool:
@@ -138,7 +140,7 @@ class Retries:
         retry_at = record.meta_value(models.RETRY_AT)
         if retry_at is not None:
             return 0.0 if wait_ended else max(0.0, retry_at - now)
-        seconds = retry.wait(self._storage.get_retry_history(retry.name))
+        seconds = contexts.run(retry.wait, self._storage.get_retry_history(retry.name))
         if not (isinstance(seconds, int | float) and seconds >= 0):
             raise ValueError(
                 f"wait() of retry {retry.name!r} must return 0 or more seconds, got {seconds!r}"

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wbengine import _clock, states
 from wbengine import invocation as calls
 from wbengine._crash import crashpoint
+from wbengine.concurrency import forks
 from wbengine.runtime import atom_lifecycle, retry_decisions, saving
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import scheduler as scheduler_module
@@ -183,7 +184,14 @@ class Run:
         while state in handlers_by_state:
             self.state = state
             yield state
-            following = handlers_by_state[state]()
+            pid = forks.current_pid
+            try:
+                following = handlers_by_state[state]()
+            except BaseException as error:
+                forks.end_fork(pid, ft.Failure.from_exception(error))
+                raise
+            if forks.current_pid != pid:  # For example, a listener forked.
+                forks.end_fork(pid)
             if measure:
                 now = monotonic()
                 spent[state] += now - since

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextvars
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ class LocalTaskExecutor(calls.TaskExecutor):
             # The execution failed because its result cannot be sent: there is nothing to revert.
             done(invocation, calls.Outcome(None))
             return
+        invocation.context = contextvars.copy_context()  # The threads of pools have other ones.
         try:
             self._begin(invocation, done)
         except Exception as error:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from wbengine import _names, exceptions, steps
 from wbengine._tasks.commands import Command
+from wbengine.concurrency import contexts
 from wbengine.runtime.workflows import guards
 from wbengine.runtime.workflows.event_loop import WorkflowLoop
 from wbengine.runtime.workflows.program import Handle, Program
@@ -47,7 +48,7 @@ class AsyncProgram(Program):
     def advance(self) -> None:
         if not self._has_begun:
             self._has_begun = True
-            self._loop.call_soon(self._call)
+            self._loop.call_soon(self._call, context=contexts.copy())
             self._run_ready()
         while not (self._have_all_ended or self._is_closed) and self._history.has_completions:
             try:

@@ -12,6 +12,7 @@ from wbengine import _names, exceptions
 from wbengine._tasks.commands import Command
 from wbengine._tasks.scopes import OpenScopes
 from wbengine._tasks.waiting import WaitingTask
+from wbengine.concurrency import forks
 from wbengine.runtime.workflows import step_tasks
 from wbengine.runtime.workflows.history import History
 from wbengine.types import codec
@@ -115,6 +116,7 @@ class Program(abc.ABC):
         # Handles that `take_called` has not returned.
         self._called: list[Handle] = []
         self._delivered_count = 0
+        self._pid = forks.current_pid
         self._has_begun = False
         self._is_closed = False
         self.is_over = False
@@ -156,12 +158,12 @@ class Program(abc.ABC):
     def _check_caller(self) -> None:
         """Check that the caller is the function: another one would block, or change the order.
 
-        :raises RuntimeError: if another thread, a step or a later program calls.
+        :raises RuntimeError: if another thread, a fork, a step or a later program calls.
         """
-        if not self._is_called_by_function():
+        if self._pid != forks.current_pid or not self._is_called_by_function():
             raise RuntimeError(
                 "Only the function of a workflow can call its steps, while it runs: not another"
-                " thread and not a step"
+                " thread, not a forked process and not a step"
             )
 
     # Used by `Steps`.
@@ -226,6 +228,7 @@ class Program(abc.ABC):
         self._end(ft.Failure.from_exception(error) if failure is None else failure)
 
     def _end(self, value: Any) -> None:
+        forks.end_fork(self._pid, value)
         if inspect.isgenerator(value) or inspect.isasyncgen(value):
             name = _names.dotted(self._function)
             error = TypeError(f"Workflow {name!r} must not contain 'yield': return its result")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import logging
 import threading
@@ -11,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from wbengine import _names, exceptions, steps
-from wbengine.concurrency import conditions, threads
+from wbengine.concurrency import conditions, contexts, threads
 from wbengine.runtime.workflows.event_loop import WorkflowLoop
 from wbengine.runtime.workflows.program import Program
 
@@ -61,9 +60,8 @@ class ThreadProgram(Program):
         self._is_running = self._is_awaited = True
         if self._thread is None:
             self._has_begun = True
-            context = contextvars.copy_context()
             self._thread = threads.Thread(
-                target=context.run, args=(self._run,), name="workflow", daemon=True
+                target=contexts.copy().run, args=(self._run,), name="workflow", daemon=True
             )
             self._thread.start()
         else:
@@ -137,8 +135,9 @@ class ThreadProgram(Program):
     def wait(self) -> None:
         """Block the function until it has received a completion. Used by `Steps`.
 
-        :raises RuntimeError: if no step is in progress.
+        :raises RuntimeError: if no step is in progress, or in a fork.
         """
+        self._check_caller()
         while not (self._is_closed or self._history.has_completions):
             if self._waits_for_no_step:
                 raise RuntimeError("The workflow waits forever: no step is in progress")
