@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import decimal
 import queue
 import threading
 import time
@@ -13,12 +15,17 @@ from typing import Any
 import pytest
 
 from tests.unit.running_tasks import (
+    ChangesContext,
+    ChangesContextLater,
     Obeys,
     Odd,
     Spins,
+    Stubborn,
     Tells,
     TellsLater,
     Waits,
+    change_context,
+    tenant,
 )
 from wbengine import exceptions, invocation, limits, running, task
 from wbengine.engines.worker_based import endpoint
@@ -209,8 +216,36 @@ def test_soft_time_limit_raises_in_the_task(make: Any, made: Any) -> None:
     assert outcome(executor, call(Tells("t")))[1] is False
 
 
+@pytest.mark.parametrize("raises", [False, True], ids=["returns", "raises"])
+def test_task_that_handles_its_hard_time_limit_fails_nevertheless(make: Any, raises: bool) -> None:
+    failure = outcome(make(), call(Stubborn("s"), arguments={"raises": raises}))
+    assert failure.check(exceptions.TimeLimitExceeded)
+    assert "task 's' did not end within its hard limit of 0.05 s" in failure.exception_str
+
+
 def test_invalid_time_limit_fails_only_its_task(make: Any) -> None:
     executor = make()
     failure = outcome(executor, call(Odd("o")))
     assert failure.check(TypeError) and "the timelimit of task 'o'" in failure.exception_str
     assert outcome(executor, call(Tells("t")))[1] is False
+
+
+# Contexts.
+
+
+@pytest.mark.parametrize("task_cls", [ChangesContext, ChangesContextLater])
+def test_task_changes_only_its_own_copy_of_the_context(
+    make: Any, kind: str, task_cls: type[task.Task]
+) -> None:
+    executor = make()
+
+    def run() -> None:
+        change_context("engine")
+        decimal.getcontext().prec = 40
+        first = ("nobody", 28) if "processes" in kind else ("engine", 40)
+        for _ in range(2):
+            assert outcome(executor, call(task_cls("t"))) == [first, ("hook", 5)]
+            assert outcome(executor, call(task_cls("t"), "revert", result=1)) == first
+        assert (tenant.get(), decimal.getcontext().prec) == ("engine", 40)
+
+    contextvars.copy_context().run(run)

@@ -7,22 +7,20 @@ import contextvars
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from wbengine import exceptions, running
 from wbengine import invocation as calls
-from wbengine import running
-from wbengine.concurrency import event_loop, time_limits
+from wbengine.concurrency import interrupts, time_limits
 from wbengine.runtime import strict as strictness
 from wbengine.types import failure as ft
 
 __all__ = [
     "CANCEL_GRACE_SECONDS",
-    "Invoke",
     "LocalTaskExecutor",
     "limit_of",
+    "limited",
     "outcome_of",
     "report_begin",
 ]
-
-Invoke = Callable[[calls.Invocation, event_loop.EventLoop], calls.Outcome]
 
 #: Seconds that a cancelled task in a process may still run before the process is killed.
 CANCEL_GRACE_SECONDS: Final = 10.0
@@ -68,13 +66,39 @@ class LocalTaskExecutor(calls.TaskExecutor):
         """Start the call; raise an exception if it cannot start."""
 
 
-def limit_of(
-    invocation: calls.Invocation, default: time_limits.TimeLimit
-) -> time_limits.TimeLimit:
+def limit_of(invocation: calls.Invocation, default: time_limits.TimeLimit) -> time_limits.TimeLimit:
     timelimit = invocation.task.timelimit
     if timelimit is None:
         return default
     return time_limits.read(timelimit, f"the timelimit of task {invocation.task.name!r}")
+
+
+def limited(
+    limit: time_limits.TimeLimit, name: str, invoke: Callable[..., calls.Outcome], *args: Any
+) -> calls.Outcome:
+    """Return the outcome of `invoke(*args)`, which runs the task `name` in this thread.
+
+    After the hard limit, an exception is raised in the task. If the task handles it, or does not
+    receive it in time, the outcome is `TimeLimitExceeded` nevertheless, unless it is an
+    interruption.
+    """
+    expired = []
+
+    def expire(interrupt: interrupts.Interrupt) -> None:
+        expired.append(True)  # before the delivery, which may end the task at once
+        interrupt.deliver(exceptions.TimeLimitExceeded)
+
+    outcome = outcome_of(interrupts.limited(limit, invoke, args, expire))
+    if not expired or calls.interrupted(outcome):
+        return outcome
+    value = outcome.value
+    if not (outcome.failed and value.check(exceptions.TimeLimitExceeded)):
+        overdue = exceptions.TimeLimitExceeded(
+            f"task {name!r} did not end within its hard limit of {limit.hard or 0.0:g} s"
+        )
+        overdue.__cause__ = value.exception if outcome.failed else None
+        outcome.value = ft.Failure.from_exception(overdue)
+    return outcome
 
 
 def report_begin(invocation: calls.Invocation, *, requests_write: bool = True) -> None:

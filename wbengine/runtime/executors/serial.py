@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 from wbengine import exceptions
 from wbengine import invocation as calls
-from wbengine.concurrency import event_loop, interrupts, time_limits
+from wbengine.concurrency import event_loop, time_limits
 from wbengine.runtime import strict as strictness
 from wbengine.runtime.executors import base
 from wbengine.types import failure as ft
@@ -25,7 +25,8 @@ class SerialTaskExecutor(calls.TaskExecutor):
     it.
 
     When a time limit is exceeded, its exception (`SoftTimeLimitExceeded`, then `TimeLimitExceeded`)
-    is raised in the task between two Python instructions. Nothing else can end a task here.
+    is raised in the task between two Python instructions. Nothing else can end a task here: after
+    the hard limit, it fails when it returns.
     """
 
     #: Tasks run in the process of the engine, so their own notifiers have received their events.
@@ -61,7 +62,7 @@ class SerialTaskExecutor(calls.TaskExecutor):
         # RUNNING before it has a permit.
         is_limited = invocation.step is not None and invocation.step.note.limit is not None
         base.report_begin(invocation, requests_write=is_limited)
-        invoke: base.Invoke = calls.invoke
+        invoke = calls.invoke
         if self._strict:
             invoke = strictness.invoke
             refused = strictness.refused(invocation)
@@ -71,16 +72,18 @@ class SerialTaskExecutor(calls.TaskExecutor):
         if self._limit is time_limits.UNLIMITED and invocation.task.timelimit is None:
             outcome = invoke(invocation, self._loop)
         else:
-            outcome = base.outcome_of(self._limited(invoke, invocation))
+            outcome = self._limited(invoke, invocation)
         if isinstance(outcome.value, ft.Failure):  # saves a call for each task that succeeds
             calls.raise_interruption(outcome)
         done(invocation, outcome)
 
-    def _limited(self, invoke: base.Invoke, invocation: calls.Invocation) -> Any:
+    def _limited(
+        self, invoke: Callable[..., calls.Outcome], invocation: calls.Invocation
+    ) -> calls.Outcome:
         try:
             limit = base.limit_of(invocation, self._limit)
         except (TypeError, ValueError) as error:
-            return ft.Failure.from_exception(error)
+            return calls.Outcome(ft.Failure.from_exception(error))
         if limit.hard is not None:
             invocation.cancellation.deadline = time.time() + limit.hard
-        return interrupts.limited(limit, invoke, (invocation, self._loop))
+        return base.limited(limit, invocation.task.name, invoke, invocation, self._loop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any, ClassVar
 
@@ -122,7 +123,7 @@ def _default_threads() -> int:
 
 
 def _call_here(
-    invoke: base.Invoke,
+    invoke: Callable[[calls.Invocation, event_loop.EventLoop], calls.Outcome],
     invocation: calls.Invocation,
     loop: event_loop.EventLoop,
     emit: thread_pools.PoolCall,
