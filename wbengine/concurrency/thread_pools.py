@@ -542,6 +542,9 @@ class ExternalPool:
     Its threads cannot be replaced: after its hard limit a call fails immediately, but occupies its
     thread until it returns. Calls of a `remote` executor receive None as `emit`. They receive no
     cancellations and must enforce their limits themselves.
+
+    If the futures of an executor never report that a call is `running`, as those of Dask, it is
+    unknown which calls have started: they are neither withdrawn nor cancelled, but end.
     """
 
     #: The threads of the executor may run other code, and their next calls are unknown.
@@ -550,6 +553,8 @@ class ExternalPool:
     def __init__(self, executor: futures.Executor, *, remote: bool = False) -> None:
         self._executor = executor
         self._remote = remote
+        # False for unknown executors, until one of their futures is running.
+        self._reports_starts = not remote or isinstance(executor, futures.ProcessPoolExecutor)
         self._lock = threading.Lock()
         # Calls whose `done` was not called, in order. The condition is notified when it is empty.
         self._pending: dict[PoolCall, None] = {}
@@ -610,8 +615,11 @@ class ExternalPool:
         return call
 
     def withdraw(self) -> list[PoolCall]:
-        withdrawn_calls = []
-        for call in list(self._pending):
+        withdrawn_calls: list[PoolCall] = []
+        pending_calls = list(self._pending)
+        if not any(map(self._may_end, pending_calls)):
+            return withdrawn_calls
+        for call in pending_calls:
             with self._lock:
                 if call.state == QUEUED:
                     call.state = _WITHDRAWN
@@ -626,10 +634,16 @@ class ExternalPool:
             if not self._pending:
                 self._none_pending.notify_all()
 
+    def _may_end(self, call: PoolCall) -> bool:
+        """Return whether a future that is not running can be cancelled."""
+        if not self._reports_starts and call.slot is not None and call.slot.running():
+            self._reports_starts = True
+        return self._reports_starts
+
     def cancel(self, call: PoolCall, grace: float | None = None) -> None:
         """Cancel as `PoolCall.cancel` does, without killing a process."""
         call.cancellation.cancel()
-        if call.slot is not None and not call.always_begins:
+        if call.slot is not None and not call.always_begins and self._may_end(call):
             call.slot.cancel()
 
     def _ended(self, call: PoolCall, future: futures.Future[Any]) -> None:
@@ -638,7 +652,9 @@ class ExternalPool:
             self._complete(call, ft.Failure.from_exception(problem) if problem else future.result())
         elif call.state != _WITHDRAWN:
             dropped = exceptions.ExecutionFailure(f"the pool dropped {call} before it started")
-            was_cancelled = call.cancellation.cancelled
+            if not self._reports_starts:
+                dropped = exceptions.WorkerLost(f"the pool dropped {call}, which may have started")
+            was_cancelled = call.cancellation.cancelled and self._reports_starts
             self._complete(
                 call,
                 call.cancelled_early() if was_cancelled else ft.Failure.from_exception(dropped),

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from concurrent import futures
 from typing import Any, Final
 
+import futurist
+
 from wbengine import _names
 from wbengine import invocation as calls
 from wbengine.concurrency import eventlet, time_limits
@@ -32,6 +34,14 @@ class SerialActionEngine(base.Engine):
         return executors.SerialTaskExecutor(**_common(self._settings))
 
 
+#: Executors that certainly call functions in this process.
+_THREAD_POOLS: Final = (
+    futures.ThreadPoolExecutor,
+    futurist.ThreadPoolExecutor,
+    futurist.GreenThreadPoolExecutor,
+    futurist.SynchronousExecutor,
+)
+
 _THREADS, _PROCESSES = "threads", "processes"
 
 _KINDS: Final[Mapping[str, str]] = {
@@ -45,8 +55,9 @@ class ParallelActionEngine(base.Engine):
     """Runs tasks in a pool of threads or processes.
 
     Options: `executor`: 'threads' (the default; also 'thread', 'threaded'), 'processes' (also
-    'process'), or a `concurrent.futures.Executor` of either kind, which is not shut down;
-    `max_workers`: the size of the engine's own pool.
+    'process'), or a `concurrent.futures.Executor`, which is not shut down; `max_workers`: the size
+    of the engine's own pool. Executors other than those of threads in `concurrent.futures` and
+    futurist may pickle their calls (Dask, loky, mpi4py and others).
 
     'greenthreads' (also 'greenthread', 'greenthreaded') are green threads if eventlet has patched
     the standard library, otherwise real threads (then a `futurist.GreenThreadPoolExecutor` is
@@ -80,11 +91,11 @@ class ParallelActionEngine(base.Engine):
         if isinstance(choice, calls.TaskExecutor):
             self._check_unchanged()
             return choice
-        if isinstance(choice, futures.ProcessPoolExecutor):
-            return executors.FutureProcessTaskExecutor(choice, **common)
-        if isinstance(choice, futures.Executor):
+        if isinstance(choice, _THREAD_POOLS):
             eventlet.check_executor(choice)
             return executors.ThreadTaskExecutor(choice, **common)
+        if isinstance(choice, futures.Executor):
+            return executors.FutureProcessTaskExecutor(choice, **common)
         raise TypeError(f"executor must be a str or a concurrent.futures.Executor, got {choice!r}")
 
     def _check_unchanged(self) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import pickle
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any, ClassVar
 
@@ -42,12 +45,15 @@ class _ProcessTaskExecutor(base.LocalTaskExecutor):
 
 
 class FutureProcessTaskExecutor(_ProcessTaskExecutor):
-    """Runs tasks in a given `concurrent.futures.ProcessPoolExecutor`, which is never shut down.
+    """Runs tasks in a given `concurrent.futures.Executor`, which is never shut down.
 
-    Tasks, arguments and results are pickled. Such a pool transfers nothing but results: events of a
+    The executor may pickle its calls and run them in other processes, also on other hosts. Tasks,
+    arguments and results are pickled with them. Nothing but results is transferred: events of a
     running task are lost, and the task is not notified of a cancellation (`ProcessTaskExecutor`
-    supports both). Its processes cannot be killed individually, so a time limit only raises an
-    exception in the task. Async bodies run in an event loop of their process, one at a time.
+    supports both). A time limit only raises an exception in the task, because processes cannot be
+    killed individually. Async bodies run in an event loop of their process.
+
+    If the executor calls functions in this process, only events are different: they are received.
     """
 
     def __init__(
@@ -58,18 +64,24 @@ class FutureProcessTaskExecutor(_ProcessTaskExecutor):
         limit: time_limits.TimeLimit = time_limits.UNLIMITED,
     ) -> None:
         super().__init__(strict=strict, limit=limit)
+        # The processes of other executors have another `__main__`.
+        self._by_value = not isinstance(executor, futures.ProcessPoolExecutor)
         self._pool: thread_pools.ExternalPool = thread_pools.ExternalPool(executor, remote=True)
 
     def stop(self) -> None:
         self._pool.stop()
 
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
-        data = _pickled_call(self._strict, base.limit_of(invocation, self._limit), invocation)
-        completion = _Completion(invocation, done)
-        fn, args = _with_trace_context(invocation, (_call_pickled, (data,)))
+        limit = base.limit_of(invocation, self._limit)
+        call = _PortableCall(invocation, self._strict, limit, by_value=self._by_value)
+        fn, args = _with_trace_context(invocation, (_call_given, (call,)))
         name, cancellation = invocation.task.name, invocation.cancellation
         base.report_begin(invocation)  # the executor does not report when it begins a call
-        self._pool.submit(fn, args, completion, name=name, cancellation=cancellation)
+        completion = _GivenCompletion(invocation, done, call)
+        try:
+            self._pool.submit(fn, args, completion, name=name, cancellation=cancellation)
+        except Exception as error:
+            completion(ft.Failure.from_exception(error))
 
 
 class ProcessTaskExecutor(_ProcessTaskExecutor):
@@ -134,8 +146,6 @@ class _Completion:
         self._done = done
 
     def __call__(self, value: Any) -> None:
-        if isinstance(value, bytes):
-            value = pickle.loads(value)
         if isinstance(value, ft.Failure):
             outcome = calls.Outcome(_name_refused_argument(value, self.invocation))
         else:
@@ -144,6 +154,94 @@ class _Completion:
                 result = _with_interruption(result)
             outcome = calls.Outcome(result, running.LOCAL, started, ended)
         self._done(self.invocation, outcome)
+
+
+class _GivenCompletion(_Completion):
+    __slots__ = ("_call",)
+
+    def __init__(self, invocation: calls.Invocation, done: calls.Done, call: _PortableCall) -> None:
+        super().__init__(invocation, done)
+        self._call = call
+
+    def __call__(self, value: Any) -> None:
+        if isinstance(value, bytes):
+            value = pickle.loads(value)
+        elif isinstance(value, ft.Failure):
+            value = self._explain(value)
+        super().__call__(value)
+
+    def _explain(self, failure: ft.Failure) -> ft.Failure:
+        """Return the failure for an error of the executor."""
+        error: Any = failure.exception
+        if self._call.refusal is not None:
+            return ft.Failure.from_exception(self._call.refusal)
+        is_known = isinstance(error, ImportError | exceptions.WbengineException)
+        if is_known or not self._call.was_pickled:  # The task has not begun.
+            return failure
+        lost = exceptions.WorkerLost(
+            f"the executor lost task {self.invocation.task.name!r}: {error!r}"
+        )
+        lost.__cause__ = error
+        return ft.Failure.from_exception(lost)
+
+
+class _PortableCall:
+    """A call for an executor that runs it in this process, or pickles it for another one.
+
+    :param by_value: whether definitions of `__main__` are sent, instead of their names.
+    :ivar was_pickled: whether another process may run the call.
+    :ivar refusal: why the call could not be pickled, or None.
+    """
+
+    def __init__(
+        self,
+        invocation: calls.Invocation,
+        strict: bool,
+        limit: time_limits.TimeLimit,
+        *,
+        by_value: bool,
+    ) -> None:
+        self._invocation = invocation
+        self._strict = strict
+        self._limit = limit
+        self._by_value = by_value
+        self.was_pickled = False
+        self.refusal: exceptions.NotEncodable | None = None
+
+    def __call__(self) -> _TimedResult:
+        task = self._invocation.task.copy(retain_listeners=False)
+        return _run(self._strict, self._limit, dataclasses.replace(self._invocation, task=task))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        *fields, not_after = _fields(self._invocation)
+        if not_after is not None:  # Another host has another monotonic clock.
+            not_after += time.time() - time.monotonic()
+        try:
+            data = _dumps((self._strict, self._limit, *fields, not_after), by_value=self._by_value)
+        except Exception as error:
+            self.refusal = exceptions.NotEncodable(
+                f"call cannot be pickled ({type(error).__name__}: {error})", path="call"
+            )
+            raise self.refusal from error
+        self.was_pickled = True
+        return functools.partial, (_call_pickled, data)
+
+
+def _dumps(value: Any, *, by_value: bool) -> bytes:
+    """Pickle a value, with the definitions of `__main__` if `by_value` is set.
+
+    The library cloudpickle can do this. Executors that need it have imported it.
+    """
+    cloudpickle = sys.modules.get("cloudpickle") if by_value else None
+    try:
+        data = pickle.dumps(value)
+        if cloudpickle is None or b"__main__" not in data:
+            return data
+    except Exception:
+        if cloudpickle is None:
+            raise
+    pickled_by_value: bytes = cloudpickle.dumps(value)
+    return pickled_by_value
 
 
 def _with_interruption(failure: ft.Failure) -> ft.Failure:
@@ -190,8 +288,7 @@ def _fields(invocation: calls.Invocation) -> tuple[Any, ...]:
     )
 
 
-def _call(
-    strict: bool,
+def _restored(
     task: task_module.Task,
     action: calls.Action,
     uuid: str,
@@ -200,55 +297,57 @@ def _call(
     result: Any,
     failures: Mapping[str, ft.Failure],
     origin: tuple[str, int, int, int, bool, bool],
-    not_after: float | None,
-    emit: Any,
-) -> _TimedResult:
-    call = calls.Invocation(task, action, uuid, attempt, arguments, result, failures, emit)
+    not_after: float | None = None,
+) -> calls.Invocation:
+    call = calls.Invocation(task, action, uuid, attempt, arguments, result, failures)
     call.flow_uuid, call.index, call.resumed, call.epoch, call.recovered, call.captures = origin
     call.not_after = not_after
-    if emit is None:
-        call.captures = False
-    else:
-        call.cancellation = emit.cancellation
+    return call
+
+
+def _call(strict: bool, *fields_and_emit: Any) -> _TimedResult:
+    *fields, emit = fields_and_emit
+    call = _restored(*fields)
+    call.events, call.cancellation = emit, emit.cancellation
     if call.captures:
         task_logs.capture()
-    expired = None if not_after is None else call.expired()
+    return _run(strict, time_limits.UNLIMITED, call)
+
+
+def _run(strict: bool, limit: time_limits.TimeLimit, call: calls.Invocation) -> _TimedResult:
+    expired = None if call.not_after is None else call.expired()
     if expired is not None:
         return expired.value, None, None
-    outcome = strictness.invoke(call) if strict else calls.invoke(call)
+    invoke = strictness.invoke if strict else calls.invoke
+    if limit == time_limits.UNLIMITED:
+        outcome = invoke(call)
+    else:
+        outcome = base.limited(limit, call.task.name, invoke, call)
     return outcome.value, outcome.started, outcome.ended
 
 
-def _pickled_call(
-    strict: bool, limit: time_limits.TimeLimit, invocation: calls.Invocation
-) -> bytes:
+def _call_given(call: Callable[[], _TimedResult | bytes], emit: None) -> _TimedResult | bytes:
+    return call()
+
+
+def _call_pickled(data: bytes) -> bytes:
+    """Make a call in another process."""
     try:
-        return pickle.dumps((limit, strict, *_fields(invocation)))
-    except Exception as error:
-        raise exceptions.NotEncodable(
-            f"Task {invocation.task.name!r} and its arguments cannot be sent to a child"
-            f" process: {error}",
-            path="call",
-        ) from error
-
-
-def _call_pickled(data: bytes, emit: None) -> bytes:
-    limit, *arguments = pickle.loads(data)
-    name = arguments[1].name
-    call: Any = functools.partial(_call, *arguments)
-    timed_result: Any
-    if limit == time_limits.UNLIMITED:
-        timed_result = call(emit)
-    else:
+        strict, limit, *fields, not_after = pickle.loads(data)
+    except Exception as error:  # For example, the module of the task is missing there.
+        return pickle.dumps((ft.Failure.from_exception(error), None, None))
+    call = _restored(*fields)
+    if not_after is not None:
+        call.not_after = not_after - time.time() + time.monotonic()
+    call.captures = False
+    if limit != time_limits.UNLIMITED:
         interrupts.handle_signal()
-        timed_result = interrupts.limited(limit, call, (emit,))
-        if isinstance(timed_result, ft.Failure):
-            timed_result = timed_result, None, None
+    timed_result = _run(strict, limit, call)
     try:
-        return pickle.dumps(timed_result)
+        return _dumps(timed_result, by_value=True)
     except Exception as error:
         refusal = exceptions.NotEncodable(
-            f"The result of task {name!r} cannot be sent from its child process: {error}"
+            f"The result of task {call.task.name!r} cannot be sent from its child process: {error}"
         )
         return pickle.dumps((ft.Failure.from_exception(refusal), *timed_result[1:]))
 
