@@ -130,7 +130,8 @@ def test_fork_in_retry_controller_ends_with_this_controller() -> None:
     assert ended == "ValueError(3)"
 
 
-def test_fork_in_decider_or_listener_ends_with_this_function() -> None:
+@pytest.mark.parametrize("end", ["return", "exit"])
+def test_fork_in_decider_or_listener_ends_with_this_function(end: str) -> None:
     codes: list[int] = []
 
     def decide(history: Any) -> bool:
@@ -142,8 +143,8 @@ def test_fork_in_decider_or_listener_ends_with_this_function() -> None:
         flow = graph_flow.Flow("f").add(first, second)
         flow.link(first, second, decider=decide)
         engine = engines.load(flow)
-        engine.atom_notifier.register("SUCCESS", lambda *_, **__: codes.append(fork("exit")))
+        engine.atom_notifier.register("SUCCESS", lambda *_, **__: codes.append(fork(end)))
         engine.run()
         return codes
 
-    assert processes_that_ended(run) == ["[1, 3, 3]"]
+    assert processes_that_ended(run) == [str([1, EXIT_CODES[end], EXIT_CODES[end]])]
