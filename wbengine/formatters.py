@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _names, exceptions
 from wbengine.runtime import plan as plan_module
+from wbengine.types import _failure_text, tree
 from wbengine.types import failure as ft
-from wbengine.types import tree
 
 if TYPE_CHECKING:
     from wbengine.engines import base
@@ -78,13 +78,14 @@ class FailureFormatter:
         `atom_matcher(node)` selects the failed atom (`node.item`). If the failure has no exception
         (because a worker sent it or it was read from the store), the details contain it.
         """
-        lines = [] if fail.exc_info is not None else [fail.pformat(traceback=True)]
+        exc_info = fail.exc_info
+        lines = [] if exc_info is not None else [fail.pformat(), _failure_text.text_of(fail)]
         plan = getattr(getattr(self._engine, "compilation", None), "plan", None)
         if plan is not None:
             node = _find(plan, atom_matcher)
             if node is not None and not self._failed_in_revert(plan, node, fail):
                 lines += self._predecessor_lines(plan, node)
-        return fail.exc_info, os.linesep.join(lines)
+        return exc_info, os.linesep.join(lines)
 
     def _failed_in_revert(self, plan: plan_module.Plan, node: int, fail: ft.Failure) -> bool:
         """Return True if the atom failed in its revert. Predecessors are then irrelevant."""

@@ -155,6 +155,24 @@ def test_remote_failure_is_formatted_with_its_traceback_text():
     assert lines[-2:] == ["1 predecessors (most recent first):", "  Flow 'f'"]
 
 
+def test_remote_failure_is_formatted_with_causes_and_notes():
+    engine, _ = failing(linear_flow.Flow("f").add(Boom("boom")))
+    error = ValueError("boom")
+    error.add_note("row 3")
+    error.__cause__ = KeyError("k")
+    afar = ft.Failure.from_dict(ft.Failure.from_exception(error).to_dict())
+    _, text = formatters.FailureFormatter(engine).format(afar, lambda node: False)
+    assert text.splitlines() == [
+        "Failure: ValueError: boom",
+        "KeyError: 'k'",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "ValueError: boom",
+        "row 3",
+    ]
+
+
 def test_engine_not_compiled_shows_failure_without_predecessors():
     engine = local.SerialActionEngine(linear_flow.Flow("f"), models.FlowDetail("f"), None, {})
     afar = ft.Failure.from_dict(ft.Failure.from_exception(ValueError("boom")).to_dict())
