@@ -74,7 +74,7 @@ def test_schedule_is_added_paused_run_and_deleted(wbengine: Command, store: Path
     [
         ((ORDER,), "must have either cron or every"),
         ((ORDER, "--every", "1.5"), "every must be a whole number"),
-        ((ORDER, "--cron", "99 * * * *"), "Bad minute"),
+        ((ORDER, "--cron", "99 * * * *"), "the minute must be 0 to 59, got '99'"),
         (
             (ORDER, "--every", "5m", "--catch-up", "skip", "--overlap", "queue"),
             "catch_up must be 'one' or 'all' with overlap='queue'",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import zoneinfo
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import cronsim
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wbengine.schedules import ticks
+from wbengine.schedules import cron_fields, ticks
 from wbengine.schedules.ticks import Schedule, Step
 
 #: Zone -> days on which its clock moves forward and back: by an hour at night, by half an hour or
@@ -226,10 +228,22 @@ def test_jitter_depends_only_on_name_and_tick() -> None:
         ({"cron": "* * * * *", "every": 5}, "must have either cron or every"),
         ({"every": 0}, "every must be a whole number of 1 or more, got 0"),
         ({"every": 0.5}, "every must be a whole number of 1 or more, got 0.5"),
-        ({"cron": "61 * * * *"}, "cron must be .*got '61 .*Bad minute"),
+        ({"cron": "61 * * * *"}, "cron must be .*got '61 .*the minute must be 0 to 59, got '61'"),
+        ({"cron": "0 22-4 * * *"}, "range of the hour .* got '22-4': write 22-23,0-4"),
+        ({"cron": "0 0 * * fri-MON"}, "range of the day of the week .*: write fri-7,0-MON"),
+        ({"cron": "*/100 * * * *"}, r"step of the minute in '\*/100' must be 1 to 60"),
+        ({"cron": "5/61 * * * *"}, "step of the minute in '5/61' must be 1 to 60"),
+        ({"cron": "0 9-17/10 * * *"}, "step of the hour in '9-17/10' must be 1 to 9"),
+        ({"cron": "0 */0 * * *"}, "step of the hour"),
+        ({"cron": "0 0 L/2 * *"}, "values of the day of the month must be 1 to 31, got 'L'"),
+        ({"cron": "0 0 * * MONDAY"}, "must be 0 to 7 or SUN to SAT, got 'MONDAY'"),
+        ({"cron": "0 0 ? * *"}, r"day of the month must be 1 to 31, got '\?'"),
+        ({"cron": "0,, 0 * * *"}, "values of the minute must be 0 to 59, got ''"),
+        ({"cron": "@reboot"}, "five fields, or be one of @yearly, @annually, @monthly"),
+        ({"cron": "@every 5m"}, "five fields, or be one of"),
         ({"cron": "* * * *"}, "five fields"),
         ({"cron": "* * * * * *"}, "five fields"),
-        ({"cron": "0 0 31 4 *"}, "Bad day-of-month"),
+        ({"cron": "0 0 31 4 *"}, "cron must match a date"),
         (
             {"cron": "0 0 * * *", "time_zone": "Mars/Olympus"},
             "time_zone must be .* got 'Mars/Olympus'",
@@ -265,6 +279,44 @@ def test_invalid_schedule_is_refused(options: dict[str, Any], words: str) -> Non
 def test_longest_interval_and_jitter_are_accepted() -> None:
     schedule = Schedule(name="s", factory="f", every=3650 * 86_400, jitter=3650 * 86_400)
     assert ticks.iso(schedule.after(4e9)) == "2099-11-30T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("nickname", "fields"),
+    [
+        ("@hourly", "0 * * * *"),
+        ("@daily", "0 0 * * *"),
+        (" @Midnight ", "0 0 * * *"),
+        ("@weekly", "0 0 * * SUN"),
+        ("@monthly", "0 0 1 * *"),
+        ("@yearly", "0 0 1 JAN *"),
+        ("@annually", "0 0 1 1 *"),
+    ],
+)
+def test_nickname_has_the_ticks_of_its_fields(nickname: str, fields: str) -> None:
+    one, two = (
+        Schedule(name="s", factory="f", cron=cron, time_zone="Europe/Berlin")
+        for cron in (nickname, fields)
+    )
+    assert [one.after(time) for time in (0, 1e9, 2e9)] == [
+        two.after(time) for time in (0, 1e9, 2e9)
+    ]
+    assert one.to_dict()["cron"] == nickname
+
+
+#: Texts that may be a part of a field.
+terms = st.one_of(
+    st.from_regex(r"\A[0-9*LW#/,\-]{1,6}\Z"),
+    st.from_regex(r"\A(\*|[0-9]{1,2}|SUN|sat|JAN)(-([0-9]{1,2}|MON))?(/[0-9]{1,3})?\Z"),
+)
+
+
+@given(st.integers(0, 4), terms)
+def test_field_that_passes_the_check_is_read_by_the_iterator(place: int, term: str) -> None:
+    fields = ["*"] * 5
+    fields[place] = term
+    with contextlib.suppress(ValueError):
+        cronsim.CronSim(cron_fields.expand(" ".join(fields)), datetime(2000, 1, 1))
 
 
 def test_schedule_survives_conversion_to_dict_and_back() -> None:

@@ -75,7 +75,7 @@ _SCHEDULE: Final = {
     "type": "object",
     "properties": {
         "factory": _string("function that builds the flow: module:function"),
-        "cron": _string("five fields, such as '30 2 * * MON-FRI'"),
+        "cron": _string("five fields, such as '30 2 * * MON-FRI', or '@daily'"),
         "every": {"type": ["integer", "string"], "description": "interval: seconds, or '5m'"},
         "time_zone": _string("time zone of cron, such as Europe/Berlin (default: UTC)"),
         "jitter": {

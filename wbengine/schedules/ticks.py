@@ -5,6 +5,7 @@ A tick is a planned start time of a schedule's flow, in whole Unix seconds.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import uuid
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from wbengine import _names, _options
 from wbengine.jobs import base as jobs
 from wbengine.persistence import listing
+from wbengine.schedules import cron_fields
 
 __all__ = [
     "ALL",
@@ -73,8 +75,8 @@ class Step(NamedTuple):
 class Schedule:
     """A flow, named by its factory, and the times at which it is submitted.
 
-    :param cron: five fields as in Debian's crontab, for example '30 2 * * MON-FRI', in the time of
-        `time_zone`.
+    :param cron: five fields as in Debian's crontab, for example '30 2 * * MON-FRI', or '@daily' and
+        the like, in the time of `time_zone`.
     :param every: instead of `cron`, an interval in seconds, at most ten years. Ticks are multiples
         of it since 1970 (UTC).
     :param jitter: maximum delay in seconds, up to the shortest step between ticks. Each tick has
@@ -224,45 +226,25 @@ class Schedule:
                 f"time_zone must be a zone such as Europe/Berlin, got {self.time_zone!r}{near}"
             ) from error
         try:
-            if len(str(self.cron).split()) != 5:
-                raise cronsim.CronSimError("it must have five fields")
-            minute, hour, *_ = str(self.cron).split()
+            cron = cron_fields.expand(str(self.cron))
+        except ValueError as error:
+            raise ValueError(
+                f"cron must be an expression such as '30 2 * * MON-FRI', got {self.cron!r}: {error}"
+            ) from error
+        minute, hour, *_ = cron.split()
+        # The fields are valid, but possibly no month has these days.
+        with contextlib.suppress(cronsim.CronSimError):
             if minute.startswith("*") or hour.startswith("*"):
-                yield from self._local_ticks(int(moment // 1), zone)
+                yield from _local_ticks(cron, int(moment // 1), zone)
             else:
-                for local_time in cronsim.CronSim(
-                    str(self.cron), datetime.fromtimestamp(moment, zone)
-                ):
+                for local_time in cronsim.CronSim(cron, datetime.fromtimestamp(moment, zone)):
                     tick = int(local_time.timestamp())
                     # If clocks are set back, a local time may be in the past. If they are set
                     # forward, several local times are the same tick.
                     if tick > moment:
                         yield tick
                         moment = tick
-        except cronsim.CronSimError as error:
-            raise ValueError(
-                f"cron must be an expression such as '30 2 * * MON-FRI', got {self.cron!r}: {error}"
-            ) from error
         raise ValueError(f"cron must match a date, got {self.cron!r}")
-
-    def _local_ticks(self, start: int, zone: tzinfo) -> Iterator[int]:
-        """Yield the ticks after `start`. A local time that occurs twice has two ticks."""
-        import cronsim
-
-        known_until = start  # Time for which the offset is known.
-        while True:
-            offset = _offset(known_until, zone)
-            local = _EPOCH + timedelta(seconds=start + offset)
-            for local_time in cronsim.CronSim(str(self.cron), local):
-                tick = int((local_time - _EPOCH).total_seconds()) - offset
-                change = _next_clock_change(known_until, tick, zone)
-                if change is not None:
-                    start, known_until = change - 1, change
-                    break
-                yield tick
-                known_until = tick
-            else:
-                return
 
     def due(self, tick: int) -> float:
         """Return the time at which a tick is fired, including jitter."""
@@ -325,6 +307,26 @@ class Schedule:
 def iso(tick: int) -> str:
     """Return a tick as ISO 8601 text in UTC."""
     return datetime.fromtimestamp(tick, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _local_ticks(cron: str, start: int, zone: tzinfo) -> Iterator[int]:
+    """Yield the ticks after `start`. A local time that occurs twice has two ticks."""
+    import cronsim
+
+    known_until = start  # Time for which the offset is known.
+    while True:
+        offset = _offset(known_until, zone)
+        local = _EPOCH + timedelta(seconds=start + offset)
+        for local_time in cronsim.CronSim(cron, local):
+            tick = int((local_time - _EPOCH).total_seconds()) - offset
+            change = _next_clock_change(known_until, tick, zone)
+            if change is not None:
+                start, known_until = change - 1, change
+                break
+            yield tick
+            known_until = tick
+        else:
+            return
 
 
 def _offset(moment: int, zone: tzinfo) -> int:
