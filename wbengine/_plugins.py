@@ -73,8 +73,9 @@ def load(
         if kind in known:
             return _names.load(known[kind])
         available = sorted({*known, *names(namespace)})
-        near = (aliases or {}).get(kind.lower())
-        hint = f" (did you mean {near!r}?)" if near else _names.hint(kind, available)
+        first = kind.lower().partition("+")[0]
+        near = (aliases or {}).get(first, first)
+        hint = _names.hint(near, available) or _names.hint(kind, available)
         raise exceptions.NotFound(
             f"Unknown kind of {what} {kind!r}{hint}; known kinds: {', '.join(available)}"
         ) from error

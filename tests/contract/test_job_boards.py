@@ -536,6 +536,11 @@ def test_namespace_in_uri_selects_board(tmp_path: Path) -> None:
     [
         ("sqlite:////x.db?namespac=x", ValueError, "A database: unknown option 'namespac'"),
         ("postgres://x/y", exceptions.NotFound, "did you mean 'postgresql'"),
+        ("redis+sentinel://h", exceptions.NotFound, "did you mean 'redis'"),
+        ("unix:///tmp/s", exceptions.NotFound, "did you mean 'redis'"),
+        ("dir+x:///tmp/a", exceptions.NotFound, "did you mean 'dir'"),
+        ("redis://:12#34@h", ValueError, "in a password as %2F %3F %23"),
+        ("redis://:hu/sh@h", ValueError, "in a password as %2F %3F %23"),
         ("sqll", exceptions.NotFound, "Unknown kind of job board 'sqll' .did you mean 'sql'"),
         ("sql", ValueError, "Store of job board 'b' must be a database"),
         ("memory://?path=x", ValueError, "A job board in memory: unknown option 'path'"),

@@ -526,6 +526,27 @@ def test_ledger_of_a_broker(folder):
         ledgers.open_ledger("sql://x")
 
 
+@pytest.mark.parametrize(
+    ("place", "near"),
+    [
+        ("redis+sentinel://h", "redis"),
+        ("unix:///tmp/s", "redis"),
+        ("memory+x://a", "memory"),
+        ("dir+x:///tmp/a", "dir"),
+        ("filesystem:///tmp/a", "dir"),
+    ],
+)
+def test_unknown_scheme_is_refused_with_nearest_one(place, near):
+    with pytest.raises(ValueError, match=f"did you mean '{near}'"):
+        ledgers.open_ledger(place)
+
+
+@pytest.mark.parametrize("place", ["dir:///", "sqlite:////"])
+def test_root_folder_is_refused_with_the_form_of_a_path(place):
+    with pytest.raises(ValueError, match=r"dir:///PATH|sqlite:////path/of\.db"):
+        ledgers.open_ledger(place)
+
+
 def test_unusable_folder_raises_ledger_failure(folder):
     (folder / "file").write_text("")
     with pytest.raises(exceptions.LedgerFailure, match="file"):

@@ -159,3 +159,8 @@ def test_unreachable_redis_raises_storage_failure() -> None:
 def test_url_of_limits_must_be_redis() -> None:
     with pytest.raises(ValueError, match="got 'amqp://x'; by default, limits are in the store"):
         account_stores.check_url("amqp://x")
+    with pytest.raises(ValueError, match="did you mean 'redis'"):
+        account_stores.check_url("redis+sentinel://x")
+    with pytest.raises(ValueError, match="in a password as %2F %3F %23"):
+        account_stores.check_url("redis://:hu/sh@h")
+    assert account_stores.check_url("redis+socket:///tmp/s") == "unix:///tmp/s"

@@ -7,6 +7,7 @@ import errno
 import itertools
 import os
 import queue
+import re
 import signal
 import subprocess
 import threading
@@ -137,6 +138,27 @@ def test_kind_of_plugin_is_found_by_scheme(tmp_path):
         kinds.check_names("tabel:///x", None, None)
     with pytest.raises(ValueError, match="did you mean 'poll_seconds'"):
         resolve("table:///x", None, {"pol_seconds": 1})
+
+
+@pytest.mark.parametrize("scheme", kinds.KINDS)
+@pytest.mark.parametrize("other", ["socket", "cluster", "x"])
+def test_second_part_of_a_scheme_is_refused(scheme, other):
+    """Kombu would read the first part only, and connect to its default host."""
+    url = f"{scheme}+{other}://me:s3cret@10.1.2.3:1/0"
+    with pytest.raises(ValueError, match=f"did you mean '{scheme}'") as caught:
+        resolve(url)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "amqp", "amqps", "pyamqp"])
+@pytest.mark.parametrize(
+    "password", ["hu/sh", "hu?sh", "hu#sh", "12/34", "12?34", "12#34", "hu[sh", "[12]", "hu?a=sh"]
+)
+def test_unquoted_password_is_refused_with_its_encoding(scheme, password):
+    """The start of a password of digits would be the port of a host that the user names."""
+    with pytest.raises(ValueError, match="in a password as %2F %3F %23") as caught:
+        resolve(f"{scheme}://me:{password}@10.1.2.3//").check()
+    assert not {"hu", "sh", "12", "34"} & set(re.findall("[a-z]+|[0-9]+", str(caught.value)))
 
 
 @pytest.fixture(params=transports.KINDS)

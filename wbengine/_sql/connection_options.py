@@ -122,6 +122,8 @@ def _url(text: str) -> sa.URL:
             f"Unknown kind of database {url.drivername!r}{_names.hint(name, DRIVERS)}: use {form}"
         )
     url = url.set(drivername=f"{name}+{driver or DRIVERS[name]}")
+    if name == dialects.SQLITE and (url.database or "").endswith("/"):
+        raise ValueError(f"The URL of a database must be like {form}, got the folder {text!r:.80}")
     if name != dialects.SQLITE and not url.database:
         raise ValueError(
             f"The URL of a database must contain its name, as in {form}, got"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from wbengine import _names, _secrets, permits
+from wbengine import _names, _secrets, _server_urls, permits
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.permits.accounts import Account, Answer, PermitRequest
 from wbengine.persistence import base
@@ -27,7 +27,7 @@ __all__ = [
 
 LOG: Final = logging.getLogger(__name__)
 
-_SCHEMES: Final = ("redis", "rediss", "unix")
+_SCHEMES: Final = ("redis", "rediss", "unix", "redis+socket")
 #: Maximum number of accounts that a transaction of a database changes.
 MAX_ACCOUNTS_PER_BATCH: Final = 200
 
@@ -105,18 +105,19 @@ _of_process: Final = MemoryStore()
 
 
 def check_url(url: Any) -> str:
-    """Check and return the URL of a Redis for limits.
+    """Check and return the URL of a Redis for limits, in the notation of its client.
 
     :raises ValueError: if it is invalid.
     """
     scheme, mark, _ = str(url).partition("://")
     if not isinstance(url, str) or not mark or scheme not in _SCHEMES:
-        shown, near = _secrets.masked(str(url)), _names.hint(scheme, _SCHEMES)
+        shown, near = _secrets.masked(str(url)), _names.hint(scheme.partition("+")[0], _SCHEMES)
         raise ValueError(
             f"limits must be the URL of a Redis (redis://HOST/DB), got {shown!r:.80}{near};"
             " by default, limits are in the store of the flow"
         )
-    return url
+    _server_urls.split("the URL of limits", url)
+    return url.replace("redis+socket:", "unix:", 1)
 
 
 def store_of(place: str | base.Backend | None) -> Store:

@@ -45,7 +45,7 @@ class RedisStore(account_stores.Store):
             import redis
         except ImportError as error:
             raise ImportError(_installing.needs("limits in Redis", "redis-py", "redis")) from error
-        account_stores.check_url(url)
+        url = account_stores.check_url(url)
         self._errors = redis.RedisError
         self._prefix = prefix
         self._client: Any = redis.Redis.from_url(

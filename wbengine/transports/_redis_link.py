@@ -17,14 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import redis.connection
 from redis import exceptions as errors
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from wbengine import _names, _options, exceptions
+from wbengine import _names, _options, _server_urls, exceptions
 from wbengine._lua import Script
 from wbengine.transports import reasons, redis_kind, tls
 
@@ -76,26 +76,17 @@ class Place:
 
         :raises ValueError: if the URL or an option is invalid.
         """
-        parts = urlsplit(url)
+        parts = _server_urls.split("a Redis URL", url)
         if parts.scheme not in redis_kind.NAMES:
             raise ValueError(
                 f"The scheme of a Redis URL must be {' or '.join(redis_kind.NAMES)},"
                 f" got {parts.scheme!r}"
             )
-        try:
-            port = parts.port or 6379
-        except ValueError:  # Its message may contain the start of a password with "/" or "?".
-            raise ValueError(
-                "The port of a Redis URL must be a number from 0 to 65535; write / ? # in a"
-                " password as %2F %3F %23"
-            ) from None
+        port = parts.port or 6379
         host = unquote(parts.hostname or "localhost")
         path = parts.path.strip("/")
         if path and not path.isdecimal():
-            shown_path = path.rpartition("@")[2]  # Before "@" is the rest of a password with "/".
-            raise ValueError(
-                f"The database of a Redis URL must be a number, got /{shown_path:.80}"
-            )
+            raise ValueError(f"The database of a Redis URL must be a number, got /{path:.80}")
         values: dict[str, Any] = dict(parse_qsl(parts.query))
         for name in values:
             if name not in _URL_OPTIONS:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 import kombu
 from amqp import exceptions as amqp_errors
 
-from wbengine import _names, _options
+from wbengine import _names, _options, _server_urls
 from wbengine.concurrency import eventlet
 from wbengine.transports import _amqp_socket, tls
 from wbengine.transports.kinds import KombuKind, Target
@@ -83,8 +83,12 @@ def arguments(
     tls_options = {name: value for name, value in tls_options.items() if value is not None}
     scheme, bare = transport, url
     if url is not None and "://" in url:
+        try:
+            _server_urls.split("a RabbitMQ URL", url)
+        except ValueError as error:
+            raise InvalidURLError(str(error)) from None
         bare, _, query = url.partition("?")
-        scheme = transport or bare.partition("://")[0]
+        scheme = transport or bare.partition("://")[0].lower()
         for name, value in parse_qsl(query):
             if name not in _URL_OPTIONS:
                 raise InvalidURLError(

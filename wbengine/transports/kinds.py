@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import kombu
 from kombu.transport import TRANSPORT_ALIASES
 
-from wbengine import _names, _options, _plugins
+from wbengine import _names, _options, _plugins, _server_urls
 from wbengine.concurrency import eventlet
 from wbengine.transports.broker import Broker
 
@@ -36,6 +36,17 @@ KINDS: Final[Mapping[str, str]] = {
     "filesystem": "wbengine.transports.folder_kind:KIND",
     "memory": "wbengine.transports.memory:KIND",
 }
+#: Names of wbengine's transports by their names elsewhere, for hints in error messages.
+_ALIASES: Final[Mapping[str, str]] = {
+    "dir": "filesystem",
+    "file": "filesystem",
+    "rabbitmq": "amqp",
+    "sqlite": "filesystem",
+    "unix": "redis",
+    "valkey": "redis",
+}
+#: Transports of kombu with a second part in the scheme, as in `sqla+postgresql://`.
+_COMBINED: Final = ("mongodb", "sqla", "sqlalchemy")
 #: The kind of all transports that only kombu has.
 _OF_KOMBU: Final = "wbengine.transports.kombu_kind:KIND"
 
@@ -188,7 +199,9 @@ class KombuKind(TransportKind):
 
         It replaces kombu's, which may contain a part of the password as the port.
         """
-        return ValueError(f"the URL of the broker ({target.shown}) is malformed")
+        return ValueError(
+            f"the URL of the broker ({target.shown}) is malformed; {_server_urls.PASSWORD_HINT}"
+        )
 
 
 @dataclass(frozen=True)
@@ -365,21 +378,35 @@ def resolve(
     if transport_options is not None and not isinstance(transport_options, Mapping):
         raise TypeError(f"transport_options must be a dict, got {transport_options!r}")
     url, transport = default_name(url, transport, transport_options)
+    scheme, mark, rest = (url or "").partition("://")
+    if mark:
+        url = scheme.lower() + mark + rest
     kind = kind_of(url, transport)
     return kind.resolve(url, transport, dict(transport_options or {}), exchange)
 
 
 def kind_of(url: str | None, transport: Any) -> TransportKind:
-    """Return the kind of a URL and a transport, of which one may be None."""
-    return find_kind(transport if transport is not None else (url or "").partition("://")[0])
+    """Return the kind of a URL and a transport, of which one may be None.
+
+    :raises ValueError: if a scheme such as `redis+sentinel` is unknown. Kombu would use the first
+        part, and ignore the host.
+    """
+    if transport is not None:
+        return find_kind(transport)
+    scheme = (url or "").partition("://")[0]
+    first, plus, _ = scheme.partition("+")
+    kind = find_kind(scheme)
+    if plus and kind.name == "kombu" and first not in _COMBINED:
+        raise ValueError(unknown(scheme))
+    return kind
 
 
 def kombu_target(
     url: str | None, transport: Any = None, options: Mapping[str, Any] | None = None
 ) -> Target:
     """Return a target that kombu reaches, also if wbengine has a transport for the URL."""
-    kind = kind_of(url, transport)
-    if not kind.is_amqp:
+    is_socket = (url or "").startswith("redis+socket://")
+    if is_socket or not (kind := kind_of(url, transport)).is_amqp:
         kind = _names.load(_OF_KOMBU)
     return Target(url, transport, kind, dict(options or {}))
 
@@ -403,4 +430,6 @@ def check_names(
 def unknown(name: str) -> str:
     """Return the error message for an unknown transport, with the nearest known name."""
     known = dict.fromkeys((*KINDS, *_plugins.names(GROUP), *TRANSPORT_ALIASES))
-    return f"Unknown transport {name!r}{_names.hint(name, known)}"
+    parts = name.split("+")
+    word = next((part for part in reversed(parts) if part in known), parts[0])
+    return f"Unknown transport {name!r}{_names.hint(_ALIASES.get(word, word), known)}"

@@ -7,7 +7,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from wbengine import _plugins
+from wbengine import _plugins, _server_urls
 from wbengine.jobs import base
 
 __all__ = ["BACKEND_NAMESPACE", "backend", "fetch"]
@@ -29,7 +29,13 @@ KINDS: Final[Mapping[str, str]] = {
 }
 
 #: For hints in error messages.
-_ALIASES: Final[Mapping[str, str]] = {"mariadb": "mysql", "postgres": "postgresql"}
+_ALIASES: Final[Mapping[str, str]] = {
+    "filesystem": "dir",
+    "mariadb": "mysql",
+    "postgres": "postgresql",
+    "unix": "redis",
+}
+_WITHOUT_DRIVER: Final = KINDS.keys() - {"sqlite", "mysql", "postgresql"}
 
 
 def fetch(
@@ -61,6 +67,8 @@ def fetch(
         )
     scheme, colon, _ = board.partition(":")
     kind = scheme.partition("+")[0]
+    if kind in _WITHOUT_DRIVER:
+        kind = scheme
     if colon and kind in _DATABASE_SCHEMES:
         connection, options_of_board = _split_board_options(board)
         settings = {"connection": connection, **options_of_board, **settings}
@@ -83,7 +91,7 @@ def _split_board_options(uri: str) -> tuple[str, dict[str, Any]]:
 
 
 def _options_in_uri(kind: str, uri: str) -> dict[str, Any]:
-    parts = urllib.parse.urlsplit(uri)
+    parts = _server_urls.split("the URI of a job board", uri)
     query_options: dict[str, Any] = dict(
         urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
     )
@@ -93,11 +101,8 @@ def _options_in_uri(kind: str, uri: str) -> dict[str, Any]:
         hosts = parts.netloc.rpartition("@")[2]
         options = {"hosts": hosts, "path": path and f"/{path}"}
     elif kind in ("redis", "rediss", "etcd"):
-        try:
-            port = parts.port
-        except ValueError as error:
-            raise ValueError(f"Port in the URI of a job board must be valid: {error}") from None
-        options = {"host": parts.hostname, "port": port, "path" if kind == "etcd" else "db": path}
+        options = {"host": parts.hostname, "port": parts.port}
+        options["path" if kind == "etcd" else "db"] = path
         if kind != "etcd":
             user, password = parts.username or "", parts.password or ""
             options["username"] = urllib.parse.unquote(user)

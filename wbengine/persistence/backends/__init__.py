@@ -29,8 +29,10 @@ _ALIASES: Final[Mapping[str, str]] = {
     "mariadb": "mysql",
     "postgres": "postgresql",
     "directory": "dir",
+    "filesystem": "dir",
     "folder": "dir",
 }
+_WITHOUT_DRIVER: Final = ("memory", "dir", "file")
 
 
 def fetch(
@@ -58,11 +60,12 @@ def fetch(
         )
     scheme, colon, _ = str(connection).partition(":")
     if colon:
-        query = urllib.parse.urlsplit(str(connection)).query
+        query = str(connection).partition("?")[2].partition("#")[0]
         for key, value in urllib.parse.parse_qsl(query, keep_blank_values=True):
             settings.setdefault(key, value)
-    # The text after '+' is a driver; the backend interprets it.
+    # The text after '+' is a driver; the backend interprets it. Folders and memory have none.
     kind = scheme.partition("+")[0]
+    kind = scheme if kind in _WITHOUT_DRIVER else kind
     factory = _plugins.load(
         "persistence backend", kind, KINDS, namespace, BACKEND_NAMESPACE, _ALIASES
     )

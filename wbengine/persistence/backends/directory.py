@@ -110,9 +110,9 @@ def _path_of(conf: Mapping[str, Any]) -> str:
             f"connection={conf['connection']!r} contains '#': write it as %23 in a path"
         )
     path = urllib.parse.unquote(uri.path) if uri.scheme else ""
-    if not path:
+    if not path.strip("/"):
         raise ValueError(
-            "A directory backend requires 'path' (the folder) or"
-            f" connection='dir:///folder', got {sorted(conf)}"
+            "A directory backend requires 'path' (the folder) or connection='dir:///folder', got"
+            f" {conf.get('connection') or sorted(conf)!r:.80}"
         )
     return path

@@ -54,6 +54,9 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "dir": _Kind("directory", is_path=True),
 }
 
+#: Names of kinds elsewhere, for hints in error messages.
+_ALIASES: Final[Mapping[str, str]] = {"file": "dir", "filesystem": "dir", "unix": "redis"}
+
 
 def check_place(place: str | None) -> str | None:
     """Return `place`, else `$WBENGINE_LEDGER`, else None, which selects the broker's ledger.
@@ -179,10 +182,15 @@ def is_separate(ledger: base.Ledger | None, place: str | None, target: Target) -
 
 def _kind(place: str) -> _Kind:
     scheme, mark, rest = place.partition("://")
-    scheme = scheme.partition("+")[0] if mark else ""
-    kind = _KINDS.get(scheme)
-    if kind is None or (kind.is_path and (not rest or "?" in rest)):
+    scheme = scheme if mark else ""
+    first = scheme.partition("+")[0]
+    kind = _KINDS.get(first)
+    if kind is not _DATABASES:  # Only databases have a driver.
+        kind = _KINDS.get(scheme)
+    if kind is None or (kind.is_path and (not rest.strip("/") or "?" in rest)):
         shown = f"{scheme}://..." if scheme else repr(place)
-        near = "" if kind is not None else _names.hint(scheme or place, (*_KINDS, NONE))
+        near = ""
+        if kind is None:
+            near = _names.hint(_ALIASES.get(first, first) or place, (*_KINDS, NONE))
         raise ValueError(f"ledger must be one of {_FORMS}, got {shown}{near}")
     return kind
