@@ -21,7 +21,7 @@ import redis
 import sqlalchemy as sa
 
 from tests.seams import stores
-from tests.support import brokers, servers
+from tests.support import brokers, forks, servers
 from tests.support.waiting import until
 from wbengine import exceptions, states
 from wbengine.jobs import backends, base, stored
@@ -110,6 +110,20 @@ def test_unconnected_board_raises_job_failure(conf: dict[str, Any]) -> None:
     assert not board.connected
     with pytest.raises(exceptions.JobFailure, match="not connected"):
         _ = job.state
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_fork_does_not_use_a_connection_of_its_parent(
+    conf: dict[str, Any], board: base.JobBoard
+) -> None:
+    board.post("x")
+    answer = forks.answer_of_fork(lambda: names(board))
+    if kind_of(conf) in ("zookeeper", "etcd"):
+        assert "JobFailure: Job board 'board' was connected in process" in answer
+    elif conf["board"] != "memory":
+        assert answer == "['x']"
+    assert forks.answer_of_fork(board.close) == "None"
+    assert names(board) == ["x"]
 
 
 # Posting and listing.

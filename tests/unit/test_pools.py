@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 from tests.support import fresh, python
+from tests.support.forks import answer_of_fork
 from tests.support.waiting import until
 from tests.unit import pool_calls as calls
 from wbengine import exceptions, pools
-from wbengine.concurrency import process_pool, time_limits
+from wbengine.concurrency import process_pool, thread_pools, time_limits
 from wbengine.concurrency.call import Cancellation
 from wbengine.types import failure as ft
 
@@ -134,6 +135,27 @@ def test_forked_child_that_returns_from_a_call_exits(box: calls.Box, pool: Any) 
         while not ended(child):
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_fork_cannot_use_slots_of_its_parent(box: calls.Box, pool: Any) -> None:
+    unused = type(pool)(1)
+    pool.submit(calls.double, (2,), box)
+    assert box.get() == 4
+    text = "RuntimeError: pool 'wbengine' was started before this process was forked"
+    for call in (lambda: pool.submit(calls.double, (2,), box), pool.start):
+        assert text in answer_of_fork(call)
+    for stop in (pool.stop, thread_pools.stop_all):
+        assert answer_of_fork(stop) == "None"
+
+    def run_in_fork() -> Any:
+        with unused:
+            unused.submit(calls.double, (3,), box)
+            return box.get()
+
+    assert answer_of_fork(run_in_fork) == "6"
+    pool.submit(calls.double, (2,), box)
+    assert box.get() == 4
 
 
 def test_events_arrive_in_order_and_before_the_result(box: calls.Box, pool: Any) -> None:

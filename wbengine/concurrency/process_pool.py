@@ -489,14 +489,20 @@ def _context() -> mp_context.BaseContext:
     methods = multiprocessing.get_all_start_methods()
     # The socket of the fork server is in the temporary folder, whose path must be short.
     long = len(os.fsencode(tempfile.gettempdir())) > _MAX_FOLDER_LENGTH
-    if "forkserver" not in methods or long:
+    is_fork = bool(_server_users) and _server_users[0] != os.getpid()
+    if "forkserver" not in methods or long or is_fork:
         return multiprocessing.get_context("spawn")
     # Imported here, because some platforms do not have it.
     from multiprocessing import forkserver
 
     # The first module sets the import path.
     forkserver.set_forkserver_preload([PRELOAD[0], "__main__", *PRELOAD[1:]])
+    _server_users[:] = [os.getpid()]
     return multiprocessing.get_context("forkserver")
+
+
+#: The process that uses the fork server. Forks of it cannot, because the server is not their child.
+_server_users: Final[list[int]] = []
 
 
 def _memory(pid: int) -> int | None:

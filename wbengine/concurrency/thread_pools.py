@@ -6,6 +6,7 @@ import abc
 import atexit
 import functools
 import logging
+import os
 import threading
 import time
 import weakref
@@ -167,6 +168,8 @@ class Pool(abc.ABC):
         self._eager = False
         self._stopping = False
         self._killed = False
+        # Whether a parent of this process has started the slots: a fork has no threads.
+        self._is_inherited = False
         _LIVE.add(self)
 
     @property
@@ -190,8 +193,16 @@ class Pool(abc.ABC):
         """Number of threads that were replaced because their calls exceeded the hard limit."""
         return self._lost
 
+    def _check_process(self) -> None:
+        if self._is_inherited:
+            raise RuntimeError(
+                f"pool {self._name!r} was started before this process was forked: create a pool"
+                " after the fork"
+            )
+
     def start(self) -> None:
         """Start all slots. This does not wait until they are ready."""
+        self._check_process()
         with self._lock:
             if self._stopping:
                 raise RuntimeError(f"pool {self._name!r} is stopped")
@@ -223,8 +234,9 @@ class Pool(abc.ABC):
             call and no other slot is woken.
         :param on_begin: called when a child process has received the call. Pools of threads ignore
             it.
-        :raises RuntimeError: if the pool was stopped.
+        :raises RuntimeError: if the pool was stopped, or has slots of a process whose fork this is.
         """
+        self._check_process()
         call_args = fn, args, done, limit, cancellation or Cancellation()
         call = PoolCall(
             *call_args, name=name, always_begins=always_begins, pool=self, on_event=on_event
@@ -293,6 +305,8 @@ class Pool(abc.ABC):
         started fail. With `wait`, this returns after all `done` have returned and all slots have
         ended, except the slot of the calling `done` and lost threads.
         """
+        if self._is_inherited:
+            return
         with self._lock:
             self._stopping = True
             self._killed = self._killed or kill
@@ -305,6 +319,12 @@ class Pool(abc.ABC):
         if wait:
             self.join(None)
         _LIVE.discard(self)
+
+    def _disown(self) -> None:
+        """In a fork, reject calls if the parent has started slots, and do not stop these."""
+        if self._slots:
+            self._is_inherited = True
+            _LIVE.discard(self)
 
     def __enter__(self) -> Self:
         return self
@@ -551,6 +571,7 @@ class ExternalPool:
     private = in_done = has_more = False
 
     def __init__(self, executor: futures.Executor, *, remote: bool = False) -> None:
+        _check_executor(executor)
         self._executor = executor
         self._remote = remote
         # False for unknown executors, until one of their futures is running.
@@ -700,6 +721,32 @@ class ExternalPool:
 
 #: All pools that are not stopped.
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
+#: The processes that first used an executor of a user.
+_first_users: Final[weakref.WeakKeyDictionary[futures.Executor, int]] = weakref.WeakKeyDictionary()
+
+
+def _disown_all() -> None:
+    """Leave started pools to the parent: their threads and processes belong to it."""
+    for pool in list(_LIVE):
+        pool._disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)
+
+
+def _check_executor(executor: futures.Executor) -> None:
+    """Check that no parent of this process has used a pool of the standard library.
+
+    :raises RuntimeError: if one has; the pool would never run a call of this process.
+    """
+    if isinstance(executor, futures.ThreadPoolExecutor | futures.ProcessPoolExecutor):
+        pid = _first_users.setdefault(executor, os.getpid())
+        if pid != os.getpid():
+            raise RuntimeError(
+                f"{type(executor).__name__} was used in process {pid} before the fork of this"
+                " process: create another one after the fork"
+            )
 
 
 def stop_all() -> None:

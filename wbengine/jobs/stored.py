@@ -11,6 +11,7 @@ import abc
 import contextlib
 import json
 import logging
+import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -423,6 +424,8 @@ class StoredJobBoard(BaseStoredJobBoard):
     KIND: ClassVar[str]
     #: Functions that read the options, by name.
     OPTIONS: ClassVar[Mapping[str, _options.Reader]]
+    #: Whether a fork can use the client: it opens connections of its own.
+    _is_fork_safe: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -441,6 +444,8 @@ class StoredJobBoard(BaseStoredJobBoard):
         #: Address of the store; None if only the client contains it.
         self.address: str | None = None
         self._opened = False
+        # The process that connected the client.
+        self._pid = os.getpid()
         # All ids of the board so far, latest last. A store that lost its data gets a new id.
         self._ids: list[str] = []
 
@@ -477,19 +482,28 @@ class StoredJobBoard(BaseStoredJobBoard):
             try:
                 with self._failures("Connecting"):
                     self._open_client()
-                self._opened = True
+                self._opened, self._pid = True, os.getpid()
                 self.identify()
             except BaseException:
                 self.close()
                 raise
         self._check_connected()
 
+    @property
+    def _is_inherited(self) -> bool:
+        return self._opened and not self._is_fork_safe and self._pid != os.getpid()
+
     def close(self) -> None:
-        self._opened = False
-        if self._owns_client:
+        is_inherited, self._opened = self._is_inherited, False
+        if self._owns_client and not is_inherited:
             self._close_client()
 
     def _check_connected(self) -> None:
+        if self._is_inherited:
+            raise exceptions.JobFailure(
+                f"Job board {self.name!r} was connected in process {self._pid}, and cannot be used"
+                " in its fork: create a board after the fork"
+            )
         if not self.connected:
             raise exceptions.JobFailure(f"Job board {self.name!r} is not connected")
 

@@ -189,13 +189,14 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
         :raises TransportFailure: if the broker cannot be reached.
         :raises LedgerFailure: if the ledger cannot be reached.
+        :raises InvalidState: if the executor was started before this process was forked.
         """
         self._life_cycle.start()
 
     def attach(self) -> None:
         """Add an engine; start the executor if it does not run.
 
-        :raises TransportFailure, LedgerFailure: see `start`; then the engine is not added.
+        :raises TransportFailure, LedgerFailure, InvalidState: see `start`; then no engine is added.
         """
         self._life_cycle.attach()
 
@@ -259,6 +260,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def unguard(self, flow: str) -> None:
         """Remove the check and the ledgers of a flow whose run has ended."""
+        if self._life_cycle.is_inherited:  # A thread of the parent may have held the lock.
+            return
         self._guards.remove(flow)
         with self._requests.lock:
             self._tracker.end_run(flow)
@@ -275,6 +278,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def submit_many(
         self, invocations: Iterable[invocation.Invocation], done: invocation.Done
     ) -> None:
+        self._life_cycle.check_process()
         now = SYSTEM.monotonic()
         last: fx.Dispatch | None = None
         try:

@@ -101,6 +101,7 @@ class RedisJobBoard(stored.StoredJobBoard):
 
     KIND = "Redis"
     JOB = RedisJob
+    _is_fork_safe: ClassVar[bool] = True
     OPTIONS: ClassVar[Mapping[str, _options.Reader]] = {
         **_CLIENT_OPTIONS,
         "namespace": _namespace,

@@ -6,6 +6,7 @@ Any thread may call it. `_serve` runs in the consumer's thread.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from typing import Final
 
@@ -53,22 +54,44 @@ class LifeCycle:
         self._ledger_place = ledger
         self._result_ttl = result_ttl
         self._thread: threading.Thread | None = None
+        # The process of this thread.
+        self._pid = 0
         self._stopping = False
         # Number of engines that use the executor, and whether it runs without any.
         self._users = 0
         self._is_kept = False
         self._users_lock = threading.RLock()
 
+    def check_process(self) -> None:
+        """Check that this process is not a fork: it has no threads, and shares the connections.
+
+        :raises InvalidState: if the executor was started before a fork.
+        """
+        if self.is_inherited:
+            raise exc.InvalidState(
+                f"this executor was started in process {self._pid}, and cannot be used in its fork"
+                f" {os.getpid()}: create an executor after the fork"
+            )
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether a parent of this process has started the executor."""
+        return self._thread is not None and self._pid != os.getpid()
+
     def start(self) -> None:
+        self.check_process()
         self._is_kept = True
         self._start()
 
     def attach(self) -> None:
+        self.check_process()
         with self._users_lock:
             self._start()
             self._users += 1
 
     def detach(self) -> None:
+        if self.is_inherited:
+            return
         with self._users_lock:
             self._users -= 1
             if not (self._users or self._is_kept):
@@ -76,6 +99,7 @@ class LifeCycle:
 
     def take_name(self, uuid: str) -> bool:
         """Rename an executor that is not started; return False if it is."""
+        self.check_process()
         with self._requests.lock:
             if self._thread is not None:
                 return False
@@ -111,6 +135,7 @@ class LifeCycle:
         thread = threads.Thread(
             target=self._serve, name=f"wbengine-executor-{self._finder.uuid}", daemon=True
         )
+        self._pid = os.getpid()
         try:
             thread.start()
         finally:  # also after an interrupt
@@ -131,6 +156,8 @@ class LifeCycle:
             self._requests.apply(effects)
 
     def stop(self) -> None:
+        if self.is_inherited:
+            return
         self._is_kept = False
         with self._requests.lock:
             thread = self._thread
