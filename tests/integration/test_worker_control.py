@@ -19,6 +19,7 @@ from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based import proxy, server
 from wbengine.engines.worker_based import worker as workers
+from wbengine.engines.worker_based.connections import consumer_loop
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.engines.worker_based.messages import worker_commands
@@ -351,8 +352,9 @@ def test_running_reply_is_omitted_if_unsent_when_task_ends(
     ids=["redis", "amqp", "ledger"],
 )
 def test_wait_raises_the_error_of_a_run_that_failed(
-    options: dict[str, Any], error: type[Exception]
+    options: dict[str, Any], error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(consumer_loop, "CONNECT_TIMEOUT_SECONDS", 1.0)
     made = workers.Worker("default", "t", [sample_tasks], **options)
     raised: list[BaseException] = []
 

@@ -157,6 +157,10 @@ class TransportKind(abc.ABC):
         """Return whether the error means that the broker refuses access, so retries are useless."""
         return False
 
+    def may_pass(self, error: BaseException) -> bool:
+        """Return whether an exception of wbengine reports a state of the server that may pass."""
+        return False
+
 
 class BrokerKind(TransportKind):
     """A kind of transport that implements `Broker`."""

@@ -17,6 +17,11 @@ def explain(error: BaseException | None) -> str:
     return network_errors.explain(error)
 
 
+def may_pass(error: BaseException) -> bool:
+    """Return whether an exception of wbengine reports a state of the server that may pass."""
+    return any(kind.may_pass(error) for kind in kinds.loaded_kinds())
+
+
 def is_refusal(error: BaseException | None) -> bool:
     """Return whether the broker refuses access, so that a retry is useless."""
     if error is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,10 +86,27 @@ class RedisKind(BrokerKind):
                 return network_errors.explain(error.__context__)
         return None
 
+    def may_pass(self, error: BaseException) -> bool:
+        cause: BaseException | None = error
+        while cause is not None and type(cause).__module__ != "redis.exceptions":
+            cause = cause.__cause__
+        if cause is None or self.is_refusal(cause) or _has_wrong_certificate(cause):
+            return False
+        names = {cls.__name__ for cls in type(cause).__mro__}
+        return not names.isdisjoint(_PASSING_ERRORS) or str(cause).startswith(_PASSING_REPLIES)
+
     def is_refusal(self, error: BaseException) -> bool:
         names = {cls.__name__ for cls in type(error).__mro__}
         return not names.isdisjoint(("AuthenticationError", "NoPermissionError"))
 
 
+def _has_wrong_certificate(error: BaseException) -> bool:
+    return isinstance(error.__context__, ssl.SSLCertVerificationError)
+
+
+#: Errors of a Redis that is unreachable, paused, loading its data, read-only or full.
+_PASSING_ERRORS: Final = ("ConnectionError", "TimeoutError", "ReadOnlyError", "OutOfMemoryError")
+#: Starts of other replies of a Redis that cannot write now.
+_PASSING_REPLIES: Final = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "BUSY ")
 _MODULE: Final = "wbengine.transports.redis"
 KIND: Final = RedisKind()

@@ -10,12 +10,13 @@ from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from wbengine import exceptions as exc
 from wbengine import formats, pools
 from wbengine import keys as key_files
 from wbengine.concurrency import conditions, event_loop, threads
 from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.connections import topology
+from wbengine.engines.worker_based.connections import connecting, consumer_loop, topology
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life as lives
 from wbengine.engines.worker_based.messages import worker_commands
@@ -309,7 +310,12 @@ class Worker:
             raise
 
     def _work(self) -> None:
-        self._open_ledger()
+        try:
+            self._open_ledger()
+        except (exc.LedgerFailure, exc.TransportFailure):
+            if self._draining.is_set():
+                return
+            raise
         self._pool.start()
         self._proxy.consumer.call_soon(self._introduce)
         ending = threads.Thread(target=self._end, name="wbengine-drain", daemon=True)
@@ -338,7 +344,13 @@ class Worker:
 
         def open_ledger() -> None:
             target = self._proxy.target
-            opened = ledgers.choose(place, target, "worker", result_ttl=checked_ttl)
+            opened = connecting.persist(
+                lambda: ledgers.choose(place, target, "worker", result_ttl=checked_ttl),
+                target.retry,
+                self._draining,
+                within=consumer_loop.CONNECT_TIMEOUT_SECONDS,
+                on_failure=connecting.log_reasons("cannot open the ledger (%s), retrying"),
+            )
             ledgers.attach_claims(opened, target, self.identity)
             self._beats.ledger = opened
             self._runner.use_ledger(

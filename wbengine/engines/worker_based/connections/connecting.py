@@ -10,7 +10,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import tenacity
 from amqp import exceptions as amqp_errors
@@ -27,6 +27,8 @@ ATTEMPT_SECONDS: Final = 4.0
 #: A `Broker` of wbengine or an untyped connection of kombu.
 Connection: TypeAlias = Any
 
+T = TypeVar("T")
+
 
 def reach(
     target: transports.Target,
@@ -35,10 +37,7 @@ def reach(
     within: float | None = None,
     on_failure: Callable[[str], None] | None = None,
 ) -> Connection:
-    """Connect, with retries according to the target's `retry`.
-
-    Retries end when `stopping` is set, or after `within` seconds. `on_failure` is called with
-    the reason of each failure.
+    """Connect, with retries; see `persist`.
 
     :raises TransportFailure: if the broker was not reached.
     """
@@ -55,6 +54,30 @@ def reach(
         )
         return _open(target, attempts - 1, timeout)
 
+    try:
+        return persist(attempt, target.retry, stopping, within=within, on_failure=on_failure)
+    except exc.TransportFailure:
+        raise
+    except Exception as error:
+        raise exc.TransportFailure(
+            f"the broker at {target.shown} cannot be reached: {reasons.explain(error)}"
+        ) from error
+
+
+def persist(
+    attempt: Callable[[], T],
+    retry: transports.RetryOptions,
+    stopping: conditions.Event,
+    *,
+    within: float | None = None,
+    on_failure: Callable[[str], None] | None = None,
+) -> T:
+    """Return the result of the first attempt that succeeds.
+
+    Retries end when `stopping` is set, or after `within` seconds; then only errors that may pass
+    are retried. `on_failure` is called with the reason of each failure.
+    """
+
     def may_pass(error: BaseException) -> bool:
         return isinstance(error, Exception) and (within is None or not _is_final(error))
 
@@ -67,24 +90,30 @@ def reach(
     if within is not None:
         # A later attempt would have no time for a reply.
         stop = stop | tenacity.stop_after_delay(within - 1.0)
-        if target.retry.max_retries is not None:
-            stop = stop | tenacity.stop_after_attempt(target.retry.max_retries + 1)
+        if retry.max_retries is not None:
+            stop = stop | tenacity.stop_after_attempt(retry.max_retries + 1)
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(may_pass),
-        wait=lambda state: target.retry.wait(state.attempt_number, random.random()),
+        wait=lambda state: retry.wait(state.attempt_number, random.random()),
         sleep=tenacity.sleep_using_event(event),
         stop=stop,
         before_sleep=report_attempt,
         reraise=True,
     )
-    try:
-        return retrying(attempt)
-    except exc.TransportFailure:
-        raise
-    except Exception as error:
-        raise exc.TransportFailure(
-            f"the broker at {target.shown} cannot be reached: {reasons.explain(error)}"
-        ) from error
+    return retrying(attempt)
+
+
+def log_reasons(message: str) -> Callable[[str], None]:
+    """Return a function that logs a reason as `message % reason` unless it equals the last one."""
+    last_reason = ""
+
+    def log(reason: str) -> None:
+        nonlocal last_reason
+        if reason != last_reason:
+            LOG.warning(message, reason)
+        last_reason = reason
+
+    return log
 
 
 def reach_soon(target: transports.Target, within: float) -> Connection:
@@ -99,8 +128,10 @@ def reach_soon(target: transports.Target, within: float) -> Connection:
 
 
 def _is_final(error: BaseException) -> bool:
+    if reasons.may_pass(error):
+        return False
     return reasons.is_refusal(error) or isinstance(
-        error, exc.TransportFailure | ValueError | ImportError
+        error, exc.TransportFailure | exc.LedgerFailure | ValueError | ImportError
     )
 
 

@@ -191,6 +191,7 @@ class ConsumerLoop:
     def _run(self) -> None:
         self._consumer = threading.get_ident()
         until = time.monotonic() + CONNECT_TIMEOUT_SECONDS
+        log_failure = connecting.log_reasons("cannot reach the broker (%s), retrying")
         while not self._stopping.is_set():
             is_first = not self._running.is_set()
             try:
@@ -198,6 +199,7 @@ class ConsumerLoop:
                     self._target,
                     self._stopping,
                     within=max(1.0, until - time.monotonic()) if is_first else None,
+                    on_failure=log_failure if is_first else None,
                 )
             except exc.TransportFailure:
                 if is_first and not self._stopping.is_set():
@@ -218,7 +220,7 @@ class ConsumerLoop:
         lost = isinstance(error, tuple(connection.recoverable_connection_errors))
         refused = isinstance(error, tuple(connection.channel_errors))
         # A stopping process may remove a queue that this one has just declared.
-        passing = lost or getattr(error, "code", None) == 404
+        passing = lost or getattr(error, "code", None) == 404 or reasons.may_pass(error)
         if not (self._running.is_set() or (early and passing)):
             # These transports raise errors of any type.
             foreign = not (self._target.is_native or self._target.amqp)

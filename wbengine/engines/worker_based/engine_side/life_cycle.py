@@ -11,8 +11,9 @@ import threading
 from typing import Final
 
 from wbengine import exceptions as exc
-from wbengine.concurrency import threads
+from wbengine.concurrency import conditions, threads
 from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based.connections import connecting, consumer_loop
 from wbengine.engines.worker_based.discovery.clocks import Clocks
 from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based.engine_side.ledger_operations import LedgerWriter
@@ -125,7 +126,13 @@ class LifeCycle:
         tracker.reopen()
         if self._proxy.consumer.has_ended:
             self._proxy.renew(self._finder.uuid)
-        ledger = ledgers.choose(self._ledger_place, target, result_ttl=self._result_ttl)
+        ledger = connecting.persist(
+            lambda: ledgers.choose(self._ledger_place, target, result_ttl=self._result_ttl),
+            target.retry,
+            conditions.Event(),
+            within=consumer_loop.CONNECT_TIMEOUT_SECONDS,
+            on_failure=connecting.log_reasons("cannot open the ledger (%s), retrying"),
+        )
         openings = ledger.openings(target.place) if ledger is not None else None
         self._writer.use(ledger, self._proxy.signer, openings)
         tracker.use_ledger(ledger.digest if ledger is not None else None)
