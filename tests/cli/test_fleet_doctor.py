@@ -418,6 +418,20 @@ def test_unreachable_ledger_is_reported(wbengine: Command, served: str) -> None:
     assert wrong(wbengine("doctor", "--json")) == []
 
 
+def test_loss_of_the_ledger_is_noted_and_workers_stay_usable(
+    wbengine: Command, folder: str, redis_url: Any, redis_server: Any
+) -> None:
+    doctor = "doctor", "--ledger", str(redis_url), "--json"
+    with worker_in_thread(folder, tasks, ledger=str(redis_url)):
+        with redis_server.client(redis_url.rpartition("/")[2]) as client:
+            client.flushdb()
+        answer = wbengine(*doctor)
+        again = wbengine(*doctor)
+    assert wrong(answer) == wrong(again) == []
+    texts = [finding["text"] for finding in again.json["findings"] if finding["check"] == "ledgers"]
+    assert "lost its data" in texts[0] and texts[1:] == ["the workers use the same ledger"]
+
+
 def test_unreachable_store_is_reported(wbengine: Command, served: str) -> None:
     place = "postgresql://u:secret@127.0.0.1:1/flows"
     answer = wbengine("doctor", "--persistence", place, "--json")

@@ -499,6 +499,34 @@ def test_digest_identifies_ledger(place, folder):
         opened.close()
 
 
+def test_ledger_accepts_only_its_digest(ledger):
+    assert ledger.accepts(ledger.digest)
+    assert not ledger.accepts("other")
+
+
+def test_redis_that_lost_its_data_accepts_digests_that_its_clients_know(redis_url, redis_server):
+    with contextlib.ExitStack() as stack:
+
+        def opened():
+            return stack.enter_context(contextlib.closing(ledgers.open_ledger(str(redis_url))))
+
+        clients = [opened()]
+        digests = [clients[0].digest]
+        for _ in range(2):
+            with redis_server.client(redis_url.rpartition("/")[2]) as connection:
+                connection.flushdb()
+            clients.append(opened())
+            digests.append(clients[-1].digest)
+            # In the order of their requests: a client of the time before the loss reports first.
+            for client in clients:
+                assert client.accepts(digests[-1])
+                assert client.digest == digests[-1]
+        assert len(set(digests)) == 3
+        for client in clients:
+            assert all(client.accepts(digest) for digest in digests)
+            assert not client.accepts("other")
+
+
 def test_digest_of_a_ledger_in_memory():
     shared = ledgers.open_ledger("memory://digest")
     assert shared is ledgers.open_ledger("memory://digest")

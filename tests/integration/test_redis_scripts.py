@@ -35,7 +35,7 @@ class Server:
             self(transport.declare_queue("data", queue, False))
             self(transport.bind("ex", queue, queue))
         self(ledger.arrive("", 0))
-        self(ledger.register_user("digest", "u"))
+        self(ledger.register_user("?digest", "u"))
         self(ledger.reconcile("u", 0, ()))
 
     def __call__(self, step: Step[T]) -> T:
@@ -440,11 +440,23 @@ def test_arrive_detects_an_incarnation_with_less_data(server: Server) -> None:
     assert server(ledger.arrive("earlier", 1)).intact_since == 1
 
 
+def test_accepts_returns_whether_a_digest_is_the_present_or_a_former_one(server: Server) -> None:
+    present = transport.Registration("digest", 0)
+    assert server(ledger.accepts("?new", "v", "digest")) == (present, True)
+    assert server(ledger.accepts("?new", "v", "new")) == (present, False)
+    assert server(ledger.accepts("older", "v", "older")) == (present, True)
+    assert server(ledger.accepts("digest", "v", "older")) == (present, True)
+    assert server(ledger.accepts("digest", "v", "other")) == (present, False)
+
+
 def test_register_user_keeps_the_digest_of_an_existing_ledger(server: Server) -> None:
-    assert server(ledger.register_user("new", "v")) == transport.Registration("digest", 0)
+    assert server(ledger.register_user("?new", "v")) == transport.Registration("digest", 0)
     assert server.client.zrange(server.key("users"), 0, -1) == [b"u", b"v"]
     server.client.delete(server.key("ledger"))
-    assert server(ledger.register_user("new", "v")).digest == "new"
+    assert server(ledger.register_user("?new", "v")).digest == "new"
+    assert not server.client.exists(server.key("former"))
+    assert server(ledger.register_user("digest", "u")).digest == "new"
+    assert server.client.smembers(server.key("former")) == {b"digest"}
 
 
 def test_steps_of_a_closed_session_change_nothing(server: Server) -> None:

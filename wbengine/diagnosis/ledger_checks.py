@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from wbengine import _installing, exceptions
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
@@ -11,7 +11,7 @@ from wbengine.engines.worker_based.ledger import base
 from wbengine.engines.worker_based.worker_side import describing
 from wbengine.fleet import ledgers
 
-__all__ = ["digest", "check"]
+__all__ = ["check", "compare"]
 
 
 def check(place: Place) -> Iterator[Finding]:
@@ -64,10 +64,16 @@ def _advice(words: str) -> str:
     )
 
 
-def digest(place: Place) -> str | None:
-    """Return the identity of the ledger that engines use here, or None if it is unusable."""
+def compare(place: Place, digests: Iterable[str | None]) -> tuple[set[str | None], bool] | None:
+    """Return the digests of other ledgers, and whether the ledger has lost its data.
+
+    None: there is no ledger, or it is unusable.
+    """
     try:
         with ledgers.open_ledger(place.ledger, place.target) as ledger:
-            return None if ledger is None else ledger.digest
+            if ledger is None:
+                return None
+            others = {each for each in digests if each is None or not ledger.accepts(each)}
+            return others, ledger.has_lost_data
     except (ValueError, ImportError, exceptions.WbengineException):
         return None

@@ -118,11 +118,18 @@ def _check_versions(workers: list[fleets.WorkerView]) -> Iterator[Finding]:
 
 
 def _check_ledgers(place: Place, workers: list[fleets.WorkerView]) -> Iterator[Finding]:
-    mine = ledger_checks.digest(place)
-    others = [worker for worker in workers if worker.ledger != mine and worker.version is not None]
-    if mine is None or not others:
-        if mine is not None:
-            yield good("ledgers", "the workers use the same ledger")
+    workers = [worker for worker in workers if worker.version is not None]
+    compared = ledger_checks.compare(place, {worker.ledger for worker in workers})
+    if compared is None:
+        return
+    digests, has_lost_data = compared
+    if has_lost_data:
+        yield note("ledgers", "the server of the ledger lost its data while processes used it: the"
+                   " requests of that time are lost, and their tasks fail with WorkerLost; it must"
+                   " not be flushed, evict keys, or restart without its data")  # fmt: skip
+    others = [worker for worker in workers if worker.ledger in digests]
+    if not others:
+        yield good("ledgers", "the workers use the same ledger")
         return
     yield bad(
         "ledgers",

@@ -310,17 +310,17 @@ def open_and_publish(
     rows: Sequence[OpenedRow],
     user: str,
     session: int,
-    digest: str,
+    digests: str,
     ttl: int | str,
     life: int,
 ) -> Step[Publication[Opened | OtherSession]]:
     """Create a row for each message, and publish all.
 
-    :param digest: digest of the ledger if there is none.
+    :param digests: digests of the ledger that the user knows, the latest first.
     :param ttl: milliseconds to keep results, or ''.
     :param life: incarnation of the server.
     """
-    first = user, session, digest, ttl, life
+    first = user, session, digests, ttl, life
     return _publish("open_and_publish", batch, rows, first, _read_opened)
 
 

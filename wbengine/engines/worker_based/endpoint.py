@@ -177,6 +177,8 @@ class Offer:
         self._endpoints = dict(offered)
         self.names = tuple(sorted(offered))
         self.ledger = ledger
+        #: Digests of the same ledger before it lost its data.
+        self.former_ledgers: frozenset[str | None] = frozenset()
 
     def check_ledger(self, request: Request) -> None:
         """Check that a request uses the ledger of this worker.
@@ -190,7 +192,7 @@ class Offer:
                 f" requests of its ledger {self.ledger}: configure the same ledger for"
                 " engine and worker"
             )
-        if request.ledger != self.ledger:
+        if request.ledger != self.ledger and request.ledger not in self.former_ledgers:
             raise exc.NotFound(
                 f"the request uses ledger {request.ledger!s:.120}, but worker {self._identity}"
                 f" uses {self.ledger or 'none'}: configure the same ledger for engine and"

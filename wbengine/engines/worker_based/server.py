@@ -147,7 +147,16 @@ class Server:
 
     @ledger.setter
     def ledger(self, digest: str | None) -> None:
-        self._offer.ledger = digest
+        self._offer.ledger, self._offer.former_ledgers = digest, frozenset()
+
+    def is_known_ledger(self, digest: str | None) -> bool:
+        return digest == self._offer.ledger or digest in self._offer.former_ledgers
+
+    def rename_ledger(self, digest: str, *former: str) -> None:
+        """Adopt a new digest of the ledger, and also accept requests with former ones."""
+        offer = self._offer
+        offer.former_ledgers |= {offer.ledger, *former}
+        offer.ledger = digest
 
     @property
     def running(self) -> int:

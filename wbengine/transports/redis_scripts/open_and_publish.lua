@@ -1,4 +1,4 @@
--- Arguments: version of the routing, bodies, user, number of its session, digest if there is none,
+-- Arguments: version of the routing, bodies, user, number of its session, digests,
 --   milliseconds to keep results or '', incarnation of the server, (id, epoch, number of the row,
 --   incarnation of an earlier attempt or '', priority, request, number of its queues, queue...)...
 -- Result: number of queues for each request, and the result of register_user(); or -1, incarnation

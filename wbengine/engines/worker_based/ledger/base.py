@@ -192,6 +192,18 @@ class Ledger(abc.ABC):
         """
         return self.digest
 
+    def accepts(self, digest: str) -> bool:
+        """Return whether requests with this digest have their rows here.
+
+        A server that lost its data has a new digest, and accepts those that its clients knew.
+        """
+        return digest == self.digest
+
+    @property
+    def has_lost_data(self) -> bool:
+        """Whether clients have reported digests of the time before a loss of all rows."""
+        return False
+
     # Calls for engines.
 
     def open(self, id: str, epoch: int) -> None:

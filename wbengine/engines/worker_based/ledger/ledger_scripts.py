@@ -86,9 +86,14 @@ def arrive(run_id: str, claim_count: int) -> Step[Arrival]:
     return Step(SCRIPTS["arrive"], (run_id, claim_count), _read_arrival)
 
 
-def register_user(digest: str, user: str) -> Step[Registration]:
-    """Register a user, and create a ledger `digest` if there is none."""
-    return Step(SCRIPTS["register_user"], (digest, user), Registration.read)
+def register_user(digests: str, user: str) -> Step[Registration]:
+    """Register a user, and create a ledger with the first of its digests if there is none."""
+    return Step(SCRIPTS["register_user"], (digests, user), Registration.read)
+
+
+def accepts(digests: str, user: str, digest: str) -> Step[tuple[Registration, bool]]:
+    """Register a user. Return also whether the ledger has or had the digest of a request."""
+    return Step(SCRIPTS["accepts"], (digests, user, digest), _read_acceptance)
 
 
 def reconcile(user: str, session: int, claims: Iterable[ClaimAttempt]) -> Step[None]:
@@ -100,7 +105,7 @@ def reconcile(user: str, session: int, claims: Iterable[ClaimAttempt]) -> Step[N
 def open_rows(
     user: str,
     session: int,
-    digest: str,
+    digests: str,
     rows: Iterable[tuple[str, int]],
     *,
     replace: bool,
@@ -111,7 +116,7 @@ def open_rows(
     :param replace: also replace OPEN rows with lower epochs.
     :param ttl: milliseconds to keep results, or ''.
     """
-    arguments = user, session, digest, int(replace), ttl, *chain.from_iterable(rows)
+    arguments = user, session, digests, int(replace), ttl, *chain.from_iterable(rows)
     return Step(SCRIPTS["open_rows"], arguments, _optional(Registration.read))
 
 
@@ -119,8 +124,8 @@ def claim(user: str, session: int, attempt: ClaimAttempt) -> Step[ClaimReply | N
     return Step(SCRIPTS["claim"], (user, session, *attempt), _optional(ClaimReply.read))
 
 
-def renew(digest: str, user: str, holder: str) -> Step[Registration]:
-    return Step(SCRIPTS["renew"], (digest, user, holder), Registration.read)
+def renew(digests: str, user: str, holder: str) -> Step[Registration]:
+    return Step(SCRIPTS["renew"], (digests, user, holder), Registration.read)
 
 
 def read_silence(holder: str) -> Step[int | None]:
@@ -201,6 +206,11 @@ def close(user: str, holders: Iterable[str]) -> Step[None]:
 
 def _optional(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
     return lambda reply: None if reply is None else read(reply)
+
+
+def _read_acceptance(reply: Sequence[Any]) -> tuple[Registration, bool]:
+    registration, accepted = reply
+    return Registration.read(registration), bool(accepted)
 
 
 def _read_arrival(reply: Sequence[Any]) -> Arrival:

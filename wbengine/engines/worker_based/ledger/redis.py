@@ -108,7 +108,9 @@ class RedisLedger(base.Ledger):
         self._session_lock = threading.Lock()
         self._rows = itertools.count(1)
         self._holders: set[str] = set()
-        self._digest = f"redis-{uuid.uuid4().hex}"
+        # The identity, and those before losses of data. '?': the server has not confirmed it.
+        self._digest = f"?redis-{uuid.uuid4().hex}"
+        self._former_digests: list[str] = []
         try:
             self.restore()
             formats.REDIS.check(self._shown, self._version, exceptions.LedgerFailure)
@@ -128,10 +130,29 @@ class RedisLedger(base.Ledger):
 
     def restore(self) -> None:
         """Restore the ledger's identity in a server that may have lost its data."""
-        self._note(self._run(ledger_scripts.register_user(self._digest, self.user))[0])
+        self._note(self._run(ledger_scripts.register_user(self._digests, self.user))[0])
+
+    def accepts(self, digest: str) -> bool:
+        registration, accepted = self._run(
+            ledger_scripts.accepts(self._digests, self.user, digest)
+        )[0]
+        self._note(registration)
+        return accepted
+
+    @property
+    def has_lost_data(self) -> bool:
+        return bool(self._pool.call("EXISTS", f"{self.place.prefix}former"))
+
+    @property
+    def _digests(self) -> str:
+        return " ".join((self._digest, *self._former_digests))
 
     def _note(self, registration: _redis_scripts.Registration) -> None:
-        self._digest = registration.digest
+        if registration.digest != self._digest:
+            if not self._digest.startswith("?"):
+                LOG.warning("%s lost its data: it has another identity", self._shown)
+                self._former_digests.append(self._digest)
+            self._digest = registration.digest
         self._note_count(registration.claim_count)
 
     def greet(self, link: Link) -> None:
@@ -179,7 +200,7 @@ class RedisLedger(base.Ledger):
 
     def _renew(self, holder: str) -> None:
         self._holders.add(holder)
-        self._note(self._run(ledger_scripts.renew(self._digest, self.user, holder))[0])
+        self._note(self._run(ledger_scripts.renew(self._digests, self.user, holder))[0])
 
     def _silence(self, holder: str) -> float | None:
         """Return the silence, limited to the time since the server was last unreachable."""
@@ -224,7 +245,7 @@ class RedisLedger(base.Ledger):
         for batch in portions(rows):
             script = functools.partial(
                 ledger_scripts.open_rows,
-                digest=self._digest,
+                digests=self._digests,
                 rows=batch,
                 replace=replace,
                 ttl=self.ttl,
@@ -250,7 +271,7 @@ class RedisLedger(base.Ledger):
                 ],
                 user=self.user,
                 session=session,
-                digest=self._digest,
+                digests=self._digests,
                 ttl=self.ttl,
                 life=life,
             )

@@ -43,6 +43,9 @@ RUNNING_DELAY_SECONDS: Final = 0.005
 #: Delay in seconds after a failed claim or read of a row, before a retry or a requeue.
 LEDGER_RETRY_SECONDS: Final = 0.5
 
+#: Minimum seconds between two reads of the digest of a separate ledger.
+LEDGER_REFRESH_SECONDS: Final = 1.0
+
 
 class TaskRunner:
     """Runs the tasks of one `Server`, and locks it. Thread-safe.
@@ -64,6 +67,8 @@ class TaskRunner:
         self.lock = threading.RLock()
         self._changed = conditions.Condition(self.lock)
         self.ledger: ledgers.Ledger | None = None
+        # Whether the ledger is separate from the broker, and when to read its digest again.
+        self._is_separate, self._refresh_at = False, -math.inf
         #: Time of the last request, on the monotonic clock.
         self.last_request_at = -math.inf
         self._proxy = wire
@@ -93,6 +98,7 @@ class TaskRunner:
     def _on_notify(self, data: Any, message: Any) -> None:
         query = notices.Query.from_message(env.received(data, message))
         self._beats.adopt_period(query.period)
+        self._refresh_ledger(time.monotonic())
         self.report(self.server.on_query, query.reply_to, self._beats.period)
 
     def _on_inquiry(self, data: Any, message: Any) -> None:
@@ -112,6 +118,15 @@ class TaskRunner:
     def take(self, data: Any, message: Any) -> None:
         request = requests.Request.from_message(env.received(data, message))
         self.last_request_at = time.monotonic()
+        try:
+            self._adopt_ledger(request.ledger)
+        except exc.LedgerFailure as error:
+            LOG.warning("request %s cannot be checked: %s", request.id, error)
+            with self.lock:
+                self._unacked += 1
+            self._closed.wait(LEDGER_RETRY_SECONDS)
+            self._proxy.consumer.requeue(message, self.count_returned)
+            return
         with self.lock:
             effects = self.server.on_request(
                 request, message, time.time(), claimed=getattr(message, "claim", None) is not None
@@ -119,9 +134,32 @@ class TaskRunner:
             self._unacked += 1  # Last: the dispatcher settles the message of a failed handler.
         self.apply(effects)
 
+    def _adopt_ledger(self, digest: str | None) -> None:
+        """Adopt the digest of a request if it belongs to the ledger, which has lost its data."""
+        if digest is None or self.ledger is None or self.server.is_known_ledger(digest):
+            return
+        if self.ledger.accepts(digest):
+            with self.lock:
+                self.server.rename_ledger(self.ledger.digest, digest)
+
+    def _refresh_ledger(self, now: float) -> None:
+        """Read the digest that the worker announces: no broker reports that the ledger lost it."""
+        ledger, digest = self.ledger, self.server.ledger
+        if ledger is None or digest is None or not self._is_separate or now < self._refresh_at:
+            return
+        self._refresh_at = now + LEDGER_REFRESH_SECONDS
+        try:
+            ledger.accepts(digest)
+        except exc.LedgerFailure as error:
+            LOG.debug("%s", error)
+            return
+        if ledger.digest != digest:
+            with self.lock:
+                self.server.rename_ledger(ledger.digest)
+
     def use_ledger(self, ledger: ledgers.Ledger | None, *, is_separate: bool) -> None:
         """Set the ledger: see `Finisher.use`."""
-        self.ledger = ledger
+        self.ledger, self._is_separate = ledger, is_separate
         self._finisher.use(ledger, is_separate)
 
     @property

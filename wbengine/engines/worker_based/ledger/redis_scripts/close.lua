@@ -21,5 +21,7 @@ end
 call('ZREM', prefix .. 'users', ARGV[1])
 call('DEL', prefix .. 'session:' .. ARGV[1])
 if call('EXISTS', prefix .. 'users', prefix .. 'rows') == 0 then
-  call('DEL', prefix .. 'ledger', prefix .. 'server', prefix .. 'beats', prefix .. 'swept')
+  for _, key in ipairs({'ledger', 'former', 'server', 'beats', 'swept'}) do
+    call('DEL', prefix .. key)
+  end
 end

@@ -1,4 +1,4 @@
--- Arguments: user, its session, digest, 1: also replace OPEN rows with lower epochs, milliseconds
+-- Arguments: user, its session, digests, 1: also replace OPEN rows with lower epochs, milliseconds
 --   to keep results or '', (id, epoch)...
 -- Result: digest, count of claims; nil: the session is over
 --

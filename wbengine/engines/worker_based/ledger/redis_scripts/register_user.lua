@@ -1,4 +1,4 @@
--- Arguments: digest to use if there is none, user
+-- Arguments: digests, user
 -- Result: digest, count of claims
 --
 -- Registers a user of the ledger, and creates the ledger if there is none. An existing digest

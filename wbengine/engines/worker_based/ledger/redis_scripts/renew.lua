@@ -1,4 +1,4 @@
--- Arguments: digest, user, holder
+-- Arguments: digests, user, holder
 -- Result: digest, count of claims
 --
 -- Records a heartbeat of a holder, and keeps its rows from expiring.
