@@ -505,6 +505,10 @@ class Async(_Sender):
                     tasks = [group.create_task(each) for each in coroutines]
                     await self.run("work", key)
                     raise LookupError
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                # A group of Python 3.11 that aborts suppresses a cancellation of its parent.
+                raise asyncio.CancelledError
         else:
             tasks = [asyncio.ensure_future(each) for each in coroutines]
             await self.run("work", key)
