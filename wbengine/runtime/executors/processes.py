@@ -217,14 +217,15 @@ class _PortableCall:
         if not_after is not None:  # Another host has another monotonic clock.
             not_after += time.time() - time.monotonic()
         try:
-            data = _dumps((self._strict, self._limit, *fields, not_after), by_value=self._by_value)
+            call = (self._strict, self._limit, *fields, not_after)
+            data = _dumps(call, by_value=self._by_value)
         except Exception as error:
             self.refusal = exceptions.NotEncodable(
                 f"call cannot be pickled ({type(error).__name__}: {error})", path="call"
             )
             raise self.refusal from error
         self.was_pickled = True
-        return functools.partial, (_call_pickled, data)
+        return functools.partial, (_call_pickled, data, self._by_value)
 
 
 def _dumps(value: Any, *, by_value: bool) -> bytes:
@@ -330,7 +331,7 @@ def _call_given(call: Callable[[], _TimedResult | bytes], emit: None) -> _TimedR
     return call()
 
 
-def _call_pickled(data: bytes) -> bytes:
+def _call_pickled(data: bytes, by_value: bool) -> bytes:
     """Make a call in another process."""
     try:
         strict, limit, *fields, not_after = pickle.loads(data)
@@ -344,7 +345,7 @@ def _call_pickled(data: bytes) -> bytes:
         interrupts.handle_signal()
     timed_result = _run(strict, limit, call)
     try:
-        return _dumps(timed_result, by_value=True)
+        return _dumps(timed_result, by_value=by_value)
     except Exception as error:
         refusal = exceptions.NotEncodable(
             f"The result of task {call.task.name!r} cannot be sent from its child process: {error}"
