@@ -16,6 +16,7 @@ import pytest
 from tests.support import python
 from tests.support.waiting import until
 from wbengine.cli import app
+from wbengine.concurrency import fork_signals
 
 #: Timeout in seconds for a broker or a store.
 PATIENCE = 50.0
@@ -64,7 +65,7 @@ class Command:
     def __call__(self, *words: str) -> Answer:
         """Run in this process."""
         self._capture.readouterr()
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in fork_signals.NUMBERS}
         try:
             code = app.main([str(word) for word in words])
         except SystemExit as error:  # the worker is also a separate program

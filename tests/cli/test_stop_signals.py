@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
+import os
 import signal
+import threading
 import time
 import warnings
+from typing import Any
 
 import pytest
 
 from tests.support import fresh
+from tests.support.waiting import until
+from tests.unit import pool_calls
+from wbengine import engines, pools
 from wbengine.cli import stop_signals
+from wbengine.concurrency import event_loop
+from wbengine.engines.worker_based.messages import life
+from wbengine.patterns import linear_flow
 
 _BEGIN = """
 import os, signal, sys, threading, time
@@ -54,6 +64,25 @@ with stop_signals.StopSignals(first, second).installed():
 """
 )
 
+#: The second SIGHUP was handled when the program handles SIGUSR1.
+_HANG_UP = (
+    _BEGIN
+    + """
+handled = threading.Event()
+with stop_signals.StopSignals(first, second, lambda: handled.set() or ()).installed():
+    os.kill(os.getpid(), signal.SIGHUP)
+    told.wait()
+    time.sleep(2 * stop_signals._SAME_SIGNAL_SECONDS)
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    handled.wait()
+    print("continues", flush=True)
+    os.kill(os.getpid(), signal.SIGQUIT)
+    threading.Event().wait()
+"""
+)
+
 _FORKED = (
     _BEGIN
     + """
@@ -76,8 +105,9 @@ print("ended", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, signal.set_wa
         (_ANOTHER_THREAD, "first\nended\n"),
         (_TWICE, "first\nsecond\n"),
         (_FORKED, "ended True -1\n"),
+        (f"import logging; logging.disable()\n{_HANG_UP}", "first\ncontinues\nsecond\n"),
     ],
-    ids=["another thread", "twice", "forked"],
+    ids=["another thread", "twice", "forked", "hang-up"],
 )
 def test_signals_are_handled_whatever_the_main_thread_does(program: str, message: str) -> None:
     completed = fresh.run(program)
@@ -94,3 +124,50 @@ def test_fork_of_a_task_does_not_inherit_the_handlers() -> None:
         child.join()
         assert not signals.received
     assert child.exitcode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "own"])
+def test_other_signals_keep_handlers_of_user_code(handler: Any) -> None:
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        with stop_signals.StopSignals(lambda: None, lambda: None).installed():
+            assert signal.getsignal(signal.SIGHUP) == handler
+            assert signal.getsignal(signal.SIGQUIT) != signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+FLOW = linear_flow.Flow("idle")
+
+
+async def wait_in_coroutine(gate: threading.Event) -> None:
+    while not gate.is_set():
+        await asyncio.sleep(0.01)
+
+
+def wait_in_thread(gate: threading.Event, emit: object) -> None:
+    gate.wait()
+
+
+def test_sigusr1_logs_work_and_stacks(caplog: pytest.LogCaptureFixture) -> None:
+    gate, loop = threading.Event(), event_loop.EventLoop()
+    with pools.ThreadPool(1) as pool, pools.ProcessPool(1) as processes:
+        box = pool_calls.Box()
+        loop.submit(wait_in_coroutine, (gate,), box, name="waiting")
+        pool.submit(wait_in_thread, (gate,), box)
+        call = processes.submit(pool_calls.asleep, (), box, box.event)
+        child = box.begun()
+        work = [life.Life(current=(("id", "x"),), since=(0.0,)), engines.load(FLOW)]
+        signals = stop_signals.StopSignals(lambda: None, lambda: None, lambda: work)
+        with signals.installed():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            until(lambda: "in progress: flow 'idle'" in caplog.text)
+            until(lambda: "time.sleep(3600)" in caplog.text)
+            assert not signals.received
+        gate.set()
+        call.cancel(0)
+        loop.stop()
+    assert "in progress: task 'x', request id, for " in caplog.text
+    assert "gate.wait()" in caplog.text and f"thread MainThread of process {child}:" in caplog.text
+    assert "coroutine of task 'waiting':" in caplog.text
+    assert "await asyncio.sleep(0.01)" in caplog.text

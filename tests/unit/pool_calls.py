@@ -307,10 +307,11 @@ def interrupt_self(number: int, emit: Any) -> str:
     return "unimpressed"
 
 
-def terminate_parent(emit: Any) -> bool:
-    """Return whether SIGTERM ends the parent, from which the children are forked."""
+def interrupt_parent(emit: Any) -> bool:
+    """Return whether a signal ends the parent, from which the children are forked."""
     parent = os.getppid()
-    os.kill(parent, signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        os.kill(parent, number)
     deadline = time.monotonic() + 0.2
     while os.getppid() == parent and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -437,7 +437,7 @@ def test_large_arguments_and_results_are_passed(box: calls.Box, process: Any) ->
     assert box.get() == big + big
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["sigint", "sighup"])
 def test_children_ignore_signals_of_the_process_group(
     box: calls.Box, process: Any, number: int
 ) -> None:
@@ -474,8 +474,8 @@ def test_child_whose_main_thread_has_ended_is_replaced(box: calls.Box, process: 
     assert box.get() == 4
 
 
-def test_fork_server_ignores_sigterm(box: calls.Box, process: Any) -> None:
-    process.submit(calls.terminate_parent, (), box)
+def test_fork_server_ignores_signals_of_the_process_group(box: calls.Box, process: Any) -> None:
+    process.submit(calls.interrupt_parent, (), box)
     assert box.get() is False
 
 

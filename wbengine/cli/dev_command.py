@@ -79,7 +79,10 @@ def command(
             line = f"{error.filename or f'port {port}'}: {error.strerror or error}"
             raise errors.Failed(line, errors.UNAVAILABLE) from error
     stop_requested = threading.Event()
-    with stop_signals.StopSignals(stop_requested.set, server.worker.halt).installed(), server:
+    signals = stop_signals.StopSignals(
+        stop_requested.set, server.worker.halt, lambda: [server.worker.life]
+    )
+    with signals.installed(), server:
         _print_addresses(context, server, _NOT_REQUESTED if no_dashboard else _missing_dashboard())
         stop_requested.wait()
         context.printer.note("stopping; press Ctrl-C again to stop at once")

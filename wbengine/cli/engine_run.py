@@ -63,7 +63,7 @@ class Running:
 
     @cached_property
     def _signals(self) -> stop_signals.StopSignals:
-        return stop_signals.StopSignals(self._suspend, self._give_up)
+        return stop_signals.StopSignals(self._suspend, self._give_up, lambda: [self.engine])
 
     @property
     def uuid(self) -> str:

@@ -46,7 +46,8 @@ LOG: Final = logging.getLogger(__name__)
 
     After the first SIGTERM or Ctrl-C, the process claims no more jobs and suspends its flows after
     their running tasks, so that other processes can resume them. A second signal ends the process
-    at once with exit code 1.
+    at once with exit code 1. SIGHUP and SIGQUIT stop it like SIGTERM. SIGUSR1 logs its running
+    flows and the tracebacks of its threads.
 
     \b
     Example:
@@ -93,7 +94,9 @@ def command(
 
         with (
             _serving_probes(conductor, health_addr),
-            stop_signals.StopSignals(stop, stop_signals.exit_at_once).installed(),
+            stop_signals.StopSignals(
+                stop, stop_signals.exit_at_once, lambda: conductor.running_engines
+            ).installed(),
         ):
             where = context.settings.store if board is None else board.place
             if conductor.connect():

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM of long-running commands: graceful stop, then immediate stop."""
+"""Signals of long-running commands: graceful stop, immediate stop, and state of the process."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from wbengine import _names
 from wbengine.concurrency import fork_signals
 
 __all__ = ["StopSignals", "exit_at_once"]
@@ -22,9 +23,19 @@ __all__ = ["StopSignals", "exit_at_once"]
 #: group deliver the signal twice.
 _SAME_SIGNAL_SECONDS: Final = 0.1
 
+#: Signals that keep a handler of user code, and remain ignored if they are ignored (`nohup`).
+_OPTIONAL: Final = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+#: Signals that stop a command. A terminal that closes may send the last one several times, and
+#: systemd sends it after another one, so it never has the effect of a second signal.
+_STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
+
+_Act = Callable[[], Any]
+
 
 class StopSignals:
-    """Handler that calls `first` on the first signal, `second` on later ones, in new threads.
+    """Handler that calls `first` on the first stop signal, `second` on later ones, in new threads.
+
+    SIGUSR1 logs the state of the process (`process_state`). SIGUSR2 has no effect.
 
     Python runs a signal handler in the main thread between two bytecodes. The handler never runs
     while the main thread waits for something that only the handler would cause, or if the system
@@ -32,9 +43,10 @@ class StopSignals:
     socket, to which Python writes them at once.
     """
 
-    def __init__(self, first: Callable[[], Any], second: Callable[[], Any]) -> None:
+    def __init__(self, first: _Act, second: _Act, work: _Act = tuple) -> None:
         self._first = first
         self._second = second
+        self._work = work
         self._received: float | None = None
         self._handled = False
         self._sockets: tuple[socket.socket, socket.socket] | None = None
@@ -57,7 +69,9 @@ class StopSignals:
         writer.setblocking(False)
         threading.Thread(target=self._listen, args=(reader,), daemon=True).start()
         previous_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        previous_handlers = fork_signals.handle(self._on_signal)
+        kept = {number for number in _OPTIONAL if signal.getsignal(number) != signal.SIG_DFL}
+        numbers = set(fork_signals.NUMBERS) - kept
+        previous_handlers = fork_signals.handle(self._on_signal, numbers)
         try:
             yield
         finally:
@@ -68,21 +82,25 @@ class StopSignals:
                 writer.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._handled = True
+        self._handled = self._handled or number in _STOP
 
     def _listen(self, reader: socket.socket) -> None:
         with reader:
             while numbers := reader.recv(1024):
-                for _ in set(numbers) & set(fork_signals.NUMBERS):
-                    self._on_number()
+                for number in set(numbers):
+                    if (act := self._action(number)) is not None:
+                        threading.Thread(target=act, daemon=True).start()
 
-    def _on_number(self) -> None:
+    def _action(self, number: int) -> _Act | None:
+        if number == signal.SIGUSR1:
+            return lambda: _names.load("wbengine.cli.process_state:log")(self._work)
         now = time.monotonic()
-        if self._received is None:
+        if number in _STOP and self._received is None:
             self._received = now
-            threading.Thread(target=self._first, daemon=True).start()
-        elif now - self._received > _SAME_SIGNAL_SECONDS:
-            threading.Thread(target=self._second, daemon=True).start()
+            return self._first
+        repeats = number in _STOP and number != signal.SIGHUP
+        is_second = repeats and now - (self._received or now) > _SAME_SIGNAL_SECONDS
+        return self._second if is_second else None
 
 
 def exit_at_once(code: int = 1) -> NoReturn:

@@ -82,7 +82,8 @@ _CELERY_OPTIONS: Final = (
     offers the tasks of the modules in --include.
 
     After the first SIGTERM or Ctrl-C, the worker finishes its running tasks. A second signal, or
-    the end of --drain-timeout, ends it at once with exit code 1.
+    the end of --drain-timeout, ends it at once with exit code 1. SIGHUP and SIGQUIT stop it like
+    SIGTERM. SIGUSR1 logs its running tasks and the tracebacks of its threads.
 
     \b
     Example:
@@ -175,7 +176,8 @@ def command(context: contexts.Context, /, topics: tuple[str, ...], **options: An
     if watch is not None:
         with errors.failing(errors.USAGE, ImportError, OSError):
             watch.begin(worker)
-    stop = stop_signals.StopSignals(worker.stop, functools.partial(_give_up, worker))
+    give_up = functools.partial(_give_up, worker)
+    stop = stop_signals.StopSignals(worker.stop, give_up, lambda: [worker.life])
     back = threading.Event()
     with stop.installed():
         threading.Thread(target=_end_process, args=(worker, back), daemon=True).start()

@@ -1,9 +1,10 @@
 """The main function of a child process of a pool, and the encoding of calls and results.
 
 The pipe transfers byte messages: one tag byte and a pickle. The parent sends `CALL` with `(fn,
-args, soft limit, deadline)`. It sends `CANCEL`, without a pickle, to cancel the latest call. The
-child sends `READY` once, then for each call any number of `EVENT`s and one `RESULT`. It may send
-`RECORD`s (`child_logs`) before `READY` and during calls.
+args, soft limit, deadline)`. During a call, it may send `CANCEL`, which cancels the call, and
+`STACKS`, after which the child logs its stacks; both without a pickle. The child sends `READY`
+once, then for each call any number of `EVENT`s and one `RESULT`. It may send `RECORD`s
+(`child_logs`) before `READY` and during calls.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Iterable
 from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import exceptions
+from wbengine import _names, exceptions
 from wbengine.concurrency import (
     child_logs,
     event_loop,
@@ -43,6 +44,7 @@ LOG = logging.getLogger(__name__)
 
 CALL: Final = b"c"
 CANCEL: Final = b"x"
+STACKS: Final = b"s"
 READY: Final = b"+"
 EVENT: Final = b"e"
 RECORD: Final = b"l"
@@ -185,6 +187,8 @@ class _Inbox(threading.Thread):
                     latest.cancel()
                 except Exception:
                     LOG.exception("the cancel callback of a call failed")
+            elif data == STACKS:
+                _names.load("wbengine.concurrency.stacks:log")()
             else:
                 latest = Cancellation()
                 self.calls.put((data, latest))

@@ -31,7 +31,7 @@ from wbengine.concurrency.call import Call, Cancellation, Done
 from wbengine.concurrency.time_limits import UNLIMITED, TimeLimit
 from wbengine.types import failure as ft
 
-__all__ = ["EventLoop", "LoopCall", "of_process", "stop_all"]
+__all__ = ["EventLoop", "LoopCall", "live_loops", "of_process", "stop_all"]
 
 LOG = logging.getLogger("wbengine.loops")
 
@@ -60,6 +60,8 @@ class LoopCall(Call):
     value: Any = _NOT_BEGUN
     over: bool = False
     timers: Sequence[timers.Timer] = ()
+    #: The coroutine of `fn` while it runs.
+    coroutine: Any = None
     _begun: bool = False
     _cancelled: bool = False
     #: Exceptions to raise in the coroutine. Each one needs a cancellation of the asyncio task.
@@ -75,9 +77,11 @@ class LoopCall(Call):
         if self.cancellation.cancelled:
             self.cancel()
         try:
-            self.value = await self._await_interruptibly(self.fn(*self.args))
+            self.coroutine = self.fn(*self.args)
+            self.value = await self._await_interruptibly(self.coroutine)
         except BaseException as error:
             self.value = ft.Failure.from_exception(error)
+        self.coroutine = None
         forks.end_fork(pid, self.value)
 
     def interrupt(self, error: BaseException) -> None:
@@ -277,6 +281,10 @@ class EventLoop:
                 LOG.warning("event loop %r is blocked by an abandoned call", self._name)
                 return
 
+    def visit(self, act: Callable[[LoopCall], object]) -> None:
+        """Call `act` with each running call soon, in the thread of the loop."""
+        self._soon(lambda: [act(call) for call in self._live.values()])
+
     def _soon(self, act: Callable[..., object], *args: Any) -> None:
         loop = self._loop
         if loop is not None:
@@ -458,6 +466,10 @@ _LIVE: weakref.WeakSet[EventLoop] = weakref.WeakSet()
 
 #: The event loop of this process, for tasks that have no executor here.
 of_process: Final = per_process.PerProcess(EventLoop)
+
+
+def live_loops() -> list[EventLoop]:
+    return list(_LIVE)
 
 
 def stop_all(timeout: float = _EXIT_GRACE_SECONDS) -> None:

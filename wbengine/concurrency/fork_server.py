@@ -1,6 +1,6 @@
 """Setup of the fork server, the process that forks the children of pools.
 
-SIGTERM may be sent to a whole process group. The fork server ignores it: if the fork server ended,
+A signal may be sent to a whole process group. The fork server ignores it: if the fork server ended,
 its children would be reported as dead. It ends when the parent ends.
 
 In the fork server, Python searches the current folder first. This module moves that entry to the
@@ -13,4 +13,7 @@ import sys
 if sys.path[0] == "":
     sys.path.append(sys.path.pop(0))
 
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+from wbengine.concurrency import fork_signals
+
+for number in fork_signals.NUMBERS:
+    signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Handlers of SIGINT and SIGTERM that forks of this process do not inherit.
+"""Handlers of signals that forks of this process do not inherit.
 
 Tasks may fork. `multiprocessing`, for example, ends processes with SIGTERM.
 """
@@ -9,28 +9,30 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, Final
 
 __all__ = ["NUMBERS", "handle"]
 
+_WITHOUT_HANDLERS = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2
 #: The signals, and their default handlers in Python.
 _DEFAULT_HANDLERS: Final[dict[int, Any]] = {
+    **dict.fromkeys(_WITHOUT_HANDLERS, signal.SIG_DFL),
     signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
 }
 NUMBERS: Final = tuple(_DEFAULT_HANDLERS)
 
-_handlers: set[Callable[[int, FrameType | None], object]] = set()
+_Handler = Callable[[int, FrameType | None], object]
+_handlers: set[_Handler] = set()
 _masks = threading.local()
 
 
-def handle(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any]:
-    """Install a handler of `NUMBERS` in the main thread, and return the earlier handlers."""
+def handle(handler: _Handler, numbers: Iterable[int] = NUMBERS) -> dict[int, Any]:
+    """Install a handler of these signals in the main thread, and return the earlier handlers."""
     _handlers.add(handler)
     _register()
-    return {number: signal.signal(number, handler) for number in NUMBERS}
+    return {number: signal.signal(number, handler) for number in numbers}
 
 
 @functools.cache

@@ -77,8 +77,8 @@ class ProcessPool(thread_pools.Pool):
     - Children are not forks of this process (forkserver, otherwise spawn). They import the module
       `__main__` under another name, so programs need a main guard: scripts at the start, the
       `__main__.py` of a package, a folder or a zip file for the first call that refers to it.
-    - A child gets the environment at its start. It ignores SIGINT and SIGTERM, which processes that
-      a call forks do not, and ends when this process ends, even during a call.
+    - A child gets the environment at its start. It ignores `fork_signals.NUMBERS`, which
+      processes that a call forks do not, and ends when this process ends, even during a call.
     - If a call closes the descriptors of its child, the child ends after the call.
 
     A call costs about 0.1 ms in addition to its own work; a child about 10 ms, the first one more.
@@ -263,6 +263,11 @@ class _Process(thread_pools.Slot):
             if grace is not None:
                 text = f"{call} was cancelled but did not end"
                 self._kill_later(call, max(0.0, grace), exceptions.Cancelled, text)
+
+    def log_stacks(self) -> None:
+        with self._lock:
+            if self._sent and self._call is not None and self._child is not None:
+                self._child.send(child_process.STACKS)
 
     def _kill_later(
         self, call: thread_pools.PoolCall, seconds: float, kind: type[BaseException], text: str

@@ -137,6 +137,9 @@ class Slot:
     def kill(self) -> None:
         """End the running call. Thread-safe."""
 
+    def log_stacks(self) -> None:
+        """Let the process that runs the call log its stacks, if it is not this process."""
+
     def close(self) -> None:
         """Release the resources of the slot."""
 
@@ -747,6 +750,10 @@ def _check_executor(executor: futures.Executor) -> None:
                 f"{type(executor).__name__} was used in process {pid} before the fork of this"
                 " process: create another one after the fork"
             )
+
+
+def live_slots() -> list[Slot]:
+    return [slot for pool in list(_LIVE) for slot in list(pool._slots)]
 
 
 def stop_all() -> None:

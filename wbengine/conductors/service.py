@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from wbengine import exceptions, states
+from wbengine import engines, exceptions, states
 from wbengine.concurrency import conditions, threads
 from wbengine.conductors.backends import impl_nonblocking
 from wbengine.engines import allowed
@@ -159,6 +159,11 @@ class ConductorService:
         """
         self._ended.set()
         self._conductor.stop()
+
+    @property
+    def running_engines(self) -> list[engines.Engine]:
+        """The engines of the flows that run now."""
+        return self._conductor.running_engines
 
     def responds(self, seconds: float) -> bool:
         """Return True if it claims jobs, runs flows, or waits for the board."""

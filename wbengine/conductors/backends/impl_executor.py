@@ -175,6 +175,11 @@ class ExecutorConductor(base.Conductor):
         return self._custom_factory()
 
     @property
+    def running_engines(self) -> list[engines.Engine]:
+        """The engines of the flows that run now."""
+        return [claim.engine for claim in tuple(self._claims.values()) if claim.engine is not None]
+
+    @property
     def dispatching(self) -> bool:
         """Whether the conductor still claims jobs or runs flows."""
         return not self._dead.is_set()
