@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import select
+import sys
 from concurrent import futures
-
-import futurist
 
 __all__ = ["check_executor", "check_poll"]
 
@@ -16,7 +15,8 @@ def check_executor(executor: futures.Executor) -> None:
 
     :raises ValueError: if the standard library is not patched.
     """
-    if not isinstance(executor, futurist.GreenThreadPoolExecutor):
+    futurist = sys.modules.get("futurist")  # loaded if the executor is one of its classes
+    if futurist is None or not isinstance(executor, futurist.GreenThreadPoolExecutor):
         return
     patcher = importlib.import_module("eventlet.patcher")
     if not patcher.is_monkey_patched("thread"):

@@ -6,6 +6,8 @@ and must not load storage and core with them.
 
 from __future__ import annotations
 
+# The first import of this module fails after the end of the main thread, which flows may outlive.
+import concurrent.futures.thread  # noqa: F401
 from typing import TYPE_CHECKING
 
 from wbengine import _lazily
