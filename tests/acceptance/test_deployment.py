@@ -265,6 +265,7 @@ def services() -> dict[str, Any]:
 @pytest.mark.parametrize("name", services())
 def test_compose_service_starts_valid_command(name: str) -> None:
     service = services()[name]
+    assert service["init"] is True
     check(["wbengine", *service["command"]])
     for word in service["command"]:
         if (match := re.fullmatch(r"--drain-timeout=(\d+)", word)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,7 +11,7 @@ from typing import Any, Final
 import click
 
 import wbengine
-from wbengine import _streams
+from wbengine import _names, _streams
 from wbengine.cli import base, errors
 from wbengine.cli import context as contexts
 from wbengine.cli.base import Lazy
@@ -97,6 +98,8 @@ click.version_option(wbengine.__version__, message="%(prog)s %(version)s")(root)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code."""
+    if os.getpid() == 1:  # in a container without an init
+        _names.load("wbengine.cli.reaper:continue_in_child")()
     _streams.ensure()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     context = contexts.Context(COMMANDS, arguments)
