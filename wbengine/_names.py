@@ -6,13 +6,14 @@ import difflib
 import functools
 import importlib.machinery
 import importlib.util
-import os
 import pkgutil
 import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
+
+from wbengine import _import_path
 
 #: Maximum length of names that users choose, as in TaskFlow's columns. It also fits into an index
 #: of MySQL, which needs four bytes for each character.
@@ -196,9 +197,8 @@ def no_module(name: str) -> str:
         suggestion = f" (did you mean '{package}.{matches[0]}'?)" if matches else ""
     else:
         installed = set(_modules_in(sys.path)) - sys.stdlib_module_names
-        suggestion = hint(name, _modules_in([os.getcwd()])) or hint(
-            name, installed, cutoff=CLOSE_SIMILARITY
-        )
+        here = filter(None, [_import_path.current_folder()])
+        suggestion = hint(name, _modules_in(here)) or hint(name, installed, cutoff=CLOSE_SIMILARITY)
     return f"no module {name!r} found{suggestion}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import jsonschema
 import pytest
 
 from tests.cli.conftest import Answer, Command
+from wbengine import _import_path
 from wbengine.cli import config, settings_schema
 
 
@@ -354,3 +356,34 @@ def test_slots_on_the_command_line_override_those_of_a_file(wbengine: Command, h
     broker = ("--url", f"filesystem://{home}/broker")
     answer = wbengine("worker", *words, *broker, "--concurrency", "3")
     assert answer.code == 0 and "3 " in answer.err
+
+
+def test_user_without_home_has_store_in_temporary_folder(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path("/"))
+    state = home / f"wbengine-{os.getuid()}-state"
+    for folder in ("/", "/nonexistent", "~"):  # the last one: no entry in the user database
+        monkeypatch.setenv("HOME", folder)
+        assert wbengine("db", "current").code == 0
+        assert config.state_folder() == state
+    assert wbengine("db", "upgrade").code == 0
+    assert (state / "flows" / "flows.db").exists()
+    state.chmod(0o755)
+    assert "is open to other users" in wbengine("flow", "list").error
+
+
+def test_command_in_deleted_folder_fails_with_reason(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    _import_path.put_current_folder_last()
+    (home / "other.toml").touch()
+    for words in (["flow", "list"], ["flow", "list", "--config", str(home / "other.toml")]):
+        answer = wbengine(*words)
+        assert answer.code == 1 and "the current folder was deleted" in answer.error

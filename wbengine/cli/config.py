@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from wbengine import _names
+from wbengine import _import_path, _names
 from wbengine.cli import errors
 from wbengine.cli.settings_schema import DEFAULTS, SCHEMA, SECRETS, SETTINGS, VARIABLES
 
@@ -29,6 +29,7 @@ __all__ = [
     "Settings",
     "check",
     "check_variables",
+    "current_folder",
     "read",
     "read_files",
     "state_folder",
@@ -140,15 +141,33 @@ def _default_store() -> str:
 
 
 def state_folder() -> Path:
-    """Return the folder for state of this user: flows and logs."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(state, "wbengine")
+    """Return the folder for state of this user: flows and logs.
+
+    A user who has no home to write to, as in containers, gets a private temporary folder.
+
+    :raises TransportFailure: if other users can access that folder.
+    """
+    state = os.environ.get("XDG_STATE_HOME")
+    folder = Path(state or os.path.expanduser("~/.local/state"), "wbengine")
+    if state or _can_create(folder):
+        return folder
+    import tempfile
+
+    path = os.path.join(tempfile.gettempdir(), f"wbengine-{os.getuid()}-state")
+    return Path(_names.load("wbengine.transports._files:make_folder")(path, private=True))
+
+
+def _can_create(folder: Path) -> bool:
+    """Return whether a folder exists or can be created."""
+    existing = next(each for each in (folder, *folder.parents) if os.path.exists(each))
+    can_create = existing == folder or os.access(existing, os.W_OK | os.X_OK)
+    return can_create and folder.is_absolute()  # It is relative to `~` if there is no home.
 
 
 def user_file() -> Path:
     """Return the path of the user's file of settings, which need not exist."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return Path(home, "wbengine", "config.toml")
+    return Path(os.sep, home, "wbengine", "config.toml")  # `~` without a home is no relative path
 
 
 def read(option_values: Mapping[str, Any], files: Sequence[File]) -> Settings:
@@ -196,6 +215,17 @@ def read_files(config: str | None, commands: Collection[str]) -> list[File]:
     return files
 
 
+def current_folder() -> Path:
+    """Return the current folder.
+
+    :raises Failed: if it was deleted.
+    """
+    folder = _import_path.current_folder()
+    if folder is None:
+        raise errors.Failed("the current folder was deleted: change to another")
+    return Path(folder)
+
+
 def _project_file() -> File | None:
     """Return the file of the project, in this folder or the nearest folder above.
 
@@ -203,11 +233,11 @@ def _project_file() -> File | None:
 
     :raises Failed: if users other than this one and root can write the file.
     """
-    current_folder = Path.cwd()
-    for folder in (current_folder, *current_folder.parents):
+    here = current_folder()
+    for folder in (here, *here.parents):
         file = _load(folder / PROJECT, ()) or _load(folder / _PYPROJECT, _TABLE)
         if file is not None:
-            _check_writers(file.path, above=folder != current_folder)
+            _check_writers(file.path, above=folder != here)
             return file
     return None
 

@@ -75,7 +75,9 @@ def path(context: contexts.Context) -> None:
 
 
 def _candidates(context: contexts.Context) -> list[Path]:
-    return [] if context.file is not None else [Path.cwd() / config.PROJECT, config.user_file()]
+    if context.file is not None:
+        return []
+    return [config.current_folder() / config.PROJECT, config.user_file()]
 
 
 @command.command(

@@ -171,7 +171,7 @@ class Context:
         It comes after the standard library and installed packages, so that its files never shadow
         them.
         """
-        folder = os.getcwd()
+        folder = str(config.current_folder())
         if folder not in sys.path:
             sys.path.append(folder)
 
