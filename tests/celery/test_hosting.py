@@ -314,3 +314,24 @@ def test_events_are_sent_again_after_broker_restarts(
             until(lambda: "heartbeat" in dump.text)
         assert "can be reached again" in worker.text
         assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_celery_worker_starts_again_after_loss_of_redis_with_a_running_task(
+    own: Bed, tmp_path: Path
+) -> None:
+    path, gate = tmp_path / "path", tmp_path / "gate"
+    with (
+        brokers.redis() as server,
+        peers.wbengine_worker(tmp_path, server.url(), backend=own.backend) as worker,
+    ):
+        bed = replace(own, url=server.url())
+        bed.call("start", f"{peers.NAME}.hold", (str(path), str(gate)))
+        until(lambda: lines(path))
+        server.kill()
+        until(lambda: "the Celery worker failed (its error is above): it starts" in worker.text)
+        server.start()
+        assert bed.run("add", 1, 2)["value"] == 3
+        gate.touch()
+        until(lambda: "task 'tests.celery.tasks.hold' of request" in worker.text)
+        assert worker.stop() == 0

@@ -63,6 +63,8 @@ _CELERY_BACKEND_VARIABLE: Final = "CELERY_RESULT_BACKEND"
 _UNSUPPORTED_TRANSPORTS: Final = ("", "filesystem", "memory", "dir")
 
 _CONNECT_SECONDS: Final = 10.0
+#: Pause before Celery's worker is started again.
+_RESTART_SECONDS: Final = 1.0
 
 #: Default times after which a broker redelivers an unacknowledged message: Redis delivers it to
 #: another consumer, RabbitMQ closes the channel.
@@ -100,9 +102,11 @@ class CeleryWorker(task_sources.TaskSource):
         self._claims = owned
         self._sends_events = sends_events
         self._ready = conditions.Event()
-        self._closing = False
+        self._closing = conditions.Event()
         #: Whether new runs are rejected. Received messages are then requeued.
         self._suspended = False
+        #: The same, because Celery's worker has ended and may start again.
+        self._stopped = False
         self._lock = threading.RLock()
         self._changed = conditions.Condition(self._lock)
         self._jobs: set[execution.Job] = set()
@@ -147,13 +151,20 @@ class CeleryWorker(task_sources.TaskSource):
         if self._claims is not None:
             self._claims.open(self._host.context.identity)
         internals.prepare(self._app, self.node)
+        self._worker = self._make_worker()
+        self._thread = threads.Thread(target=self._work, name="wbengine-celery", daemon=True)
+        self._thread.start()
+
+    def _make_worker(self) -> Any:
+        """Return a worker of Celery that has not started, with a pool of its own."""
         slots = self._host.context.slots
         self._threads = futures.ThreadPoolExecutor(slots, "wbengine-celery", self._app.set_current)
+        self._stopped = False
 
         class Pool(internals.HostedPool):
             host = self
 
-        self._worker = self._app.WorkController(
+        return self._app.WorkController(
             app=self._app,
             hostname=self.node,
             pool=Pool,
@@ -163,13 +174,23 @@ class CeleryWorker(task_sources.TaskSource):
             task_events=self._sends_events or None,
             ready_callback=self._on_ready,
         )
-        self._thread = threads.Thread(target=self._work, name="wbengine-celery", daemon=True)
-        self._thread.start()
 
     def _work(self) -> None:
+        """Run Celery's worker, which also fails on some errors of a lost connection.
+
+        It starts again, unless it never received messages, or the settings forbid it to reconnect.
+        """
         self._app.set_current()
         self._worker.start()
-        if self._closing:
+        may_restart = self._ready.is_set() and self._app.conf.broker_connection_retry
+        while self._worker.exitcode and may_restart and not self._closing.is_set():
+            LOG.warning("the Celery worker failed (its error is above): it starts again")
+            self._ready.clear()
+            internals.forget_requests()
+            self._closing.wait(_RESTART_SECONDS)
+            self._worker = self._make_worker()
+            self._worker.start()
+        if self._closing.is_set():
             return
         if self._worker.exitcode:
             LOG.error(
@@ -237,7 +258,8 @@ class CeleryWorker(task_sources.TaskSource):
 
     def close(self, timeout: float = 5.0) -> None:
         until = time.monotonic() + timeout
-        self._closing = self._suspended = True
+        self._suspended = True
+        self._closing.set()
         if self._thread is not None and self._thread.is_alive():
             if self._ready.is_set():
                 internals.flush(self._worker, timeout / 2)
@@ -264,7 +286,7 @@ class CeleryWorker(task_sources.TaskSource):
     def _serve(self, job: execution.Job) -> None:
         retry_after = None
         try:
-            if self._suspended:
+            if self._suspended or self._stopped:
                 job.requeue()
             else:
                 retry_after = job.serve()
@@ -278,9 +300,10 @@ class CeleryWorker(task_sources.TaskSource):
             job.delivery.loop.take_slot_later(retry_after, self._take, job)
 
     def stop_jobs(self) -> None:
-        """Wait for the running tasks, unless they were given up."""
-        self._suspended = True
-        self._threads.shutdown(wait=not any(job.given_up for job in self._running()))
+        """Wait for the running tasks, unless they were given up or cannot be acknowledged."""
+        self._stopped = True
+        abandoned = self._worker.exitcode or any(job.given_up for job in self._running())
+        self._threads.shutdown(wait=not abandoned)
 
 
 def find_tasks(

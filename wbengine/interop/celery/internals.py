@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from wbengine.interop.celery.embedded_worker import CeleryWorker
 
 __all__ = [
-    "HostedConsumer", "HostedPool", "HostedRequest", "Loop", "change_queues", "flush", "is_busy",
-    "prepare", "shut_down",
+    "HostedConsumer", "HostedPool", "HostedRequest", "Loop", "change_queues", "flush",
+    "forget_requests", "is_busy", "prepare", "shut_down",
 ]  # fmt: skip
 
 LOG = logging.getLogger("wbengine.celery")
@@ -266,6 +266,17 @@ def shut_down() -> None:
     The control command `shutdown` would not arrive while the broker is unavailable.
     """
     state.should_stop = 0
+
+
+def forget_requests() -> None:
+    """Forget the messages of a worker that has ended. Celery keeps them in global variables."""
+    for requests in (
+        state.requests,
+        state.reserved_requests,
+        state.active_requests,
+        state.scheduled_requests,
+    ):
+        requests.clear()
 
 
 def is_busy() -> bool:
