@@ -479,6 +479,18 @@ def test_fork_server_ignores_signals_of_the_process_group(box: calls.Box, proces
     assert box.get() is False
 
 
+def test_child_in_deleted_folder_fails_with_reason(
+    box: calls.Box, process: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    process.submit(calls.double, (2,), box)
+    failure = box.failure(FileNotFoundError)
+    assert failure.exception_str == "the current folder of this process was deleted"
+
+
 def test_children_inherit_the_current_environment(
     box: calls.Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:

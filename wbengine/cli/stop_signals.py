@@ -98,8 +98,7 @@ class StopSignals:
         if number in _STOP and self._received is None:
             self._received = now
             return self._first
-        repeats = number in _STOP and number != signal.SIGHUP
-        is_second = repeats and now - (self._received or now) > _SAME_SIGNAL_SECONDS
+        is_second = number in _STOP[:-1] and now - (self._received or now) > _SAME_SIGNAL_SECONDS
         return self._second if is_second else None
 
 

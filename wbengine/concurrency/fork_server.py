@@ -15,5 +15,6 @@ if sys.path[0] == "":
 
 from wbengine.concurrency import fork_signals
 
-for number in fork_signals.NUMBERS:
-    signal.signal(number, signal.SIG_IGN)
+if "multiprocessing.forkserver" in " ".join(sys.orig_argv):  # Other processes only import this.
+    for number in fork_signals.NUMBERS:
+        signal.signal(number, signal.SIG_IGN)

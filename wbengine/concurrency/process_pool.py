@@ -18,7 +18,7 @@ from multiprocessing import context as mp_context
 from multiprocessing import process as mp_process
 from typing import Any, Final
 
-from wbengine import exceptions
+from wbengine import _import_path, exceptions
 from wbengine.concurrency import (
     child_logs,
     child_process,
@@ -326,6 +326,8 @@ class _Process(thread_pools.Slot):
         if pool.problem is not None:
             return pool.problem
         try:
+            if _import_path.current_folder() is None:  # `multiprocessing` needs it.
+                raise FileNotFoundError("the current folder of this process was deleted")
             child = pool.make_child(self.name)
         except Exception as error:
             return ft.Failure.from_exception(error)
