@@ -7,7 +7,7 @@ import pathlib
 
 from . import imports
 
-MAX_INNER_IMPORTS = 112
+MAX_INNER_IMPORTS = 114
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
