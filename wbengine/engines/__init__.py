@@ -6,7 +6,9 @@ and must not load storage and core with them.
 
 from __future__ import annotations
 
-# The first import of this module fails after the end of the main thread, which flows may outlive.
+# The first import of these modules, also by libraries such as futurist, fails after the end of the
+# main thread, which flows may outlive.
+import concurrent.futures.process
 import concurrent.futures.thread  # noqa: F401
 from typing import TYPE_CHECKING
 
