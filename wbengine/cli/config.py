@@ -161,13 +161,14 @@ def _can_create(folder: Path) -> bool:
     """Return whether a folder exists or can be created."""
     existing = next(each for each in (folder, *folder.parents) if os.path.exists(each))
     can_create = existing == folder or os.access(existing, os.W_OK | os.X_OK)
-    return can_create and folder.is_absolute()  # It is relative to `~` if there is no home.
+    return can_create and folder.is_absolute()  # Without a home, the path starts with `~`.
 
 
 def user_file() -> Path:
     """Return the path of the user's file of settings, which need not exist."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return Path(os.sep, home, "wbengine", "config.toml")  # `~` without a home is no relative path
+    # Without a home, `home` starts with `~`, which must not name a folder in the current one.
+    return Path(os.sep, home, "wbengine", "config.toml")
 
 
 def read(option_values: Mapping[str, Any], files: Sequence[File]) -> Settings:

@@ -17,8 +17,8 @@ _RUNNING: Final = (states.RUNNING, states.REVERTING)
 def log(work: Callable[[], Iterable[Any]]) -> None:
     """Log the stacks of threads, coroutines and child processes, and the work in progress.
 
-    :param work: returns the `Life` of workers, and engines. It may wait for a lock, so it is called
-        last.
+    :param work: returns engines, and the `Life` of each worker. It may wait for a lock, so it is
+        called last.
     """
     stacks.log()
     for slot in thread_pools.live_slots():

@@ -25,8 +25,7 @@ _SAME_SIGNAL_SECONDS: Final = 0.1
 
 #: Signals that keep a handler of user code, and remain ignored if they are ignored (`nohup`).
 _OPTIONAL: Final = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-#: Signals that stop a command. A terminal that closes may send the last one several times, and
-#: systemd sends it after another one, so it never has the effect of a second signal.
+#: Signals that stop a command.
 _STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 
 _Act = Callable[[], Any]
@@ -94,11 +93,15 @@ class StopSignals:
     def _action(self, number: int) -> _Act | None:
         if number == signal.SIGUSR1:
             return lambda: _names.load("wbengine.cli.process_state:log")(self._work)
+        if number not in _STOP:
+            return None
         now = time.monotonic()
-        if number in _STOP and self._received is None:
+        if self._received is None:
             self._received = now
             return self._first
-        is_second = number in _STOP[:-1] and now - (self._received or now) > _SAME_SIGNAL_SECONDS
+        # A terminal that closes may send SIGHUP several times, and systemd sends it after another
+        # signal.
+        is_second = number != signal.SIGHUP and now - self._received > _SAME_SIGNAL_SECONDS
         return self._second if is_second else None
 
 

@@ -19,7 +19,7 @@ _P = ParamSpec("_P")
 def _decimal_variable() -> contextvars.ContextVar[Any]:
     context = contextvars.Context()
     context.run(decimal.getcontext)
-    # A `decimal` without a context variable keeps its context in the thread.
+    # A build of `decimal` without context variables keeps its context in the thread.
     return next(iter(context), contextvars.ContextVar("unused"))
 
 
@@ -28,13 +28,17 @@ DECIMAL: Final = _decimal_variable()
 
 
 def isolate() -> None:
-    """Copy the context of `decimal`: it is mutable, and all copies of a context have the same."""
+    """Give the current context its own copy of the context of `decimal`.
+
+    That one is mutable, and a copied context refers to the same object.
+    """
     context = DECIMAL.get(None)
     if context is not None:
         DECIMAL.set(context.copy())
 
 
 def copy() -> contextvars.Context:
+    """Return an isolated copy of the current context."""
     context = contextvars.copy_context()
     context.run(isolate)
     return context

@@ -246,7 +246,7 @@ class EventLoop:
         return calls
 
     def abandon(self, selects: Callable[[LoopCall], bool]) -> None:
-        """Mark (`left`) and cancel the running calls for which `which(call)` is true.
+        """Mark (`left`) and cancel the running calls for which `selects(call)` is true.
 
         Their `done` is never called. Calls of `run` are not affected. Does not block.
         """

@@ -1,4 +1,4 @@
-"""The id of this process, and the end of forked processes that left the call of a task."""
+"""The id of this process, and the exit of a fork when the call that created it ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The module `__main__` in child processes.
 
-`multiprocessing` runs a script again in each child, but not the `__main__.py` of a package, a
-folder or a zip file, which often has no main guard. Children run it for calls that refer to it.
+`multiprocessing` runs a script again when a child starts. It does not run the `__main__.py` of a
+package, a folder or a zip file, which often has no main guard: a child runs this file only when a
+call refers to a name in it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Source(NamedTuple):
 
 
 def source() -> Source | None:
-    """Return where children find the module `__main__`. None: `multiprocessing` runs it in each."""
+    """Return where children find the module `__main__`. None: `multiprocessing` runs it itself."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is None:
@@ -77,15 +78,16 @@ def install(where: Source, after: Callable[[], object]) -> None:
     It runs once, and then `after` is called.
     """
     main = types.ModuleType("__main__")
-    problem, is_run = "move it into a module", not where.name
+    problem: str | None = "move it into a module"
     if where.name:
         main.__spec__ = machinery.ModuleSpec(where.name, None, origin=where.file)
+        problem = None  # unknown: the module has not run
 
-    def attribute(name: str) -> Any:
-        nonlocal problem, is_run
+    def read(name: str) -> Any:
+        nonlocal problem
         if not name.startswith("__"):
-            if not is_run:
-                is_run, problem = True, ""
+            if problem is None:
+                problem = ""
                 try:
                     vars(main).update(_run(where))
                 except BaseException as error:
@@ -99,7 +101,7 @@ def install(where: Source, after: Callable[[], object]) -> None:
                 )
         raise AttributeError(f"module '__main__' has no attribute {name!r}")
 
-    vars(main)["__getattr__"] = attribute
+    vars(main)["__getattr__"] = read
     sys.modules["__main__"] = sys.modules[_NAME_IN_CHILDREN] = main
 
 

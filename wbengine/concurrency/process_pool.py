@@ -35,7 +35,6 @@ LOG = logging.getLogger("wbengine.pools")
 
 EventCallback = Callable[[str, dict[str, Any]], None]
 
-#: Modules that the process from which children are forked imports once, for all of them.
 #: Modules that the fork server imports once for all children.
 PRELOAD: Final = (
     "wbengine.concurrency.fork_server",
@@ -492,11 +491,17 @@ def _safe_path() -> Iterator[None]:
         del os.environ["PYTHONSAFEPATH"]
 
 
+#: The process that started the fork server. Forks of this process cannot use the server, because it
+#: is not their child.
+_fork_server_pid: int | None = None
+
+
 def _context() -> mp_context.BaseContext:
+    global _fork_server_pid
     methods = multiprocessing.get_all_start_methods()
     # The socket of the fork server is in the temporary folder, whose path must be short.
     long = len(os.fsencode(tempfile.gettempdir())) > _MAX_FOLDER_LENGTH
-    is_fork = bool(_server_users) and _server_users[0] != os.getpid()
+    is_fork = _fork_server_pid not in (None, os.getpid())
     if "forkserver" not in methods or long or is_fork:
         return multiprocessing.get_context("spawn")
     # Imported here, because some platforms do not have it.
@@ -504,12 +509,8 @@ def _context() -> mp_context.BaseContext:
 
     # The first module sets the import path.
     forkserver.set_forkserver_preload([PRELOAD[0], "__main__", *PRELOAD[1:]])
-    _server_users[:] = [os.getpid()]
+    _fork_server_pid = os.getpid()
     return multiprocessing.get_context("forkserver")
-
-
-#: The process that uses the fork server. Forks of it cannot, because the server is not their child.
-_server_users: Final[list[int]] = []
 
 
 def _memory(pid: int) -> int | None:

@@ -324,7 +324,7 @@ class Pool(abc.ABC):
         _LIVE.discard(self)
 
     def _disown(self) -> None:
-        """In a fork, reject calls if the parent has started slots, and do not stop these."""
+        """In a fork, leave the slots that the parent has started alone, and reject calls."""
         if self._slots:
             self._is_inherited = True
             _LIVE.discard(self)
@@ -566,8 +566,8 @@ class ExternalPool:
     thread until it returns. Calls of a `remote` executor receive None as `emit`. They receive no
     cancellations and must enforce their limits themselves.
 
-    If the futures of an executor never report that a call is `running`, as those of Dask, it is
-    unknown which calls have started: they are neither withdrawn nor cancelled, but end.
+    The futures of some executors, such as Dask, never report that a call is `running`. It is then
+    unknown which calls have started, so none is withdrawn or cancelled: all run to their end.
     """
 
     #: The threads of the executor may run other code, and their next calls are unknown.
@@ -641,7 +641,7 @@ class ExternalPool:
     def withdraw(self) -> list[PoolCall]:
         withdrawn_calls: list[PoolCall] = []
         pending_calls = list(self._pending)
-        if not any(map(self._may_end, pending_calls)):
+        if not any(map(self._has_reported_starts, pending_calls)):
             return withdrawn_calls
         for call in pending_calls:
             with self._lock:
@@ -658,8 +658,8 @@ class ExternalPool:
             if not self._pending:
                 self._none_pending.notify_all()
 
-    def _may_end(self, call: PoolCall) -> bool:
-        """Return whether a future that is not running can be cancelled."""
+    def _has_reported_starts(self, call: PoolCall) -> bool:
+        """Return whether calls that are not `running` have not started, also judging by `call`."""
         if not self._reports_starts and call.slot is not None and call.slot.running():
             self._reports_starts = True
         return self._reports_starts
@@ -667,7 +667,7 @@ class ExternalPool:
     def cancel(self, call: PoolCall, grace: float | None = None) -> None:
         """Cancel as `PoolCall.cancel` does, without killing a process."""
         call.cancellation.cancel()
-        if call.slot is not None and not call.always_begins and self._may_end(call):
+        if call.slot is not None and not call.always_begins and self._has_reported_starts(call):
             call.slot.cancel()
 
     def _ended(self, call: PoolCall, future: futures.Future[Any]) -> None:
