@@ -21,7 +21,7 @@ from wbengine._fork_gate import ForkGate
 from wbengine._sql import connection_options, dialects, files, writers
 
 __all__ = [
-    "commits_statements", "dispose", "make_engine", "read_level", "retries_of", "statement_engine",
+    "dispose", "is_autocommit", "make_engine", "read_level", "retries_of", "statement_engine",
     "using", "writer_of",
 ]  # fmt: skip
 
@@ -195,16 +195,16 @@ def dispose(engine: sa.Engine) -> None:
     Threads can continue to use the engine, for example to release a lease. It then connects for
     each use, unless the database is in memory.
     """
-    pool = engine.pool
-    if engine in _engines:
+    pool, is_in_memory = engine.pool, engine not in _engines
+    if not is_in_memory:
         sa.event.listen(pool, "checkin", _close_returned)  # The next pool inherits the listener.
     if writer_of(engine) is None:
         engine.dispose()
     else:
         with _fork_gate:
             _close_file(engine)
-    if engine not in _engines:
-        sa.event.listen(pool, "checkin", _close_returned)
+    if is_in_memory:
+        sa.event.listen(pool, "checkin", _close_returned)  # The next pool keeps its connection.
 
 
 def _close_file(engine: sa.Engine) -> None:
@@ -261,7 +261,7 @@ def read_level(engine: sa.Engine) -> str | None:
     return level
 
 
-def commits_statements(source: sa.Engine | sa.Connection) -> bool:
+def is_autocommit(source: sa.Engine | sa.Connection) -> bool:
     """Return True if each statement is a transaction of its own."""
     options = source.get_execution_options()
     return bool(options.get("isolation_level", options.get(_LEVEL)) == "AUTOCOMMIT")
@@ -300,7 +300,7 @@ def _listen(
     elif settings.dialect == dialects.POSTGRESQL:
         from wbengine._sql import postgresql_sessions
 
-        postgresql_sessions.listen(engine, commits_statements, is_threshold_set)
+        postgresql_sessions.listen(engine, is_autocommit, is_threshold_set)
     else:
         from wbengine._sql import mysql_sessions
 

@@ -18,10 +18,10 @@ _CONNECTION_LOST: Final = (2006, 2013)
 
 
 def listen(engine: sa.Engine, sql_mode: str | None) -> None:
-    """Prepare all connections of the engine, and handle its errors."""
+    """Configure all connections of the engine, and handle its errors."""
     session = _Session(sql_mode)
     # First, because SQLAlchemy's own listener reads the mode.
-    sa.event.listen(engine, "connect", session.prepare, insert=True)
+    sa.event.listen(engine, "connect", session.configure, insert=True)
     sa.event.listen(engine, "handle_error", session.explain_error)
 
 
@@ -32,12 +32,12 @@ class _Session:
             parts.append(f"SESSION sql_mode = '{sql_mode}'")
         # Only MariaDB executes this comment. MySQL has no such timeout.
         idle = f"/*M!100300 , SESSION idle_transaction_timeout = {dialects.IDLE_SECONDS} */"
-        self._setting = f"SET {', '.join(parts)} {idle}"
+        self._statement = f"SET {', '.join(parts)} {idle}"
         self._max_packet = 0  # until the first connection is open
 
-    def prepare(self, connection: Any, record: Any) -> None:
+    def configure(self, connection: Any, record: Any) -> None:
         cursor = connection.cursor()
-        cursor.execute(self._setting)
+        cursor.execute(self._statement)
         cursor.execute("SELECT @@max_allowed_packet")
         (self._max_packet,) = cursor.fetchone()
         cursor.close()
@@ -46,7 +46,7 @@ class _Session:
     def explain_error(self, context: sa.engine.ExceptionContext) -> None:
         """Recognize killed connections, and records that are too large.
 
-        Servers and drivers report most of these records only as a lost connection.
+        For most records that are too large, servers and drivers report only a lost connection.
 
         :raises RecordTooLarge: if a record is too large.
         """
@@ -78,4 +78,5 @@ def _size(value: Any) -> int:
     data = value.encode("utf-8", "replace") if isinstance(value, str) else value
     if not isinstance(data, bytes):
         return 0
+    # Drivers write a backslash before each of these characters.
     return len(data) + sum(data.count(escaped) for escaped in b"\\'\"")

@@ -17,20 +17,20 @@ _POOLED: Final = "wbe_pooled"
 
 def listen(
     engine: sa.Engine,
-    commits_statements: Callable[[sa.Connection], bool],
+    is_autocommit: Callable[[sa.Connection], bool],
     is_threshold_set: bool,
 ) -> None:
-    """Prepare all connections and transactions of the engine.
+    """Configure all connections and transactions of the engine.
 
-    :param commits_statements: returns whether each statement of a connection is a transaction.
+    :param is_autocommit: returns whether each statement of a connection is a transaction.
     :param is_threshold_set: whether the user specified when psycopg prepares statements.
     """
 
-    def prepare(connection: Any, record: Any) -> None:
+    def on_connect(connection: Any, record: Any) -> None:
         # A pooler and its server have different process ids.
         pid = connection.info.backend_pid if engine.driver == "psycopg" else "pg_backend_pid()"
         try:
-            is_direct = _prepare(connection, pid)
+            is_direct = _configure(connection, pid)
         except BaseException:  # also an interrupt
             connection.close()  # SQLAlchemy leaves it open.
             raise
@@ -39,13 +39,13 @@ def listen(
             if not is_threshold_set:
                 connection.prepare_threshold = None
 
-    def begin(connection: sa.Connection) -> None:
-        if is_pooled(connection) and not commits_statements(connection):
-            connection.exec_driver_sql(f"SELECT {_limits(is_local=True)}")
+    def on_begin(connection: sa.Connection) -> None:
+        if is_pooled(connection) and not is_autocommit(connection):
+            connection.exec_driver_sql(f"SELECT {_set_timeouts(is_local=True)}")
 
     # First, because SQLAlchemy's own listener expects an encoding for texts.
-    sa.event.listen(engine, "connect", prepare, insert=True)
-    sa.event.listen(engine, "begin", begin)
+    sa.event.listen(engine, "connect", on_connect, insert=True)
+    sa.event.listen(engine, "begin", on_begin)
 
 
 def is_pooled(connection: sa.Connection) -> bool:
@@ -56,15 +56,17 @@ def is_pooled(connection: sa.Connection) -> bool:
     return _POOLED in connection.info
 
 
-def _prepare(connection: Any, pid: int | str) -> bool:
-    """Check the encoding, and set timeouts unless a pooler is in between. Return True if not.
+def _configure(connection: Any, pid: int | str) -> bool:
+    """Check the encoding, and set timeouts if the connection is direct.
 
+    :param pid: the process id that the other side has sent, or SQL for it.
+    :returns: whether the connection is direct: no pooler is in between.
     :raises sqlalchemy.exc.NotSupportedError: if the encoding is wrong.
     """
     cursor = connection.cursor()
     cursor.execute(
         f"SELECT current_setting('server_encoding'), pg_backend_pid() = {pid},"
-        f" CASE WHEN pg_backend_pid() = {pid} THEN ROW({_limits(is_local=False)}) END"
+        f" CASE WHEN pg_backend_pid() = {pid} THEN ROW({_set_timeouts(is_local=False)}) END"
     )
     encoding, is_direct, _ = cursor.fetchone()
     cursor.close()
@@ -78,11 +80,12 @@ def _prepare(connection: Any, pid: int | str) -> bool:
     return bool(is_direct)
 
 
-def _limits(is_local: bool) -> str:
-    limits = {
+def _set_timeouts(is_local: bool) -> str:
+    """Return SQL expressions that set timeouts, if `is_local` only until the transaction ends."""
+    timeouts = {
         "idle_in_transaction_session_timeout": dialects.IDLE_SECONDS,
         "lock_timeout": dialects.LOCK_TIMEOUT_SECONDS,
     }
     return ", ".join(
-        f"set_config('{name}', '{seconds}s', {is_local})" for name, seconds in limits.items()
+        f"set_config('{name}', '{seconds}s', {is_local})" for name, seconds in timeouts.items()
     )

@@ -50,14 +50,15 @@ def transact(
     """
     place = engine.url.database if engine.dialect.name == dialects.SQLITE else None
     idempotent = idempotent or not write
-    is_atomic = not engines.commits_statements(engine)
+    is_autocommit = engines.is_autocommit(engine)
 
     def can_repeat(error: BaseException) -> bool:
         if not isinstance(error, sa.exc.DBAPIError):
             return False
         # Only errors of a commit have no statement.
-        is_undone = idempotent or (is_atomic and error.statement is not None)
-        return database_errors.is_conflict(error) or (error.connection_invalidated and is_undone)
+        may_be_committed = is_autocommit or error.statement is None
+        is_safe = idempotent or not may_be_committed
+        return database_errors.is_conflict(error) or (error.connection_invalidated and is_safe)
 
     with database_errors.convert_errors(what, kind, place=place), engines.using(engine):
         try:

@@ -123,8 +123,8 @@ def load(
 class _NewRecord(NamedTuple):
     """Data for the record of a new flow; `make_note` returns the note about its factory.
 
-    `no_factory`: why other processes cannot import it. `require_inputs`: reject a flow with missing
-    inputs before it is stored.
+    `no_factory`: why other processes cannot import the workflow, which then has no such note.
+    `require_inputs`: reject a flow with missing inputs before it is stored.
     """
 
     name: str | None = None

@@ -17,7 +17,7 @@ class _Field(NamedTuple):
     last: int
     #: Names of the values from `first` on.
     names: tuple[str, ...] = ()
-    #: Matches terms that are neither values, ranges nor steps.
+    #: Matches terms that are neither values, ranges nor steps. By default, there are none.
     other: str = "(?!)"
 
     def value(self, text: str) -> int:
@@ -37,15 +37,14 @@ class _Field(NamedTuple):
         base, has_step, step = term.partition("/")
         start, has_end, end = base.partition("-")
         count = self.last - self.first + 1
-        if base != "*":
-            first = self.value(start)
-            last = self.value(end) if has_end else first
-            if last < first:
+        first = self.first if base == "*" else self.value(start)
+        if has_end:
+            count = self.value(end) - first + 1
+            if count < 1:
                 raise ValueError(
                     f"a range of the {self.name} must not end before it starts, got {base!r}:"
                     f" write {start}-{self.last},{self.first}-{end}"
                 )
-            count = last - first + 1 if has_end else count
         if has_step and not (step.isascii() and step.isdecimal() and 1 <= int(step) <= count):
             raise ValueError(
                 f"the step of the {self.name} in {term!r:.40} must be 1 to {count}, the number of"
