@@ -34,8 +34,8 @@ class Signature(NamedTuple):
     names: frozenset[str] = NO_NAMES
     #: Parameters that can also be passed by position.
     positional: tuple[str, ...] = ()
-    #: The parameters that can be passed by name, in the order of the function.
-    python: inspect.Signature = inspect.Signature()
+    #: The signature of the function without `*args`.
+    inspected: inspect.Signature = inspect.Signature()
 
     def takes(self, name: str) -> bool:
         return self.takes_any or name in self.names
@@ -48,7 +48,7 @@ class Signature(NamedTuple):
         arguments = {**dict(zip(self.positional, args, strict=False)), **kwargs}
         is_unique = len(arguments) == len(args) + len(kwargs)
         if not (is_unique and (self.takes_any or arguments.keys() <= self.names)):
-            self.python.bind_partial(*args, **kwargs)  # It is slow, and raises the error.
+            self.inspected.bind_partial(*args, **kwargs)  # It is slow, and raises the error.
         return arguments
 
 
@@ -89,10 +89,10 @@ def _inspect(body: Callable[..., Any]) -> Signature:
             " which has no result; return the values, for example as a list"
         )
     try:
-        python = inspect.signature(body)
+        whole = inspect.signature(body)
     except (TypeError, ValueError) as error:
         raise ValueError(f"Cannot read the signature of {_names.dotted(body)}: {error}") from None
-    parameters = [p for p in python.parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    parameters = [p for p in whole.parameters.values() if p.kind is not p.VAR_POSITIONAL]
     strict = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     if strict:
         raise ValueError(

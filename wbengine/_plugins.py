@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _names, exceptions
@@ -47,6 +47,12 @@ def find(group: str, kind: str) -> Any:
     raise exceptions.NotFound(
         f"{group}: unknown name {kind!r}{_names.hint(str(kind), plugin_names)}; available: {offer}"
     )
+
+
+def kind_of(scheme: str, without_driver: Container[str]) -> str:
+    """Return the kind in the scheme of a URL, where a driver may follow, as in 'mysql+pymysql'."""
+    kind = scheme.partition("+")[0]
+    return scheme if kind in without_driver else kind
 
 
 def load(

@@ -177,7 +177,7 @@ def revert_arguments(task: Task, arguments: Mapping[str, Any]) -> dict[str, Any]
     missing = revert.names.intersection(execute.optional).difference(arguments)
     values = dict(arguments)
     if missing:
-        parameters = execute.python.parameters
+        parameters = execute.inspected.parameters
         values.update((name, parameters[name].default) for name in missing)
     return {name: value for name, value in values.items() if revert.takes(name)}
 

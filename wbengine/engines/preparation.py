@@ -183,7 +183,7 @@ def workflow_defaults(plan: plan_module.Plan) -> dict[str, dict[str, Any]]:
         if isinstance(workflow, task.Workflow):
             signature = _binding.signature_of(workflow.execute)
             for name in signature.optional:
-                value = signature.python.parameters[name].default
+                value = signature.inspected.parameters[name].default
                 with contextlib.suppress(exceptions.NotEncodable):
                     codec.pack(value)
                     defaults.setdefault(workflow.name, {})[name] = value

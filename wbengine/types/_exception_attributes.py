@@ -13,7 +13,7 @@ from wbengine import _json_text
 
 #: Maximum length of a stored attribute.
 _MAX_LENGTH: Final = 65536
-#: Maximum absolute values. Python prints as many carets as the offsets of a SyntaxError tell it to.
+#: Maximum absolute values of numbers. Python prints a caret for each column between two offsets.
 _MAX_NUMBERS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("errno", "lineno", "end_lineno", "start", "end"), 2**31),
     **dict.fromkeys(("offset", "end_offset"), _MAX_LENGTH),
@@ -36,7 +36,10 @@ _NAMES: Final[Mapping[type[BaseException], tuple[str, ...]]] = {
 
 
 def _slots(cls: type[BaseException]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and descriptors of these attributes: not those of a subclass."""
+    """Yield the names and the descriptors of the attributes that builtin bases of `cls` define.
+
+    A subclass may hide them behind attributes of its own.
+    """
     for builtin, names in _NAMES.items():
         if issubclass(cls, builtin):
             for name in names:

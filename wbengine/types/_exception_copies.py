@@ -151,7 +151,10 @@ def copy_of(
 def with_members(
     error: BaseException | None, members: Sequence[BaseException | None]
 ) -> BaseException | None:
-    """Return a group with other objects as members, because pickles of members lose causes."""
+    """Return the group `error` with other `members`, because pickles of members lose causes.
+
+    If a member is None, the group keeps its own. Other exceptions are returned as they are.
+    """
     if error is None or not members:
         return error
     pairs = zip(members_of(error), members, strict=False)
@@ -163,6 +166,11 @@ def link(chain: Sequence[BaseException | None]) -> None:
     for error, following in itertools.pairwise(chain):
         if error is not None and following is not None and cause_of(error) is None:
             _set(error, "__cause__", following)
+
+
+def builtin_base(cls: type[Any]) -> type[Any]:
+    """Return the first class in the order of `cls` that is not written in Python."""
+    return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
 
 
 class _CopyPlan(NamedTuple):
@@ -177,7 +185,7 @@ _SKIPPED: Final = frozenset({"args", "obj", "message", "exceptions", "characters
 @functools.lru_cache(maxsize=1024)
 def _copy_plan(cls: type[Any]) -> _CopyPlan | None:
     """Return how to copy an instance of `cls`, or None if Python cannot access its state."""
-    base = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
+    base = builtin_base(cls)
     if base.__module__ != "builtins" or not issubclass(base, BaseException):
         return None
     fields: list[str] = []
@@ -231,6 +239,6 @@ def _copy(error: BaseException, copies: dict[int, BaseException], left: int) -> 
         copied.__dict__["__notes__"] = list(notes)
     following = cause_of(error)
     if following is not None:
-        link = "__context__" if read_attribute(error, "__cause__") is None else "__cause__"
-        _set(copied, link, inside(following) if left > 0 else None)
+        attribute = "__context__" if read_attribute(error, "__cause__") is None else "__cause__"
+        _set(copied, attribute, inside(following) if left > 0 else None)
     _set(copied, "__suppress_context__", read_attribute(error, "__suppress_context__"))

@@ -38,11 +38,11 @@ def members_text(failure: Any, describe: Describe = described) -> str:
 
 
 def _chain(failure: Any, describe: Describe, depth: int) -> Generator[str, None, bool]:
-    """Yield lines; return True if they contain a group, whose last line ends the outer ones."""
+    """Yield lines. Return True if they contain a group: its last line also ends the outer group."""
     has_group = False
-    for place, link in enumerate(reversed((failure, *failure.causes))):
+    for index, link in enumerate(reversed((failure, *failure.causes))):
         margin = _margin(depth)
-        if place:
+        if index:
             message = _CONTEXT if link.has_implicit_cause else _CAUSE
             yield from (margin, f"{margin}{message}", margin)
         entries, text = describe(link)

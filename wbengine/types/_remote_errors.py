@@ -24,14 +24,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 from wbengine import _names, exceptions
-from wbengine.types import _exception_attributes
+from wbengine.types import _exception_attributes, _exception_copies
 
 if TYPE_CHECKING:
     from wbengine.types import failure as ft
 
 _A = TypeVar("_A")
 
-_HEAP_TYPE: Final = 1 << 9
 _FAILURES_ATTRIBUTE: Final = "_WrappedFailure__failures"
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -218,7 +217,7 @@ def _type_of(failure: ft.Failure) -> type[RemoteError] | None:
 
 def _instance_of(kind: type[RemoteError], args: tuple[Any, ...]) -> RemoteError | None:
     """Create an instance with the attributes that builtin types derive from arguments (`errno`)."""
-    base: Any = next(cls for cls in kind.__mro__ if not cls.__flags__ & _HEAP_TYPE)
+    base: Any = _exception_copies.builtin_base(kind)
     if issubclass(base, SyntaxError):
         args = args[:1]  # Printing depends on the types of the others.
     for constructor_args in (args, ()):

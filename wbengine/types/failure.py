@@ -169,11 +169,11 @@ class Failure:
         chain = _exception_copies.chain_of(error, seen)
         members = [_captured_members(each, copies, seen, depth) for each in chain]
         causes: tuple[Failure, ...] = ()
-        for place in range(len(chain) - 1, 0, -1):
-            cause = chain[place]
+        for index in range(len(chain) - 1, 0, -1):
+            cause = chain[index]
             failure = Failure.__new__(Failure)
-            lines = _exception_copies.read_attribute(cause, "__traceback__")
-            failure._fill(cause, copies.get(id(cause), cause), lines, causes, members[place])
+            cause_tb = _exception_copies.read_attribute(cause, "__traceback__")
+            failure._fill(cause, copies.get(id(cause), cause), cause_tb, causes, members[index])
             causes = (failure, *causes)
         self._fill(error, copies.get(id(error), error), tb, causes, members[0])
 
@@ -570,17 +570,17 @@ def _captured_members(
     """Return the failures of the members of a group."""
     if depth == _MAX_GROUP_DEPTH:
         return ()
-    exceptions_ = _exception_copies.members_of(group)
-    members = []
-    for place, member in enumerate(exceptions_):
+    members = _exception_copies.members_of(group)
+    failures = []
+    for index, member in enumerate(members):
         if len(seen) >= _exception_copies.MAX_CHAIN:
-            members.append(_omitted(len(exceptions_) - place))
+            failures.append(_omitted(len(members) - index))
             break
         failure = Failure.__new__(Failure)
-        lines = _exception_copies.read_attribute(member, "__traceback__")
-        failure._describe(member, lines, copies, seen, depth + 1)
-        members.append(failure)
-    return tuple(members)
+        tb = _exception_copies.read_attribute(member, "__traceback__")
+        failure._describe(member, tb, copies, seen, depth + 1)
+        failures.append(failure)
+    return tuple(failures)
 
 
 def _omitted(count: int) -> Failure:
@@ -680,12 +680,12 @@ def shorten(data: dict[str, Any]) -> None:
 
 def _shortened_notes(notes: Sequence[str]) -> list[str]:
     left = MAX_TEXT_LENGTH
-    for place, note in enumerate(notes):
+    for index, note in enumerate(notes):
         left -= len(note) + 1
         if left < 0:
             end = f"{note[: len(note) + left]}... ({len(note)} characters)"
-            rest = len(notes) - place - 1
-            return [*notes[:place], end, *([f"({rest} more notes)"] if rest else ())]
+            rest = len(notes) - index - 1
+            return [*notes[:index], end, *([f"({rest} more notes)"] if rest else ())]
     return list(notes)
 
 
@@ -738,9 +738,9 @@ class _Reader:
 
     def _members(self, data: Mapping[str, Any], depth: int) -> Iterator[Failure]:
         members = data.get("members", ()) if depth < _MAX_GROUP_DEPTH else ()
-        for place, member in enumerate(members):
+        for index, member in enumerate(members):
             if self._parts_left == 0:
-                yield _omitted(len(members) - place)
+                yield _omitted(len(members) - index)
                 return
             self._parts_left -= 1
             yield self.read(Failure, member, depth + 1)

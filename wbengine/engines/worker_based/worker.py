@@ -344,7 +344,7 @@ class Worker:
 
         def open_ledger() -> None:
             target = self._proxy.target
-            opened = connecting.persist(
+            opened = connecting.call_with_retries(
                 lambda: ledgers.choose(place, target, "worker", result_ttl=checked_ttl),
                 target.retry,
                 self._draining,

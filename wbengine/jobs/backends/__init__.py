@@ -66,9 +66,7 @@ def fetch(
             f" {sorted(settings)}"
         )
     scheme, colon, _ = board.partition(":")
-    kind = scheme.partition("+")[0]
-    if kind in _WITHOUT_DRIVER:
-        kind = scheme
+    kind = _plugins.kind_of(scheme, _WITHOUT_DRIVER)
     if colon and kind in _DATABASE_SCHEMES:
         connection, options_of_board = _split_board_options(board)
         settings = {"connection": connection, **options_of_board, **settings}

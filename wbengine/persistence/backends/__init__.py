@@ -63,9 +63,7 @@ def fetch(
         query = str(connection).partition("?")[2].partition("#")[0]
         for key, value in urllib.parse.parse_qsl(query, keep_blank_values=True):
             settings.setdefault(key, value)
-    # The text after '+' is a driver; the backend interprets it. Folders and memory have none.
-    kind = scheme.partition("+")[0]
-    kind = scheme if kind in _WITHOUT_DRIVER else kind
+    kind = _plugins.kind_of(scheme, _WITHOUT_DRIVER)  # The backend interprets the driver.
     factory = _plugins.load(
         "persistence backend", kind, KINDS, namespace, BACKEND_NAMESPACE, _ALIASES
     )

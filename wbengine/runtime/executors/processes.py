@@ -64,7 +64,7 @@ class FutureProcessTaskExecutor(_ProcessTaskExecutor):
         limit: time_limits.TimeLimit = time_limits.UNLIMITED,
     ) -> None:
         super().__init__(strict=strict, limit=limit)
-        # The processes of other executors have another `__main__`.
+        # The processes of other executors do not run the `__main__` of this process.
         self._by_value = not isinstance(executor, futures.ProcessPoolExecutor)
         self._pool: thread_pools.ExternalPool = thread_pools.ExternalPool(executor, remote=True)
 
@@ -74,10 +74,10 @@ class FutureProcessTaskExecutor(_ProcessTaskExecutor):
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         limit = base.limit_of(invocation, self._limit)
         call = _PortableCall(invocation, self._strict, limit, by_value=self._by_value)
-        fn, args = _with_trace_context(invocation, (_call_given, (call,)))
+        fn, args = _with_trace_context(invocation, (_call_portable, (call,)))
         name, cancellation = invocation.task.name, invocation.cancellation
         base.report_begin(invocation)  # the executor does not report when it begins a call
-        completion = _GivenCompletion(invocation, done, call)
+        completion = _PortableCompletion(invocation, done, call)
         try:
             self._pool.submit(fn, args, completion, name=name, cancellation=cancellation)
         except Exception as error:
@@ -156,7 +156,7 @@ class _Completion:
         self._done(self.invocation, outcome)
 
 
-class _GivenCompletion(_Completion):
+class _PortableCompletion(_Completion):
     __slots__ = ("_call",)
 
     def __init__(self, invocation: calls.Invocation, done: calls.Done, call: _PortableCall) -> None:
@@ -189,7 +189,7 @@ class _PortableCall:
     """A call for an executor that runs it in this process, or pickles it for another one.
 
     :param by_value: whether definitions of `__main__` are sent, instead of their names.
-    :ivar was_pickled: whether another process may run the call.
+    :ivar was_pickled: whether another process may have run the call.
     :ivar refusal: why the call could not be pickled, or None.
     """
 
@@ -327,7 +327,7 @@ def _run(strict: bool, limit: time_limits.TimeLimit, call: calls.Invocation) -> 
     return outcome.value, outcome.started, outcome.ended
 
 
-def _call_given(call: Callable[[], _TimedResult | bytes], emit: None) -> _TimedResult | bytes:
+def _call_portable(call: Callable[[], _TimedResult | bytes], emit: None) -> _TimedResult | bytes:
     return call()
 
 

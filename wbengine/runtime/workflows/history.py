@@ -60,7 +60,8 @@ class History:
             return
         note = step.note
         if (note.task, note.digest) != (command.path, command.digest):
-            recorded, actual = _call(note.task, note.text), _call(command.path, command.text)
+            recorded = _call_text(note.task, note.text)
+            actual = _call_text(command.path, command.text)
             other = " with other values" if recorded == actual else ""
             raise self._differs(position, recorded, f"is now {actual}{other}")
 
@@ -97,7 +98,7 @@ class History:
 
     def _not_called(self, position: int) -> exceptions.NonDeterministicWorkflow:
         note = self.steps[position].note
-        return self._differs(position, _call(note.task, note.text), "is not called any more")
+        return self._differs(position, _call_text(note.task, note.text), "is not called any more")
 
     def _differs(
         self, position: int, recorded: str, actual: str
@@ -111,5 +112,5 @@ class History:
         )
 
 
-def _call(path: str, text: str) -> str:
+def _call_text(path: str, text: str) -> str:
     return f"{path}({text})"

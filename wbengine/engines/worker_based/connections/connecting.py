@@ -37,7 +37,7 @@ def reach(
     within: float | None = None,
     on_failure: Callable[[str], None] | None = None,
 ) -> Connection:
-    """Connect, with retries; see `persist`.
+    """Connect, with retries; see `call_with_retries`.
 
     :raises TransportFailure: if the broker was not reached.
     """
@@ -55,7 +55,9 @@ def reach(
         return _open(target, attempts - 1, timeout)
 
     try:
-        return persist(attempt, target.retry, stopping, within=within, on_failure=on_failure)
+        return call_with_retries(
+            attempt, target.retry, stopping, within=within, on_failure=on_failure
+        )
     except exc.TransportFailure:
         raise
     except Exception as error:
@@ -64,7 +66,7 @@ def reach(
         ) from error
 
 
-def persist(
+def call_with_retries(
     attempt: Callable[[], T],
     retry: transports.RetryOptions,
     stopping: conditions.Event,
@@ -74,8 +76,8 @@ def persist(
 ) -> T:
     """Return the result of the first attempt that succeeds.
 
-    Retries end when `stopping` is set, or after `within` seconds; then only errors that may pass
-    are retried. `on_failure` is called with the reason of each failure.
+    Retries end when `stopping` is set. With `within`, they also end after this number of seconds,
+    and at an error that cannot pass. `on_failure` is called with the reason of each failure.
     """
 
     def may_pass(error: BaseException) -> bool:

@@ -126,7 +126,7 @@ class LifeCycle:
         tracker.reopen()
         if self._proxy.consumer.has_ended:
             self._proxy.renew(self._finder.uuid)
-        ledger = connecting.persist(
+        ledger = connecting.call_with_retries(
             lambda: ledgers.choose(self._ledger_place, target, result_ttl=self._result_ttl),
             target.retry,
             conditions.Event(),

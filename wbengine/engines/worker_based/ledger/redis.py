@@ -108,7 +108,8 @@ class RedisLedger(base.Ledger):
         self._session_lock = threading.Lock()
         self._rows = itertools.count(1)
         self._holders: set[str] = set()
-        # The identity, and those before losses of data. '?': the server has not confirmed it.
+        # The identity, and earlier ones, before losses of data. The server has not confirmed an
+        # identity that starts with '?'.
         self._digest = f"?redis-{uuid.uuid4().hex}"
         self._former_digests: list[str] = []
         try:

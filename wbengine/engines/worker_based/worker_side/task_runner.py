@@ -135,7 +135,7 @@ class TaskRunner:
         self.apply(effects)
 
     def _adopt_ledger(self, digest: str | None) -> None:
-        """Adopt the digest of a request if it belongs to the ledger, which has lost its data."""
+        """Accept the digest of a request if the ledger has it, or had it before a loss of data."""
         if digest is None or self.ledger is None or self.server.is_known_ledger(digest):
             return
         if self.ledger.accepts(digest):
@@ -143,7 +143,10 @@ class TaskRunner:
                 self.server.rename_ledger(self.ledger.digest, digest)
 
     def _refresh_ledger(self, now: float) -> None:
-        """Read the digest that the worker announces: no broker reports that the ledger lost it."""
+        """Update the digest that the worker announces.
+
+        A separate ledger that lost its data has another one, and no event reports this.
+        """
         ledger, digest = self.ledger, self.server.ledger
         if ledger is None or digest is None or not self._is_separate or now < self._refresh_at:
             return
