@@ -35,9 +35,11 @@ def only_user_frames(text: str) -> str:
     return "\n".join(chosen) if len(chosen) < len(entries) else text
 
 
-def described(failure: Any) -> tuple[str, str]:
+def described(
+    failure: Any, describe: _failure_text.Describe = _failure_text.described
+) -> tuple[str, str]:
     """Describe a failure for `_failure_text.text_of`, with only entries of the user's code."""
-    entries, text = _failure_text.described(failure)
+    entries, text = describe(failure)
     return only_user_frames(entries.rstrip("\n")), text
 
 

@@ -315,6 +315,7 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
         context = contextvars.copy_context()
     if task.async_bodies and invocation.action in task.async_bodies:
         return context.run(_in_loop, ainvoke, invocation, started, loop)
+    # The same as `contexts.isolate`, without a call if `decimal` was not used.
     decimal_context = context.get(contexts.DECIMAL)
     if decimal_context is not None:
         context.run(contexts.DECIMAL.set, decimal_context.copy())

@@ -117,7 +117,7 @@ class FunctionTask(Task, Generic[_F_co]):
     if TYPE_CHECKING:
         revert: ClassVar[_RevertSlot]
 
-        # Type checkers must not take it for a task that accepts any arguments.
+        # Otherwise function tasks would match the protocol of class tasks, with any arguments.
         _step: None  # type: ignore[assignment]
 
     _options: ClassVar[Mapping[str, Any]] = {}

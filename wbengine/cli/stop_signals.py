@@ -23,7 +23,7 @@ __all__ = ["StopSignals", "exit_at_once"]
 #: group deliver the signal twice.
 _SAME_SIGNAL_SECONDS: Final = 0.1
 
-#: Signals that keep a handler of user code, and remain ignored if they are ignored (`nohup`).
+#: Signals whose handler is not replaced if user code has set one, or if they are ignored (`nohup`).
 _OPTIONAL: Final = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 #: Signals that stop a command.
 _STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 __all__ = ["GUARD_HINT", "Source", "hidden_unless_file", "install", "is_running", "source"]
 
-#: Name of `__main__` in children, for which its main guard is false.
+#: Name under which children run `__main__`, so that its main guard is false.
 _NAME_IN_CHILDREN: Final = "__mp_main__"
 
 GUARD_HINT: Final = (

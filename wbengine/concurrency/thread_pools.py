@@ -734,8 +734,7 @@ def _disown_all() -> None:
         pool._disown()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown_all)
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def _check_executor(executor: futures.Executor) -> None:

@@ -273,7 +273,7 @@ class AtomLifecycle:
                 failure = _failed_to_begin(record.name, action, error)
                 self.failed_before_submit.append((call, calls.Outcome(failure)))
                 return None
-            defaults = {
+            defaults = {  # The function may have lost a parameter in the meantime.
                 name: value
                 for name, value in self._storage._defaults_of(atom.name).items()
                 if name in atom.rebind

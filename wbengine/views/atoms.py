@@ -314,8 +314,7 @@ def _described(failure: FailureView) -> tuple[str, str]:
 
 
 def _described_to_user(failure: FailureView) -> tuple[str, str]:
-    entries, text = _described(failure)
-    return _user_frames.only_user_frames(entries.rstrip("\n")), text
+    return _user_frames.described(failure, _described)
 
 
 def failure_of(failure: ft.Failure, redactor: redaction.Redactor, **where: Any) -> FailureView:

@@ -313,7 +313,7 @@ class Worker:
         try:
             self._open_ledger()
         except (exc.LedgerFailure, exc.TransportFailure):
-            if self._draining.is_set():
+            if self._draining.is_set():  # The worker was stopped while it waited for the ledger.
                 return
             raise
         self._pool.start()

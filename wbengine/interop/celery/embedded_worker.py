@@ -105,7 +105,7 @@ class CeleryWorker(task_sources.TaskSource):
         self._closing = conditions.Event()
         #: Whether new runs are rejected. Received messages are then requeued.
         self._suspended = False
-        #: The same, because Celery's worker has ended and may start again.
+        #: Whether received messages are requeued because Celery's worker has ended. It may restart.
         self._stopped = False
         self._lock = threading.RLock()
         self._changed = conditions.Condition(self._lock)

@@ -37,7 +37,8 @@ class AsyncProgram(Program):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._clock = clock
-        # The low bits, which order sets, are the same for all workflows.
+        # Each workflow has another number, but the low bits, which determine the order of sets, are
+        # the same for all.
         first_number = zlib.crc32(self.seed.encode()) << 20
         # asyncio uses only a few methods of an event loop.
         self._loop = WorkflowLoop(self.scopes.inherit, first_number)  # type: ignore[abstract]

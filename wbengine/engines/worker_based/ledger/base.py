@@ -195,13 +195,14 @@ class Ledger(abc.ABC):
     def accepts(self, digest: str) -> bool:
         """Return whether requests with this digest have their rows here.
 
-        A server that lost its data has a new digest, and accepts those that its clients knew.
+        A server that lost its data has a new digest. It also accepts earlier ones that its clients
+        have reported.
         """
         return digest == self.digest
 
     @property
     def has_lost_data(self) -> bool:
-        """Whether clients have reported digests of the time before a loss of all rows."""
+        """Whether a client has reported a digest that the ledger had before it lost all rows."""
         return False
 
     # Calls for engines.
