@@ -317,9 +317,7 @@ def test_events_are_sent_again_after_broker_restarts(
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_celery_worker_starts_again_after_loss_of_redis_with_a_running_task(
-    own: Bed, tmp_path: Path
-) -> None:
+def test_celery_worker_restarts_if_redis_is_lost_during_a_task(own: Bed, tmp_path: Path) -> None:
     path, gate = tmp_path / "path", tmp_path / "gate"
     with (
         brokers.redis() as server,
