@@ -24,7 +24,7 @@ _ALIASES: Final[Mapping[str, str]] = {
     "postgres": dialects.POSTGRESQL,
     "pgsql": dialects.POSTGRESQL,
 }
-#: psycopg's own threshold. Connections to a pooler prepare no statement.
+#: psycopg's default threshold; no statement is prepared on connections to a pooler.
 AUTO: Final = "auto"
 _MODE: Final = re.compile("[A-Za-z_,0-9]*")
 _LEVELS: Final = (

@@ -19,8 +19,9 @@ MYSQL: Final = "mysql"
 POSTGRESQL: Final = "postgresql"
 
 #: Time after which a server rolls back an idle transaction, so that a frozen process does not block
-#: others; and maximum time that a transaction waits for a lock.
+#: others.
 IDLE_SECONDS: Final = 30
+#: Maximum time that a transaction waits for a lock.
 LOCK_TIMEOUT_SECONDS: Final = 45
 
 #: In other collations of MySQL, "a" and "A" would be the same key.

@@ -42,7 +42,7 @@ _SQLITE_OPTIONS: Final = frozenset({
     "cache", "immutable", "mode", "modeof", "nolock", "psow", "vfs",
 })  # fmt: skip
 _MYSQL_OPTIONS: Final = frozenset({"ssl_capath", "ssl_check_hostname", "ssl_cipher"})
-#: Objects, which are only in `connect_args`.
+#: Arguments of `psycopg.connect` that are not options of its connection strings.
 _PSYCOPG_OPTIONS: Final = frozenset({"context", "cursor_factory", "prepare_threshold"})
 _EXTRAS: Final[Mapping[str, _installing.Extra]] = {
     dialects.MYSQL: "mysql",

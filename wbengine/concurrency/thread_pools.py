@@ -743,8 +743,8 @@ def _check_executor(executor: futures.Executor) -> None:
     :raises RuntimeError: if one has; the pool would never run a call of this process.
     """
     if isinstance(executor, futures.ThreadPoolExecutor | futures.ProcessPoolExecutor):
-        pid = _first_users.setdefault(executor, os.getpid())
-        if pid != os.getpid():
+        pid = _first_users.setdefault(executor, forks.current_pid)
+        if pid != forks.current_pid:
             raise RuntimeError(
                 f"{type(executor).__name__} was used in process {pid} before the fork of this"
                 " process: create another one after the fork"

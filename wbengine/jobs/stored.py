@@ -11,14 +11,13 @@ import abc
 import contextlib
 import json
 import logging
-import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from wbengine import _json_text, _names, _options, exceptions, formats, states
-from wbengine.concurrency import conditions, threads
+from wbengine.concurrency import conditions, forks, threads
 from wbengine.jobs import base
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence import models
@@ -445,7 +444,7 @@ class StoredJobBoard(BaseStoredJobBoard):
         self.address: str | None = None
         self._opened = False
         # The process that connected the client.
-        self._pid = os.getpid()
+        self._pid = forks.current_pid
         # All ids of the board so far, latest last. A store that lost its data gets a new id.
         self._ids: list[str] = []
 
@@ -482,7 +481,7 @@ class StoredJobBoard(BaseStoredJobBoard):
             try:
                 with self._failures("Connecting"):
                     self._open_client()
-                self._opened, self._pid = True, os.getpid()
+                self._opened, self._pid = True, forks.current_pid
                 self.identify()
             except BaseException:
                 self.close()
@@ -491,7 +490,7 @@ class StoredJobBoard(BaseStoredJobBoard):
 
     @property
     def _is_inherited(self) -> bool:
-        return self._opened and not self._is_fork_safe and self._pid != os.getpid()
+        return self._opened and not self._is_fork_safe and self._pid != forks.current_pid
 
     def close(self) -> None:
         is_inherited, self._opened = self._is_inherited, False

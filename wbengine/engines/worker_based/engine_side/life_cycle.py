@@ -6,12 +6,11 @@ Any thread may call it. `_serve` runs in the consumer's thread.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from typing import Final
 
 from wbengine import exceptions as exc
-from wbengine.concurrency import conditions, threads
+from wbengine.concurrency import conditions, forks, threads
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.connections import connecting, consumer_loop
 from wbengine.engines.worker_based.discovery.clocks import Clocks
@@ -71,13 +70,13 @@ class LifeCycle:
         if self.is_inherited:
             raise exc.InvalidState(
                 f"this executor was started in process {self._pid}, and cannot be used in its fork"
-                f" {os.getpid()}: create an executor after the fork"
+                f" {forks.current_pid}: create an executor after the fork"
             )
 
     @property
     def is_inherited(self) -> bool:
         """Whether a parent of this process has started the executor."""
-        return self._thread is not None and self._pid != os.getpid()
+        return self._thread is not None and self._pid != forks.current_pid
 
     def start(self) -> None:
         self.check_process()
@@ -142,7 +141,7 @@ class LifeCycle:
         thread = threads.Thread(
             target=self._serve, name=f"wbengine-executor-{self._finder.uuid}", daemon=True
         )
-        self._pid = os.getpid()
+        self._pid = forks.current_pid
         try:
             thread.start()
         finally:  # also after an interrupt
