@@ -50,9 +50,9 @@ class Join(enum.StrEnum):
     #: The default, as in TaskFlow: the node is ignored if the depth of another target reaches it,
     #: or if one of its own deciders returns False.
     ALL = "ALL"
-    #: The node runs if at least one link was taken. Deciders are called only if no link without a
-    #: decider was taken. Otherwise the node is ignored with all nodes after it (or, if only
-    #: deciders refused, to the widest of their depths).
+    #: The node runs if at least one link was taken. If one of them has no decider, no decider is
+    #: called. If no link was taken, the node is ignored. With it, all nodes after it are ignored if
+    #: one of its sources was ignored; otherwise its deciders define the depth (the widest one).
     ANY = "ANY"
     #: The node runs unless one of its own deciders returns False. A decider is called unless its
     #: source was ignored.

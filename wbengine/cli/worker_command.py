@@ -97,8 +97,8 @@ _CELERY_OPTIONS: Final = (
     help="Offer the tasks of this module, or one task (repeatable). Modules of the current folder"
     " can be imported.")  # fmt: skip
 @click.option("--result-ttl", type=params.Parsed("DURATION", _retention), default="7d",
-    help="Delete results from the ledger that no engine has read within this time, or"
-    " 'never'.")  # fmt: skip
+    help="Time after which the ledger deletes a result that no engine has read; 'never' to keep"
+    " it.")  # fmt: skip
 @click.option("-n", "--name", metavar="NAME",
     help="Beginning of the worker's name.", show_default="the name of the host")  # fmt: skip
 @click.option("--interop", type=params.Choice(("taskflow",)),

@@ -27,8 +27,9 @@ __all__ = [
 VIEWER: Final = "viewer"
 OPERATOR: Final = "operator"
 ADMIN: Final = "admin"
-#: Roles; each includes the previous ones: read pages; suspend, resume, retry, revert and cancel
-#: flows; drain workers.
+#: Roles, lowest first. A viewer reads pages. An operator also changes flows (suspends, resumes,
+#: retries, reverts, cancels and signals them), schedules and pauses of tasks. An admin also drains
+#: workers.
 ROLES: Final = (VIEWER, OPERATOR, ADMIN)
 #: The role of a proxy, which names the visitor of each request.
 PROXY: Final = "proxy"

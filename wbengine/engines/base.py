@@ -442,10 +442,10 @@ class Engine(abc.ABC):
     ) -> Generator[str, Any, None]:
         """Run the flow like `run`, and yield each state of the run loop, the end state last.
 
-        Nothing runs, and no other run is rejected, before the first state is requested.
-        `send(True)` suspends. `close()` and deletion of the iterator suspend the flow and wait for
-        running tasks; they raise no failure of the flow. An exception that is thrown in ends the
-        run with FAILURE and passes through; the next run continues.
+        The run starts when the first state is requested. `send(True)` suspends the flow. `close()`
+        and the deletion of the iterator also suspend it, wait for running tasks, and raise no
+        failure of the flow. `throw()` ends the run with FAILURE and raises the given exception; the
+        next run continues the flow.
 
         :raises Exception: as `run`; for invalid `timeout` and `deadline` at the call.
         """

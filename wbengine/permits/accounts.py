@@ -8,9 +8,9 @@ Each permit is assigned to the waiting flow with the fewest permits (if only the
 the one that was served least since it waits), then to the one that came first. So flows get equal
 shares, and other flows get the unused ones.
 
-Permits of a rate are `interval` apart and are assigned up to `HORIZON` seconds in advance, so a
-flow sends about two requests per second, however high the rate is. Unused permits are lost: nothing
-is saved up for a burst.
+The permits of a rate limit become usable one by one, `interval` seconds apart. They are assigned up
+to `HORIZON` seconds before that, so a flow sends only about two requests per second, even if the
+rate is high. A permit that no flow wants is lost; later flows cannot use it for a burst.
 
 The module is pure: times are arguments, in seconds of the store's clock.
 """

@@ -244,7 +244,10 @@ class Record:
 
 
 class _Fields:
-    """The dumped fields of a class, grouped by the operations that they need."""
+    """The stored fields of a class of records, grouped by the methods that their kinds define.
+
+    A field whose kind has no `dump`, `load` or `copy` method of its own needs no call of it.
+    """
 
     def __init__(self, cls: Any) -> None:
         metadata_by_name = [

@@ -97,9 +97,9 @@ class Refusals(NamedTuple):
 
 
 class InFlight:
-    """Begun and submitted calls of a run without outcome, and what was cancelled.
+    """The calls of a run that have begun and have no outcome, and the requests to cancel calls.
 
-    Calls that wait at a gate are not included.
+    It does not contain calls that wait at a gate.
     """
 
     __slots__ = (

@@ -105,8 +105,9 @@ class Scheduler:
     def start(self) -> None:
         """Find the nodes that are ready at the beginning. Call it once; it costs O(V+E).
 
-        Nodes that ran when the last engine died are ready. Scopes that were partly reverted
-        continue. `unresolved` returns failures that were not resolved.
+        If an engine died during an earlier run, the nodes that it was running are ready, and the
+        reversions that it began continue. After this call, `unresolved` returns the nodes that had
+        failed and for which no reversion has begun.
         """
         self._waiting += len(self._rerun)
         for start, retries in sorted(self._scopes.items()):

@@ -11,7 +11,7 @@ from wbengine import task as task_module
 
 __all__ = ["OTHER", "Bounded", "of_task", "of_topic", "of_worker", "text"]
 
-#: Replaces all values above the maximum number of values.
+#: The value for all further values of a label that has its maximum number of values.
 OTHER: Final = "other"
 
 #: Maximum number of characters.

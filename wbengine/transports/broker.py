@@ -88,15 +88,15 @@ class Delivery:
     def parse(self) -> None:
         """Set the properties, the headers and the body.
 
-        :raises InvalidMessageError: if the data is not a valid message, or another request was
-            claimed.
+        :raises InvalidMessageError: if the data is not a valid message, or if the claim that came
+            with the message is for another request.
         """
         head, body = _encoding.decode(self.data or b"", self.body)
         self.properties, self.headers = properties, headers = head["properties"], head["headers"]
         if self.claim is not None and not _encoding.has_label(
             headers, properties.get("correlation_id"), self.label
         ):
-            raise _encoding.InvalidMessageError("its label names the row of another request")
+            raise _encoding.InvalidMessageError("its label names another request than its headers")
         self.delivery_info = {
             "exchange": head["exchange"],
             "routing_key": head["routing_key"],
@@ -281,9 +281,10 @@ class Broker(abc.ABC):
 
     @abc.abstractmethod
     def refresh(self) -> int:
-        """Poll the watched queues. Return an upper bound of the number of available messages.
+        """Poll the watched queues. Return the number of available messages, or more.
 
-        It may be an estimate. 0 means that there is none, so the next step is `wait`.
+        The number may be an estimate that is too high. It is 0 only if no message is available;
+        then the caller calls `wait`.
         """
 
     @abc.abstractmethod

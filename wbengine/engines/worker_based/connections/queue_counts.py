@@ -22,7 +22,8 @@ from wbengine.transports.broker import Broker
 
 LOG = logging.getLogger(__name__)
 
-#: Number of messages above which a queue has no consumer: consumers take messages at once.
+#: With this number of messages or more, a queue counts as having no consumer. A consumer takes
+#: messages as soon as they arrive, so few of them remain.
 UNCONSUMED_MESSAGES: Final = 3
 
 BROKER_TIMEOUT_SECONDS: Final = 3.0

@@ -107,11 +107,11 @@ class NotifySchedule:
 
 
 class Reception:
-    """Records outages: times in which the engine received nothing or did not run.
+    """Records outages: periods in which the engine received no messages or did not run.
 
-    The engine sends echo messages to itself. If an echo is overdue, the engine receives nothing. A
-    late iteration of its loop means that the process was paused; another channel means that the
-    broker was unavailable.
+    There are three signs of an outage. An echo, which the engine sends to itself, is overdue: no
+    messages arrive. An iteration of the loop is late: the process was paused. The loop has another
+    channel than before: the connection to the broker was lost.
 
     Thread-safe; a single thread records the iterations of the loop.
 

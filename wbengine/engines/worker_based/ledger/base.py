@@ -319,7 +319,9 @@ class Ledger(abc.ABC):
             refused = refusal(self.state(id), epoch)
             if refused is not None:
                 return refused
-            self._renew(holder)  # The row was created since, or the holder has no heartbeat.
+            # The row may be claimed now. Either it was opened after the attempt above, or the
+            # attempt failed because the holder has no heartbeat, which this records.
+            self._renew(holder)
         return Claim(GRANTED, epoch, None, holder)
 
     def _try_claim(self, id: str, epoch: int, holder: str) -> bool:

@@ -44,10 +44,14 @@ REQUIRED_ROUNDS: Final = 2
 
 
 class Recovery(abc.ABC):
-    """Base of the rules, without I/O.
+    """The rules that decide what to do about requests without a reply. They do no I/O.
 
-    :param in_flight: the requests in queues of the broker; `inherited`: those of earlier runs;
-        `ended_workers`: workers that announced their end.
+    Each subclass contains the rules for one protocol of workers.
+
+    :param finder: finds the live workers and their queues.
+    :param in_flight: the requests in queues of the broker.
+    :param inherited: the requests that an earlier run of the flow may have published.
+    :param ended_workers: names of workers that announced their end.
     """
 
     def __init__(
