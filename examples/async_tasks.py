@@ -50,7 +50,7 @@ async def choir() -> None:
 async def songs(**options: Any) -> None:
     flows = [linear_flow.Flow(words).add(Song()) for words in ("hey", "ho")]
     sung = await asyncio.gather(
-        *(engines.arun(flow, store={"words": flow.name}, **options) for flow in flows)
+        *(engines.arun(flow, inputs={"words": flow.name}, **options) for flow in flows)
     )
     print("two songs:", [values["song"] for values in sung])
 

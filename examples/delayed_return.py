@@ -41,7 +41,7 @@ class Pack(task.Task):
 def main() -> None:
     with kinds.chosen(__doc__, (kinds.SERIAL, kinds.THREADS, kinds.WORKERS)) as options:
         flow = linear_flow.Flow("order").add(Pay("pay"), Pack("pack"))
-        engine = engines.load(flow, store={"order": 7, "price": 30}, **options)
+        engine = engines.load(flow, inputs={"order": 7, "price": 30}, **options)
         reply: futures.Future[str] = futures.Future()
 
         def paid(state: str, details: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ def main() -> None:
     flow = linear_flow.Flow("farm").add(Survey(), counting, Add())
     farm = {"hill": 3, "meadow": 12, "marsh": 9, "orchard": 5}
     with kinds.chosen(__doc__) as options:
-        values = engines.run(flow, store={"farm": farm}, **options)
+        values = engines.run(flow, inputs={"farm": farm}, **options)
     for field, count in zip(values["fields"], values["counts"], strict=True):
         text = count.exception_str if isinstance(count, failure.Failure) else count
         print(f"{field}: {text}")

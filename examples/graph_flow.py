@@ -62,7 +62,7 @@ def main() -> None:
     flow.link(lay, serve)
     with kinds.chosen(__doc__) as options:
         engine = engines.load(
-            flow, store={"ingredients": ["flour", "butter"], "apples": 3}, **options
+            flow, inputs={"ingredients": ["flour", "butter"], "apples": 3}, **options
         )
         order: list[str] = []
         engine.atom_notifier.register(

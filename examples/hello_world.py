@@ -26,7 +26,7 @@ class Goodbye(task.Task):
 def main() -> None:
     flow = linear_flow.Flow("visit").add(Hello(), Goodbye())
     with kinds.chosen(__doc__) as options:
-        engines.run(flow, store={"name": "Ada"}, **options)
+        engines.run(flow, inputs={"name": "Ada"}, **options)
 
 
 if __name__ == "__main__":

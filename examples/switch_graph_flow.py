@@ -53,7 +53,7 @@ def shipping() -> graph_flow.Flow:
 def main() -> None:
     with kinds.chosen(__doc__) as options:
         for weight in (2, 200):
-            engine = engines.load(shipping(), store={"parcel": weight}, **options)
+            engine = engines.load(shipping(), inputs={"parcel": weight}, **options)
             engine.run()
             names = ["courier", "signature", "freight", "loading ramp"]
             states = {name: engine.storage.get_atom_state(name) for name in names}

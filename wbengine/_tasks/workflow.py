@@ -60,7 +60,7 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> A
                 steps.sleep(60)
             return steps.run(ship, order=order, payment=payment)
 
-        engines.run(checkout, store={"order": order}, backend="sqlite:///flows.db")
+        engines.run(checkout, inputs={"order": order}, backend="sqlite:///flows.db")
 
     The first parameter receives a `steps.Steps`, or a `steps.AsyncSteps` if the function is `async
     def`. The other parameters are arguments of the task. Each step has a record, and runs where the

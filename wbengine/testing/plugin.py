@@ -64,7 +64,7 @@ def wbe_worker(wbe_broker: Broker) -> Iterator[Callable[..., workers.Worker]]:
 
 @pytest.fixture
 def wbe_engine(wbe_broker: Broker) -> Callable[..., base.Engine]:
-    """Return a function that creates engines: `wbe_engine(flow, store={...}, **options)`.
+    """Return a function that creates engines: `wbe_engine(flow, inputs={...}, **options)`.
 
     The test runs the engine. By default, tasks run on the workers of the test, and a worker is lost
     after 4 seconds without a message. With `engine='serial'` or another kind, tasks run in this

@@ -368,13 +368,14 @@ def resolve(
 ) -> Target:
     """Resolve a broker address, without connecting.
 
-    `filesystem`, `memory`, `redis` and `rediss` (as transport or scheme of the URL) are transports
-    of wbengine; others are of plug-ins or kombu's. In Redis, keys begin with the name of the
-    exchange. Without URL and transport, use `$WBENGINE_URL`, else the default folder, which is
-    created.
+    `transport`, or else the scheme of `url`, names the kind: one of `KINDS`, a plug-in, or else a
+    transport of kombu. If both are None, `$WBENGINE_URL` is used, or else the default folder, which
+    is created.
 
+    :param exchange: the name of the exchange, which is a part of all keys in Redis.
     :raises TypeError: if an argument has a wrong type.
-    :raises ValueError: if an option is invalid or the client of Redis is not installed.
+    :raises ValueError: if the kind is unknown, an option is invalid, or a client library is not
+        installed.
     :raises TransportFailure: if the default folder is not safe to use.
     """
     if url is not None and not isinstance(url, str):
