@@ -36,15 +36,14 @@ class _Field(NamedTuple):
             return
         base, has_step, step = term.partition("/")
         start, has_end, end = base.partition("-")
-        count = self.last - self.first + 1
         first = self.first if base == "*" else self.value(start)
-        if has_end:
-            count = self.value(end) - first + 1
-            if count < 1:
-                raise ValueError(
-                    f"a range of the {self.name} must not end before it starts, got {base!r}:"
-                    f" write {start}-{self.last},{self.first}-{end}"
-                )
+        last = self.value(end) if has_end else self.last
+        if last < first:
+            raise ValueError(
+                f"a range of the {self.name} must not end before it starts, got {base!r}:"
+                f" write {start}-{self.last},{self.first}-{end}"
+            )
+        count = last - first + 1
         if has_step and not (step.isascii() and step.isdecimal() and 1 <= int(step) <= count):
             raise ValueError(
                 f"the step of the {self.name} in {term!r:.40} must be 1 to {count}, the number of"
