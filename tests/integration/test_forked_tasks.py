@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -77,6 +79,27 @@ def test_fork_in_serial_engine_ends_with_the_code_of_its_body(body: Any, end: st
     flow = linear_flow.Flow("f").add(body("t"))
     ended = processes_that_ended(lambda: engines.run(flow, inputs={"end": end})["code"])
     assert ended == [str(EXIT_CODES[end])]
+
+
+@pytest.mark.parametrize("end", EXIT_CODES)
+def test_fork_in_coroutine_ends_although_others_wait(end: str, tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+
+    @task.task
+    def note() -> None:
+        with effects.open("a", encoding="utf-8") as file:
+            file.write("once")
+
+    @task.workflow(provides="code")
+    async def concurrent(steps: Any) -> int:
+        async def fork_later() -> int:
+            return fork(end)
+
+        _, code = await asyncio.gather(steps.run(note), fork_later())
+        return code
+
+    assert processes_that_ended(lambda: engines.run(concurrent)["code"]) == [str(EXIT_CODES[end])]
+    assert effects.read_text(encoding="utf-8") == "once"
 
 
 def test_fork_that_calls_a_step_ends_with_an_error() -> None:

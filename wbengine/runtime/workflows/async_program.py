@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from wbengine import _names, exceptions, steps
 from wbengine._tasks.commands import Command
-from wbengine.concurrency import contexts
+from wbengine.concurrency import contexts, forks
 from wbengine.runtime.workflows import guards
 from wbengine.runtime.workflows.event_loop import WorkflowLoop
 from wbengine.runtime.workflows.program import Handle, Program
+from wbengine.types import failure as ft
 
 __all__ = ["AsyncProgram"]
 
@@ -92,11 +93,16 @@ class AsyncProgram(Program):
 
     def _run_ready(self) -> None:
         was_done, started = self._main.done(), self._clock()
-        self._loop.run_ready()
+        self._run_loop()
         if self._main.done() and not (was_done or self._is_closed):
             self._cancel_remaining(self._main)
-            self._loop.run_ready()
+            self._run_loop()
         guards.check_turn(self._function, self._clock() - started)
+
+    def _run_loop(self) -> None:
+        self._loop.run_ready()
+        if forks.current_pid != self._pid:  # Steps complete only in the parent process.
+            forks.end_fork(self._pid, _failure_of(self._main))
 
     def _cancel_remaining(self, main: asyncio.Future[Any]) -> None:
         self._remaining = self._loop.tasks
@@ -172,6 +178,13 @@ class AsyncProgram(Program):
         handle = super().start(command)
         handle.future = self._loop.create_future()
         return handle
+
+
+def _failure_of(main: asyncio.Future[Any]) -> ft.Failure | None:
+    if not main.done() or main.cancelled():
+        return None
+    error = main.exception()
+    return None if error is None else ft.Failure.from_exception(error)
 
 
 def _name_of(task: asyncio.Task[Any]) -> str:
