@@ -663,6 +663,12 @@ def test_shorten_limits_notes_and_attributes_of_all_members():
     assert len(json.dumps(data)) < 80_000
 
 
+def test_shorten_accepts_lone_surrogates_in_attributes():
+    data = Failure.from_dict({**SEED, "exc_attributes": {"msg": "\ud800"}}).to_json()
+    module.shorten(data)
+    assert data["exc_attributes"] == {"msg": "\ud800"}
+
+
 def test_hostile_members_are_validated_and_limited():
     data = dict(SEED)
     for _ in range(10_000):

@@ -672,10 +672,15 @@ def shorten(data: dict[str, Any]) -> None:
                 part[key] = f"{text[:MAX_TEXT_LENGTH]}... ({len(text)} characters)"
         for key in ("exc_args", "exc_attributes"):
             values = part.get(key)
-            if values and len(json.dumps(values, ensure_ascii=False).encode()) > MAX_TEXT_LENGTH:
+            if values and _encoded_length(values) > MAX_TEXT_LENGTH:
                 part[key] = type(values)()
         if "notes" in part:
             part["notes"] = _shortened_notes(part["notes"])
+
+
+def _encoded_length(values: Any) -> int:
+    # Attributes that `from_dict` has read may contain lone surrogates.
+    return len(json.dumps(values, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 def _shortened_notes(notes: Sequence[str]) -> list[str]:
