@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -210,3 +210,48 @@ def test_parked_workflow_ends_its_task_groups(
     engine.run()
     assert engine.parked is not None
     assert (EFFECTS, caplog.text) == ([], "")
+
+
+@task.workflow
+async def abandon_generator(steps: steps.AsyncSteps, end: str) -> None:
+    async def read() -> AsyncIterator[str]:
+        try:
+            yield await steps.run(book, "a")
+            yield await steps.run(book, "b")
+        finally:
+            EFFECTS.append("finally")
+            await steps.run(note, "cleanup 1")
+            await steps.run(note, "cleanup 2")
+
+    async for _ in read():
+        if end == "return":
+            return
+        if end == "park":
+            await steps.wait_for("go")
+        break
+    await steps.run(note, "after")
+    await steps.run(note, "later")
+
+
+@pytest.mark.parametrize("end", ["return", "break"])
+def test_abandoned_generator_cleans_up(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    engines.run(abandon_generator, {"end": end})
+    assert EFFECTS[:2] == ["book a", "finally"]
+    assert {"note cleanup 1", "note cleanup 2"} < set(EFFECTS)
+    assert not caplog.text
+
+
+def test_generator_of_a_parked_workflow_is_closed_in_each_run() -> None:
+    backend = backends.fetch("memory://")
+    engine = engines.load(abandon_generator, {"end": "park"}, backend=backend)
+    engine.park_after = 0.0
+    engine.run()
+    assert EFFECTS == ["book a", "finally"]
+    detail = backend.get_connection().get_flow_details(engine.storage.flow_uuid)
+    engine = engines.load(abandon_generator, flow_detail=detail, backend=backend)
+    engine.signal("go")
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert EFFECTS[2] == "finally"
+    assert {"note cleanup 1", "note cleanup 2"} < set(EFFECTS)
+    backend.close()

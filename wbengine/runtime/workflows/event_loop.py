@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import itertools
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Reversible
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Reversible
 from typing import Any, Final, NoReturn
 
 from wbengine import exceptions
@@ -65,6 +66,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._ready: deque[tuple[asyncio.Handle, Callable[..., Any], Any, Any]] = deque()
         # Tasks that have not ended.
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        # Those of them that close generators.
+        self._closing: set[asyncio.Task[Any]] = set()
         # Tasks that `asyncio.as_completed` will request, by their coroutines.
         self._created_early: dict[Any, asyncio.Task[Any]] = {}
         self._is_running = False
@@ -72,8 +75,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def run_ready(self) -> None:
         """Run callbacks until none is ready: all coroutines wait, or have ended."""
-        outer = asyncio.events._get_running_loop()
+        outer, outer_hooks = asyncio.events._get_running_loop(), sys.get_asyncgen_hooks()
         asyncio.events._set_running_loop(self)
+        sys.set_asyncgen_hooks(None, self._close_generator)
         self._is_running = True
         try:
             while self._ready:
@@ -82,7 +86,19 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                     context.run(callback, *args)
         finally:
             self._is_running = False
+            sys.set_asyncgen_hooks(*outer_hooks)
             asyncio.events._set_running_loop(outer)
+
+    def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Close a generator that was not read to its end, which may await steps to clean up."""
+        closing: Any = generator.aclose()
+        if asyncio.events._get_running_loop() is self:
+            task = self._create_task(closing)
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        else:  # The run has ended.
+            with contextlib.suppress(StopIteration, exceptions.WorkflowInterrupted):
+                closing.send(None)
 
     def close(self) -> None:
         """End all coroutines: they receive `WorkflowInterrupted` where they wait."""
@@ -137,8 +153,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """The tasks that have not ended, oldest first."""
-        return list(self._tasks)
+        """The tasks that have not ended, oldest first, except those that close generators."""
+        return [task for task in self._tasks if task not in self._closing]
 
     def get_debug(self) -> bool:
         return False
