@@ -21,6 +21,7 @@ SERVERS = {
     "zookeeper": ("ZooKeeper", ("zookeeper",)),
     "etcd": ("etcd", ("etcd-server", "etcd")),
     "browser": ("Chromium", ("chromium",)),
+    "nginx": ("nginx", ("nginx-light", "nginx")),
     "strace": ("strace", ("strace",)),
     "graphviz": ("Graphviz", ("graphviz",)),
 }
@@ -32,6 +33,7 @@ PROGRAMS = {
     "zookeeper": "java",
     "etcd": "etcd",
     "browser": "chromium",
+    "nginx": "nginx",
     "strace": "strace",
     "graphviz": "dot",
 }

@@ -1,14 +1,13 @@
 """The configuration files of the documentation, loaded by the programs that they configure.
 
 Not checked: fragments of Kubernetes objects beyond their structure, because a cluster validates
-them, and `nginx.conf` where nginx is not installed.
+them.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -83,8 +82,10 @@ def load_users(text: str, folder: Path) -> None:
 
 
 def load_nginx(text: str, folder: Path) -> None:
-    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    program = _servers.find("nginx")
     if program is None:
+        if os.environ.get("CI"):
+            pytest.fail(_servers.reason(["nginx"]))
         pytest.skip("nginx is not installed")
     signed = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost")
     files = ("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"))
