@@ -132,3 +132,10 @@ def test_state_of_a_redis_that_may_pass_is_distinguished(error: Exception, passe
     outer = exceptions.TransportFailure("broker")
     outer.__cause__ = failure
     assert reasons.may_pass(failure) == reasons.may_pass(outer) == passes
+
+
+@pytest.mark.timeout(10)
+def test_search_for_errors_of_redis_ends_at_error_that_is_its_own_cause() -> None:
+    error = ConnectionResetError("reset by peer")
+    error.__cause__ = error
+    assert not reasons.may_pass(error)

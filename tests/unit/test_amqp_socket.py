@@ -288,6 +288,20 @@ def test_fill_on_closed_connection_raises(ends: Ends) -> None:
         ends.ours.fill()
 
 
+class Reset(Expired):
+    """Socket whose connection was reset."""
+
+    def recv(self, count: int) -> bytes:
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+
+def test_reset_connection_is_not_its_own_cause(ends: Ends) -> None:
+    ends.ours.sock = Reset()
+    with pytest.raises(ConnectionResetError) as caught:
+        ends.ours.fill()
+    assert caught.value.__cause__ is None
+
+
 @pytest.fixture
 def secure(tmp_path: Path) -> Iterator[Ends]:
     """Return the ends of a TLS connection."""

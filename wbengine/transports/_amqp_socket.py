@@ -235,7 +235,7 @@ class AmqpSocket:
                 new_data = self.sock.recv(_READ_BYTES)
         except _WOULD_BLOCK:
             new_data = None
-        except OSError as error:
+        except TimeoutError as error:
             raise _lost(error) from error
         if self._reading is self._writing and self._out:
             self._send()  # Another thread may not have got the lock.

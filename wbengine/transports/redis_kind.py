@@ -87,17 +87,22 @@ class RedisKind(BrokerKind):
         return None
 
     def may_pass(self, error: BaseException) -> bool:
-        cause: BaseException | None = error
-        while cause is not None and type(cause).__module__ != "redis.exceptions":
-            cause = cause.__cause__
-        if cause is None or self.is_refusal(cause) or _has_wrong_certificate(cause):
+        chain = [error]
+        while (cause := chain[-1].__cause__) is not None and cause not in chain:
+            chain.append(cause)
+        error = next((each for each in chain if _is_of_redis(each)), error)
+        if not _is_of_redis(error) or self.is_refusal(error) or _has_wrong_certificate(error):
             return False
-        names = {cls.__name__ for cls in type(cause).__mro__}
-        return not names.isdisjoint(_PASSING_ERRORS) or str(cause).startswith(_PASSING_REPLIES)
+        names = {cls.__name__ for cls in type(error).__mro__}
+        return not names.isdisjoint(_PASSING_ERRORS) or str(error).startswith(_PASSING_REPLIES)
 
     def is_refusal(self, error: BaseException) -> bool:
         names = {cls.__name__ for cls in type(error).__mro__}
         return not names.isdisjoint(("AuthenticationError", "NoPermissionError"))
+
+
+def _is_of_redis(error: BaseException) -> bool:
+    return type(error).__module__ == "redis.exceptions"
 
 
 def _has_wrong_certificate(error: BaseException) -> bool:
