@@ -161,6 +161,15 @@ def test_unquoted_password_is_refused_with_its_encoding(scheme, password):
     assert not {"hu", "sh", "12", "34"} & set(re.findall("[a-z]+|[0-9]+", str(caught.value)))
 
 
+@pytest.mark.parametrize("scheme", ["amqp", "amqps", "pyamqp"])
+def test_start_of_a_password_with_semicolon_is_not_the_port(scheme):
+    """Kombu separates the URLs of several brokers with semicolons."""
+    with pytest.raises(ValueError, match=r"in a password as .*%3B") as caught:
+        resolve(f"{scheme}://me:12;34@10.1.2.3//").check()
+    assert not {"12", "34"} & set(re.findall("[0-9]+", str(caught.value)))
+    resolve(f"{scheme}://me:12@10.1.2.3//;{scheme}://me:34@10.1.2.4//").check()
+
+
 @pytest.fixture(params=transports.KINDS)
 def side(request, folder):
     """Side on each of our transports; the marks below select other transports."""

@@ -82,11 +82,13 @@ def arguments(
     tls_options |= {name: remaining.pop(name) for name in options if name.startswith("ssl_")}
     tls_options = {name: value for name, value in tls_options.items() if value is not None}
     scheme, bare = transport, url
-    if url is not None and "://" in url:
+    if url is not None:
         try:
+            # Also the rest of a URL with ";" in its password, which has no scheme.
             _server_urls.split("a RabbitMQ URL", url)
         except ValueError as error:
             raise InvalidURLError(str(error)) from None
+    if url is not None and "://" in url:
         bare, _, query = url.partition("?")
         scheme = transport or bare.partition("://")[0].lower()
         for name, value in parse_qsl(query):
