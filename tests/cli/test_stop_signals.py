@@ -83,6 +83,21 @@ with stop_signals.StopSignals(first, second, lambda: handled.set() or ()).instal
 """
 )
 
+#: Python resets handlers before it deletes the attributes of `sys`.
+_LATE_HANG_UP = (
+    _BEGIN
+    + """
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGHUP):
+        kill(pid, number)
+
+sys.late = Late()
+with stop_signals.StopSignals(first, second).installed():
+    os.kill(os.getpid(), signal.SIGHUP)
+    told.wait()
+"""
+)
+
 _FORKED = (
     _BEGIN
     + """
@@ -106,8 +121,9 @@ print("ended", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, signal.set_wa
         (_TWICE, "first\nsecond\n"),
         (_FORKED, "ended True -1\n"),
         (f"import logging; logging.disable()\n{_HANG_UP}", "first\ncontinues\nsecond\n"),
+        (_LATE_HANG_UP, "first\n"),
     ],
-    ids=["another thread", "twice", "forked", "hang-up"],
+    ids=["another thread", "twice", "forked", "hang-up", "late hang-up"],
 )
 def test_signals_are_handled_whatever_the_main_thread_does(program: str, message: str) -> None:
     completed = fresh.run(program)

@@ -74,7 +74,11 @@ class StopSignals:
         try:
             yield
         finally:
-            if not self.received:
+            if self.received:
+                if signal.SIGHUP in numbers:
+                    # Python resets handlers when it ends, but ignored signals remain ignored.
+                    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            else:
                 for number, handler in previous_handlers.items():
                     signal.signal(number, handler)
                 signal.set_wakeup_fd(previous_fd)
