@@ -215,7 +215,7 @@ def _check_left(effects: Effects, model: programs.Model) -> None:
 def _check_effects(program: Any, model: programs.Model) -> None:
     """Compare the effects: a crash may repeat the latest ones."""
     all_effects, left = _without_left(programs.EFFECTS, model)
-    _check_left(_lasting(left), model)
+    _check_left(left, model)
     effects, expected = _lasting(all_effects), _lasting(model.effects)
     assert set(effects) == set(expected)
     assert _unresolved(effects) == _unresolved(expected)
