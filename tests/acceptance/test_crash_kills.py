@@ -70,9 +70,10 @@ def test_commands_at_some_crash_points_are_not_lost() -> None:
     assert re.search(_NOTHING_LOST, output, re.MULTILINE), output
 
 
-@pytest.mark.slow
+@pytest.mark.slow(long=True)
+@pytest.mark.timeout(1200)
 def test_commands_at_any_crash_point_are_not_lost() -> None:
-    output = tools.run("crash", "commands", "--quick").stdout
+    output = tools.run("crash", "commands", "--quick", seconds=1100).stdout
     figures = re.search(_NOTHING_LOST, output, re.MULTILINE)
     assert figures and int(figures[1]) > 500, output
 
