@@ -48,8 +48,9 @@ settings.register_profile("local", **_ALL)
 settings.register_profile("ci", **_ALL, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
-# A shell ignores SIGINT for commands in the background, and so would all processes of the tests.
+# A shell ignores these for commands in the background, and so would all processes of the tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

@@ -45,7 +45,7 @@ def test_bench_runs_cases_and_writes_reports(tmp_path: Path) -> None:
 def test_timeline_attributes_hops_of_a_real_chain(tmp_path: Path) -> None:
     file = tmp_path / "b.json"
     files = ("--json", file, "--html", tmp_path / "b.html", "--folder", tmp_path)
-    small = ("--brokers", "filesystem", "--divide", "400", "--repeat", "1")
+    small = ("--brokers", "filesystem", "--divide", "100", "--repeat", "1")
     done = tools.run("bench", "--timeline", *files, *small)
     (hop,) = json.loads(file.read_text(encoding="utf-8"))["timelines"]
     assert hop["hops"] == 5 * 9 and 0 < hop["hop"] <= hop["median"] and hop["limit"] > 0

@@ -10,8 +10,8 @@ from tests.support import fresh
 CEILINGS = {
     "serial": 52,
     "parallel": 57,
-    "worker-based memory": 108,
-    "worker-based filesystem": 115,
+    "worker-based memory": 109,
+    "worker-based filesystem": 116,
     "worker-based redis": 120,
     "worker-based rabbitmq": 116,
 }

@@ -71,6 +71,7 @@ def test_map_of_a_workflow_shows_running_and_queued_steps(shop: Shop) -> None:
 def test_retried_and_reverted_steps_are_shown(shop: Shop) -> None:
     with shop.terminal(command("checkout"), columns=120) as run:
         run.wait_for("waiting for signal 'approved'")
+        run.wait_for("checkout  WAITING")
         assert matched(
             (
                 r"checkout  WAITING .* 0 of 1 task done, 1 waiting .*",
