@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from tests.support.workers import until
 from wbengine import _crash, engines
 from wbengine.cli import errors
 from wbengine.persistence import backends, models
+from wbengine.views import flow_status, watcher
 
 PRICED = "tests.cli.shop:priced"
 
@@ -429,6 +431,26 @@ def test_detached_flow_outlives_the_command(wbengine: Command, home: Path) -> No
     assert wbengine("flow", "watch", flow).code == 0
     log = home.parent / "state" / "wbengine" / "logs" / f"{flow}.log"
     assert log.read_text() == ""
+
+
+def test_watch_reads_end_of_flow_whose_process_ended_meanwhile(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(watcher.FlowWatcher):
+        """The first poll reads the flow before its end, and the owner after its end."""
+
+        early = True
+
+        def view(self, now: float | None = None) -> flow_status.FlowView:
+            view = super().view(now)
+            if self.early:
+                self.early = False
+                return dataclasses.replace(view, state="RUNNING", owner="it", owner_died=True)
+            return view
+
+    assert wbengine("flow", "run", ORDER, "--flow-id", KEPT).code == 0
+    monkeypatch.setattr(watcher, "FlowWatcher", Late)
+    assert wbengine("flow", "watch", KEPT).code == 0
 
 
 def test_immediate_failure_of_a_detached_flow_is_reported(wbengine: Command, home: Path) -> None:

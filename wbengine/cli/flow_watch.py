@@ -82,13 +82,17 @@ def _follow(printer: Printer, watch: FlowWatcher, interval: float) -> int:
             and terminal_tree.can_redraw(printer.console)
         ):
             show = until.enter_context(_screen(printer.console))
+        owner_died = False
         while True:
             began = time.monotonic()
             events = watch.poll()
             view = watch.view()
             show(events, view, watch.cursor)
-            if (code := _exit_code(view)) is not None:
+            code = _exit_code(view)
+            if code is not None and owner_died == view.owner_died:
                 break
+            # A poll reads the owner last. It may have ended the flow, and then itself, meanwhile.
+            owner_died = view.owner_died
             # A poll of a large flow is slow. At most a third of the time is spent on polls.
             time.sleep(max(interval, 2 * (time.monotonic() - began)))
     if view.state in states.FLOW_ENDED:
