@@ -260,6 +260,14 @@ def test_recursive_value_is_refused() -> None:
         codec.dumps(value)
 
 
+def test_unknown_classes_are_text_only_in_the_with_block() -> None:
+    stored = codec.dumps(Point(1)).replace(b"Point", b"Elsewhere")
+    with codec.unknown_classes_as_text():
+        assert codec.loads(stored) == dataclasses.asdict(Point(1))
+    with pytest.raises(exceptions.InvalidFormat, match="Elsewhere"):
+        codec.loads(stored)
+
+
 def test_dataclass_with_extra_or_missing_attribute_is_refused() -> None:
     point = Point(1)
     point.extra = 2  # type: ignore[attr-defined]
