@@ -193,6 +193,14 @@ def described(error: BaseException) -> tuple[Any, ...]:
     return (kind.__name__, *(() if kind is exceptions.SignalTimeout else error.args))
 
 
+async def in_order(api: Api, branches: Sequence[Branch], key: str) -> list[Any]:
+    """Collect the results of branches that run one after the other."""
+    results = await api.gather(branches)
+    for index in range(len(branches)):
+        await api.run("work", f"{key}.{index}.done")
+    return results
+
+
 class Model:
     """Executes a program without an engine."""
 
@@ -300,10 +308,7 @@ class Model:
         return [caught(branch()) for branch in branches]
 
     async def collect(self, how: str, branches: Sequence[Branch], key: str) -> list[Any]:
-        results = await self.gather(branches)
-        for index in range(len(branches)):
-            await self.run("work", f"{key}.{index}.done")
-        return results
+        return await in_order(self, branches, key)
 
     async def abandon(self, how: str, branches: Sequence[Branch], key: str) -> None:
         self.abandoned.add(f"{key}.")
@@ -387,10 +392,7 @@ class Plain(_Sender):
         return [caught(branch()) for branch in branches]
 
     async def collect(self, how: str, branches: Sequence[Branch], key: str) -> list[Any]:
-        results = await self.gather(branches)
-        for index in range(len(branches)):
-            await self.run("work", f"{key}.{index}.done")
-        return results
+        return await in_order(self, branches, key)
 
     async def abandon(self, how: str, branches: Sequence[Branch], key: str) -> None:
         await self.run("work", key)
