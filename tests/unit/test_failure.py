@@ -116,6 +116,13 @@ def test_exception_and_exc_info_are_none_after_from_dict():
     assert described(failure).exc_info is None
 
 
+def test_failure_from_parts_keeps_the_given_exception_and_has_no_cause():
+    error = Plain("x")
+    failure = Failure((Plain, error, None), exception_str="x", exc_type_names=["Plain"])
+    assert failure.exception is error
+    assert failure.has_implicit_cause is False
+
+
 def test_all_constructors_create_equal_failures():
     try:
         raise Plain("x")

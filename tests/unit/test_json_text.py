@@ -258,3 +258,8 @@ def test_encoded_small_texts_use_little_memory() -> None:
     finally:
         tracemalloc.stop()
     assert used < 100 * 400 and len({*kept}) == 1
+
+
+@pytest.mark.parametrize(("data", "more"), [(b"1", False), (b"[{}]", False), (b"[{},[]]", True)])
+def test_containers_are_counted_up_to_a_maximum(data: bytes, more: bool) -> None:
+    assert _json_text.has_more_containers(data, 2) is more
