@@ -257,6 +257,14 @@ def test_workers_get_full_grace_after_an_outage(world: World) -> None:
     assert world.names == set()
 
 
+def test_workers_get_full_grace_after_a_reported_outage(world: World) -> None:
+    world.hear("w1")
+    world.live(15.0)
+    world.finder.record_outage(world.clock.monotonic())
+    world.live(10.0)
+    assert world.names == {"w1"}
+
+
 def test_no_worker_is_lost_before_the_first_echo() -> None:
     """The echo of another engine does not count."""
     world = World(holders={"w1"})

@@ -275,6 +275,7 @@ def test_released_request_is_republished_with_the_same_epoch(bench: Fleeting, ki
     assert bench.reply_to_query(entry, pr.PENDING, "w1")[0] == fx.Inspect(entry)
     dispatch = sent(bench.row(entry, ledgers.ROW_OPEN))
     assert (dispatch.epoch, entry.state, entry.worker, entry.resends) == (1, pr.PENDING, None, 0)
+    assert not entry.claimed and not entry.denied
     assert settled(bench.succeed(entry, epoch=1))
 
 

@@ -6,7 +6,9 @@ import random
 
 import pytest
 
+from wbengine.engines.worker_based.discovery import roster as rosters
 from wbengine.engines.worker_based.discovery.roster import Roster, TopicWorker
+from wbengine.engines.worker_based.messages import life as lives
 
 
 def after(moments: tuple[float, float], since: float) -> int:
@@ -54,6 +56,20 @@ def test_workers_of_a_queue_share_one_tuple_of_task_names() -> None:
     other = join(roster, "three", 1.0, ("c",))
     assert one.tasks is two.tasks == ("ab",)
     assert other.tasks == ("c",)
+
+
+def test_full_roster_describes_a_worker_that_needs_no_more_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    roster = Roster()
+    worker = join(roster, "w", 1.0)
+    roster.describe(worker, lives.Life(current=(("1", "a"),)))
+    monkeypatch.setattr(rosters, "MAX_NAME_BYTES", 0)
+    same, more = lives.Life(current=(("2", "a"),)), lives.Life(current=(("2", "a"), ("3", "a")))
+    roster.describe(worker, same)
+    assert worker.life is same
+    roster.describe(worker, more)
+    assert worker.life is same
 
 
 def test_roster_finds_workers_by_process_name() -> None:
