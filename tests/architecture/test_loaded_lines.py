@@ -15,8 +15,8 @@ from tests.support import fresh
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 13_000
-MAX_LINES_OF_FLOW_RUN = 24_600
+MAX_LINES_OF_FLOW_SHOW = 13_100
+MAX_LINES_OF_FLOW_RUN = 24_800
 
 FLOW = """
 from wbengine import task

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.stored_flows import make
 from tests.seams import stores
 from wbengine import exceptions, states
-from wbengine.persistence import base, models
+from wbengine.persistence import base, commands, models
 from wbengine.types.outline import Outline, OutlineNode
 
 from . import places
@@ -112,10 +112,58 @@ def test_command_to_ended_flow_is_refused(
     assert connection.commands([flow.uuid]) == {}
 
 
+@places.everywhere
+def test_request_of_ended_flow_is_settled_by_one_write_or_not_at_all(
+    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
+) -> None:
+    flow.enter(states.FAILURE, 1.0)
+    connection.save_changes(flow, (), lease=lease)
+    connection.release_lease(lease)
+    retry = base.FlowCommand("retry", "reason Ä\0\ud800 '", "Ann", 1.1, {"inputs": {"n": "é"}})
+    revert = base.FlowCommand("revert", at=2.0)
+    assert connection.send_command(flow.uuid, retry) == retry
+    assert connection.send_command(flow.uuid, retry._replace(at=7.0, edits=None)) == retry
+    lease = connection.acquire_lease(flow.uuid, "me", 60)
+    assert lease.command == retry
+    flow.enter(states.PENDING, 2.0)
+    with pytest.raises(exceptions.InvalidState, match="withdrawn or replaced"):
+        connection.save_changes(flow, (), lease=lease, settled=commands.SettledCommand(revert))
+    assert connection.get_flow_details(flow.uuid).state == states.FAILURE
+    assert connection.send_command(flow.uuid, revert) == revert
+    settled = commands.SettledCommand(revert, CANCEL)
+    connection.save_changes(flow, (), lease=lease, settled=settled)
+    assert connection.get_flow_details(flow.uuid).state == states.PENDING
+    assert connection.commands([flow.uuid]) == {flow.uuid: CANCEL}
+
+
+def test_command_to_cancel_withdraws_request_of_ended_flow(
+    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
+) -> None:
+    flow.enter(states.REVERTED, 1.0)
+    connection.save_changes(flow, (), lease=lease)
+    for what, refused in (("resume", "to run it again, use retry"), ("revert", "no task can be")):
+        with pytest.raises(exceptions.InvalidState, match=refused):
+            connection.send_command(flow.uuid, base.FlowCommand(what))
+    connection.send_command(flow.uuid, base.FlowCommand("retry", at=1.0))
+    assert connection.send_command(flow.uuid, CANCEL) is None
+    assert connection.commands([flow.uuid]) == {}
+
+
+def test_request_to_revert_cancels_flow_that_has_not_ended(
+    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
+) -> None:
+    flow.enter(states.SUSPENDED, 1.0)
+    connection.save_changes(flow, (), lease=lease)
+    sent = connection.send_command(flow.uuid, base.FlowCommand("revert", at=2.0))
+    assert sent == CANCEL
+    with pytest.raises(exceptions.InvalidState, match="is about to be cancelled"):
+        connection.send_command(flow.uuid, base.FlowCommand("resume"))
+
+
 def test_invalid_command_is_rejected(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
-    with pytest.raises(ValueError, match="suspend, cancel, got 'explode'"):
+    with pytest.raises(ValueError, match="retry, revert, got 'explode'"):
         connection.send_command(flow.uuid, base.FlowCommand("explode"))
     with pytest.raises(TypeError, match="reason of a command must be a str"):
         connection.send_command(flow.uuid, base.FlowCommand("cancel", 7))  # type: ignore[arg-type]

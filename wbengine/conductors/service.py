@@ -30,9 +30,11 @@ LOG: Final = logging.getLogger(__name__)
 
 _PENDING_STATES: Final = (states.PENDING,)
 _SUSPENDED_STATES: Final = (states.SUSPENDED,)
+_COMMANDED_STATES: Final = (*_SUSPENDED_STATES, *sorted(states.FLOW_ENDED))
 _EVENTS: Final[Mapping[tuple[str, ...], str]] = {
     _PENDING_STATES: "had no job; posting one",
     _SUSPENDED_STATES: "is suspended and has a command; resuming it",
+    _COMMANDED_STATES: "has a command and no job; posting one",
     states.FLOW_RUNNING: "lost its engine; resuming it",
 }
 #: Time before the newest flow from which flows are listed again, as some are stored late.
@@ -44,9 +46,9 @@ class ConductorService:
     """Runs submitted flows, resumes flows whose engine died, and fires schedules.
 
     If the engine of a flow died and the flow has no job, one of the services posts a job. The same
-    applies if a suspended flow was cancelled, or a submission to `board` was interrupted before its
-    job was posted. Flows without a recorded factory, and flows submitted to another board, are
-    skipped.
+    applies if a suspended flow was cancelled, if a flow was requested to run again, or if a
+    submission to `board` was interrupted before its job was posted. Flows without a recorded
+    factory, and flows submitted to another board, are skipped.
 
     :param engine: kind or URI of the engines, with `engine_options`.
     :param max_simultaneous: maximum number of flows at a time; default: number of processors plus
@@ -81,6 +83,10 @@ class ConductorService:
         if not isinstance(self._board, jobs.FlowBoard):
             raise ValueError(f"board must be a FlowBoard, got {self._board!r}")
         self._reposting: jobs.FlowBoard = self._board
+        # In a board in the store of the flows, each submission and each command posts the job.
+        self._is_board_separate: Final = not (
+            isinstance(self._board, impl_sql.SQLJobBoard) and self._board.keeps_flows
+        )
         # The latest flows that were already checked, and the creation time of the newest.
         self._seen: set[str] = set()
         self._newest: float | None = None
@@ -204,7 +210,7 @@ class ConductorService:
                 if isinstance(self._board, stored.StoredJobBoard):
                     self._forget_checked_if_changed(self._board)
                 self._resume_lost()
-                if isinstance(self._board, stored.StoredJobBoard):
+                if self._is_board_separate:
                     self._post_unposted()
             except Exception as error:
                 LOG.warning("cannot search for flows without a job: %s", error)
@@ -223,9 +229,10 @@ class ConductorService:
             for row in _list_flows(connection, states.FLOW_RUNNING):
                 if row.lease is None or owners.is_dead(row.lease):
                     self._post(connection, row, states.FLOW_RUNNING)
-            # Flows that were cancelled while they were suspended.
-            for row in _list_flows(connection, _SUSPENDED_STATES, commanded=True):
-                self._post(connection, row, _SUSPENDED_STATES)
+            # Flows that were cancelled while they were suspended, or requested to run again.
+            among = _COMMANDED_STATES if self._is_board_separate else _SUSPENDED_STATES
+            for row in _list_flows(connection, among, commanded=True):
+                self._post(connection, row, among)
 
     def _post_unposted(self) -> None:
         """Post a job for each flow that was submitted to this board and has none.
@@ -253,9 +260,9 @@ class ConductorService:
             models.FACTORY
         ) is None:
             return
-        priority = stored.submitted(detail.meta, self._board)
+        priority = stored.submitted(detail, self._board)
         if priority is None:
-            if among is _PENDING_STATES or stored.is_noted(detail.meta):
+            if among is _PENDING_STATES or detail.is_submitted:
                 return  # The flow was not submitted, or was submitted to another board.
             priority = jobs.JobPriority.NORMAL
         book = models.LogBook(row.book_name, row.book_uuid)

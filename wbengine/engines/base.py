@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import logging
 import math
 from collections import deque
@@ -288,6 +289,8 @@ class Engine(abc.ABC):
     def prepare(self) -> None:
         """Create missing records of atoms, and reset a flow that was reverted.
 
+        If the flow has a command that runs it again (`operations.request`), this carries it out.
+
         Later calls only reset such a flow. Before anything is written, differences between the flow
         and the records of an earlier run are logged, and passed to the option `migrate`.
 
@@ -295,27 +298,79 @@ class Engine(abc.ABC):
             `migrate` does not decide about it.
         :raises Duplicate: if an atom was recorded as the other kind (task or retry).
         :raises InvalidState: before `compile`; or if another engine ended the flow in FAILURE or
-            REVERTED after this engine read it.
+            REVERTED after this engine read it; or if the command cannot be carried out.
         :raises FlowBusy: if another engine runs the flow. With `on_busy='wait'` this waits for that
             engine, until `suspend` ends the wait.
         :raises StorageFailure: if the records cannot be written.
         """
         plan = self._compiled("prepared").plan
-        if self._preparation.is_finished and self._storage.get_flow_state() != states.REVERTED:
+        if (
+            self._preparation.is_finished
+            and self._storage.get_flow_state() != states.REVERTED
+            and self._request is None
+        ):
             return
         opened = scopes.Scopes()
         try:
             with contextlib.ExitStack() as holding:
                 if self._ownership.held is None:
-                    owned = self._ownership.owned(momentary=True, check_state=self.check_state)
+                    owned = self._ownership.owned(
+                        momentary=True, check_state=self.check_state, serves_requests=True
+                    )
                     holding.enter_context(opened.add(owned))
                 with opened.add(self._storage.writer.batch()):
                     if not self._preparation.is_finished:
                         self._prepare(plan)
+                    if self._request is not None:
+                        self._carry_out(self._request, plan)
                     if self._storage.get_flow_state() == states.REVERTED:
-                        self._reset(plan.atoms())
+                        self._restart(plan.atoms())
         finally:
             opened.close()
+
+    @property
+    def _request(self) -> persistence.FlowCommand | None:
+        """The command of the flow that runs it again and is not carried out yet, or None."""
+        held_lease = self._ownership.held
+        command = None if held_lease is None else held_lease.lease.command
+        return command if command is not None and command.runs_flow else None
+
+    def _carry_out(self, command: persistence.FlowCommand, plan: plan_module.Plan) -> None:
+        """Carry out a command that runs the flow again, and delete it, in one write.
+
+        A command that the state of the flow does not allow is deleted.
+
+        :raises StateRefused: if the flow does not run for this reason, or because the command was
+            withdrawn.
+        """
+        storage, held_lease = self._storage, self._ownership.held
+        assert held_lease is not None
+        state = storage.get_flow_state()
+        nodes: Iterable[int] | None = None
+        refusal = commands.refusal(command.what, storage.flow_uuid, state)
+        if refusal is None and command.what == commands.RETRY:
+            try:
+                is_reverted = state == states.REVERTED
+                nodes = plan.atoms() if is_reverted else preparation.failed_nodes(storage)
+            except exceptions.InvalidState as error:
+                refusal = str(error)
+        successor = None
+        if command.what == commands.REVERT:  # A run reverts the flow as if it had been cancelled.
+            successor = command._replace(what=commands.CANCEL)
+        settled = commands.SettledCommand(command, None if refusal else successor)
+        try:
+            if refusal is None:
+                self._restart(nodes, command.describe(), settled)
+            else:
+                storage.writer.settle(settled)
+        except exceptions.InvalidState as error:
+            storage.writer.drop_pending()
+            raise ownership.StateRefused(str(error)) from error
+        held_lease.lease = dataclasses.replace(held_lease.lease, command=settled.successor)
+        if refusal is not None:
+            LOG.warning("Flow %r is not %s: %s", storage.flow_name, command.describe(), refusal)
+            if state in states.FLOW_ENDED:
+                raise ownership.StateRefused(refusal)
 
     def _store_defaults(self) -> None:
         """Add the defaults of workflows to the inputs of a new flow, so that they do not change."""
@@ -501,7 +556,11 @@ class Engine(abc.ABC):
             with contextlib.ExitStack() as ownership_stack:
                 try:
                     owned = self._ownership.owned(
-                        due, deadline, early_requests, check_state=self.check_state
+                        due,
+                        deadline,
+                        early_requests,
+                        check_state=self.check_state,
+                        serves_requests=True,
                     )
                     ownership_stack.enter_context(opened.add(owned))
                 except ownership.WaitEnded:
@@ -531,7 +590,7 @@ class Engine(abc.ABC):
         if held_lease is None or not flow.is_suspended_by_command:
             return False
         command = held_lease.lease.command
-        if command is not None and command.what == commands.CANCEL:
+        if command is not None and command.what != commands.SUSPEND:
             return False
         if command is not None and (self.keeps_suspended or flow.was_suspended_by(command)):
             held_lease.executed_command = command  # by an engine that died before it deleted it
@@ -918,6 +977,8 @@ class Engine(abc.ABC):
         return True
 
     def _execute_command(self, command: persistence.FlowCommand) -> bool:
+        if command.runs_flow:
+            return False  # The next engine carries it out.
         LOG.info("Flow %r is being %s", self._storage.flow_name, command.describe())
         if command.what == commands.SUSPEND:
             return self._suspend(command.describe())
@@ -985,19 +1046,36 @@ class Engine(abc.ABC):
                 self.prepare()
                 states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
                 failed = preparation.failed_nodes(self._storage) if failed_only else None
-                self._reset(plan.atoms() if failed is None else failed)
+                self._restart(plan.atoms() if failed is None else failed)
         finally:
             opened.close()
 
-    def _reset(self, nodes: Iterable[int]) -> None:
+    def _restart(
+        self,
+        nodes: Iterable[int] | None,
+        reason: str | None = None,
+        settled: commands.SettledCommand | None = None,
+    ) -> None:
+        """Put the flow into PENDING in one write, which may also settle a command.
+
+        :param nodes: atoms to reset, in a flow that is not given up any more; None: nothing else
+            changes.
+        :raises InvalidState: if the flow has another command; nothing was written.
+        """
         lifecycle = self._make_lifecycle(_do_nothing)
-        lifecycle.reset(nodes)
-        if self._durability == saving.EACH:
+        if nodes is not None:
+            lifecycle.reset(nodes)
+            for key in models.GIVEN_UP_KEYS:
+                self._storage.flow_meta.pop(key, None)
+        with self._state_lock:
+            moved, old_state = self._storage.move_flow(states.PENDING, self._clock.time(), reason)
+        if settled is not None:
+            self._storage.writer.settle(settled)
+        elif self._durability == saving.EACH:
             self._storage.writer.flush()
-        for key in models.GIVEN_UP_KEYS:
-            self._storage.flow_meta.pop(key, None)
         lifecycle.deliver()
-        self._change_state(states.PENDING)
+        if moved:
+            self._notify_state(states.PENDING, old_state)
 
 
 def _do_nothing() -> None:

@@ -85,6 +85,7 @@ class Ownership:
         momentary: bool = False,
         check_state: Callable[[str], object] | None = None,
         refused_ends: Collection[str] = (states.FAILURE, states.REVERTED),
+        serves_requests: bool = False,
     ) -> Iterator[None]:
         """Own the flow during a `with` block; without a backend this does nothing.
 
@@ -92,6 +93,8 @@ class Ownership:
         `requests` (to cancel the run), this does not wait. `momentary`: for a single change outside
         of a run. `check_state`: raises `StateRefused` if the operation does not accept a state.
         `refused_ends`: states that are refused if the flow entered them after this engine read it.
+        `serves_requests`: if the flow has a command that runs it again, the caller carries it out,
+        and the state is not checked here.
 
         A momentary owner is waited for in any case, at most `leases.CHANGE_WAIT_SECONDS` seconds.
 
@@ -113,7 +116,9 @@ class Ownership:
                 held_lease = self._wait(backend, str(owner), due, deadline, requests)
             finally:
                 self._wake_queue = None
-            self._check_state(check_state, refused_ends)
+            command = held_lease.lease.command
+            if not (serves_requests and command is not None and command.runs_flow):
+                self._check_state(check_state, refused_ends)
             self.held = held_lease
             lease_renewer.of_process().add(held_lease)
             try:
@@ -171,10 +176,16 @@ class Ownership:
         """Handle a command at the end of a run. Return False if the next engine has to execute it.
 
         If the flow has ended, a command without effect is refused. If the flow is suspended, a
-        command to suspend it that the run did not execute adds its reason.
+        command to suspend it that the run did not execute adds its reason. A command that runs the
+        flow again stays, if the state allows it.
         """
         storage = self._storage
         state, is_cancel = storage.get_flow_state(), command.what == commands.CANCEL
+        if command.runs_flow:
+            reason = commands.refusal(command.what, storage.flow_uuid, state)
+            if reason is not None:
+                LOG.warning("Flow %r is not %s: %s", storage.flow_name, command.describe(), reason)
+            return reason is not None
         if state in states.FLOW_ENDED:
             if not (is_cancel and is_executed) or state == states.SUCCESS:
                 LOG.warning(

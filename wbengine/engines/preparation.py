@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _binding, exceptions, states, task
@@ -11,11 +11,12 @@ from wbengine import arguments as arguments_module
 from wbengine import atom as atom_module
 from wbengine import storage as storage_module
 from wbengine.engines import compilation, differences
+from wbengine.persistence import models
 from wbengine.runtime import plan as plan_module
 from wbengine.types import codec
 
 __all__ = [
-    "Preparation", "atoms_in_order", "failed_nodes", "missing", "saved_states",
+    "Preparation", "atoms_in_order", "check_retriable", "failed_nodes", "missing", "saved_states",
     "workflow_defaults",
 ]  # fmt: skip
 
@@ -118,20 +119,27 @@ def failed_nodes(storage: storage_module.Storage) -> list[int]:
 
     :raises InvalidState: if an atom is being reverted or retried, or is to be.
     """
-    failed = []
-    for node, record in enumerate(storage.records):
-        if record is None:
-            continue
+    check_retriable(storage.flow_name, filter(None, storage.records))
+    return [
+        node
+        for node, record in enumerate(storage.records)
+        if record is not None and record.state == states.FAILURE
+    ]
+
+
+def check_retriable(flow_name: str, records: Iterable[models.AtomDetail]) -> None:
+    """Check that the failed atoms of a flow with these records can run again.
+
+    :raises InvalidState: if an atom is being reverted or retried, or is to be.
+    """
+    for record in records:
         if record.intention in (states.REVERT, states.RETRY):
             raise exceptions.InvalidState(
                 f"reset(failed_only=True) is allowed only if no atom of flow"
-                f" {storage.flow_name!r} is to be reverted or retried, got atom {record.name!r}"
+                f" {flow_name!r} is to be reverted or retried, got atom {record.name!r}"
                 f" in state {record.state} with intention {record.intention}. Finish the"
                 " reversion with `wbengine flow revert`, or reset all atoms with reset()"
             )
-        if record.state == states.FAILURE:
-            failed.append(node)
-    return failed
 
 
 def missing(

@@ -308,7 +308,7 @@ def _store_and_post(
     A flow whose job is not posted yet contains the identity of its board. A conductor that serves
     the board posts the job if this process dies.
     """
-    if isinstance(board, stored.StoredJobBoard):
+    if isinstance(board, stored.BaseStoredJobBoard):
         for detail, _ in flows:
             stored.note_submitted(detail.meta, board, priority)
     if isinstance(backend, sql.SQLBackend):
@@ -316,7 +316,7 @@ def _store_and_post(
     else:
         for detail, book in flows:
             persistence.add_flow_detail(detail, book, backend)
-    if not isinstance(board, stored.StoredJobBoard):
+    if not isinstance(board, stored.BaseStoredJobBoard):
         return [
             board.post(detail.name, book, {"flow_uuid": detail.uuid}, priority)
             for detail, book in flows

@@ -31,9 +31,6 @@ LOG: Final = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: Key in a flow's `meta` that names the board of its job.
-_SUBMITTED: Final = "submitted"
-
 #: Host names that every host uses for itself.
 _LOOPBACKS: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -279,6 +276,10 @@ class BaseStoredJobBoard(base.NotifyingJobBoard):
     def _put(self, job: NewJob) -> Posting | None:
         """Store a new job. Return None if its uuid exists, even in the trash."""
 
+    def _put_all(self, jobs: Sequence[NewJob]) -> list[Posting | None]:
+        """Store several jobs like `_put`, in one step if the store supports it."""
+        return [self._put(job) for job in jobs]
+
     @abc.abstractmethod
     def _find(self, uuid: str) -> Any:
         """Return the stored data of a job for `_parse`, or None."""
@@ -286,6 +287,15 @@ class BaseStoredJobBoard(base.NotifyingJobBoard):
     @abc.abstractmethod
     def _is_trashed(self, uuid: str) -> bool:
         """Implement `is_trashed`."""
+
+    @property
+    @abc.abstractmethod
+    def note(self) -> dict[str, str]:
+        """The entry in the `meta` of a flow whose job belongs on this board."""
+
+    def is_noted(self, note: Mapping[str, Any]) -> bool:
+        """Return True if the note in a flow refers to this board."""
+        return all(note.get(name) == value for name, value in self.note.items())
 
     @abc.abstractmethod
     def status_of(self, job: base.Job) -> Status | None:
@@ -331,6 +341,15 @@ class BaseStoredJobBoard(base.NotifyingJobBoard):
         """Post a job under the uuid of a stored flow. Return None if it has one, even trashed."""
         posting = self._put(NewJob.of_flow(flow_uuid, name, book, priority))
         return posting and self._posted(posting)
+
+    def repost_all(
+        self,
+        flows: Iterable[tuple[models.FlowDetail, models.LogBook]],
+        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+    ) -> list[StoredJob | None]:
+        """Repost several flows, each with its logbook; see `repost`."""
+        new_jobs = [NewJob.of_flow(flow.uuid, flow.name, book, priority) for flow, book in flows]
+        return [posting and self._posted(posting) for posting in self._put_all(new_jobs)]
 
     def _posted(self, posting: Posting) -> StoredJob:
         job = self.JOB(self, posting)
@@ -468,10 +487,6 @@ class StoredJobBoard(BaseStoredJobBoard):
     def _identify(self, new: str) -> Identity:
         """Return the identity of the board; `new` becomes its id if there is none."""
 
-    def _put_all(self, jobs: Sequence[NewJob]) -> list[Posting | None]:
-        """Store several jobs like `_put`, in one step if the store supports it."""
-        return [self._put(job) for job in jobs]
-
     @property
     def connected(self) -> bool:
         return self._opened
@@ -551,40 +566,27 @@ class StoredJobBoard(BaseStoredJobBoard):
         own = self.note
         return note.get("board") in self._ids or ("at" in own and note.get("at") == own["at"])
 
-    def repost_all(
-        self,
-        flows: Iterable[tuple[models.FlowDetail, models.LogBook]],
-        priority: base.JobPriority | str = base.JobPriority.NORMAL,
-    ) -> list[StoredJob | None]:
-        """Repost several flows, each with its logbook; see `repost`."""
-        new_jobs = [NewJob.of_flow(flow.uuid, flow.name, book, priority) for flow, book in flows]
-        return [posting and self._posted(posting) for posting in self._put_all(new_jobs)]
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} in {self.place}>"
 
 
-def note_submitted(meta: dict[str, Any], board: StoredJobBoard, priority: base.JobPriority) -> None:
-    """Record in a flow's `meta` that its job belongs on a board in another store."""
-    meta[_SUBMITTED] = {**board.note, "priority": priority.value}
+def note_submitted(
+    meta: dict[str, Any], board: BaseStoredJobBoard, priority: base.JobPriority
+) -> None:
+    """Record in a flow's `meta` that it was submitted: the board and the rank of its job."""
+    meta[models.SUBMITTED] = {**board.note, "rank": priority.rank}
 
 
-def is_noted(meta: Mapping[str, Any]) -> bool:
-    """Return True if a flow's `meta` names the board of its job."""
-    return isinstance(meta.get(_SUBMITTED), Mapping)
-
-
-def submitted(meta: Mapping[str, Any], board: base.JobBoard) -> base.JobPriority | None:
+def submitted(flow: models.FlowDetail, board: base.JobBoard) -> base.JobPriority | None:
     """Return the priority of a flow that was submitted to this board, or None."""
-    note = meta.get(_SUBMITTED)
-    if not isinstance(note, Mapping) or not isinstance(board, StoredJobBoard):
+    note = flow.meta_value(models.SUBMITTED)
+    if not isinstance(note, Mapping) or not isinstance(board, BaseStoredJobBoard):
         return None
     if not board.is_noted(note):
         return None
-    try:
-        return base.JobPriority.convert(note.get("priority", ""))
-    except ValueError:  # The priority comes from a later version.
-        return base.JobPriority.NORMAL
+    rank = note.get("rank")
+    # The priority may come from a later version.
+    return dict(enumerate(_PRIORITIES)).get(rank, base.JobPriority.NORMAL)  # type: ignore[arg-type]
 
 
 def located(job: base.Job, key: Callable[[StoredJob], _T], find: Callable[[str], _T | None]) -> _T:

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from wbengine.operations.pausing import pause_tasks, paused_tasks, resume_tasks
     from wbengine.operations.published_values import published
     from wbengine.operations.removing import delete, prune
+    from wbengine.operations.requesting import Requested, request
     from wbengine.operations.resuming import Plan, plan, resume, retry, revert, start
     from wbengine.operations.signalling import signal
     from wbengine.operations.suspend_and_cancel import StateChange, cancel, is_running, suspend
 
 __all__ = [
+    "Requested",
     "StateChange",
     "Plan",
     "cancel",
@@ -35,6 +37,7 @@ __all__ = [
     "plan",
     "prune",
     "published",
+    "request",
     "resume",
     "resume_tasks",
     "retry",
@@ -53,6 +56,7 @@ __getattr__, __dir__ = _lazily.lazy_attributes(
         ".pausing": ("pause_tasks", "paused_tasks", "resume_tasks"),
         ".published_values": ("published",),
         ".removing": ("delete", "prune"),
+        ".requesting": ("Requested", "request"),
         ".resuming": ("Plan", "plan", "resume", "retry", "revert", "start"),
         ".signalling": ("signal",),
         ".suspend_and_cancel": ("StateChange", "cancel", "is_running", "suspend"),

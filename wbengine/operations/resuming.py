@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import engines, states
 from wbengine.engines import factories, ownership
-from wbengine.persistence import base, models
+from wbengine.persistence import base, commands, models
 from wbengine.persistence.models import ENGINE
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "kind", "plan", "resume", "retry", "revert", "start"]
 
-RESUME: Final = "resume"
-RETRY: Final = "retry"
-REVERT: Final = "revert"
+RESUME: Final = commands.RESUME
+RETRY: Final = commands.RETRY
+REVERT: Final = commands.REVERT
 
 _WITH_EFFECTS: Final = (
     states.RUNNING,
@@ -176,19 +176,9 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
 
 
 def _check(uuid: str, operation: str, state: str | None) -> None:
-    state = state or states.PENDING
-    if operation == RESUME and state in (states.SUCCESS, states.REVERTED):
-        hint = "; to run it again, use retry" if state == states.REVERTED else ""
-        raise ownership.StateRefused(f"Flow {uuid} has already ended in {state}{hint}")
-    reason = None
-    if operation == RETRY and state not in (states.FAILURE, states.SUSPENDED, states.REVERTED):
-        reason = "no task can be retried"
-    elif operation == REVERT and state == states.SUCCESS:
-        reason = "a flow that succeeded cannot be reverted"
-    elif operation == REVERT and state in (states.REVERTED, states.PENDING):
-        reason = "no task can be reverted"
+    reason = commands.refusal(operation, uuid, state)
     if reason is not None:
-        raise ownership.StateRefused(f"Flow {uuid} is in {state}: {reason}")
+        raise ownership.StateRefused(reason)
 
 
 def _causes_revert(atom: models.AtomDetail) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from wbengine import _names, exceptions, states
 from wbengine.persistence import leases, listing, models, owners
 from wbengine.persistence.changes import Changes
-from wbengine.persistence.commands import FlowCommand
+from wbengine.persistence.commands import FlowCommand, SettledCommand
 from wbengine.persistence.listing import FlowRow, Page, Removable
 from wbengine.persistence.pauses import TaskPause
 from wbengine.signals import Signal
@@ -263,6 +263,7 @@ class Connection(abc.ABC):
         items: ItemChanges = NO_ITEMS,
         logs: Sequence[models.LogChunk] = (),
         lease: leases.Lease | None = None,
+        settled: SettledCommand | None = None,
     ) -> None:
         """Write changed atoms, items and logs of `flow`, and its own row, in one atomic step.
 
@@ -275,6 +276,8 @@ class Connection(abc.ABC):
             The first write of an attempt contains all of its items.
         :param logs: log chunks to add. Their atoms are stored or are in `atoms`. Logs of an atom
             that are more than `LOGGED_ATTEMPTS` attempts old are deleted.
+        :param settled: the command that this write carries out, with `lease`.
+        :raises InvalidState: if the flow has another command than `settled`; nothing is written.
         :raises LeaseLost: if `lease` is not the latest lease of the flow, or the flow was deleted.
         :raises FlowBusy: if an engine runs the flow and no lease was given.
         :raises NotFound: if the flow does not exist and no lease was given.
@@ -294,8 +297,8 @@ class Connection(abc.ABC):
         The lease survives a crash of the host only after something was written under it. Until
         then, the caller must not publish the epoch, for example in a request.
 
-        :returns: the lease, with the command of the flow. The command of a flow that has ended is
-            deleted.
+        :returns: the lease, with the command of the flow. If the flow has ended, a command that
+            does not run it again is deleted.
         :raises FlowBusy: if another owner has the lease; the error names the owner.
         """
 
@@ -330,28 +333,31 @@ class Connection(abc.ABC):
     def get_lease(self, flow_uuid: str) -> leases.Lease | None:
         """Return the current lease of a flow, or None."""
 
-    def send_command(self, flow_uuid: str, command: FlowCommand) -> None:
+    def send_command(self, flow_uuid: str, command: FlowCommand) -> FlowCommand | None:
         """Store a command for the engine of a flow. The command replaces an earlier one.
 
         The engine that runs the flow polls for commands each second. If no engine runs the flow,
         the next one reads the command at its start. If the store contains the job of the flow, the
-        job is due now.
+        job is due now. A missing job of a flow that was submitted to a board in this store is
+        posted, unless the command suspends the flow.
 
         The store keeps the command until an engine has carried it out: until a suspended flow is
-        suspended, or a cancelled flow has ended. If the flow ends in another way, the engine
-        deletes the command and logs this.
+        suspended, a cancelled flow has ended, or a flow that runs again has been prepared. If the
+        flow ends in another way, the engine deletes the command and logs this.
 
-        :raises InvalidState: if the flow has ended; or for a command to suspend, if an engine has
-            not yet recorded an earlier command to cancel.
+        :returns: the command that the flow has now: `command`, or the one that `commands.accepted`
+            prefers; None if this withdrew an earlier command.
+        :raises InvalidState: if the state of the flow does not allow the command; or if an engine
+            has not yet recorded an earlier command to cancel.
         :raises NotFound: if the flow does not exist.
         :raises ValueError: if the command is not one of `commands.COMMANDS`.
         """
         command.check()
-        self.put_command(flow_uuid, command)
+        return self.put_command(flow_uuid, command)
 
     @abc.abstractmethod
-    def put_command(self, flow_uuid: str, command: FlowCommand) -> None:
-        """Store a valid command as `send_command` does, in one step (`commands.check_accepted`)."""
+    def put_command(self, flow_uuid: str, command: FlowCommand) -> FlowCommand | None:
+        """Store a valid command as `send_command` does, in one step (`commands.accepted`)."""
 
     @abc.abstractmethod
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, FlowCommand]:

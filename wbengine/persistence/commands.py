@@ -1,32 +1,57 @@
-"""Commands to suspend or cancel a flow.
+"""Commands to the engine of a flow: suspend or cancel it, or run it again.
 
 A command is part of the flow's record until an engine has carried it out or refused it. It does not
 belong to a lease: if an engine ends before that, the next engine of the flow reads the command.
+
+Commands that run a flow again (`RUN_REQUESTS`) are for submitted flows. The engine that prepares
+the flow next carries them out: one write changes the records, puts the flow into PENDING and
+deletes the command.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, states
 
-__all__ = ["CANCEL", "COMMANDS", "SUSPEND", "FlowCommand", "check_accepted"]
+__all__ = [
+    "CANCEL", "COMMANDS", "RESUME", "RETRY", "REVERT", "RUN_REQUESTS", "SUSPEND", "FlowCommand",
+    "SettledCommand", "accepted", "refusal",
+]  # fmt: skip
 
 SUSPEND: Final = "suspend"
 CANCEL: Final = "cancel"
-COMMANDS: Final = (SUSPEND, CANCEL)
+RESUME: Final = "resume"
+RETRY: Final = "retry"
+REVERT: Final = "revert"
+#: Commands that run a flow again.
+RUN_REQUESTS: Final = (RESUME, RETRY, REVERT)
+COMMANDS: Final = (SUSPEND, CANCEL, *RUN_REQUESTS)
+
+_PARTICIPLES: Final = {
+    SUSPEND: "suspended", CANCEL: "cancelled", RESUME: "resumed", RETRY: "retried",
+    REVERT: "reverted",
+}  # fmt: skip
 
 
 class FlowCommand(NamedTuple):
-    """A request to suspend or cancel a flow, with a `reason` and a sender (`by`).
+    """A request about a flow (`what`: one of `COMMANDS`), with a `reason` and a sender (`by`).
 
-    `at` is the time of sending in Unix seconds.
+    `at` is the time of sending in Unix seconds. `edits` changes records before the flow runs again;
+    only RETRY has them.
     """
 
     what: str
     reason: str | None = None
     by: str | None = None
     at: float = 0.0
+    edits: Mapping[str, Any] | None = None
+
+    @property
+    def runs_flow(self) -> bool:
+        """Whether the command runs the flow again."""
+        return self.what in RUN_REQUESTS
 
     @property
     def explanation(self) -> str | None:
@@ -37,15 +62,14 @@ class FlowCommand(NamedTuple):
         )
 
     def describe(self) -> str:
-        result = "suspended" if self.what == SUSPEND else "cancelled"
         sender = f" by {self.by}" if self.by else ""
-        return f"{result}{sender}{f': {self.reason}' if self.reason else ''}"
+        return f"{_PARTICIPLES[self.what]}{sender}{f': {self.reason}' if self.reason else ''}"
 
     def check(self) -> None:
         """Validate the command.
 
         :raises ValueError: if the command is unknown.
-        :raises TypeError: if the reason or the sender is not a str.
+        :raises TypeError: if the reason or the sender is not a str, or the edits are not a dict.
         """
         if self.what not in COMMANDS:
             raise ValueError(f"A command must be one of {', '.join(COMMANDS)}, got {self.what!r}")
@@ -54,6 +78,8 @@ class FlowCommand(NamedTuple):
                 raise TypeError(
                     f"The {field} of a command must be a str or None, got {value!r:.80}"
                 )
+        if not isinstance(self.edits, Mapping | None):
+            raise TypeError(f"Edits of a command must be a dict or None, got {self.edits!r:.80}")
 
     def to_dict(self) -> dict[str, Any]:
         return self._asdict()
@@ -72,21 +98,73 @@ class FlowCommand(NamedTuple):
         return command
 
 
-def check_accepted(
+class SettledCommand(NamedTuple):
+    """A command that a write carries out, and the one that replaces it (None: none)."""
+
+    command: FlowCommand
+    successor: FlowCommand | None = None
+
+    def withdrawn_error(self, flow_uuid: str) -> exceptions.InvalidState:
+        return exceptions.InvalidState(
+            f"Flow {flow_uuid} is not {self.command.describe()}: the command was withdrawn or"
+            " replaced"
+        )
+
+
+def refusal(what: str, flow_uuid: str, state: str | None) -> str | None:
+    """Return why a flow in this state cannot be resumed, retried or reverted, or None."""
+    state = state or states.PENDING
+    if what == RESUME and state in (states.SUCCESS, states.REVERTED):
+        hint = "; to run it again, use retry" if state == states.REVERTED else ""
+        return f"Flow {flow_uuid} has already ended in {state}{hint}"
+    reason = None
+    if what == RETRY and state not in (states.FAILURE, states.SUSPENDED, states.REVERTED):
+        reason = "no task can be retried"
+    elif what == REVERT and state == states.SUCCESS:
+        reason = "a flow that succeeded cannot be reverted"
+    elif what == REVERT and state in (states.REVERTED, states.PENDING):
+        reason = "no task can be reverted"
+    return None if reason is None else f"Flow {flow_uuid} is in {state}: {reason}"
+
+
+def accepted(
     command: FlowCommand,
     flow_uuid: str,
     state: str | None,
     *,
     is_cancelled: bool,
     stored: FlowCommand | None,
-) -> None:
-    """Check that a store may replace the command `stored` of a flow by `command`.
+) -> FlowCommand | None:
+    """Return the command of a flow after it received `command`; None: no command.
+
+    - A request to run the flow that is pending already stays, unless the new one has other edits.
+    - A request to revert a flow that has not ended is a command to cancel it.
+    - A command to suspend or cancel withdraws a request to run a flow that has ended.
 
     :param state: the stored state of the flow.
     :param is_cancelled: whether the stored record of the flow contains a cancellation.
-    :raises InvalidState: with the reason for which the flow cannot be suspended or cancelled.
+    :param stored: the present command of the flow.
+    :raises InvalidState: with the reason for which the flow cannot be changed in this way.
     """
-    if state in states.FLOW_ENDED:
+    has_ended = state in states.FLOW_ENDED
+    if command.runs_flow:
+        reason = refusal(command.what, flow_uuid, state)
+        if reason is not None:
+            raise exceptions.InvalidState(reason)
+        if command.what == REVERT and not has_ended:
+            command = command._replace(what=CANCEL)
+        elif stored is not None and stored.what == CANCEL and not has_ended:
+            raise exceptions.InvalidState(f"Flow {flow_uuid} is about to be cancelled")
+        if (
+            stored is not None
+            and stored.what == command.what
+            and command.edits in (None, stored.edits)
+        ):
+            return stored
+        return command
+    if has_ended:
+        if stored is not None and stored.runs_flow:
+            return None
         raise exceptions.InvalidState(
             f"Flow {flow_uuid} has ended in {state}: there is nothing to {command.what}"
         )
@@ -95,3 +173,4 @@ def check_accepted(
         raise exceptions.InvalidState(
             f"Flow {flow_uuid} is about to be cancelled: it cannot be suspended before that"
         )
+    return command

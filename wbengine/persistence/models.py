@@ -52,6 +52,7 @@ __all__ = [
     "META_PROGRESS_DETAILS",
     "PUBLISHED",
     "STEP",
+    "SUBMITTED",
     "TAGS",
     "UNIQUE",
     "WAITS_FOR",
@@ -97,6 +98,8 @@ ENGINE: Final = "engine"
 TAGS: Final = "tags"
 #: Key in the `meta` of a flow: why other processes cannot import its workflow.
 NO_FACTORY: Final = "no_factory"
+#: Key in the `meta` of a submitted flow: the board and the priority of its job.
+SUBMITTED: Final = "submitted"
 #: Keys in the `meta` of a flow: time and reason of its cancellation; signals that it waits for.
 CANCELLED: Final = "cancelled"
 WAITS_FOR: Final = "waits_for"
@@ -796,6 +799,11 @@ class FlowDetail(_Named):
         """Whether a command suspended the flow. Conductors do not resume it."""
         reason = history.why_suspended(self.history)
         return self.state == states.SUSPENDED and reason not in (None, history.PARKED)
+
+    @property
+    def is_submitted(self) -> bool:
+        """Whether the flow was submitted to conductors, which run it again on request."""
+        return isinstance(self.meta_value(SUBMITTED), Mapping)
 
     def was_suspended_by(self, command: FlowCommand) -> bool:
         """Return whether this command suspended the flow."""

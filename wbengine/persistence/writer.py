@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from wbengine import _json_text, exceptions, states
 from wbengine._crash import crashpoint
 from wbengine.concurrency import scopes
-from wbengine.persistence import base, leases, models, owners, trees
+from wbengine.persistence import base, commands, leases, models, owners, trees
 from wbengine.types import codec
 from wbengine.types.outline import Outline
 
@@ -318,6 +318,18 @@ class RecordWriter:
         with self._writing:  # Otherwise a thread with older data might write last.
             return self.attempt(self._flush)
 
+    def settle(self, settled: commands.SettledCommand) -> None:
+        """Write all marked changes and replace a command, in one step, without repetitions.
+
+        :raises InvalidState: if the flow has another command; nothing was written.
+        :raises StorageFailure: if the store failed; the changes may be written.
+        :raises LeaseLost: as `flush` does.
+        """
+        assert self.backend is not None
+        self.mark_flow()
+        with self._writing, contextlib.closing(self.backend.get_connection()) as connection:
+            self._flush(connection, settled)
+
     def attempt(self, do: Callable[[base.Connection], _T]) -> _T:
         """Call `do` with a connection, up to three times if the store fails.
 
@@ -341,7 +353,9 @@ class RecordWriter:
                 time.sleep(self.backend.write_pause)
         raise AssertionError
 
-    def _flush(self, connection: base.Connection) -> bool:
+    def _flush(
+        self, connection: base.Connection, settled: commands.SettledCommand | None = None
+    ) -> bool:
         records: list[models.AtomDetail] = []
         marked_items: list[tuple[str, models.ItemDetail]] = []
         logs: list[models.LogChunk] = []
@@ -364,6 +378,8 @@ class RecordWriter:
                 connection.save_changes, self.flow_detail, list(changed), flow_row=flow_row,
                 items=by_atom, logs=logs, lease=self.lease,
             )  # fmt: skip
+            if settled is not None:
+                save = functools.partial(save, settled=settled)
             try:
                 save()
             except exceptions.NotEncodable:

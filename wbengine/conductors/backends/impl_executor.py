@@ -66,10 +66,10 @@ class ExecutorConductor(base.Conductor):
     - The flow has ended in any state, and this is stored: the job is consumed. A flow that had
       already ended does not run again.
     - A command (`wbengine flow suspend`) or a listener suspended the flow: the job is consumed. The
-      flow stays suspended until it is resumed by its uuid.
+      flow stays suspended until a request resumes it.
     - `stop` suspended the flow, and no command did: the job is abandoned.
-    - A suspended flow has a command to cancel it: the job is abandoned, and the next run reverts
-      the flow.
+    - The flow has a command that its run did not carry out: the job is abandoned, and the next run
+      carries it out.
     - One of `NO_CONSUME_EXCEPTIONS` was raised and the flow has not ended: the job is abandoned,
       and this conductor does not claim it for a while. If the broker of the workers is unavailable,
       the conductor claims no job for a short time.
@@ -343,11 +343,11 @@ class ExecutorConductor(base.Conductor):
                 self._stage("running", engine.run, job, engine)
         except ownership.StateRefused as error:
             self._log.info("%s is not run: %s", job, error)
-            return True
+            return not self._has_command(engine)
         except Exception as error:
             # Before the preparation, a stored final state belongs to an earlier job.
             ended = prepared and self._has_ended(engine)
-            consume = ended or not self._is_transient(error)
+            consume = ended or not (self._is_transient(error) or self._has_command(engine))
             action = "consumed" if consume else "abandoned"
             if isinstance(error, exceptions.FlowBusy):
                 self._log.info("%s is postponed: %s", job, error)
@@ -369,10 +369,7 @@ class ExecutorConductor(base.Conductor):
             is_handed_over = claim.lost or self._stopping
             if is_handed_over and not engine.storage.flow_detail.is_suspended_by_command:
                 return False
-            try:
-                return self._command_of(engine) is None
-            except exceptions.StorageFailure:
-                return False  # The next conductor reads the command.
+            return not self._has_command(engine)
         return state in states.FLOW_ENDED
 
     def _stage(
@@ -388,16 +385,16 @@ class ExecutorConductor(base.Conductor):
             return all(failure.check(*self.NO_CONSUME_EXCEPTIONS) for failure in error)
         return isinstance(error, self.NO_CONSUME_EXCEPTIONS)
 
-    def _command_of(self, engine: engines.Engine) -> persistence_base.FlowCommand | None:
-        """Return the command that is left to the next engine of the flow, or None."""
+    def _has_command(self, engine: engines.Engine) -> bool:
+        """Return whether a command is left to the next engine of the flow, as far as known."""
         storage = engine.storage
         if storage.backend is None:
-            return None
-        with contextlib.closing(storage.backend.get_connection()) as connection:
-            commands: Mapping[str, persistence_base.FlowCommand] = connection.commands(
-                [storage.flow_uuid]
-            )
-        return commands.get(storage.flow_uuid)
+            return False
+        try:
+            with contextlib.closing(storage.backend.get_connection()) as connection:
+                return bool(connection.commands([storage.flow_uuid]))
+        except exceptions.StorageFailure:
+            return True
 
     def _check_not_owned(self, engine: engines.Engine) -> None:
         """Check that no other engine runs the flow.

@@ -7,7 +7,7 @@ from typing import Any
 
 from wbengine import _options
 from wbengine.jobs.backends import impl_sql
-from wbengine.persistence import base
+from wbengine.persistence import base, models
 
 __all__ = ["MemoryJobBoard"]
 
@@ -26,3 +26,8 @@ class MemoryJobBoard(impl_sql.SQLJobBoard):
     ) -> None:
         _options.check_known("A job board in memory", conf or (), ())
         super().__init__(name, {"connection": "sqlite://"}, persistence)
+        self._address = f"memory:{models.new_uuid()}"
+
+    @property
+    def address(self) -> str:
+        return self._address

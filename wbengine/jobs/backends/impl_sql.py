@@ -74,6 +74,19 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         return self._store is self.persistence
 
     @property
+    def note(self) -> dict[str, str]:
+        note = {"namespace": self.namespace}
+        return note if self.keeps_flows else {**note, "at": self.address}
+
+    def is_noted(self, note: Mapping[str, Any]) -> bool:
+        return super().is_noted(note) and ("at" in note) == (not self.keeps_flows)
+
+    @property
+    def address(self) -> str:
+        """The database of the jobs, without its password."""
+        return str(self._store.options.url.render_as_string())
+
+    @property
     def connected(self) -> bool:
         return self._connected
 
@@ -111,8 +124,9 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
             invalid.
         """
         self._check_keeps_flows()
-        new, statements = writing.NewBook(book), self._store.statements
-        row = self._row(stored.NewJob.of_flow(flow.uuid, name, book, priority))
+        job = stored.NewJob.of_flow(flow.uuid, name, book, priority)
+        stored.note_submitted(flow.meta, self, job.priority)
+        new, statements, row = writing.NewBook(book), self._store.statements, self._row(job)
         delay = self._delay(eta)
 
         def work(connection: sa.Connection) -> dict[str, Any] | str | None:
@@ -144,8 +158,10 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         self._check_keeps_flows()
         new_books, job_rows = [], []
         for flow, book in flows:
+            job = stored.NewJob.of_flow(flow.uuid, flow.name, book, priority)
+            stored.note_submitted(flow.meta, self, job.priority)
             new_books.append(writing.NewBook(book))
-            job_rows.append(self._row(stored.NewJob.of_flow(flow.uuid, flow.name, book, priority)))
+            job_rows.append(self._row(job))
         delay = self._delay(eta)
 
         def work(connection: sa.Connection) -> list[stored.Posting]:

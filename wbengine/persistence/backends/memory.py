@@ -207,11 +207,16 @@ class MemoryConnection(base.Connection):
         items: base.ItemChanges = base.NO_ITEMS,
         logs: Sequence[models.LogChunk] = (),
         lease: leases.Lease | None = None,
+        settled: commands.SettledCommand | None = None,
     ) -> None:
         with self._backend.lock:
             stored_flow = self._flow(flow.uuid, lease)
             if lease is None:
                 self._check_not_busy(stored_flow)
+            if settled is not None:
+                if stored_flow.command != settled.command:
+                    raise settled.withdrawn_error(flow.uuid)
+                stored_flow.command = settled.successor
             stored_flow.begin_batch()
             if flow_row:
                 stored_flow.detail.update(flow.copy(retain_contents=False))
@@ -394,7 +399,8 @@ class MemoryConnection(base.Connection):
             flow = self._flow(flow_uuid)
             self._check_not_busy(flow, dead)
             flow.detail.epoch += 1
-            if flow.detail.state in states.FLOW_ENDED:
+            has_ended = flow.detail.state in states.FLOW_ENDED
+            if has_ended and flow.command is not None and not flow.command.runs_flow:
                 flow.command = None
             flow.lease = leases.Lease(flow_uuid, owner, flow.detail.epoch, flow.command)
             flow.until = self._backend.clock.monotonic() + seconds
@@ -428,17 +434,17 @@ class MemoryConnection(base.Connection):
         with self._backend.lock:
             return self._current_lease(self._flow(flow_uuid))
 
-    def put_command(self, flow_uuid: str, command: base.FlowCommand) -> None:
+    def put_command(self, flow_uuid: str, command: base.FlowCommand) -> base.FlowCommand | None:
         with self._backend.lock:
             flow = self._flow(flow_uuid)
-            commands.check_accepted(
+            flow.command = commands.accepted(
                 command,
                 flow_uuid,
                 flow.detail.state,
                 is_cancelled=flow.detail.is_cancelled,
                 stored=flow.command,
             )
-            flow.command = command
+            return flow.command
 
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
         with self._backend.lock:

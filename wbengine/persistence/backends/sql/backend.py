@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _clock, _sql, exceptions
+from wbengine import _clock, _sql, exceptions, states
 from wbengine._crash import crashpoint
 from wbengine._sql import dialects
 from wbengine.persistence import base, commands, leases, models, trees
@@ -279,10 +279,11 @@ class SQLConnection(base.Connection):
         items: base.ItemChanges = base.NO_ITEMS,
         logs: Sequence[models.LogChunk] = (),
         lease: leases.Lease | None = None,
+        settled: commands.SettledCommand | None = None,
     ) -> None:
         batch = writing.batch_of(flow if flow_row else flow.uuid, atoms, items, logs=logs)
 
-        if lease is not None and self._backend.has_fast_batches:
+        if lease is not None and settled is None and self._backend.has_fast_batches:
             crashpoint("sql.before-save")
             if self._write_batch_fast(batch, lease):
                 crashpoint("sql.after-commit")
@@ -291,10 +292,12 @@ class SQLConnection(base.Connection):
         def work(connection: sa.Connection) -> None:
             writing.lock(connection, self._sql, flow.uuid, batch.flow, lease)
             batch.write(connection, self._sql, lease)
+            if settled is not None:
+                writing.settle_command(connection, self._sql, flow.uuid, settled)
             crashpoint("sql.before-commit")
 
         crashpoint("sql.before-save")
-        self._transact(f"Saving flow {flow.uuid}", work, idempotent=True)
+        self._transact(f"Saving flow {flow.uuid}", work, idempotent=settled is None)
         crashpoint("sql.after-commit")
 
     def _write_batch_fast(self, batch: writing.Batch, lease: leases.Lease) -> bool:
@@ -387,8 +390,11 @@ class SQLConnection(base.Connection):
                 raise writing.rejection(connection, self._sql, flow_uuid, None)
             row = reading.lease(connection, self._sql, flow_uuid)
             ahead = row.now - _clock.uptime() if self._backend.has_clock else None
-            crashpoint("sql.before-lease-commit")
             command = rows.command_of(row.wish)
+            if command is not None and row.state in states.FLOW_ENDED and not command.runs_flow:
+                connection.execute(self._sql.put_command, {"flow_uuid": flow_uuid, "wish": None})
+                command = None
+            crashpoint("sql.before-lease-commit")
             return leases.Lease(flow_uuid, owner, row.lease_epoch, command, ahead)
 
         crashpoint("sql.before-lease")
@@ -459,27 +465,31 @@ class SQLConnection(base.Connection):
             return None
         return leases.Lease(flow_uuid, row.lease_owner, row.lease_epoch)
 
-    def put_command(self, flow_uuid: str, command: base.FlowCommand) -> None:
-        parameters = {"flow_uuid": flow_uuid, "wish": rows.text_of(command.to_dict())}
-
-        def work(connection: sa.Connection) -> None:
+    def put_command(self, flow_uuid: str, command: base.FlowCommand) -> base.FlowCommand | None:
+        def work(connection: sa.Connection) -> base.FlowCommand | None:
             row = reading.first(connection, self._sql.flow_for_update, flow_uuid=flow_uuid)
             if row is None:
                 raise reading.missing("flow detail", flow_uuid)
             flow: models.FlowDetail = rows.FLOW.record(trees.FLOW, row, flow_uuid)
-            commands.check_accepted(
+            result = commands.accepted(
                 command,
                 flow_uuid,
                 flow.state,
                 is_cancelled=flow.is_cancelled,
                 stored=rows.command_of(row["wish"]),
             )
-            connection.execute(self._sql.put_command, parameters)
-            writing.make_job_due(connection, self._sql, flow_uuid)
+            text = rows.command_text(result)
+            connection.execute(self._sql.put_command, {"flow_uuid": flow_uuid, "wish": text})
+            if result is not None:
+                writing.make_job_due(connection, self._sql, flow_uuid)
+                if result.what != commands.SUSPEND:
+                    writing.ensure_job(connection, self._sql, flow)
             crashpoint("sql.before-wish-commit")
+            return result
 
-        self._transact(f"Saving a command about flow {flow_uuid}", work)
+        result = self._transact(f"Saving a command about flow {flow_uuid}", work)
         crashpoint("sql.after-wish-commit")
+        return result
 
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
         rows_read = self._read_many("Looking for commands", self._sql.commands, flow_uuids)

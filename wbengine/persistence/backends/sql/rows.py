@@ -18,7 +18,10 @@ from wbengine.persistence import trees
 from wbengine.persistence.backends.sql import tables
 from wbengine.persistence.commands import FlowCommand
 
-__all__ = ["ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "command_of", "storable_text", "text_of"]
+__all__ = [
+    "ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "command_of", "command_text", "storable_text",
+    "text_of",
+]  # fmt: skip
 
 Row = dict[str, Any]
 
@@ -115,6 +118,11 @@ def command_of(text: str | None) -> FlowCommand | None:
         return None if text is None else FlowCommand.from_dict(json.loads(text))
     except (ValueError, TypeError, RecursionError, exceptions.InvalidFormat):
         return None
+
+
+def command_text(command: FlowCommand | None) -> str | None:
+    """Return the stored form of a command. Equal commands have equal texts."""
+    return None if command is None else text_of(command.to_dict())
 
 
 def storable_text(text: str) -> str:

@@ -42,7 +42,6 @@ class Statements:
         flow = "WHERE uuid = :flow_uuid"
         owned_flow = f"{flow} AND (lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
-        ended = ", ".join(f"'{state}'" for state in sorted(states.FLOW_ENDED))
 
         self.put_book = _upsert(dialect, rows.BOOK)
         #: Insert the logbook unless it exists; in both cases its row is locked.
@@ -124,14 +123,13 @@ class Statements:
         self.now = sa.text(f"SELECT {now}")
         # `remaining` is NULL if there is no owner, and 0 or less if the lease has expired.
         self.lease = sa.text(
-            "SELECT lease_owner, lease_epoch, wish,"
+            "SELECT lease_owner, lease_epoch, wish, state,"
             f" lease_until - {now} AS remaining, {now} AS now"
             f" FROM {_FLOWS} {flow}"
         )
         self.acquire_lease = sa.text(
             f"UPDATE {_FLOWS} SET lease_owner = :owner, lease_until = {now} + :seconds,"
-            f" lease_epoch = lease_epoch + 1, updated = {now},"
-            f" wish = CASE WHEN state IN ({ended}) THEN NULL ELSE wish END"
+            f" lease_epoch = lease_epoch + 1, updated = {now}"
             f" {flow} AND ({free} OR lease_epoch = :dead)"
         )
         self.renew_lease = sa.text(
@@ -145,6 +143,9 @@ class Statements:
         self.has_command = sa.text(f"SELECT 1 FROM {_FLOWS} {flow} AND wish IS NOT NULL")
 
         self.put_command = sa.text(f"UPDATE {_FLOWS} SET wish = :wish {flow}")
+        self.settle_command = sa.text(
+            f"UPDATE {_FLOWS} SET wish = :successor {flow} AND wish = :wish"
+        )
         self.commands = sa.text(
             f"SELECT uuid, wish FROM {_FLOWS} WHERE uuid IN :uuids AND wish IS NOT NULL"
         ).bindparams(sa.bindparam("uuids", expanding=True))
@@ -170,6 +171,22 @@ class Statements:
             f"UPDATE {_JOBS} SET not_before = 0"
             " WHERE uuid = :flow_uuid AND trashed = 0 AND claims >= :claims"
         )
+        # The conductor of a run that is over is about to delete the job: the claim ends.
+        self.restore_job = sa.text(
+            f"UPDATE {_JOBS} SET trashed = 0, not_before = 0, claims = claims + :is_over,"
+            " owner = CASE WHEN :is_over = 1 THEN NULL ELSE owner END,"
+            " owner_until = CASE WHEN :is_over = 1 THEN NULL ELSE owner_until END"
+            " WHERE uuid = :flow_uuid"
+        )
+        job_columns = (
+            "uuid", "board", "name", "priority", "details", "book_uuid", "book_name", "created",
+            "updated",
+        )  # fmt: skip
+        self.post_job = dialects.upsert(
+            dialect, _JOBS, job_columns, ("uuid",), keep=job_columns,
+            source=f"SELECT f.uuid, :board, f.name, :rank, :details, b.uuid, b.name, {now}, {now}"
+            f" FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid WHERE f.uuid = :flow_uuid",
+        )  # fmt: skip
         self.drop_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid AND trashed = 0")
         #: Statement that wakes conductors at the commit; None if conductors must poll.
         self.notify_job = (

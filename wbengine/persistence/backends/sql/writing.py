@@ -17,13 +17,15 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from wbengine import exceptions, states
-from wbengine.persistence import base, leases, models, trees
+from wbengine.persistence import base, commands, leases, models, trees
 from wbengine.persistence.backends.sql import reading, rows
 from wbengine.persistence.backends.sql.statements import Statements
+from wbengine.types import codec
 
 __all__ = [
-    "NewBook", "Batch", "as_statement", "destroy_book", "destroy_flow", "make_job_due",
-    "lease_conditions", "lock", "notify_job", "batch_of", "write_on_driver",
+    "NewBook", "Batch", "as_statement", "destroy_book", "destroy_flow", "ensure_job",
+    "make_job_due", "lease_conditions", "lock", "notify_job", "batch_of", "settle_command",
+    "write_on_driver",
 ]  # fmt: skip
 
 #: Range of batch numbers for each lease. A process never writes that many batches, and a 64-bit
@@ -266,6 +268,42 @@ def make_job_due(
     parameters = {"flow_uuid": flow_uuid, "claims": claims}
     if connection.execute(statements.make_job_due, parameters).rowcount:
         notify_job(connection, statements, flow_uuid)
+
+
+def ensure_job(connection: sa.Connection, statements: Statements, flow: models.FlowDetail) -> None:
+    """Post the job of a flow if it was submitted to a board in this store and has no job.
+
+    If its run is over, a claim on the job ends, because its owner is about to delete the job.
+    """
+    note = flow.meta_value(models.SUBMITTED)
+    if not isinstance(note, Mapping) or "namespace" not in note or "at" in note:
+        return
+    is_over = flow.state in states.FLOW_ENDED or flow.is_suspended_by_command
+    parameters = {"flow_uuid": flow.uuid, "is_over": int(is_over)}
+    if not connection.execute(statements.restore_job, parameters).rowcount:
+        details = rows.text_of(codec.pack({"flow_uuid": flow.uuid}, "details"))
+        job = {"board": note["namespace"], "rank": note["rank"], "details": details}
+        connection.execute(statements.post_job, {**job, "flow_uuid": flow.uuid})
+    notify_job(connection, statements, flow.uuid)
+
+
+def settle_command(
+    connection: sa.Connection,
+    statements: Statements,
+    flow_uuid: str,
+    settled: commands.SettledCommand,
+) -> None:
+    """Replace a command that is carried out.
+
+    :raises InvalidState: if the flow has another command.
+    """
+    parameters = {
+        "flow_uuid": flow_uuid,
+        "wish": rows.command_text(settled.command),
+        "successor": rows.command_text(settled.successor),
+    }
+    if not connection.execute(statements.settle_command, parameters).rowcount:
+        raise settled.withdrawn_error(flow_uuid)
 
 
 def notify_job(connection: sa.Connection, statements: Statements, flow_uuid: str) -> None:
