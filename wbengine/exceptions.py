@@ -284,7 +284,31 @@ class NonDeterministicWorkflow(ExecutionFailure):
     """A workflow function did not repeat the steps that are recorded for its attempt.
 
     Nothing is reverted: the flow stays resumable, and continues with corrected code.
+
+    `workflow` is the name of the workflow, `step` the position of the step, `recorded` the recorded
+    call, and `actual` what the function does instead ('is now ...', 'is not called any more').
     """
+
+    workflow: str = ""
+    step: int = -1
+    recorded: str = ""
+    actual: str = ""
+
+    def __init__(
+        self,
+        message: str = "",
+        cause: BaseException | None = None,
+        *,
+        workflow: str = "",
+        step: int = -1,
+        recorded: str = "",
+        actual: str = "",
+    ) -> None:
+        super().__init__(message, cause)
+        self.workflow = workflow
+        self.step = step
+        self.recorded = recorded
+        self.actual = actual
 
 
 class WorkflowInterrupted(BaseException):

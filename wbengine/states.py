@@ -44,6 +44,9 @@ INCIDENTS: Final = (WORKER_LOST, RESENT)
 CANCELLING: Final = "CANCELLING"
 CANCELLED: Final = "CANCELLED"
 
+# Shown in views for a suspended flow whose code does not repeat its recorded steps.
+BLOCKED: Final = "BLOCKED"
+
 # Intentions of an engine for an atom. IGNORE is also a state.
 EXECUTE: Final = "EXECUTE"
 REVERT: Final = "REVERT"

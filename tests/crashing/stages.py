@@ -21,6 +21,7 @@ UNREACHED: Mapping[str, str] = {
     "submit.kept": "engines load their flows themselves; tests of job boards die there",
     "lease.before-late-command": "nobody sends commands; `tools/crash commands` does",
     "sql.before-park-commit": "only conductors park flows; `tools/crash commands` has conductors",
+    "sql.before-block-commit": "only conductors with other code block flows",
 }
 
 #: Constants with smaller values, so that small stores behave like big ones.

@@ -470,7 +470,7 @@ def test_colors_of_a_state_have_readable_contrast(state, scheme):
 def test_every_state_has_its_own_icon_and_word():
     assert set(styles.STATES) == {
         *(*states.FLOW_STATES, *states.ATOM_STATES),
-        *("INTERRUPTED", "QUEUED", "WAITING", "CANCELLING", "CANCELLED"),
+        *("INTERRUPTED", "QUEUED", "WAITING", "BLOCKED", "CANCELLING", "CANCELLED"),
     }  # fmt: skip
     assert len({style.icon for style in styles.STATES.values()}) == len(styles.STATES)
     assert len({style.plain for style in styles.STATES.values()}) == len(styles.STATES)

@@ -54,3 +54,37 @@ def test_message_about_other_arguments_shows_both(kind: str, recorded: str, actu
     assert "hunter" not in message
     assert "Otherwise the function uses something that a replay does not repeat" in message
     backend.close()
+
+
+@task.workflow
+def changed(steps: steps.Steps) -> int:
+    """Ask for the version of a change later in the third run than in the second one."""
+    USED.append(len(USED))
+    if len(USED) == 2:
+        steps.version("late", 2)
+        steps.sleep(0)
+    steps.run(log_in, "eve", "-", number=0)
+    steps.wait_for("go")
+    return steps.version("late", 2)
+
+
+def test_differing_replay_leaves_no_version_behind() -> None:
+    USED.clear()
+    backend = backends.fetch("memory://")
+    engine = engines.load(changed, backend=backend)
+    engine.park_after = 1.0
+    engine.run()
+    uuid = engine.storage.flow_uuid
+    for suspends in (True, False):
+        detail = backend.get_connection().get_flow_details(uuid)
+        resumed = engines.load(changed, flow_detail=detail, backend=backend)
+        resumed.suspends_differing = suspends
+        if suspends:
+            with pytest.raises(exceptions.NonDeterministicWorkflow):
+                resumed.run()
+            assert backend.get_connection().get_flow_details(uuid).is_blocked
+            resumed.signal("go")
+        else:
+            resumed.run()
+            assert resumed.storage.fetch("result") == 2
+    backend.close()

@@ -232,6 +232,7 @@ class ConductorService:
             # Flows that were cancelled while they were suspended, or requested to run again.
             among = _COMMANDED_STATES if self._is_board_separate else _SUSPENDED_STATES
             for row in _list_flows(connection, among, commanded=True):
+                self._conductor.allow(row.uuid)
                 self._post(connection, row, among)
 
     def _post_unposted(self) -> None:

@@ -119,6 +119,10 @@ class Engine(abc.ABC):
     #: Set by conductors: `run` leaves a flow suspended that a command suspended.
     keeps_suspended: bool = False
 
+    #: Set by conductors: a workflow that does not repeat its recorded steps suspends the flow
+    #: instead of ending it in FAILURE (see `FlowDetail.is_blocked`).
+    suspends_differing: bool = False
+
     def __init__(
         self,
         flow: Any,
@@ -707,11 +711,18 @@ class Engine(abc.ABC):
                 "The final state of flow %r is not saved yet: %s", self._storage.flow_name, problem
             )
         finally:  # also after a second Ctrl-C, or if a listener raises SystemExit
-            if isinstance(error, Exception):
+            is_blocked = self.suspends_differing and isinstance(
+                error, exceptions.NonDeterministicWorkflow
+            )
+            if isinstance(error, Exception) and not is_blocked:
                 self._change_state(states.FAILURE, flow_errors.line_of(error), saved=False)
             else:
+                reason = None
+                if isinstance(error, exceptions.NonDeterministicWorkflow):
+                    self._storage.flow_meta[models.BLOCKED] = flow_errors.difference_of(error)
+                    reason = history.BLOCKED
                 try:
-                    self._change_state(states.SUSPENDING, saved=False)
+                    self._change_state(states.SUSPENDING, reason, saved=False)
                 finally:
                     self._change_state(states.SUSPENDED, saved=False)
 

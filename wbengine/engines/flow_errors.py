@@ -14,7 +14,7 @@ from wbengine.runtime.run import Run
 from wbengine.storage import Storage
 from wbengine.types import failure as ft
 
-__all__ = ["in_short", "line_of", "raise_failures", "raise_recorded"]
+__all__ = ["difference_of", "in_short", "line_of", "raise_failures", "raise_recorded"]
 
 #: States of atoms with effects that were not reverted.
 _NOT_REVERTED: Final = (states.SUCCESS, states.FAILURE, states.REVERT_FAILURE)
@@ -137,6 +137,13 @@ def _list_not_reverted(storage: Storage, plan: Plan) -> str:
         return ""
     omitted = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return f"; not reverted: {', '.join(names[:_MAX_NAMES])}{omitted}"
+
+
+def difference_of(error: exceptions.NonDeterministicWorkflow) -> str:
+    return (
+        f"step {error.step} of workflow {error.workflow!r} is recorded as {error.recorded} and"
+        f" {error.actual}"
+    )
 
 
 def line_of(error: BaseException) -> str:

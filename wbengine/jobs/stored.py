@@ -169,6 +169,9 @@ class StoredJob(base.Job):
         self._sequence = posting.sequence
         #: The claim of this object in the format of its board, or None.
         self.claim: Any = None
+        #: Number of a blocked job from `SQLJobBoard.blocked_jobs`, which grows when the job is
+        #: blocked again after it was due; None for other jobs.
+        self.blocked: float | None = None
 
     @property
     def sequence(self) -> int:

@@ -155,6 +155,8 @@ def with_change(history: tuple[Change, ...], latest: Change) -> tuple[Change, ..
 
 #: Reason in the history of a parked flow.
 PARKED: Final = "it waits"
+#: Reason in the history of a blocked flow.
+BLOCKED: Final = "its code differs"
 
 
 def why_suspended(history: tuple[Change, ...]) -> str | None:

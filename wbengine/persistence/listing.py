@@ -162,6 +162,7 @@ class FlowRow(NamedTuple):
         None.
     :ivar parked: whether the flow is parked.
     :ivar waits_for: signals for which the flow waits.
+    :ivar blocked: whether its code did not repeat the recorded steps.
     """
 
     uuid: str
@@ -179,6 +180,7 @@ class FlowRow(NamedTuple):
     command: str | None = None
     parked: bool = False
     waits_for: tuple[Wait, ...] = ()
+    blocked: bool = False
 
 
 class Page(NamedTuple):

@@ -103,6 +103,7 @@ SUBMITTED: Final = "submitted"
 #: Keys in the `meta` of a flow: time and reason of its cancellation; signals that it waits for.
 CANCELLED: Final = "cancelled"
 WAITS_FOR: Final = "waits_for"
+BLOCKED: Final = "blocked"
 #: Key in the `meta` of a flow: time (Unix seconds) of the passed deadline.
 DEADLINE_EXCEEDED: Final = "deadline_exceeded"
 #: Keys of flows that must not continue.
@@ -798,7 +799,29 @@ class FlowDetail(_Named):
     def is_suspended_by_command(self) -> bool:
         """Whether a command suspended the flow. Conductors do not resume it."""
         reason = history.why_suspended(self.history)
-        return self.state == states.SUSPENDED and reason not in (None, history.PARKED)
+        return self.state == states.SUSPENDED and reason not in (
+            None,
+            history.PARKED,
+            history.BLOCKED,
+        )
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the code of the latest engine did not repeat the recorded steps of the flow.
+
+        Conductors with other code run it again.
+        """
+        reason = history.why_suspended(self.history)
+        return self.state == states.SUSPENDED and reason == history.BLOCKED
+
+    @property
+    def difference(self) -> str | None:
+        """The difference that blocks the flow, in one line, or None.
+
+        The text contains arguments of steps.
+        """
+        text = self.meta_value(BLOCKED) if self.is_blocked else None
+        return text if isinstance(text, str) else None
 
     @property
     def is_submitted(self) -> bool:

@@ -200,6 +200,7 @@ def shown_state(row: listing.FlowRow) -> str:
         command=row.command,
         parked=row.parked,
         waits=bool(row.waits_for),
+        blocked=row.blocked,
     )
 
 

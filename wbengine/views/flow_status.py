@@ -134,6 +134,7 @@ class FlowViewBuilder:
             detail.is_parked,
             in_pool=_engine_kind(detail) in _POOL_ENGINES,
             pauses=tuple(pauses),
+            difference=self._difference(),
         )
         #: By the uuid of the workflow: its steps, and the step that it waits for.
         self._steps: Mapping[str, StepsView] = {}
@@ -173,6 +174,10 @@ class FlowViewBuilder:
         if reason is None or reason.gate is None or reason.gate.kind not in (PERMIT, PAUSE):
             return None
         return reason
+
+    def _difference(self) -> str | None:
+        difference = self._detail.difference
+        return None if difference is None else self.redactor.text(difference)
 
     def _suspend_reason(self) -> str | None:
         reason = why_suspended(self._detail.history)
@@ -514,8 +519,11 @@ def _progress(record: models.AtomDetail, state: str) -> float | None:
 SCHEMA: Final = "wbengine/flow/1"
 _COMPUTED_FIELDS: Final = ("shown_state", "total", "queued", "waits_for", "error")
 _FIELDS_NOT_IN_JSON: Final = frozenset(
-    {"book_uuid", "book_name", "owner_short", "now", "outline", "command", "parked", "waits"}
-)
+    {
+        "book_uuid", "book_name", "owner_short", "now", "outline", "command", "parked", "waits",
+        "blocked",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,6 +565,7 @@ class FlowView:
     :ivar outline: structure of the flow, for drawing; `atoms` are in its order.
     :ivar command: pending command (one of `commands.COMMANDS`), or None.
     :ivar waits: whether all running tasks wait for signals.
+    :ivar blocked: whether its code did not repeat the recorded steps; `waiting` has the difference.
     :ivar published: values that workflows published, by name, with masked secrets.
     """
 
@@ -590,6 +599,7 @@ class FlowView:
     command: str | None = None
     parked: bool = False
     waits: bool = False
+    blocked: bool = False
     published: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -613,6 +623,7 @@ class FlowView:
             command=self.command,
             parked=self.parked,
             waits=self.waits,
+            blocked=self.blocked,
         )
 
     @property
@@ -852,6 +863,7 @@ def view(
         command=None if wish is None else wish.what,
         parked=detail.is_parked,
         waits=bool(detail.waits_for),
+        blocked=detail.is_blocked,
         published=builder.published(),
     )
 

@@ -31,6 +31,7 @@ _NOT_ENDED: Final = frozenset(states.FLOW_STATES) - states.FLOW_ENDED
 #: Displayed states that differ from the stored ones, with the stored states of such flows.
 _STORED: Final = {
     states.WAITING: _NOT_ENDED,
+    states.BLOCKED: frozenset({states.SUSPENDED}),
     states.SUSPENDING: _NOT_ENDED,
     INTERRUPTED: _NOT_ENDED - STATES_WITHOUT_RUN,
     states.CANCELLING: _NOT_ENDED,
@@ -55,12 +56,14 @@ def shown_state(
     command: str | None = None,
     parked: bool = False,
     waits: bool = False,
+    blocked: bool = False,
 ) -> str:
     """Return the displayed state of a flow.
 
     INTERRUPTED: its engine has died or lost the lease. CANCELLING, CANCELLED: it was cancelled.
     SUSPENDING: a command to suspend it is pending. WAITING: it is parked, or only
-    waits for signals. Otherwise the result is `state`.
+    waits for signals. BLOCKED: its code does not repeat the recorded steps. Otherwise the result
+    is `state`.
 
     :param owner: owner of the lease, or None.
     :param died: whether the owner has certainly ended.
@@ -76,4 +79,6 @@ def shown_state(
         return states.CANCELLING
     if command == commands.SUSPEND:
         return states.SUSPENDING
+    if blocked:
+        return states.BLOCKED
     return states.WAITING if parked or (waits and state == states.RUNNING) else state

@@ -63,6 +63,7 @@ class Situation:
     :ivar on_workers: whether workers run the tasks and report their start.
     :ivar in_pool: whether slots of a local pool run the tasks and report their start.
     :ivar pauses: the pauses of task types in the store.
+    :ivar difference: the difference that blocks the flow, or None.
     """
 
     state: str
@@ -76,6 +77,7 @@ class Situation:
     parked: bool = False
     in_pool: bool = False
     pauses: tuple[TaskPause, ...] = ()
+    difference: str | None = None
 
     @property
     def is_run(self) -> bool:
@@ -397,6 +399,8 @@ def _common_reason(situation: Situation) -> Reason | None:
     """Return why no atom of the flow can start, if one reason applies to all of them."""
     if situation.state in states.FLOW_ENDED or situation.parked:
         return None
+    if situation.difference is not None:
+        return Reason(f"The flow is blocked by code: {situation.difference}.")
     if situation.state == states.SUSPENDED:
         reason = f" ({situation.suspended})" if situation.suspended else ""
         return Reason(f"The flow is suspended{reason}.")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from wbengine.concurrency import conditions, threads
 from wbengine.conductors import base
 from wbengine.engines import allowed, ownership
 from wbengine.jobs import base as jobs
+from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as listeners
 from wbengine.listeners import logging as logging_listener
@@ -35,6 +38,8 @@ _FACTORY_ERRORS: Final = (ImportError, AttributeError, exceptions.NotTrusted)
 #: First and longest pause before a job that could not be run is claimed again.
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE_SECONDS: Final = 30.0
+#: Interval between two polls of blocked jobs, if there are no others.
+_BLOCKED_POLL_SECONDS: Final = 5.0
 
 
 @dataclass(eq=False, slots=True)
@@ -48,6 +53,8 @@ class _Claim:
     #: True if another conductor may have claimed the job.
     lost: bool = False
     parked: control.Parked | None = None
+    #: True if the code of this process does not repeat the recorded steps of the flow.
+    blocked: bool = False
 
     def suspend(self) -> None:
         engine = self.engine
@@ -76,6 +83,8 @@ class ExecutorConductor(base.Conductor):
     - The flow only waits, for a signal or for longer than `PARK_SECONDS`: the flow is parked, and
       the job is abandoned until the wait ends. This requires a job in the database of the flows
       with the uuid of its flow (`engines.submit`).
+    - A workflow did not repeat its recorded steps: the flow is blocked, and the job is abandoned.
+      Each conductor process claims it once, when it finds no other jobs.
     - The flow cannot be run (for example, inputs are missing): the job is consumed.
     - `sys.exit()` or Ctrl-C interrupts the flow or its factory: the job is abandoned, and not
       claimed for a while. In the thread of `run`, the interruption is raised.
@@ -162,6 +171,11 @@ class ExecutorConductor(base.Conductor):
         self._claims: dict[int, _Claim] = {}
         # Jobs that could not be run, by uuid: end of the pause, and its duration.
         self._postponed: dict[str, tuple[float, float]] = {}
+        # Blocked jobs that this process claimed, by uuid, with their `StoredJob.blocked`; and
+        # blocked jobs that it will claim when there are no others.
+        self._blocked: dict[str, float] = {}
+        self._untried: deque[jobs.Job] = deque()
+        self._next_blocked_poll = 0.0
         # No job is claimed before this time, because the broker of the workers was unavailable.
         self._idle_until = 0.0
         # The board, if it can contain the jobs of parked flows.
@@ -265,19 +279,39 @@ class ExecutorConductor(base.Conductor):
     def _claim_next(self) -> jobs.Job | None:
         for job in self._jobboard.iterjobs(only_unclaimed=True):
             until, _ = self._postponed.get(job.uuid, (0.0, 0.0))
-            if time.monotonic() < until:
-                continue
-            try:
-                # Without `expiry`, which would override the time of the board.
-                with jobs.claims_expiring_after(self.CLAIM_SECONDS):
-                    self._jobboard.claim(job, self._name)
-            except (exceptions.UnclaimableJob, exceptions.NotFound):
-                continue
-            self._log.debug("claimed %s", job)
-            seconds = job.claim_seconds or self.CLAIM_SECONDS
-            self._claims[id(job)] = _Claim(job, seconds, time.monotonic() + seconds / 3)
-            return job
+            if time.monotonic() >= until and self._claim(job):
+                return job
+        self._poll_blocked_jobs()
+        while self._untried:
+            job = self._untried.popleft()
+            if self._claim(job):
+                return job
         return None
+
+    def _claim(self, job: jobs.Job) -> bool:
+        try:
+            # Without `expiry`, which would override the time of the board.
+            with jobs.claims_expiring_after(self.CLAIM_SECONDS):
+                self._jobboard.claim(job, self._name)
+        except (exceptions.UnclaimableJob, exceptions.NotFound):
+            return False
+        self._log.debug("claimed %s", job)
+        seconds = job.claim_seconds or self.CLAIM_SECONDS
+        self._claims[id(job)] = _Claim(job, seconds, time.monotonic() + seconds / 3)
+        return True
+
+    def _poll_blocked_jobs(self) -> None:
+        board = self._parking_board
+        if board is None or self._untried or time.monotonic() < self._next_blocked_poll:
+            return
+        blocked_jobs = board.blocked_jobs()
+        self._untried.extend(
+            job for job in blocked_jobs if self._blocked.get(job.uuid) != job.blocked
+        )
+        self._blocked = {
+            job.uuid: self._blocked[job.uuid] for job in blocked_jobs if job.uuid in self._blocked
+        }
+        self._next_blocked_poll = time.monotonic() + _BLOCKED_POLL_SECONDS
 
     def _sleep(self, seconds: float) -> None:
         """Wait until a flow has ended, the board wakes this, `stop` is called, or time is over."""
@@ -321,11 +355,19 @@ class ExecutorConductor(base.Conductor):
             self._log.warning("cannot create an engine for %s yet: %s", job, error)
             self._postpone(job, error)
             return False
+        is_blocked = engine.storage.flow_detail.is_blocked
+        if is_blocked and self._parking_board is None and job.uuid not in self._blocked:
+            # A board in another store lists it before other jobs.
+            self._blocked[job.uuid] = 0.0
+            self._postponed[job.uuid] = (math.inf, 0.0)
+            self._untried.append(job)
+            return False
         try:
             with contextlib.ExitStack() as stack:
                 for listener in self._listeners_from_job(job, engine):
                     stack.enter_context(listener)
                 claim.engine = engine
+                engine.suspends_differing = True
                 if self._parking_board is not None and job.uuid == engine.storage.flow_uuid:
                     engine.park_after = self.PARK_SECONDS
                 if claim.lost or self._stopping:
@@ -345,6 +387,10 @@ class ExecutorConductor(base.Conductor):
             self._log.info("%s is not run: %s", job, error)
             return not self._has_command(engine)
         except Exception as error:
+            claim.blocked = prepared and engine.storage.flow_detail.is_blocked
+            if claim.blocked:
+                self._log.warning("flow of %s is blocked by code: %s", job, error)
+                return False
             # Before the preparation, a stored final state belongs to an earlier job.
             ended = prepared and self._has_ended(engine)
             consume = ended or not (self._is_transient(error) or self._has_command(engine))
@@ -439,8 +485,30 @@ class ExecutorConductor(base.Conductor):
         claim = self._claims.pop(id(job), None)
         if claim is not None and claim.parked is not None:
             self._park(job, claim.parked)
+        elif claim is not None and claim.blocked:
+            self._block(job)
         else:
             self._try_finish_job(job, consume, trash)
+
+    def _block(self, job: jobs.Job) -> None:
+        board = self._parking_board
+        is_of_flow = job.details.get("flow_uuid") == job.uuid
+        if board is None or not isinstance(job, stored.StoredJob) or not is_of_flow:
+            self._blocked[job.uuid] = 0.0
+            self._postponed[job.uuid] = (math.inf, 0.0)
+            self._try_finish_job(job, consume=False)
+            return
+        try:
+            self._blocked[job.uuid] = board.block(job, self._name)
+        except exceptions.WbengineException as error:
+            self._log.warning("cannot block %s: %s", job, error)
+            return
+        self._notify_abandoned(job)
+
+    def allow(self, flow_uuid: str) -> None:
+        """Claim the job of a blocked flow again, although this process ran it."""
+        if self._postponed.get(flow_uuid, (0.0, 0.0))[0] == math.inf:
+            del self._postponed[flow_uuid]
 
     def _park(self, job: jobs.Job, parked: control.Parked) -> None:
         assert self._parking_board is not None
@@ -449,6 +517,9 @@ class ExecutorConductor(base.Conductor):
         except exceptions.WbengineException as error:
             self._log.warning("cannot park %s: %s", job, error)
             return
+        self._notify_abandoned(job)
+
+    def _notify_abandoned(self, job: jobs.Job) -> None:
         details = {"job": job, "conductor": self, "persistence": self._persistence}
         self._notifier.notify("job_abandoned", details)
 

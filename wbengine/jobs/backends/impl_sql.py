@@ -31,6 +31,9 @@ _MAX_PARK_SECONDS: Final = 1e9
 _WATCHED_POLL_SECONDS: Final = 1.0
 #: Minimum of `not_before` for a waiting job; 0 means that the job is due.
 _MIN_NOT_BEFORE: Final = 1.0
+#: `not_before` of a blocked job: this number plus the time of blocking in whole seconds. The index
+#: of `not_before` finds these jobs.
+_BLOCKED: Final = 1e12
 
 
 class SQLJobBoard(stored.BaseStoredJobBoard):
@@ -349,7 +352,10 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
             "who": rows.storable_text(who),
         }
         statement = self._statements.claim
-        if expiry is not None:
+        if isinstance(job, stored.StoredJob) and job.blocked is not None:
+            statement = self._statements.claim_blocked
+            parameters["expiry"] = expiry
+        elif expiry is not None:
             statement, parameters["expiry"] = self._statements.claim_for, expiry
 
         def work(connection: sa.Connection) -> tuple[int, int] | stored.Status:
@@ -402,6 +408,61 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
 
         if not self._transact(f"Parking job {job.uuid}", work):
             self._end(job, who, "abandon")
+
+    def blocked_jobs(self) -> list[stored.StoredJob]:
+        """Return the jobs of blocked flows that are not claimed, the first blocked ones first.
+
+        `claim` accepts these objects although the jobs are not due.
+        """
+        parameters: dict[str, Any] = {
+            "board": self.namespace,
+            "blocked": _BLOCKED,
+            "id": 0,
+            "limit": _MAX_PAGE_SIZE,
+        }
+        jobs = list[stored.StoredJob]()
+
+        def work(connection: sa.Connection) -> list[Mapping[str, Any]]:
+            rows_read = connection.execute(self._statements.blocked, parameters)
+            return [dict(row) for row in rows_read.mappings()]
+
+        while True:
+            page = self._transact("Listing blocked jobs", work, write=False)
+            for row in page:
+                job = self.JOB(self, self._parse(row))
+                job.blocked = row["not_before"]
+                jobs.append(job)
+            if len(page) < _MAX_PAGE_SIZE:
+                return jobs
+            parameters |= {"blocked": page[-1]["not_before"], "id": page[-1]["id"]}
+
+    @base.check_who
+    def block(self, job: stored.StoredJob, who: str) -> float:
+        """Release a claim, and delay the job until its flow receives a command or signal.
+
+        Return `StoredJob.blocked` of the job, which it keeps if it was claimed as a blocked job; 0
+        if the job is due, because its flow has a command. Raises the errors of `consume`.
+        """
+        parameters = {
+            **self._claim_parameters(job),
+            "who": rows.storable_text(who),
+            "blocked": job.blocked,
+        }
+
+        def work(connection: sa.Connection) -> float | None:
+            if not connection.execute(self._statements.block, parameters).rowcount:
+                return None
+            # As in `park`.
+            if connection.scalar(self._store.statements.has_command, {"flow_uuid": job.uuid}):
+                writing.make_job_due(connection, self._store.statements, job.uuid)
+            crashpoint("sql.before-block-commit")
+            blocked: float = self._required_row(connection, job)["not_before"]
+            return blocked
+
+        blocked = self._transact(f"Blocking job {job.uuid}", work)
+        if blocked is None:
+            self._end(job, who, "abandon")
+        return blocked or 0.0
 
     def extend(self, job: stored.StoredJob, expiry: float) -> bool:
         parameters = {**self._claim_parameters(job), "expiry": expiry}
@@ -481,6 +542,15 @@ class _Statements:
             f"UPDATE {_JOBS} SET {freed}, not_before = {now} + :seconds"
             f" WHERE {own_claim} AND owner = :who"
         )
+        self.block = sa.text(
+            f"UPDATE {_JOBS} SET {freed},"
+            f" not_before = COALESCE(:blocked, {_BLOCKED} + ROUND({now}))"
+            f" WHERE {own_claim} AND owner = :who"
+        )
+        self.blocked = sa.text(
+            f"{jobs} WHERE {on_board} AND (not_before, id) > (:blocked, :id) AND {free}"
+            " ORDER BY not_before, id LIMIT :limit"
+        )
         self.signals = sa.text(
             f"SELECT count(*) FROM {tables.SIGNALS.name} WHERE flow_uuid = :uuid"
         )
@@ -511,6 +581,10 @@ class _Statements:
             f" AND {free} LIMIT 1), (SELECT MIN(due) FROM (SELECT MIN(not_before) AS due"
             f" FROM {_JOBS} WHERE {on_board} AND not_before > 0 UNION ALL SELECT MIN(owner_until)"
             f" FROM {_JOBS} WHERE {on_board} AND not_before = 0)) - {now})"
+        )
+        self.claim_blocked = sa.text(
+            f"{claim}, not_before = 0, owner_until = {now} + :expiry"
+            f" WHERE {this_job} AND {free} AND not_before >= {_BLOCKED}"
         )
         free = f"{free} AND not_before <= {now}"
         self.claim = sa.text(f"{claim}, owner_until = NULL WHERE {this_job} AND {free}")

@@ -390,6 +390,7 @@ class MemoryConnection(base.Connection):
             None if stored_flow.command is None else stored_flow.command.what,
             flow.is_parked,
             flow.waits_for,
+            flow.is_blocked,
         )
 
     def acquire_lease(

@@ -108,7 +108,11 @@ class History:
             f" recorded as {recorded} and {actual}. If the code has changed, restore it and resume"
             " the flow, or make the change depend on steps.version(). Otherwise the function uses"
             " something that a replay does not repeat, for example the time, random numbers or the"
-            " order of a set"
+            " order of a set",
+            workflow=self._name,
+            step=position,
+            recorded=recorded,
+            actual=actual,
         )
 
 

@@ -88,6 +88,8 @@ class WorkflowRun:
         # The outcome of the function. It becomes `outcome` when no call is in flight.
         self._final_outcome: calls.Outcome | None = None
         self._is_halted = False
+        # Changes whose versions this run stored.
+        self._new_versions: set[str] = set()
         self._program: Program | None = None
         if call.action == calls.EXECUTE:
             self._program = self._new_program(on_waiting)
@@ -137,6 +139,7 @@ class WorkflowRun:
                 program.advance()
             while not program.is_computing:
                 if program.error is not None:
+                    self._forget_new_versions()
                     raise program.error
                 for handle in program.take_called():
                     self._add(handle.position, handle.command)
@@ -287,7 +290,17 @@ class WorkflowRun:
         if version is None:
             version = 1 if is_replaying else newest
             self._store(_VERSIONS, change, version)
+            self._new_versions.add(change)
         return version
+
+    def _forget_new_versions(self) -> None:
+        """Remove the versions that a differing replay stored: no step depends on them."""
+        content = self.record.meta_value(models.WORKFLOW)
+        if self._new_versions and content is not None:
+            versions = content[_VERSIONS].items()
+            kept = {change: each for change, each in versions if change not in self._new_versions}
+            self.record.meta[models.WORKFLOW] = {**content, _VERSIONS: kept}
+            self._records.mark(self.record)
 
     def _publish(self, name: str, value: Any) -> None:
         self._store(models.PUBLISHED, name, value)

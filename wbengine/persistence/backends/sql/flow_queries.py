@@ -163,6 +163,7 @@ def _row(row: Mapping[str, Any], counts: Mapping[str, int]) -> base.FlowRow:
         _command(row["wish"]),
         row["state"] == states.SUSPENDED and reason == history.PARKED,
         listing.waits_of(meta.get(models.WAITS_FOR)),
+        row["state"] == states.SUSPENDED and reason == history.BLOCKED,
     )
 
 
