@@ -114,6 +114,8 @@ class Storage:
         self.writer: Final = writer.RecordWriter(flow_detail, backend)
         self._by_name: dict[str, models.AtomDetail] = _by_name(flow_detail)
         self._resumed = self.has_atoms
+        #: Code of this process, which `note_code` stores; None: unknown.
+        self.code: str | None = None
         self._failed: dict[str, ft.Failure] = {}
         self._failed_view: Mapping[str, ft.Failure] | None = None
         self._find_failures()
@@ -525,6 +527,13 @@ class Storage:
                 self._flow_detail.enter(state, at, why)
                 self.writer.mark_flow()
             return moves, old
+
+    def note_code(self) -> None:
+        """Store `code` with the next write, because it executes a task or step."""
+        if self._flow_detail.code != self.code:
+            with self.writer.mutex:
+                self._flow_detail.code = self.code
+                self.writer.mark_flow()
 
     def explain_flow_state(self, at: float, why: str) -> None:
         """Add a reason for the current state to the history."""

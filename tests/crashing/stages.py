@@ -21,6 +21,7 @@ UNREACHED: Mapping[str, str] = {
     "submit.kept": "engines load their flows themselves; tests of job boards die there",
     "lease.before-late-command": "nobody sends commands; `tools/crash commands` does",
     "sql.before-park-commit": "only conductors park flows; `tools/crash commands` has conductors",
+    "sql.before-assign-commit": "only `wbengine flow assign` assigns flows to other code",
     "sql.before-block-commit": "only conductors with other code block flows",
 }
 

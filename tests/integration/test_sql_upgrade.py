@@ -25,6 +25,9 @@ from wbengine.schedules import Schedule, Schedules
 
 KINDS = ("sqlite", "mysql", "postgresql")
 
+#: Revision of this release, also while a test is a later one.
+CURRENT = layout.HEAD
+
 
 @pytest.fixture(params=KINDS)
 def url(
@@ -141,7 +144,9 @@ def test_older_layout_is_refused_until_it_is_upgraded(
     with later_release(tmp_path), contextlib.closing(backends.fetch(url)) as later:
         connection = later.get_connection()
         for call in (connection.validate, lambda: connection.get_logbook("book")):
-            with pytest.raises(exceptions.StorageFailure, match=f"{LATER}, got 0001: .*upgrade"):
+            with pytest.raises(
+                exceptions.StorageFailure, match=f"{LATER}, got {CURRENT}: .*upgrade"
+            ):
                 call()
         connection.upgrade()
         connection.validate()
@@ -162,12 +167,12 @@ def test_compatible_later_layout_is_used_by_the_previous_release(
         assert engine.storage.get_flow_state() == states.SUSPENDED
     with later_release(tmp_path), backends.backend(url) as later:
         assert isinstance(later, sql.SQLBackend)
-        assert later.stored_layout() == (LATER, "0001")
+        assert later.stored_layout() == (LATER, CURRENT)
 
     caplog.set_level("INFO", "wbengine.persistence.backends.sql")
     with backends.backend(url) as backend:
         assert isinstance(backend, sql.SQLBackend)
-        assert backend.stored_layout() == (LATER, "0001")
+        assert backend.stored_layout() == (LATER, CURRENT)
         connection = backend.get_connection()
         connection.validate()
         resumed = engines.load(
@@ -192,8 +197,8 @@ def test_compatible_later_layout_is_used_by_the_previous_release(
         with backend.engine.connect() as raw:
             values = raw.execute(sa.text("SELECT later, later_text FROM wbe_flowdetails"))
             assert values.all() == [(7, None)]
-        assert backend.stored_layout() == (LATER, "0001")
-    message = f"has revision {LATER}, newer than 0001, and can be used"
+        assert backend.stored_layout() == (LATER, CURRENT)
+    message = f"has revision {LATER}, newer than {CURRENT}, and can be used"
     assert [message in text for text in caplog.messages] == [True]
 
 
@@ -205,7 +210,7 @@ def test_incompatible_later_layout_is_refused(
     connection = backend.get_connection()
     message = (
         f"The layout of the database has revision {LATER}, and wbengine {wbengine.__version__}"
-        " supports revisions up to 0001: use a newer version of wbengine"
+        f" supports revisions up to {CURRENT}: use a newer version of wbengine"
     )
     for call in (connection.validate, connection.get_logbooks, connection.upgrade):
         with pytest.raises(exceptions.StorageFailure) as caught:
@@ -214,7 +219,7 @@ def test_incompatible_later_layout_is_refused(
     assert backend.stored_layout() == (LATER, LATER)
 
 
-@pytest.mark.parametrize("oldest", ["0001", LATER])
+@pytest.mark.parametrize("oldest", [CURRENT, LATER])
 def test_upgrade_during_a_run_is_refused_unless_compatible(
     url: str, tmp_path: Path, oldest: str
 ) -> None:
@@ -226,7 +231,7 @@ def test_upgrade_during_a_run_is_refused_unless_compatible(
         with pytest.raises(exceptions.StorageFailure, match=r"^1 flows of this database .*: wait"):
             upgrade()
 
-    during = upgrade if oldest == "0001" else check_refused
+    during = upgrade if oldest == CURRENT else check_refused
     with backends.backend(url) as backend:
         assert isinstance(backend, sql.SQLBackend)
         engines.run(
@@ -234,7 +239,7 @@ def test_upgrade_during_a_run_is_refused_unless_compatible(
             backend=backend,
         )
         stored = backend.stored_layout()
-        assert stored is not None and stored.revision == (LATER if during is upgrade else "0001")
+        assert stored is not None and stored.revision == (LATER if during is upgrade else CURRENT)
         upgrade()  # no engine runs the flow
         assert backend.stored_layout() == (LATER, oldest)
 
@@ -248,7 +253,7 @@ def test_interrupted_upgrade_is_completed(mariadb_url: str, tmp_path: Path) -> N
             made.upgrade()
             execute(
                 made,
-                f"UPDATE {tables.VERSION_TABLE} SET version_num = '0001'",
+                f"UPDATE {tables.VERSION_TABLE} SET version_num = '{CURRENT}'",
                 "ALTER TABLE wbe_jobs DROP COLUMN later",
                 "DROP TABLE wbe_later",
             )

@@ -500,6 +500,12 @@ def test_pauses_are_exported_by_pattern_up_to_a_limit(registry: CollectorRegistr
     assert value(found, name, pattern="shop.n7") == 1 and value(found, name, pattern="other") == 2
 
 
+def test_flows_that_wait_for_code_are_exported(registry: CollectorRegistry) -> None:
+    collector = metrics.FleetCollector(list, waits_for_code=lambda: {"shop:v43": 7})
+    found = scraped(registry, collector)
+    assert value(found, "wbengine_flows_waiting_for_code", code="shop:v43") == 7
+
+
 def test_queues_are_exported_when_workers_cannot_be_listed(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -993,6 +993,51 @@ def test_draining_server_returns_requests_without_a_claim(bench: Bench) -> None:
     assert bench.server.running == 0
 
 
+@pytest.mark.parametrize("arguments", [{"x": 1, "new": 2}, {}])
+def test_unaccepted_arguments_return_the_request_later(
+    bench: Bench, arguments: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another worker may have the code of the engine."""
+    claim = only(server.Claim, bench.request(arguments=arguments))
+    assert bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1)) == []
+    assert "does not accept the arguments" in caplog.text
+    assert bench.server.return_unaccepted() == [server.Release(claim.job)]
+    assert bench.server.return_unaccepted() == []
+    assert bench.server.on_released(claim.job, False) == []
+    assert bench.server.return_unaccepted() == [server.Release(claim.job)]
+    assert bench.server.on_released(claim.job, True) == [server.Return(claim.job, False)]
+    assert bench.server.running == 0
+
+
+def test_unaccepted_request_without_ledger_returns_as_new_message() -> None:
+    bench = Bench(ledger=None)
+    assert bench.request(ledger=None, arguments={"y": 1}) == []
+    back = only(server.Return, bench.server.return_unaccepted())
+    assert back.fresh
+    assert bench.started()
+
+
+def test_unaccepted_request_that_is_cancelled_is_refused(bench: Bench) -> None:
+    claim = only(server.Claim, bench.request(arguments={"y": 1}))
+    bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
+    bench.server.on_cancel([("id-1", 1)])
+    effects = bench.stored(bench.server.return_unaccepted(), claim.job)
+    assert "Cancelled" in str(ending(effects))
+
+
+def test_unaccepted_arguments_of_taskflow_fail_the_request() -> None:
+    bench = Bench(ledger=None)
+    effects = bench.request(ours=False, ledger=None, arguments={"y": 1})
+    assert server.Run in kinds(effects)
+
+
+def test_code_version_is_announced() -> None:
+    bench = Bench(code_version="v43")
+    announced = bench.server.on_query("engine", 5.0)[0]
+    assert isinstance(announced, server.Reply)
+    assert notices.Heartbeat.from_message(announced.envelope).code == "v43"
+
+
 def test_request_with_a_failed_release_runs_while_draining() -> None:
     bench = Bench(slots=1)
     job = bench.granted()

@@ -28,6 +28,7 @@ _FLOW_COMMANDS: Final = {
     "get": Lazy("flow_get", "Print the values that the workflows of a flow published."),
     "events": Lazy("flow_history", "Print the events of a flow in order.", "events"),
     "logs": Lazy("flow_history", "Print the log lines of the tasks of a flow.", "logs"),
+    "assign": Lazy("flow_assign", "Assign flows to another version of their code."),
     "export": Lazy("flow_records", "Export a flow as JSON or as an HTML page.", "export"),
     "import": Lazy("flow_records", "Import an exported flow into the store.", "import_command"),
     "resume": Lazy("flow_resume", "Resume a flow that was suspended or lost its engine."),

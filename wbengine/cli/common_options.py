@@ -10,7 +10,7 @@ import click
 from wbengine.cli import completions, params
 
 __all__ = [
-    "DEADLINE", "ENGINE", "FACTORY", "FLOW", "HEALTH", "INPUTS", "NAME", "PORT",
+    "CODE_VERSION", "DEADLINE", "ENGINE", "FACTORY", "FLOW", "HEALTH", "INPUTS", "NAME", "PORT",
     "PRIORITIES", "PRIORITY", "PROGRESS", "REASON", "REPORT", "STRICT", "YES", "dry_run",
     "strict", "tags",
 ]  # fmt: skip
@@ -20,6 +20,8 @@ Decorator = Callable[[Callable[..., Any]], Any]
 PRIORITIES: Final = ("VERY_HIGH", "HIGH", "NORMAL", "LOW", "VERY_LOW")
 
 FLOW: Final = click.argument("flow", metavar="ID", shell_complete=completions.flows)
+CODE_VERSION: Final = click.option("--code-version", metavar="VERSION",
+    help="Version of the code of this process, for example v43.")  # fmt: skip
 FACTORY: Final = click.argument("factory", metavar="MODULE:FACTORY")
 INPUTS: Final = click.option("--inputs", type=params.INPUTS, default="{}", metavar="JSON|@FILE",
     help="Inputs of the flow: a JSON object, or a file that contains one (@-: standard"

@@ -44,6 +44,9 @@ LOG: Final = logging.getLogger(__name__)
     The flows are in the store (--persistence). Their jobs are there too, unless --board is the URL
     of a job board in Redis, ZooKeeper or etcd.
 
+    With --code-version, the process runs only flows of this or an earlier version of the code, and
+    flows without a version. Versions are ordered by their first appearance in the store.
+
     After the first SIGTERM or Ctrl-C, the process claims no more jobs and suspends its flows after
     their running tasks, so that other processes can resume them. A second signal ends the process
     at once with exit code 1. SIGHUP and SIGQUIT stop it like SIGTERM. SIGUSR1 logs its running
@@ -58,12 +61,22 @@ LOG: Final = logging.getLogger(__name__)
     help="Maximum number of flows that run at a time.",
     show_default="number of processors + 1")  # fmt: skip
 @common_options.ENGINE
+@common_options.CODE_VERSION
+@click.option("--app", metavar="NAME",
+    help="Application whose versions are ordered.",
+    show_default="top-level package of the factory of each flow")  # fmt: skip
+@click.option("--code-version-policy", type=click.Choice(["compatible", "exact"]),
+    default="compatible", show_default=True,
+    help="Run flows of this and earlier versions, or only of this version.")  # fmt: skip
 @common_options.HEALTH
 @common_options.STRICT
 def command(
     context: contexts.Context,
     max_simultaneous: int | None,
     engine: str,
+    code_version: str | None,
+    app: str | None,
+    code_version_policy: str,
     health_addr: Any,
     strict: bool,
 ) -> int:
@@ -84,6 +97,9 @@ def command(
                 max_simultaneous=max_simultaneous,
                 board=board,
                 schedules=declared,
+                code_version=code_version,
+                app=app,
+                exact_code=code_version_policy == "exact",
             )
 
         def stop() -> None:

@@ -65,7 +65,7 @@ _SLOT_OPTIONS: Final = ("threads", "processes", "concurrency")
 _WORKER_OPTIONS: Final = (
     "url", "transport", "transport_options", "pool", "concurrency", "max_tasks_per_child",
     "max_memory_per_child", "burst", "max_tasks", "max_idle_time", "drain_timeout", "interop",
-    "ledger", "name", "result_ttl", "keys",
+    "ledger", "name", "result_ttl", "keys", "code_version",
 )  # fmt: skip
 _CELERY_OPTIONS: Final = (
     "celery_task", "celery_config", "celery_broker", "celery_result_backend", "celery_accept",
@@ -129,6 +129,7 @@ _CELERY_OPTIONS: Final = (
 @click.option("--drain-timeout", type=params.DURATION, metavar="DURATION",
     help="Maximum wait for running tasks when the worker"
     " ends.", show_default="unlimited")  # fmt: skip
+@common_options.CODE_VERSION
 @common_options.STRICT
 @click.option("--metrics-addr", type=params.ADDRESS, metavar="HOST:PORT",
     help="Serve /metrics for Prometheus at this address (port 0: any free port).")  # fmt: skip

@@ -92,6 +92,7 @@ def _show(printer: Any, worker: WorkerView) -> None:
             ("name", worker.name),
             ("process", f"{worker.pid} on {worker.host}" if worker.host else None),
             ("version", worker.version),
+            ("code", worker.code),
             ("state", worker.state),
             ("started", formatting.iso(worker.born)),
             ("last message", f"{formatting.seconds(max(0.0, now - worker.heard))} ago"),

@@ -9,11 +9,13 @@ import os
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from wbengine import engines, exceptions, states
 from wbengine.concurrency import conditions, threads
+from wbengine.conductors import code_versions
 from wbengine.conductors.backends import impl_nonblocking
 from wbengine.engines import allowed
 from wbengine.jobs import base as jobs
@@ -59,6 +61,8 @@ class ConductorService:
         the same names.
     :param clock: clock of the schedules; default: the clock of the database.
     :param flows: allowed factories (see `engines.flow_from_detail`).
+    :param code_version: the version of the code of this process, with its `app`; `exact_code`: run
+        no flows of earlier versions. See `code_versions.CodeVersions`.
     :raises ValueError: if there is no `board` and `persistence` is not a database; or if `board`
         does not store the job of a flow under its uuid.
     """
@@ -76,6 +80,9 @@ class ConductorService:
         schedules: Iterable[Schedule] = (),
         clock: Callable[[], float] | None = None,
         flows: allowed.Flows = None,
+        code_version: str | None = None,
+        app: str | None = None,
+        exact_code: bool = False,
     ) -> None:
         self.name: Final = f"{socket.gethostname()}:{os.getpid()}"
         self._persistence = persistence
@@ -91,6 +98,10 @@ class ConductorService:
         self._seen: set[str] = set()
         self._newest: float | None = None
         self._identity: stored.Identity | None = None
+        self._versions = code_versions.CodeVersions(
+            persistence, code_version, app, is_exact=exact_code
+        )
+        self._code_report_due = 0.0
         self._conductor = impl_nonblocking.NonBlockingConductor(
             self.name,
             self._board,
@@ -99,6 +110,7 @@ class ConductorService:
             engine_options,
             max_simultaneous_jobs=max_simultaneous,
             flows=flows,
+            versions=self._versions,
         )
         self._schedules = (
             ScheduleService(persistence, self._board, clock=clock, flows=flows)
@@ -137,6 +149,9 @@ class ConductorService:
         :raises StorageFailure: if the file of the store was deleted or replaced.
         """
         self._board.connect()
+        self._versions.register()
+        if isinstance(self._board, impl_sql.SQLJobBoard):
+            self._board.refused_codes = self._versions.refused
         works = {"wbengine-lost-flows": self._post_missing_jobs}
         if self._schedules is not None:
             for schedule in self._declared:
@@ -207,6 +222,7 @@ class ConductorService:
                 self.stop()  # `run` raises the error.
                 return
             try:
+                self._report_code()
                 if isinstance(self._board, stored.StoredJobBoard):
                     self._forget_checked_if_changed(self._board)
                 self._resume_lost()
@@ -218,6 +234,12 @@ class ConductorService:
             # Random, so that several services do not read at the same time.
             if self._ended.wait(self.POLL_SECONDS * random.uniform(0.7, 1.3)):
                 return
+
+    def _report_code(self) -> None:
+        now = time.monotonic()
+        if now >= self._code_report_due:
+            self._code_report_due = now + self._versions.REPORT_SECONDS
+            self._versions.report()
 
     def _forget_checked_if_changed(self, board: stored.StoredJobBoard) -> None:
         identity = board.identify()

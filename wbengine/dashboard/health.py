@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -10,6 +12,7 @@ from starlette.routing import Route
 from wbengine import exceptions, operations
 from wbengine.dashboard.app_state import AppState
 from wbengine.fleet import queues
+from wbengine.persistence import codes
 from wbengine.persistence.pauses import TaskPause
 from wbengine.telemetry import metrics
 
@@ -48,13 +51,19 @@ class Probes:
             (monitor.workers, self._queues) if monitor.has_broker else (list, None)
         )
         try:
-            text, kind = metrics.render(metrics.FleetCollector(workers, queue_sizes, self._pauses))
+            text, kind = metrics.render(
+                metrics.FleetCollector(workers, queue_sizes, self._pauses, self._waits_for_code)
+            )
         except ImportError as error:
             raise HTTPException(501, str(error)) from error
         return Response(text, headers={"content-type": kind})
 
     def _pauses(self) -> list[TaskPause]:
         return operations.paused_tasks(self._state.store.backend)
+
+    def _waits_for_code(self) -> dict[str, int]:
+        with contextlib.closing(self._state.store.backend.get_connection()) as connection:
+            return codes.missing_counts(connection.codes(), connection.flows_by_code())
 
     def _queues(self) -> list[tuple[str, int]]:
         queue_views = self._state.monitor.queues()

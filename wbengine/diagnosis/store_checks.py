@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wbengine import _installing, exceptions
 from wbengine.diagnosis.clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
-from wbengine.persistence import backends, base, models
+from wbengine.persistence import backends, base, codes, models
 
 if TYPE_CHECKING:
     from wbengine.persistence.backends.sql.layout import Layout
@@ -41,6 +41,7 @@ def check(place: Place) -> Iterator[Finding]:
                 yield from _check_clock(backend)
                 _check_writing(backend)
                 yield good("store", "wrote, read and deleted a record")
+                yield from _check_codes(backend)
     except (exceptions.NotFound, ValueError, ImportError, TypeError) as error:
         fix = "correct --persistence, $WBENGINE_PERSISTENCE, or `persistence` in wbengine.toml"
         yield bad("store", line(error), fix)
@@ -85,6 +86,19 @@ def _check_clock(backend: base.Backend) -> Iterator[Finding]:
     yield from check_clock(
         "store clock", "of the store", theirs - (before + after) / 2, (after - before) / 2
     )
+
+
+def _check_codes(backend: base.Backend) -> Iterator[Finding]:
+    with contextlib.closing(backend.get_connection()) as connection:
+        flows = codes.missing_counts(connection.codes(), connection.flows_by_code())
+    for code, number in flows.items():
+        counted = f"{number} {'flow waits' if number == 1 else 'flows wait'}"
+        yield bad(
+            "code versions",
+            f"{counted} for {codes.waits_text(code)}: no conductor has it",
+            "start `wbengine serve` with this --code-version or a newer one, or run: wbengine flow"
+            " assign --from-code VERSION --to-code VERSION",
+        )
 
 
 def _check_writing(backend: base.Backend) -> None:

@@ -719,7 +719,9 @@ class Engine(abc.ABC):
             else:
                 reason = None
                 if isinstance(error, exceptions.NonDeterministicWorkflow):
-                    self._storage.flow_meta[models.BLOCKED] = flow_errors.difference_of(error)
+                    self._storage.flow_meta[models.BLOCKED] = flow_errors.difference_of(
+                        error, self._storage.code
+                    )
                     reason = history.BLOCKED
                 try:
                     self._change_state(states.SUSPENDING, reason, saved=False)

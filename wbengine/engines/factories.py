@@ -21,6 +21,7 @@ __all__ = [
     "name_of",
     "note",
     "note_used",
+    "package_of",
     "remake",
 ]
 
@@ -135,6 +136,16 @@ def _flow_of_path(name: str, args: Iterable[Any] | None) -> str | None:
         return None
     arguments = list(args)
     return arguments[0] if len(arguments) == 1 and isinstance(arguments[0], str) else None
+
+
+def package_of(factory_note: Any) -> str:
+    """Return the top-level package of the factory in a `note`; "" if the note is not valid."""
+    try:
+        name, args = factory_note["name"], factory_note["args"]
+        path: str = _flow_of_path(name, args) or name
+        return path.partition(":")[0].partition(".")[0]
+    except (LookupError, TypeError, AttributeError):
+        return ""
 
 
 def _check(args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> None:

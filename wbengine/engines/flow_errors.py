@@ -139,10 +139,11 @@ def _list_not_reverted(storage: Storage, plan: Plan) -> str:
     return f"; not reverted: {', '.join(names[:_MAX_NAMES])}{omitted}"
 
 
-def difference_of(error: exceptions.NonDeterministicWorkflow) -> str:
+def difference_of(error: exceptions.NonDeterministicWorkflow, code: str | None) -> str:
+    where = "" if code is None else f" in code {code.partition(':')[2]}"
     return (
         f"step {error.step} of workflow {error.workflow!r} is recorded as {error.recorded} and"
-        f" {error.actual}"
+        f" {error.actual}{where}"
     )
 
 

@@ -53,6 +53,7 @@ class WorkerView:
 
     :ivar working: total runtime of completed tasks in seconds.
     :ivar version: version of wbengine; None if the worker does not report it.
+    :ivar code: version of the user's code; None if the worker does not report it.
     :ivar ledger: digest of the worker's ledger; None if the worker does not report it.
     """
 
@@ -73,6 +74,7 @@ class WorkerView:
     failed: int = 0
     working: float = 0.0
     current: tuple[WorkView, ...] = ()
+    code: str | None = None
 
     @property
     def identity(self) -> str | None:
@@ -106,6 +108,7 @@ class WorkerView:
                 WorkView(request, task, start_times[number] or None)
                 for number, (request, task) in enumerate(worker_life.current)
             ),
+            code=snapshot.code,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from wbengine import _lazily
 
 if TYPE_CHECKING:
+    from wbengine.operations.assigning import assign
     from wbengine.operations.exporting import export, import_flow
     from wbengine.operations.finding import find
     from wbengine.operations.moving import move
@@ -25,6 +26,7 @@ __all__ = [
     "Requested",
     "StateChange",
     "Plan",
+    "assign",
     "cancel",
     "delete",
     "export",
@@ -50,6 +52,7 @@ __all__ = [
 __getattr__, __dir__ = _lazily.lazy_attributes(
     __name__,
     {
+        ".assigning": ("assign",),
         ".exporting": ("export", "import_flow"),
         ".finding": ("find",),
         ".moving": ("move",),

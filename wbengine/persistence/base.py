@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from wbengine import _names, exceptions, states
 from wbengine.persistence import leases, listing, models, owners
 from wbengine.persistence.changes import Changes
+from wbengine.persistence.codes import Code
 from wbengine.persistence.commands import FlowCommand, SettledCommand
 from wbengine.persistence.listing import FlowRow, Page, Removable
 from wbengine.persistence.pauses import TaskPause
@@ -453,6 +454,31 @@ class Connection(abc.ABC):
     @abc.abstractmethod
     def pauses(self) -> Sequence[TaskPause]:
         """Return all pauses, by pattern, including those that are over."""
+
+    def add_codes(self, version: str, apps: Iterable[str]) -> None:
+        """Add a version to the stored order of these apps, unless it is there, and report it.
+
+        :raises StorageFailure: if the store does not keep versions.
+        """
+        raise exceptions.StorageFailure(f"{self.backend} does not keep versions of code")
+
+    def report_code(self, version: str) -> None:  # noqa: B027  (a default, not a stub)
+        """Report that a conductor with this version runs."""
+
+    def codes(self) -> Sequence[Code]:
+        """Return all versions of code in the order of their first appearance."""
+        return ()
+
+    def flows_by_code(self) -> Mapping[str, int]:
+        """Return the number of flows by code that have not ended and that no engine runs."""
+        return {}
+
+    def assign_code(self, old: str, new: str) -> int:
+        """Assign another code to the flows of `flows_by_code`, and make their jobs due.
+
+        Return their number.
+        """
+        return 0
 
     @abc.abstractmethod
     def get_outline(self, flow_uuid: str) -> Outline | None:

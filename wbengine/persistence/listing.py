@@ -163,6 +163,7 @@ class FlowRow(NamedTuple):
     :ivar parked: whether the flow is parked.
     :ivar waits_for: signals for which the flow waits.
     :ivar blocked: whether its code did not repeat the recorded steps.
+    :ivar code: code that executed the latest task or step, or None.
     """
 
     uuid: str
@@ -181,6 +182,7 @@ class FlowRow(NamedTuple):
     parked: bool = False
     waits_for: tuple[Wait, ...] = ()
     blocked: bool = False
+    code: str | None = None
 
 
 class Page(NamedTuple):

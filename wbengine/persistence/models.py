@@ -771,12 +771,14 @@ class FlowDetail(_Named):
     :ivar created: creation time in Unix seconds; None if unknown.
     :ivar history: the latest 50 changes of the flow's state, oldest first.
     :ivar outlined: digest of the stored outline (see `Outline.digest`), or None.
+    :ivar code: code that executed the latest task or step ('app:version'), or None; see `codes`.
     """
 
     state: str | None = field(fields.OneOf(states.FLOW_STATES))
     created: float | None = field(fields.PLAIN)
     history: tuple[Change, ...] = field(fields.Tuples(Change), ())
     outlined: str | None = field(fields.PLAIN)
+    code: str | None = field(fields.PLAIN)
     epoch: int = dataclasses.field(default=0, init=False)
     _atoms: dict[str, AtomDetail] = dataclasses.field(default_factory=dict, init=False)
 

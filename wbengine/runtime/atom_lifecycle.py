@@ -209,6 +209,8 @@ class AtomLifecycle:
         if is_task and atom.eta is not None and action == calls.EXECUTE:
             delayed_starts.store_start(record, atom, self.now or time.time())
         self.enter(record, atom, action)
+        if self._storage.code is not None:
+            self._storage.note_code()
         call: Any
         if not is_task:
             self.retries.clear_backoff(record)

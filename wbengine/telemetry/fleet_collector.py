@@ -49,6 +49,8 @@ class FleetCollector:
     :param workers: called at each scrape, such as `WorkerTaskExecutor.workers`.
     :param queues: called at each scrape; returns pairs of a queue and the number of its messages.
     :param pauses: called at each scrape; returns the pauses of task types in the store.
+    :param waits_for_code: called at each scrape; returns the number of flows that wait for code
+        that no conductor has, by this code.
     """
 
     def __init__(
@@ -56,10 +58,12 @@ class FleetCollector:
         workers: Callable[[], Iterable[Worker]],
         queues: Callable[[], Iterable[tuple[str, int]]] | None = None,
         pauses: Callable[[], Iterable[TaskPause]] | None = None,
+        waits_for_code: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         self._workers = workers
         self._queues = queues
         self._pauses = pauses
+        self._waits_for_code = waits_for_code
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that a registration does not query the fleet."""
@@ -76,6 +80,13 @@ class FleetCollector:
             bounded = labels.Bounded(MAX_SERIES)
             counts = Counter((bounded(pause.pattern),) for pause in _read_or_warn(self._pauses))
             yield _gauge("wbengine_task_pauses", counts)
+        if self._waits_for_code is not None:
+            read, flows = self._waits_for_code, dict[str, float]()
+            for code, count in _read_or_warn(lambda: read().items()):
+                _add_count(flows, code, count)
+            yield _gauge(
+                "wbengine_flows_waiting_for_code", {(code,): n for code, n in flows.items()}
+            )
 
     def _worker_metrics(self, workers: Iterable[Worker]) -> Iterator[Metric]:
         slots: dict[tuple[str, ...], float] = {}

@@ -60,6 +60,9 @@ METRICS: Final[Mapping[str, Metric]] = {
         "gauge", ("task",), "Tasks and items of Maps in running flows whose type is paused"
     ),
     "wbengine_task_pauses": Metric("gauge", ("pattern",), "Pauses of task types in the store"),
+    "wbengine_flows_waiting_for_code": Metric(
+        "gauge", ("code",), "Flows that wait for code that no conductor has"
+    ),
     "wbengine_untrusted_messages_total": Metric(
         "counter", (), "Rejected messages without a signature of an authorized key"
     ),

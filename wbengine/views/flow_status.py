@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import states
-from wbengine.persistence import base, changes, leases, models, owners
+from wbengine.persistence import base, changes, codes, leases, models, owners
 from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.history import MAX_CHANGES, Attempt, one_line, why_suspended
 from wbengine.persistence.pauses import TaskPause
@@ -84,6 +84,7 @@ class FlowViewBuilder:
         offered: Collection[str] | None,
         command: str | None,
         pauses: Sequence[TaskPause],
+        missing_code: str | None = None,
     ) -> None:
         self._detail = detail
         self.state = detail.state or states.PENDING
@@ -135,6 +136,7 @@ class FlowViewBuilder:
             in_pool=_engine_kind(detail) in _POOL_ENGINES,
             pauses=tuple(pauses),
             difference=self._difference(),
+            missing_code=missing_code,
         )
         #: By the uuid of the workflow: its steps, and the step that it waits for.
         self._steps: Mapping[str, StepsView] = {}
@@ -779,7 +781,15 @@ class FlowRecords:
             cursor=self.cursor,
             offered=offered,
             knows_secrets=True,
+            missing_code=self._missing_code(detail),
         )
+
+    def _missing_code(self, detail: models.FlowDetail) -> str | None:
+        if detail.code is None or detail.state in states.FLOW_ENDED:
+            return None
+        if self._connection.get_lease(self.uuid) is not None:
+            return None
+        return detail.code if codes.missing(self._connection.codes(), detail.code) else None
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -798,6 +808,7 @@ def view(
     cursor: str | None = None,
     offered: Collection[str] | None = None,
     pauses: Sequence[TaskPause] = (),
+    missing_code: str | None = None,
     knows_secrets: bool = False,
 ) -> FlowView:
     """Return the view of a flow from its records. Cost: O(atoms + edges).
@@ -806,6 +817,7 @@ def view(
     :param book: uuid and name of the logbook.
     :param offered: names of the tasks that live workers offer; None if unknown.
     :param pauses: the pauses of task types in the store.
+    :param missing_code: code for which the flow waits, because no conductor has it; or None.
     :param knows_secrets: whether `redactor` already masks the secrets of the flow.
     """
     redactor = redactor or Redactor()
@@ -821,6 +833,7 @@ def view(
         offered=offered,
         command=None if wish is None else wish.what,
         pauses=pauses,
+        missing_code=missing_code,
     )
     atoms = builder.atoms()
     history = tuple(

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from wbengine import signals, states
+from wbengine.persistence import codes
 from wbengine.persistence.models import RETRY_AT, STARTS_AT, WAITS_FOR, WORKFLOW
 from wbengine.persistence.pauses import TaskPause, pause_of
 from wbengine.types import outline as outlines
@@ -64,6 +65,7 @@ class Situation:
     :ivar in_pool: whether slots of a local pool run the tasks and report their start.
     :ivar pauses: the pauses of task types in the store.
     :ivar difference: the difference that blocks the flow, or None.
+    :ivar missing_code: code for which the flow waits, because no conductor has it; or None.
     """
 
     state: str
@@ -78,6 +80,7 @@ class Situation:
     in_pool: bool = False
     pauses: tuple[TaskPause, ...] = ()
     difference: str | None = None
+    missing_code: str | None = None
 
     @property
     def is_run(self) -> bool:
@@ -397,6 +400,10 @@ def _revert_reason(
 
 def _common_reason(situation: Situation) -> Reason | None:
     """Return why no atom of the flow can start, if one reason applies to all of them."""
+    if situation.missing_code is not None:
+        return Reason(
+            f"The flow waits for {codes.waits_text(situation.missing_code)}: no conductor has it."
+        )
     if situation.state in states.FLOW_ENDED or situation.parked:
         return None
     if situation.difference is not None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 from wbengine import engines, exceptions, states
 from wbengine.concurrency import conditions, threads
-from wbengine.conductors import base
+from wbengine.conductors import base, code_versions
 from wbengine.engines import allowed, ownership
 from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
@@ -25,7 +25,7 @@ from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as listeners
 from wbengine.listeners import logging as logging_listener
 from wbengine.persistence import base as persistence_base
-from wbengine.persistence import leases, owners
+from wbengine.persistence import leases, models, owners
 from wbengine.runtime import control
 
 __all__ = ["ExecutorConductor"]
@@ -107,6 +107,7 @@ class ExecutorConductor(base.Conductor):
     :param log: a logger for events of jobs and flows.
     :param max_simultaneous_jobs: maximum number of claims at a time; 0 or less: no limit.
     :param executor_factory: returns the executor of the flows for one `run`.
+    :param versions: which flows this process runs, by versions of their code; default: all.
     :raises ValueError: if `wait_timeout` is not a number above 0, or the factory is not callable.
     """
 
@@ -143,8 +144,10 @@ class ExecutorConductor(base.Conductor):
         executor_factory: Callable[[], futures.Executor] | None = None,
         *,
         flows: allowed.Flows = None,
+        versions: code_versions.CodeVersions | None = None,
     ) -> None:
         super().__init__(name, jobboard, persistence, engine, engine_options, flows=flows)
+        self._versions = versions
         pause = self.WAIT_TIMEOUT if wait_timeout is None else wait_timeout
         if pause is not None and (
             isinstance(pause, bool) or not isinstance(pause, int | float) or not pause > 0
@@ -351,6 +354,11 @@ class ExecutorConductor(base.Conductor):
         )
         try:
             engine = self._engine_from_job(job)
+        except _OtherCodeError as error:
+            self._log.info("%s is left to other conductors: %s", job, error)
+            claim.blocked = isinstance(job, stored.StoredJob) and job.blocked is not None
+            self._refuse_codes(job, error)
+            return False
         except temporary_errors as error:
             self._log.warning("cannot create an engine for %s yet: %s", job, error)
             self._postpone(job, error)
@@ -368,6 +376,8 @@ class ExecutorConductor(base.Conductor):
                     stack.enter_context(listener)
                 claim.engine = engine
                 engine.suspends_differing = True
+                if self._versions is not None:
+                    engine.storage.code = self._versions.code_of(engine.storage.flow_detail)
                 if self._parking_board is not None and job.uuid == engine.storage.flow_uuid:
                     engine.park_after = self.PARK_SECONDS
                 if claim.lost or self._stopping:
@@ -417,6 +427,19 @@ class ExecutorConductor(base.Conductor):
                 return False
             return not self._has_command(engine)
         return state in states.FLOW_ENDED
+
+    def _flow_detail_from_job(self, job: jobs.Job) -> models.FlowDetail:
+        detail = super()._flow_detail_from_job(job)
+        if self._versions is not None and not self._versions.accepts(detail):
+            raise _OtherCodeError(f"its flow requires code {detail.code}")
+        return detail
+
+    def _refuse_codes(self, job: jobs.Job, error: _OtherCodeError) -> None:
+        assert self._versions is not None
+        if self._parking_board is None:
+            self._postpone(job, error)
+        else:
+            self._parking_board.refused_codes = self._versions.refused
 
     def _stage(
         self, name: str, work: Callable[[], object], job: jobs.Job, engine: engines.Engine
@@ -586,6 +609,10 @@ class ExecutorConductor(base.Conductor):
     def _suspend_all(self) -> None:
         for claim in tuple(self._claims.values()):
             claim.suspend()
+
+
+class _OtherCodeError(Exception):
+    """The flow requires other code than that of this process."""
 
 
 def _check_not_ended(state: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 import inspect
+import logging
 import time
 import types
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from wbengine import _names, invocation, running, task_logs
 from wbengine import exceptions as exc
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from wbengine.concurrency import event_loop
     from wbengine.engines.worker_based.messages.requests import Request
     from wbengine.engines.worker_based.worker_side.jobs import Job
+
+
+LOG: Final = logging.getLogger(__name__)
+
+_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Turn(enum.Enum):
@@ -38,6 +44,14 @@ class Endpoint:
         self._name = _names.class_name(task_cls)
         self._plain = _is_plain(task_cls)
         self._pattern: dict[str, Any] | None = None
+        # Names of the arguments that `execute` accepts (None: all), and those that it requires.
+        self._accepted, self._required = _argument_names(task_cls)
+
+    def accepts(self, names: Collection[str]) -> bool:
+        """Return whether `execute` can be called with exactly these arguments."""
+        return self._required.issubset(names) and (
+            self._accepted is None or self._accepted.issuperset(names)
+        )
 
     @property
     def name(self) -> str:
@@ -179,6 +193,8 @@ class Offer:
         self.ledger = ledger
         #: Digests of the same ledger before it lost its data.
         self.former_ledgers: frozenset[str | None] = frozenset()
+        # Tasks whose unaccepted arguments were logged.
+        self._logged: set[str] = set()
 
     def check_ledger(self, request: Request) -> None:
         """Check that a request uses the ledger of this worker.
@@ -225,11 +241,47 @@ class Offer:
         except Exception as error:  # The refusal becomes the reply.
             job.refusal = error
 
+    def refuses_arguments(self, job: Job) -> bool:
+        """Return whether the task of this worker cannot be called with the arguments.
+
+        The engine has checked them with its own code, so this worker has other code. Each task is
+        logged once. TaskFlow's requests are never refused.
+        """
+        endpoint, unit = job.endpoint, job.unit
+        assert endpoint is not None and unit is not None
+        if not job.extended or unit.action != invocation.EXECUTE:
+            return False
+        if endpoint.accepts(unit.arguments.keys()):
+            return False
+        if endpoint.name not in self._logged:
+            self._logged.add(endpoint.name)
+            LOG.warning(
+                "task %s of this worker does not accept the arguments %s of request %s: its engine"
+                " has other code; such requests return to the queue, for other workers",
+                endpoint.name, ", ".join(sorted(unit.arguments)) or "()", job.id,
+            )  # fmt: skip
+        return True
+
     def _unknown(self, task_cls: str) -> Exception:
         return exc.NotFound(
             f"worker {self._identity} does not offer {task_cls}"
             f"{_names.hint(task_cls, self.names)}; it offers: {', '.join(self.names[:8])}"
         )
+
+
+def _argument_names(
+    task_cls: type[task_module.Task],
+) -> tuple[frozenset[str] | None, frozenset[str]]:
+    is_method = isinstance(inspect.getattr_static(task_cls, "execute"), types.FunctionType)
+    try:
+        parameters = list(inspect.signature(task_cls.execute).parameters.values())[is_method:]
+    except (TypeError, ValueError):
+        return None, frozenset()
+    named = [each for each in parameters if each.kind in _BY_NAME]
+    if len(named) < len(parameters):  # `*args`, `**kwargs` or positional ones
+        return None, frozenset()
+    required = (each.name for each in named if each.default is inspect.Parameter.empty)
+    return frozenset(each.name for each in named), frozenset(required)
 
 
 def _is_plain(cls: type[task_module.Task]) -> bool:

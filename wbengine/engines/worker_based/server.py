@@ -127,14 +127,17 @@ class Server:
         birth: float | None = None,
         plain: bool = False,
         observers: Sequence[Observer] = (),
+        code_version: str | None = None,
     ) -> None:
         self.identity = identity
         self._offer = endpoints.Offer(identity, offered, ledger)
         self._stats = lives.WorkerStats(birth)
         self._job_table = Jobs(slots, max_tasks)
         self.heartbeat = Heartbeat(
-            identity, topics, self._offer, self._stats, self._job_table, plain
+            identity, topics, self._offer, self._stats, self._job_table, plain, code_version
         )
+        # Jobs whose arguments this worker's tasks do not accept, until `return_unaccepted`.
+        self._unaccepted: list[Job] = []
         self._observed = ObservedJobs(observers) if observers else None
         #: Number of completed tasks by state, and of other messages by reason.
         self.counts: Counter[str] = Counter()
@@ -353,7 +356,23 @@ class Server:
             return self._end(job, self._failure_of(job, job.refusal), how)
         if not self._accepts:
             return self._requeue(job)
+        if self._offer.refuses_arguments(job):
+            # Returned later: otherwise this worker could receive it again at once, and forever.
+            self._unaccepted.append(job)
+            return []
         return self._begin(job)
+
+    def return_unaccepted(self) -> list[Effect]:
+        """Requeue the requests whose arguments the tasks of this worker do not accept.
+
+        Their engine has other code, and so have other workers.
+        """
+        returned, self._unaccepted = self._unaccepted, []
+        effects: list[Effect] = []
+        for job in returned:
+            if job.key in self._job_table.jobs:
+                effects += self._start(job) if job.cancelled else self._requeue(job)
+        return effects
 
     def _failure_of(self, job: Job, error: BaseException) -> env.Envelope:
         return self._reply_factory.failed(job, ft.Failure.from_exception(error))
@@ -443,12 +462,18 @@ class Server:
             return [Return(job, fresh=False)]
         if self._observed is not None:
             self._observed.received(job)
+        if self._offer.refuses_arguments(job):
+            self._unaccepted.append(job)
+            return []
         return self._begin(job)
 
     def _requeue_waiting(self) -> list[Effect]:
         waiting = list(self._job_table.waiting.values())
         self._job_table.waiting.clear()
-        return [effect for job in waiting for effect in self._requeue(job)]
+        return [
+            *self.return_unaccepted(),
+            *(effect for job in waiting for effect in self._requeue(job)),
+        ]
 
     def on_event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> list[Effect]:
         """Send an event of a running task. Events that cannot be encoded are logged."""

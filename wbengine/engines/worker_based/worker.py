@@ -114,6 +114,7 @@ class Worker:
     :param ledger: the place of the ledger, the same as that of the engines. Default: the broker's
         ledger; `'none'`: no ledger.
     :param result_ttl: seconds for which unused results are kept in the ledger.
+    :param code_version: version of the tasks, which the worker reports.
     :param name: first part of the `identity` (1 to 60 of A-Z a-z 0-9 -; default: the host name).
     :param keys: the file with the keys that sign messages (None: `$WBENGINE_KEYS`). Without keys,
         messages are not signed, and all messages are accepted.
@@ -152,6 +153,7 @@ class Worker:
         name: str | None = None,
         result_ttl: float | None = ledgers.base.STALE_AFTER_SECONDS,
         keys: str | Path | key_files.Keyring | None = None,
+        code_version: str | None = None,
     ) -> None:
         self._topics = describing.topics(topic)
         self._exchange = exchange
@@ -170,6 +172,7 @@ class Worker:
         )
         self._loop = self._prepare_pool()
         self.identity = describing.identity(name)
+        self._code_version = describing.check_code_version(code_version)
         self._interop = topology.check_no_ledger(interop, ledger)
         topology.check_no_keys(interop, keys)
         self._keys = key_files.keyring(keys, key_files.WORKER) if self._topics else None
@@ -177,6 +180,8 @@ class Worker:
         self._queues = self._name_queues()
         self._idle = IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
         self._running_due: float | None = None
+        # Whether it receives no requests, because it has just returned some that others accept.
+        self._leaves_requests = False
         # Without topics, the worker gets a private broker in memory.
         if source is not None and not self._topics:
             url = f"memory://{self.identity}"
@@ -232,6 +237,7 @@ class Worker:
             birth=time.time(),
             plain=self._interop is not None,
             observers=tuple(observers),
+            code_version=self._code_version,
         )
         runner = task_runner.TaskRunner(
             core,
@@ -633,7 +639,14 @@ class Worker:
             return
         with self._runner.lock:
             effects = self._server.heartbeat.beat(self._beats.period)
+            returned = self._server.return_unaccepted()
             holding = self._server.holding
-        self._runner.apply(effects)
+        if returned:
+            # Until the next heartbeat: otherwise this worker could receive them again first.
+            self._proxy.consumer.pause_requests()
+        elif self._leaves_requests and not (self._server.suspended or self._draining.is_set()):
+            self._proxy.consumer.resume_requests()
+        self._leaves_requests = bool(returned)
+        self._runner.apply(effects + returned)
         if holding:
             self._beats.renew(now)

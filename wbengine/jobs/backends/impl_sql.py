@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -70,6 +70,8 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         self._store = store
         self._statements = _Statements(store.options.dialect)
         self._connected = False
+        #: Codes of flows whose jobs are listed neither as unclaimed nor as blocked.
+        self.refused_codes: Collection[str] = ()
 
     @property
     def keeps_flows(self) -> bool:
@@ -291,7 +293,10 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
         statement = self._statements.unclaimed if only_unclaimed else self._statements.all
+        if only_unclaimed and self.refused_codes:
+            statement = self._statements.unclaimed_of_codes
         after: dict[str, Any] = {
+            "codes": list(self.refused_codes) or [""],
             "board": self.namespace,
             "priority": -1,
             "id": 0,
@@ -415,6 +420,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         `claim` accepts these objects although the jobs are not due.
         """
         parameters: dict[str, Any] = {
+            "codes": list(self.refused_codes) or [""],
             "board": self.namespace,
             "blocked": _BLOCKED,
             "id": 0,
@@ -542,6 +548,12 @@ class _Statements:
             f"UPDATE {_JOBS} SET {freed}, not_before = {now} + :seconds"
             f" WHERE {own_claim} AND owner = :who"
         )
+        # A subquery for each row, because few rows are read.
+        of_codes = (
+            f"NOT EXISTS (SELECT 1 FROM {tables.FLOWS.name} f"
+            f" WHERE f.uuid = {_JOBS}.uuid AND f.code IN :codes)"
+        )
+        codes: sa.BindParameter[Any] = sa.bindparam("codes", expanding=True)
         self.block = sa.text(
             f"UPDATE {_JOBS} SET {freed},"
             f" not_before = COALESCE(:blocked, {_BLOCKED} + ROUND({now}))"
@@ -549,8 +561,8 @@ class _Statements:
         )
         self.blocked = sa.text(
             f"{jobs} WHERE {on_board} AND (not_before, id) > (:blocked, :id) AND {free}"
-            " ORDER BY not_before, id LIMIT :limit"
-        )
+            f" AND {of_codes} ORDER BY not_before, id LIMIT :limit"
+        ).bindparams(codes)
         self.signals = sa.text(
             f"SELECT count(*) FROM {tables.SIGNALS.name} WHERE flow_uuid = :uuid"
         )
@@ -565,6 +577,9 @@ class _Statements:
         self.count = sa.text(f"SELECT count(*) AS count FROM {_JOBS} WHERE {on_board}")
         self.all = sa.text(f"{after} {order}")
         self.unclaimed = sa.text(f"{after} AND not_before = 0 AND {free} {order}")
+        self.unclaimed_of_codes = sa.text(
+            f"{after} AND not_before = 0 AND {free} AND {of_codes} {order}"
+        ).bindparams(codes)
         # The subquery reads the clock once; otherwise PostgreSQL reads it for each row and uses no
         # index.
         self.due = sa.text(

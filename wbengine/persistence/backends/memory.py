@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import _clock, _options, exceptions, states
 from wbengine.persistence import base, changes, commands, leases, listing, models
+from wbengine.persistence.codes import Code
 from wbengine.persistence.pauses import TaskPause
 from wbengine.signals import Signal, oldest_first
 from wbengine.types.outline import Outline
@@ -50,6 +52,8 @@ class MemoryBackend(base.Backend):
         self.atoms: dict[str, tuple[StoredFlow, models.AtomDetail]] = {}
         self.flow_numbers = itertools.count(1)
         self.pauses: dict[str, TaskPause] = {}
+        #: Times of the latest reports of code versions, by app and version, in order.
+        self.codes: dict[tuple[str, str], float] = {}
 
     def get_connection(self) -> MemoryConnection:
         return MemoryConnection(self)
@@ -391,6 +395,7 @@ class MemoryConnection(base.Connection):
             flow.is_parked,
             flow.waits_for,
             flow.is_blocked,
+            flow.code,
         )
 
     def acquire_lease(
@@ -478,6 +483,47 @@ class MemoryConnection(base.Connection):
     def pauses(self) -> Sequence[TaskPause]:
         with self._backend.lock:
             return sorted(self._backend.pauses.values())
+
+    def add_codes(self, version: str, apps: Iterable[str]) -> None:
+        with self._backend.lock:
+            for app in apps:
+                self._backend.codes.setdefault((app, version), -math.inf)
+        self.report_code(version)
+
+    def report_code(self, version: str) -> None:
+        with self._backend.lock:
+            now = self._backend.clock.monotonic()
+            self._backend.codes.update(
+                (key, now) for key in self._backend.codes if key[1] == version
+            )
+
+    def codes(self) -> Sequence[Code]:
+        with self._backend.lock:
+            now = self._backend.clock.monotonic()
+            return [
+                Code(number, *key, now - seen)
+                for number, (key, seen) in enumerate(self._backend.codes.items(), 1)
+            ]
+
+    def flows_by_code(self) -> Mapping[str, int]:
+        with self._backend.lock:
+            return Counter(str(flow.detail.code) for flow in self._idle_flows_with_code())
+
+    def assign_code(self, old: str, new: str) -> int:
+        with self._backend.lock:
+            matching = [each for each in self._idle_flows_with_code() if each.detail.code == old]
+            for flow in matching:
+                flow.detail.code = new
+            return len(matching)
+
+    def _idle_flows_with_code(self) -> list[StoredFlow]:
+        return [
+            flow
+            for flow in self._backend.flows.values()
+            if flow.detail.code is not None
+            and flow.detail.state not in states.FLOW_ENDED
+            and self._current_lease(flow) is None
+        ]
 
     def _current_lease(self, flow: StoredFlow) -> leases.Lease | None:
         return flow.lease if flow.until > self._backend.clock.monotonic() else None

@@ -76,6 +76,8 @@ class StepRecords:
         steps = self.recorded(step.note.workflow, step.note.attempt)
         steps.append(RecordedStep(record, step.note))
         self._storage.add_step(record)
+        if self._storage.code is not None:
+            self._storage.note_code()
 
     def begin(self, step: Step, action: calls.Action, now: float) -> calls.Invocation:
         """Enter RUNNING or REVERTING, and return the call.
@@ -96,6 +98,8 @@ class StepRecords:
             if task.is_wait:
                 awaited_signals.begin_wait(record, task, now)  # type: ignore[arg-type]
         lifecycle.enter(record, task, action)
+        if self._storage.code is not None and not task.is_wait:  # `add` has noted a wait.
+            self._storage.note_code()
         arguments = step.arguments if action == calls.EXECUTE else step.note.arguments
         call = calls.Invocation(task, action, record.uuid, record.attempt, arguments or {})
         if action == calls.EXECUTE and arguments is None:

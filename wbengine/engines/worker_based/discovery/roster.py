@@ -72,6 +72,7 @@ class TopicWorker:
     life: lives.Life | None = field(init=False, default=None)
     #: Version of wbengine of the worker, and digest of its ledger.
     software: str | None = field(init=False, default=None)
+    code: str | None = field(init=False, default=None)
     ledger: str | None = field(init=False, default=None)
     last_reports: tuple[float, float] = field(init=False, default=_NEVER)
     last_free_reports: tuple[float, float] = field(init=False, default=_NEVER)
@@ -240,7 +241,7 @@ class Roster:
             previous, worker = worker, TopicWorker(topic, tasks, identity)
             worker.joined = now
             worker.queue = queue
-            worker.software = heartbeat.software
+            worker.software, worker.code = heartbeat.software, heartbeat.code
             if previous is not None:
                 worker.joined = previous.joined
                 self.remove(previous)

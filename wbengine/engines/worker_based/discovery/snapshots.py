@@ -44,8 +44,8 @@ class WorkerSnapshot:
 
     `heard` is the Unix time of that report on this process's clock; the times in `life` are on the
     worker's clock. `queues` have the same order as `topics`. `software` is the worker's version of
-    wbengine, `ledger` the digest of its ledger. Plain peers of TaskFlow have neither identity nor
-    life, and share one snapshot for each topic.
+    wbengine, `ledger` the digest of its ledger, `code` the version of the user's code.
+    Plain peers of TaskFlow have neither identity nor life, and share one snapshot for each topic.
     """
 
     identity: str | None
@@ -58,6 +58,7 @@ class WorkerSnapshot:
     life: lives.Life | None = None
     software: str | None = None
     ledger: str | None = None
+    code: str | None = None
 
     @property
     def state(self) -> str:
@@ -140,4 +141,5 @@ def _of_process(workers: Sequence[roster.TopicWorker], now: float, wall: float) 
         last.life,
         last.software,
         last.ledger,
+        last.code,
     )

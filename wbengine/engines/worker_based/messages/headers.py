@@ -65,6 +65,8 @@ WBE_PERIOD: Final = "wbe-period"
 WBE_STATE: Final = "wbe-state"
 #: In an announcement: version of wbengine of the worker.
 WBE_SOFTWARE: Final = "wbe-software"
+#: Version of the user's code.
+WBE_CODE: Final = "wbe-code"
 #: Digest of the ledger with the row of a request; in an announcement, of the worker's ledger.
 WBE_LEDGER: Final = "wbe-ledger"
 #: In a request: the engine stores the log records of its task.

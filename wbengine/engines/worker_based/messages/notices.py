@@ -72,6 +72,8 @@ class Heartbeat(NamedTuple):
     ids: Sequence[str] | None = None
     #: Unix time of sending on the clock of the worker (see `stamp`).
     sent_at: float | None = None
+    #: Version of the user's code.
+    code: str | None = None
 
     def to_message(self, to: str) -> env.Envelope:
         """Return the message for an engine, or for all engines."""
@@ -91,6 +93,7 @@ class Heartbeat(NamedTuple):
             hd.WBE_FORMATS: list(self.formats) or None,
             hd.WBE_IDS: self.ids,
             hd.WBE_TIME: self.sent_at,
+            hd.WBE_CODE: self.code,
         }
         headers = {name: value for name, value in values.items() if value is not None}
         return env.Envelope(pr.NOTIFY, body, to, headers=headers)
@@ -131,6 +134,7 @@ class Heartbeat(NamedTuple):
             _numbers(headers.get(hd.WBE_FORMATS)),
             [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else None,
             message.seconds(hd.WBE_TIME),
+            text(hd.WBE_CODE) if hd.WBE_CODE in headers else None,
         )
 
 

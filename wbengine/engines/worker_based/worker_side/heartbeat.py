@@ -44,6 +44,7 @@ class Heartbeat:
         stats: lives.WorkerStats,
         jobs: Jobs,
         plain: bool = False,
+        code_version: str | None = None,
     ) -> None:
         self._identity = identity
         self._topics = tuple(topics)
@@ -51,6 +52,7 @@ class Heartbeat:
         self._stats = stats
         self._job_table = jobs
         self._plain = plain
+        self._code_version = code_version
         #: Returns ids, names and start times of tasks that run without a request.
         self.extra_tasks: Callable[[], Iterable[tuple[str, str, float]]] = tuple
 
@@ -98,6 +100,7 @@ class Heartbeat:
             ledger=self._offer.ledger if is_ready else None,
             period=period,
             formats=formats.MESSAGE.read if is_ready else (),
+            code=self._code_version if is_ready else None,
         )
         effects: list[Effect] = []
         for to in listeners:

@@ -18,6 +18,7 @@ from wbengine.persistence import base, commands, leases, models, trees
 from wbengine.persistence import listing as queries
 from wbengine.persistence.backends.sql import flow_queries, layout, reading, rows, tables, writing
 from wbengine.persistence.backends.sql.statements import Statements
+from wbengine.persistence.codes import Code
 from wbengine.persistence.pauses import TaskPause
 from wbengine.signals import Signal, oldest_first
 from wbengine.types.outline import Outline
@@ -553,6 +554,52 @@ class SQLConnection(base.Connection):
             return [TaskPause(*row) for row in connection.execute(self._sql.pauses)]
 
         return self._transact("Reading the pauses", work, write=False)
+
+    def add_codes(self, version: str, apps: Iterable[str]) -> None:
+        parameters = [{"app": app, "version": version} for app in apps]
+
+        def work(connection: sa.Connection) -> None:
+            if parameters:
+                connection.execute(self._sql.add_code, parameters)
+            connection.execute(self._sql.report_code, {"version": version})
+
+        self._transact(f"Adding code version {version!r}", work)
+
+    def report_code(self, version: str) -> None:
+        self._transact(
+            f"Reporting code version {version!r}",
+            lambda connection: connection.execute(self._sql.report_code, {"version": version}),
+            durable=False,  # It is repeated.
+        )
+
+    def codes(self) -> Sequence[Code]:
+        if not self._backend.has_tables():
+            return []
+
+        def work(connection: sa.Connection) -> list[Code]:
+            return [Code(*row) for row in connection.execute(self._sql.codes)]
+
+        return self._transact("Reading the code versions", work, write=False)
+
+    def flows_by_code(self) -> Mapping[str, int]:
+        if not self._backend.has_tables():
+            return {}
+
+        def work(connection: sa.Connection) -> dict[str, int]:
+            counts = connection.execute(self._sql.flows_by_code)
+            return {str(code): int(count) for code, count in counts}
+
+        return self._transact("Counting flows by code", work, write=False)
+
+    def assign_code(self, old: str, new: str) -> int:
+        parameters = {"old": old, "new": new}
+
+        def work(connection: sa.Connection) -> int:
+            connection.execute(self._sql.make_jobs_of_code_due, parameters)
+            crashpoint("sql.before-assign-commit")
+            return connection.execute(self._sql.assign_code, parameters).rowcount
+
+        return self._transact(f"Assigning flows of code {old} to {new}", work)
 
     def _read(self, what: str, uuid: str, work: Callable[[sa.Connection], _T]) -> _T:
         if not self._backend.has_tables():

@@ -70,8 +70,8 @@ def _statement(dialect: str, query: listing.Query) -> tuple[sa.TextClause, dict[
     order = "DESC" if query.newest_first else "ASC"
     parts = [
         "SELECT f.id, f.uuid, f.name, f.state, f.meta, f.more, f.created, f.updated, f.wish,"
-        f" f.lease_owner, f.lease_until - {now} AS remaining, f.book_uuid, b.name AS book_name"
-        f" FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid"
+        f" f.lease_owner, f.lease_until - {now} AS remaining, f.code, f.book_uuid,"
+        f" b.name AS book_name FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid"
         f" WHERE {' AND '.join([state, *conditions])}"
         f" ORDER BY f.created {order}, f.id {order} LIMIT :most"
         for state in _state_conditions(query)
@@ -164,6 +164,7 @@ def _row(row: Mapping[str, Any], counts: Mapping[str, int]) -> base.FlowRow:
         row["state"] == states.SUSPENDED and reason == history.PARKED,
         listing.waits_of(meta.get(models.WAITS_FOR)),
         row["state"] == states.SUSPENDED and reason == history.BLOCKED,
+        row["code"],
     )
 
 

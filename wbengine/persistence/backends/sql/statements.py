@@ -20,6 +20,7 @@ _LOGS: Final = tables.LOGS.name
 _OUTLINES: Final = tables.OUTLINES.name
 _SIGNALS: Final = tables.SIGNALS.name
 _PAUSES: Final = tables.PAUSES.name
+_CODES: Final = tables.CODES.name
 _JOBS: Final = tables.JOBS.name
 
 #: Columns that only the first insertion sets.
@@ -202,6 +203,23 @@ class Statements:
         self.put_pause = dialects.upsert(dialect, _PAUSES, pause_columns, ("pattern",))
         self.remove_pause = sa.text(f"DELETE FROM {_PAUSES} WHERE pattern = :pattern")
         self.pauses = sa.text(f"SELECT {', '.join(pause_columns)} FROM {_PAUSES} ORDER BY pattern")
+
+        self.add_code = dialects.upsert(dialect, _CODES, ("app", "version"), ("app", "version"))
+        self.report_code = sa.text(f"UPDATE {_CODES} SET seen = {now} WHERE version = :version")
+        self.codes = sa.text(
+            f"SELECT id, app, version, {now} - seen AS age FROM {_CODES} ORDER BY id"
+        )
+        idle = f"code IS NOT NULL AND COALESCE(state, '') NOT IN ({ended}) AND {free}"
+        self.flows_by_code = sa.text(
+            f"SELECT code, COUNT(*) FROM {_FLOWS} WHERE {idle} GROUP BY code ORDER BY code"
+        )
+        self.make_jobs_of_code_due = sa.text(
+            f"UPDATE {_JOBS} SET not_before = 0 WHERE trashed = 0 AND claims >= 1 AND uuid IN"
+            f" (SELECT uuid FROM {_FLOWS} WHERE {idle} AND code = :old)"
+        )
+        self.assign_code = sa.text(
+            f"UPDATE {_FLOWS} SET code = :new, updated = {now} WHERE {idle} AND code = :old"
+        )
 
         self.outline = sa.text(
             f"SELECT o.outline FROM {_FLOWS} f LEFT JOIN {_OUTLINES} o ON o.flow_uuid = f.uuid"

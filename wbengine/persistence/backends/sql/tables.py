@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from wbengine._sql import dialects
 
 __all__ = [
-    "ATOMS", "BOOKS", "FLOWS", "ITEMS", "JOBS", "LIMITS", "LOGS", "METADATA", "OUTLINES",
+    "ATOMS", "BOOKS", "CODES", "FLOWS", "ITEMS", "JOBS", "LIMITS", "LOGS", "METADATA", "OUTLINES",
     "PAUSES", "SCHEDULES", "SIGNALS", "VERSION_TABLE", "select",
 ]  # fmt: skip
 
@@ -76,6 +76,8 @@ FLOWS: Final = sa.Table(
     _text("state"),
     _text("meta"),
     _text("more"),
+    # Code that executed the latest task or step (NULL: none with a version).
+    sa.Column("code", dialects.KEY),
     # Owner of the lease (NULL: none), and its expiry in Unix seconds on the database's clock.
     _text("lease_owner"),
     _count("lease_epoch"),
@@ -203,6 +205,19 @@ PAUSES: Final = sa.Table(
     sa.Column("paused_at", sa.Double, nullable=False),
     sa.Column("ends_at", sa.Double),
     sa.PrimaryKeyConstraint("pattern", name="pk_wbe_pauses"),
+    **dialects.TABLE,
+)
+
+#: Versions of the code of conductors (`persistence.codes`). `id` is their order.
+CODES: Final = sa.Table(
+    "wbe_codes",
+    METADATA,
+    _number(),
+    _key("app"),
+    _key("version"),
+    # Time of the latest report of a conductor, in Unix seconds on the database's clock.
+    sa.Column("seen", sa.Double, nullable=False, server_default="0"),
+    sa.UniqueConstraint("app", "version", name="uq_wbe_codes"),
     **dialects.TABLE,
 )
 

@@ -1,0 +1,286 @@
+"""Versions of the code of conductors, and the flows that each of them runs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract import places
+from tests.seams import stores as stored_in
+from tests.support import conducted, released, servers
+from tests.support.waiting import until
+from wbengine import engines, exceptions, operations, states
+from wbengine.conductors import code_versions, service
+from wbengine.conductors.backends import impl_executor
+from wbengine.diagnosis import findings, store_checks
+from wbengine.jobs import backends as boards
+from wbengine.persistence import backends, base, codes
+from wbengine.views import flow_status
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    released.CALLS.clear()
+    monkeypatch.setattr(impl_executor.ExecutorConductor, "PARK_SECONDS", 0.0)
+    monkeypatch.setattr(impl_executor, "_BLOCKED_POLL_SECONDS", 0.0)
+
+
+@pytest.fixture(params=[None])
+def uri(
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
+) -> Iterator[str]:
+    if request.param is None:
+        yield f"sqlite:///{tmp_path}/flows.db"
+        return
+    with places.place(request.param, tmp_path, database_servers) as conf:
+        yield conf["connection"]
+
+
+@pytest.fixture
+def store(uri: str) -> Iterator[base.Backend]:
+    with backends.backend(uri) as opened:
+        yield opened
+
+
+dialects = pytest.mark.parametrize("uri", [*stored_in.DURABLE, "mysql"], indirect=True)
+
+
+@contextlib.contextmanager
+def serving(
+    store: base.Backend, version: str | None, code: str = "old", exact: bool = False
+) -> Iterator[released.Conductor]:
+    with boards.backend("b", "sql", persistence=store) as board:
+        versions = code_versions.CodeVersions(store, version, is_exact=exact)
+        versions.register()
+        conductor = released.Conductor(board, store, code, versions=versions)
+        with conducted.running(conductor):
+            yield conductor
+
+
+def read(store: base.Backend, uuid: str) -> flow_status.FlowView:
+    with contextlib.closing(store.get_connection()) as connection:
+        return flow_status.read(connection, uuid)
+
+
+def code_of(store: base.Backend, uuid: str) -> str | None:
+    with contextlib.closing(store.get_connection()) as connection:
+        (row,) = connection.list_flows(uuid=uuid).flows
+        assert row.code == connection.get_flow_details(uuid).code
+        return row.code
+
+
+def submit(store: base.Backend, version: str | None, code: str = "old") -> engines.FlowHandle:
+    """Submit a flow, and run it with this version until it waits for a signal."""
+    handle = engines.submit(released.orders, backend=store)
+    with serving(store, version, code), boards.backend("b", "sql", persistence=store) as board:
+        until(
+            lambda: (
+                read(store, handle.id).shown_state == states.WAITING
+                and all(job.state == states.UNCLAIMED for job in board.iterjobs())
+            )
+        )
+    return handle
+
+
+def add_codes(store: base.Backend, *versions: str) -> None:
+    with contextlib.closing(store.get_connection()) as connection:
+        for version in versions:
+            connection.add_codes(version, ["tests"])
+
+
+def run_other_flow(store: base.Backend) -> None:
+    """Let the conductor run another flow, so that it has read all earlier jobs."""
+    assert engines.submit(conducted.greeting, backend=store, inputs={"name": "x"}).result(60)
+
+
+@dialects
+def test_flow_of_later_code_waits_until_it_is_assigned(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_codes(store, "v42")
+    handle = submit(store, "v43")
+    assert code_of(store, handle.id) == "tests:v43"
+    handle.signal("go")
+    monkeypatch.setattr(codes, "LIVE_SECONDS", 3600.0)
+    with serving(store, "v42") as conductor:
+        run_other_flow(store)
+        assert handle.id not in conductor.runs
+        monkeypatch.setattr(codes, "LIVE_SECONDS", 0.0)
+        assert read(store, handle.id).waiting == (
+            "The flow waits for code v43 or newer of tests: no conductor has it."
+        )
+        assert operations.assign(store, "v43", "v42", dry_run=True) == {"tests": 1}
+        assert code_of(store, handle.id) == "tests:v43"
+        assert operations.assign(store, "v43", "v42") == {"tests": 1}
+        handle.result(60)
+    assert code_of(store, handle.id) == "tests:v42"
+    assert released.CALLS == ["charge", "ship"]
+
+
+def test_flow_of_earlier_code_continues_with_later_code(store: base.Backend) -> None:
+    handle = submit(store, "v42")
+    handle.signal("go")
+    with serving(store, "v43", "versioned"):
+        handle.result(60)
+    assert code_of(store, handle.id) == "tests:v43"
+    assert released.CALLS == ["charge", "ship"]
+
+
+def test_flow_without_version_continues_with_any_code(store: base.Backend) -> None:
+    handle = submit(store, None)
+    assert code_of(store, handle.id) is None
+    add_codes(store, "v42", "v43")
+    handle.signal("go")
+    with serving(store, "v42", exact=True):
+        handle.result(60)
+    assert code_of(store, handle.id) == "tests:v42"
+
+
+def test_conductor_without_version_runs_flows_of_all_codes(store: base.Backend) -> None:
+    handle = submit(store, "v43")
+    handle.signal("go")
+    with serving(store, None):
+        handle.result(60)
+
+
+def test_blocked_replay_does_not_change_the_code_of_a_flow(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = submit(store, "v42")
+    handle.signal("go")
+    with serving(store, "v43", "new"):
+        until(lambda: read(store, handle.id).shown_state == states.BLOCKED)
+    view = read(store, handle.id)
+    assert view.waiting is not None and view.waiting.endswith("in code v43.")
+    assert code_of(store, handle.id) == "tests:v42"
+    with serving(store, "v42"):
+        handle.result(60)
+
+
+def test_signal_for_nothing_does_not_change_the_code_of_a_flow(store: base.Backend) -> None:
+    handle = submit(store, "v42")
+    handle.signal("other")
+    with serving(store, "v43") as conductor:
+        until(lambda: handle.id in conductor.runs)
+        until(lambda: read(store, handle.id).shown_state == states.WAITING)
+    assert code_of(store, handle.id) == "tests:v42"
+
+
+def test_assigned_flow_whose_replay_differs_is_blocked(store: base.Backend) -> None:
+    add_codes(store, "v42")
+    same, other = submit(store, "v43"), submit(store, "v43", "new")
+    with contextlib.closing(store.get_connection()) as connection:
+        assert connection.flows_by_code() == {"tests:v43": 2}
+    same.signal("go")
+    assert operations.assign(store, "v43", "v42", app="tests") == {"tests": 2}
+    with serving(store, "v42"):
+        same.result(60)
+        until(lambda: read(store, other.id).shown_state == states.BLOCKED)
+    assert released.CALLS.count("refund") == 0
+    assert code_of(store, other.id) == "tests:v42"
+
+
+def test_exact_policy_runs_only_flows_of_its_version(store: base.Backend) -> None:
+    handle = submit(store, "v42")
+    handle.signal("go")
+    with serving(store, "v43", exact=True) as conductor:
+        run_other_flow(store)
+        assert handle.id not in conductor.runs
+    with serving(store, "v42", exact=True):
+        handle.result(60)
+
+
+def test_board_in_another_store_leaves_flows_of_later_code(
+    tmp_path: Path, store: base.Backend
+) -> None:
+    add_codes(store, "v42", "v43")
+    options = {"board": "sql", "connection": f"sqlite:///{tmp_path}/jobs.db"}
+    with boards.backend("b", options, persistence=store) as board:
+        _, uuid = conducted.post(board, store, released.orders)
+        with contextlib.closing(store.get_connection()) as connection:
+            detail = connection.get_flow_details(uuid)
+            detail.code = "tests:v43"
+            connection.save_changes(detail, ())
+        versions = code_versions.CodeVersions(store, "v42")
+        versions.register()
+        conductor = released.Conductor(board, store, "old", versions=versions)
+        with conducted.running(conductor):
+            other, _ = conducted.post(board, store, conducted.greeting, inputs={"name": "x"})
+            until(lambda: board.job_count == 1)
+        assert conductor.runs == [other.uuid]
+
+
+@dialects
+def test_versions_that_start_at_once_get_one_number_each(store: base.Backend) -> None:
+    versions = ["v1", "v2", "v1", "v2", "v3"]
+    threads = [threading.Thread(target=add_codes, args=(store, version)) for version in versions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with contextlib.closing(store.get_connection()) as connection:
+        known = connection.codes()
+        assert sorted(code.text for code in known) == ["tests:v1", "tests:v2", "tests:v3"]
+        assert len({code.number for code in known}) == 3 and all(code.is_live for code in known)
+        connection.add_codes("v1", ["tests", "other"])
+        numbers = [(code.text, code.number) for code in connection.codes()]
+        assert numbers[:3] == [(code.text, code.number) for code in known]
+        assert numbers[3][0] == "other:v1"
+
+
+def test_memory_store_keeps_versions() -> None:
+    with contextlib.closing(backends.fetch("memory://")) as store:
+        add_codes(store, "v1", "v2", "v1")
+        with contextlib.closing(store.get_connection()) as connection:
+            assert [code.text for code in connection.codes()] == ["tests:v1", "tests:v2"]
+            connection.report_code("v2")
+            assert all(code.is_live for code in connection.codes())
+
+
+def test_unknown_versions_are_refused(store: base.Backend) -> None:
+    add_codes(store, "v42")
+    submit(store, "v43")
+    with pytest.raises(exceptions.NotFound, match="Unknown code version 'v44'"):
+        operations.assign(store, "v44", "v42")
+    with pytest.raises(exceptions.NotFound, match="'tests' has no code version 'v41'"):
+        operations.assign(store, "v43", "v41")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"code_version": "v 43"}, "code_version must be"),
+        ({"code_version": "v1", "app": "a:b"}, "app must be"),
+        ({"app": "shop"}, "require code_version"),
+        ({"exact_code": True}, "require code_version"),
+    ],
+)
+def test_invalid_code_options_are_refused(
+    store: base.Backend, options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        service.ConductorService(store, **options)  # type: ignore[arg-type]
+
+
+def test_service_registers_its_version_and_an_app_of_its_own(store: base.Backend) -> None:
+    serve = service.ConductorService(store, code_version="v1", app="shop")
+    with conducted.running(serve):
+        run_other_flow(store)
+    with contextlib.closing(store.get_connection()) as connection:
+        (code,) = connection.codes()
+        (row,) = connection.list_flows().flows
+    assert code.text == row.code == "shop:v1" and code.is_live
+
+
+def test_doctor_counts_flows_that_wait_for_code(
+    store: base.Backend, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(store, "v43")
+    monkeypatch.setattr(codes, "LIVE_SECONDS", 0.0)
+    found = [each for each in store_checks.check(findings.Place(persistence=uri)) if not each.good]
+    assert [each.check for each in found] == ["code versions"]
+    assert found[0].text.startswith("1 flow waits for code v43 or newer of tests")
