@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -13,10 +15,27 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import Opener, accessible, is_the_same, marked
 from tests.dashboard.site import running
 from tests.support import shown_workflows
-from tests.support.engine_threads import Running
-from wbengine import engines, operations, states
+from tests.support.engine_threads import Gate, Running
+from wbengine import engines, operations, states, task
 from wbengine.dashboard import Site
 from wbengine.persistence import backends, base
+
+LOG = logging.getLogger("tests.browser_steps")
+LOG.setLevel(logging.INFO)
+HELD: list[Gate] = []
+
+
+@task.task
+def ask() -> None:
+    LOG.info("asking the bank")
+    HELD.pop()()
+    LOG.info("the bank agrees")
+
+
+@task.workflow(name="hold")
+def hold(steps: Any) -> None:
+    steps.run(ask)
+
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -78,11 +97,36 @@ def test_page_of_a_workflow_shows_its_steps(
     with contextlib.suppress(ConnectionError):
         engine.run()
     page = opened(shown, f"flows/{engine.storage.flow_uuid}/events")
-    page.get_by_role("link", name="undone/1.0-book").first.click()
+    page.get_by_role("link", name="undone/1.1-ship").first.click()
+    expect(page.get_by_role("heading", name="ship", exact=True)).to_be_visible()
+    expect(page.locator(".failure")).to_contain_text("ConnectionError: no answer")
+    accessible(page)
+    page.locator(".crumbs").get_by_role("link", name="undone").last.click()
     expect(page.get_by_role("heading", name="Steps")).to_be_visible()
     expect(page.locator("tr.step .badge")).to_have_text([re.compile("REVERTED")] * 2)
     expect(page.get_by_text("2 steps: 2 REVERTED")).to_be_visible()
     accessible(page)
+
+
+def test_log_lines_appear_while_a_step_runs(
+    backend: base.Backend, shown: Site, opened: Opener
+) -> None:
+    gate = Gate()
+    HELD.append(gate)
+    engine = engines.load(hold, backend=backend, engine="parallel")
+    with Running(engine):
+        assert gate.inside.wait(60)
+        try:
+            page = opened(shown, f"flows/{engine.storage.flow_uuid}/logs")
+            marked(page)
+            expect(page.locator(".log")).to_contain_text("asking the bank")
+            LOG.warning("of another thread")  # not a line of the step
+            accessible(page)
+        finally:
+            gate.let.set()
+        expect(page.locator(".log li").first).to_contain_text("the bank agrees")
+        assert page.locator(".log li").count() == 2
+    assert is_the_same(page)
 
 
 def test_parked_workflow_is_waiting_for_its_signal(

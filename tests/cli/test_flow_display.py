@@ -262,6 +262,7 @@ def test_flow_show_results_prints_whole_values_without_secrets(wbengine: Command
         "name": "welcome",
         "state": "SUCCESS",
         "results": {"url": {"at": ["https://me:***@host", "with ***", "x" * 5000]}},
+        "steps": {},
     }
 
 

@@ -29,6 +29,20 @@ def test_flow_run_accepts_a_workflow(wbengine: Command, store: Path) -> None:
     assert answer.code == 0 and answer.json["results"]["result"] == ["charged 7", None]
 
 
+def test_results_logs_and_counts_include_steps(wbengine: Command, store: Path) -> None:
+    uuid = wbengine("flow", "run", CHECKOUT, "--inputs", '{"total": 7}').json["uuid"]
+    assert wbengine("flow", "show", uuid, "--results").json["steps"] == {
+        "tests.support.workflows.checkout/1.0-charge": "charged 7"
+    }
+    assert "1 of 1 step done" in wbengine("flow", "show", uuid).out
+    assert "1/1 steps" in wbengine("flow", "list").out
+    for name in ("tests.support.workflows.checkout", "charge"):
+        assert [line["text"] for line in wbengine("flow", "logs", uuid, name, "--json").lines] == [
+            "charging 7"
+        ]
+    assert wbengine("flow", "logs", uuid, "ship").code != 0
+
+
 def test_flow_run_of_a_workflow_reports_missing_inputs(wbengine: Command, store: Path) -> None:
     answer = wbengine("flow", "run", CHECKOUT)
     assert answer.code != 0 and "requires 'total'" in answer.error

@@ -14,6 +14,7 @@ from tests.contract.stored_flows import few, make
 from tests.support.amounts import amount
 from wbengine import states
 from wbengine.persistence import base, models
+from wbengine.persistence.step_notes import StepNote
 
 from . import places
 
@@ -101,6 +102,28 @@ def test_row_contains_state_counts_and_owner_of_flow(connection: Connection) -> 
     assert (row.cancelled, row.command) == (True, None)
     (row,) = connection.list_flows(uuid=flow.uuid).flows
     assert (row.state, row.lease, row.error) == (states.RUNNING, None, None)
+
+
+@places.dialects
+def test_steps_of_the_latest_attempt_of_each_workflow_are_counted(connection: Connection) -> None:
+    workflows = [models.TaskDetail(f"workflow-{number}") for number in range(2)]
+    steps = []
+    for workflow, attempt, *step_states in (
+        (workflows[0], 1, states.REVERTED, states.REVERTED),
+        (workflows[0], 12, states.SUCCESS, states.RUNNING),
+        (workflows[1], 1, states.SUCCESS),
+    ):
+        for position, state in enumerate(step_states):
+            step = models.TaskDetail(f"{workflow.name}/{attempt}.{position}-charge")
+            note = StepNote(workflow.uuid, attempt, position, "shop:charge", "")
+            note.store(step, "", None)
+            step.state = state
+            steps.append(step)
+    book, flow = make(*workflows, *steps, name="orders")
+    connection.save_logbook(book)
+    (row,) = connection.list_flows(uuid=flow.uuid).flows
+    assert row.counts == {states.PENDING: 2}
+    assert row.step_counts == {states.SUCCESS: 2, states.RUNNING: 1}
 
 
 def test_expired_lease_is_not_listed(connection: Connection) -> None:

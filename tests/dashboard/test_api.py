@@ -11,17 +11,18 @@ FLOW = {
     "updated", "duration", "counts", "total", "progress", "waiting", "waits_for", "wish", "error",
     "history", "interrupted", "shown_state", "cancelled", "queued", "failures", "revert_path",
     "values", "cursor", "atoms", "tags", "published",
+    "step_counts",
 }  # fmt: skip
 ATOM = {
     "node", "uuid", "name", "kind", "path", "task", "state", "shown_state", "intention", "attempt",
     "action", "worker", "submitted", "started", "ended", "runtime", "progress", "attempts",
     "attempts_dropped", "executions", "reversions", "failure", "revert_failure", "result", "items",
     "waiting", "waits_for", "queued", "item_rows", "incidents", "gate",
-    "steps",
+    "steps", "execution_runtime", "reversion_runtime",
 }  # fmt: skip
 ROW = {
     "uuid", "name", "state", "shown_state", "created", "updated", "counts", "total", "progress",
-    "owner", "error", "waits_for",
+    "owner", "error", "waits_for", "will_wait_for", "step_counts",
 }  # fmt: skip
 
 

@@ -59,8 +59,9 @@ order  REVERTED  3 of 7 tasks done, 2 reverted, 1 ignored  21 s
 │   └── ⊘ check address  ignored
 ├── ↶ pay  0/2
 │   ├── ✔ pay again  (retry)  0 s
-│   ├── ↶ reserve  reverted  attempt 2  300 ms  on host-a:1
-│   └── ↶ capture  failed, reverted  attempt 2  300 ms  on host-a:1  ValueError: card refused
+│   ├── ↶ reserve  reverted  attempt 2  400 ms, reverted in 300 ms  on host-a:1
+│   └── ↶ capture  failed, reverted  attempt 2  400 ms, reverted in 300 ms  on host-a:1\
+  ValueError: card refused
 ├── ○ notify  (map)
 └── ○ archive  after notify, pay  [joins: ANY]
 """

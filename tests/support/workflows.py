@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from wbengine import steps as of_workflow
 from wbengine import task
 
+LOG = logging.getLogger("tests.workflows")
+LOG.setLevel(logging.INFO)
+
 
 @task.task
 def charge(total: int) -> str:
+    LOG.info("charging %d", total)
     return f"charged {total}"
 
 

@@ -29,7 +29,7 @@ def test_loop_stays_folded_while_it_runs(shop: Shop) -> None:
         run.wait_for(r"▶ 120 hold  .*s")
         assert matched(
             (
-                r"loop  RUNNING .* 0 of 1 task done, 1 running .*",
+                r"loop  RUNNING .* 120 of 121 steps done, 1 running .*",
                 r"└── ▶ loop  .*s",
                 r"    ├── 60 x poll, sleep-0; the latest:",
                 r"    ├── ✔ 118 poll  .*s",
@@ -74,7 +74,7 @@ def test_retried_and_reverted_steps_are_shown(shop: Shop) -> None:
         run.wait_for("checkout  WAITING")
         assert matched(
             (
-                r"checkout  WAITING .* 0 of 1 task done, 1 waiting .*",
+                r"checkout  WAITING .* 2 of 5 steps done, 1 waiting, .*",
                 r"└── ⚐ checkout  waiting",
                 r"    ├── ✔ 0 ship  attempt 3 .*",
                 r"    ├── ↶ 1 book  reverted .*",

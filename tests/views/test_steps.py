@@ -15,7 +15,7 @@ from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task
 from wbengine.drawing import step_rows, terminal_tree
 from wbengine.persistence import backends, base, leases, models, owners
-from wbengine.views import atoms, flow_status, steps
+from wbengine.views import atoms, flow_list, flow_status, steps
 from wbengine.views.steps import Repetition
 
 
@@ -58,6 +58,23 @@ def catch(flow_steps, order):
 def fail(flow_steps, order):
     flow_steps.run(charge, order=order)
     flow_steps.run(ship, order=order)
+
+
+@task.task
+def book(order):
+    return order
+
+
+@book.revert
+def cancel(order):
+    pass
+
+
+@task.workflow(name="checkout")
+def undo(flow_steps, order):
+    flow_steps.run(book, order)
+    flow_steps.run(book, order)
+    flow_steps.run(ship, order)
 
 
 @task.workflow(name="checkout")
@@ -234,10 +251,83 @@ def test_workflow_shows_the_wait_of_its_step(store: base.Backend) -> None:
     assert (atom.steps.shown[-1].waiting or "").startswith("waiting for signal 'approved' since")
 
 
-def test_step_of_a_flow_without_engine_does_not_wait(store: base.Backend) -> None:
-    atom = flow_status.view(stored_wait(store), now=2.0).atom("checkout")
+def test_suspended_workflow_shows_its_next_wait(store: base.Backend) -> None:
+    flow = flow_status.view(stored_wait(store), now=2.0)
+    atom = flow.atom("checkout")
     assert atom is not None and atom.steps is not None
-    assert (atom.waits_for, atom.steps.shown[-1].waiting) == (None, None)
+    assert (atom.waits_for, atom.shown_state) == (None, states.WAITING)
+    text = "waiting for signal 'approved' since 00:00:01; the flow is suspended"
+    assert atom.steps.shown[-1].waiting == text
+    assert flow.waiting == (
+        "The flow is suspended. When it continues, checkout waits for signal 'approved'."
+    )
+    assert flow.shown_step_counts == {states.SUCCESS: 1, states.WAITING: 1}
+    assert flow.done == "1 of 2 steps"
+
+
+def test_suspended_workflow_is_listed_with_its_next_wait(store: base.Backend) -> None:
+    stored_wait(store)
+    with contextlib.closing(store.get_connection()) as connection:
+        (row,) = flow_list.page(connection).flows
+    assert row.waits_for == ()
+    assert [wait.signal for wait in row.will_wait_for] == ["approved"]
+
+
+def test_step_of_an_ended_flow_does_not_wait(store: base.Backend) -> None:
+    detail = stored_wait(store)
+    detail.state = states.FAILURE
+    flow = flow_status.view(detail, now=2.0)
+    atom = flow.atom("checkout")
+    assert atom is not None and atom.steps is not None
+    assert (flow.waiting, atom.steps.shown[-1].waiting) == (None, None)
+
+
+def test_counts_of_steps_are_those_of_the_latest_attempt(store: base.Backend) -> None:
+    uuid = run(fail, store)
+    flow = view(store, uuid)
+    atom = flow.atom("checkout")
+    assert atom is not None and atom.steps is not None and len(atom.steps.earlier) == 1
+    assert flow.step_counts == atom.steps.counts == {states.REVERTED: 2}
+    with contextlib.closing(store.get_connection()) as connection:
+        (row,) = flow_list.page(connection).flows
+        assert flow_list.size(connection, uuid) == 3
+    assert (row.step_counts, row.done) == (flow.step_counts, "0 of 2 steps")
+
+
+def test_failed_workflow_names_the_step_that_raised(store: base.Backend) -> None:
+    flow = view(store, run(fail, store))
+    (failure,) = flow.failures
+    assert (failure.atom, failure.step_name, failure.step_attempt) == (
+        "checkout", "checkout/3.1-ship", 2,
+    )  # fmt: skip
+
+
+def test_caught_failure_of_a_step_is_not_that_of_its_workflow(store: base.Backend) -> None:
+    assert view(store, run(catch, store)).failures == ()
+
+
+def test_revert_path_contains_steps_in_their_order(store: base.Backend) -> None:
+    flow = view(store, run(undo, store))
+    names = [undone.atom for undone in flow.revert_path]
+    assert names == ["checkout/1.1-book", "checkout/1.0-book", "checkout"]
+    assert {undone.state for undone in flow.revert_path} == {states.REVERTED}
+
+
+def test_durations_of_execution_and_reversion_are_separate(store: base.Backend) -> None:
+    atom = view(store, run(undo, store)).atom("checkout")
+    assert atom is not None and atom.steps is not None
+    for each in atom, atom.steps.shown[0]:
+        assert each.execution_runtime is not None and each.reversion_runtime == each.runtime
+    shipped = atom.steps.shown[-1]
+    assert (shipped.execution_runtime, shipped.reversion_runtime) == (shipped.runtime, None)
+
+
+def test_last_attempt_of_a_step_without_revert_keeps_its_failure(store: base.Backend) -> None:
+    uuid = run(undo, store)
+    with contextlib.closing(store.get_connection()) as connection:
+        record = next(each for each in connection.get_flow_details(uuid) if "ship" in each.name)
+    assert record.state == states.REVERTED
+    assert [attempt.state for attempt in record.all_attempts] == [states.FAILURE] * 2
 
 
 def test_tree_shows_steps_below_their_workflow(store: base.Backend) -> None:

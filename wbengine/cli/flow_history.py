@@ -50,10 +50,10 @@ def events(context: contexts.Context, flow: str) -> None:
 
 @base.command(
     "logs",
-    help="""Print the log lines of the tasks of a flow.
+    help="""Print the log lines of the tasks and steps of a flow.
 
-    With TASK, print only the log lines of the task with this name. With --json, each log line is a
-    line of JSON.
+    With TASK, print only the log lines of the task or step with this name or uuid. A workflow
+    includes its steps. With --json, each log line is a line of JSON.
 
     The store contains lines of level INFO and higher, and lower levels if the command that runs the
     tasks (flow run, serve, worker) has --log-level debug.
@@ -62,6 +62,7 @@ def events(context: contexts.Context, flow: str) -> None:
     Examples:
       wbengine flow logs 3f2a9c
       wbengine flow logs 3f2a9c charge --attempt 2
+      wbengine flow logs 3f2a9c checkout/1.4-charge
     """,
 )
 @common_options.FLOW

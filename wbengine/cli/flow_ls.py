@@ -73,13 +73,13 @@ def command(
         printer.note(empty)
     printer.document("flow-ls/1", page.to_dict())
     tagged = any(row.tags for row in page.flows)
-    waiting = any(row.waits_for for row in page.flows)
+    waiting = any(row.waits_for or row.will_wait_for for row in page.flows)
     rows = [
         (
             row.uuid[:_UUID_CHARS] if printer.is_terminal else row.uuid,
             row.name,
             row.shown_state,
-            f"{row.counts.get(states.SUCCESS, 0) + row.counts.get(states.IGNORE, 0)}/{row.total}",
+            _done(row),
             _format_time(row.created, printer.is_terminal),
             row.owner_short if printer.is_terminal else row.owner,
             *([_signals(row)] if waiting else []),
@@ -96,12 +96,23 @@ def command(
         printer.hint(f"for more flows: --after '{page.after}'")
 
 
-def _signals(row: RowView) -> str | None:
+def _done(row: RowView) -> str:
+    """Return the number of complete tasks and steps, such as `1/3, 5/7 steps`."""
+    parts = [(row.counts, "")] if row.shown_counts is row.counts else []
+    parts += [(row.step_counts, " steps")] if row.step_counts else []
     texts = []
-    for wait in row.waits_for[:_MAX_SIGNALS]:
+    for counts, noun in parts:
+        complete = counts.get(states.SUCCESS, 0) + counts.get(states.IGNORE, 0)
+        texts.append(f"{complete}/{sum(counts.values())}{noun}")
+    return ", ".join(texts)
+
+
+def _signals(row: RowView) -> str | None:
+    texts, waits = [], row.waits_for or row.will_wait_for
+    for wait in waits[:_MAX_SIGNALS]:
         until = "" if wait.until is None else f", until {formatting.clock(wait.until)}"
         texts.append(f"{wait.label or wait.task} (since {formatting.clock(wait.since)}{until})")
-    omitted = len(row.waits_for) - len(texts)
+    omitted = len(waits) - len(texts)
     return ", ".join([*texts, *([f"{omitted} more"] if omitted else [])]) or None
 
 

@@ -37,7 +37,7 @@ __all__ = ["command"]
 @click.option("--traceback", is_flag=True, help="Show only the failures, with all frames.")
 @click.option("--inputs", is_flag=True, help="Show only the inputs.")
 @click.option("--results", "only_results", is_flag=True,
-    help="Print only the complete results of the tasks as JSON, with secrets masked.")  # fmt: skip
+    help="Print only the results of tasks and steps as JSON, with secrets masked.")  # fmt: skip
 @click.option("--show-values", is_flag=True, help="Show values, not only their types.")
 def command(
     context: contexts.Context,
@@ -88,19 +88,21 @@ def _results(context: contexts.Context, flow: str) -> None:
 
     detail = context.flow_detail(flow)
     redactor = context.redactor.with_secrets_of_flow(detail)
-    returned = {
-        atom.name: atom.results
+    complete = [
+        atom
         for atom in detail
         if isinstance(atom, models.TaskDetail)
         and atom.name != models.INJECTOR
-        and not atom.is_step
         and atom.state == states.SUCCESS
-    }
+    ]
+    returned = {atom.name: atom.results for atom in complete if not atom.is_step}
+    of_steps = {atom.name: atom.results for atom in complete if atom.is_step}
     content = {
         "uuid": detail.uuid,
         "name": detail.name,
         "state": detail.state,
         "results": json_values.to_json(returned, redactor.text, repr),
+        "steps": json_values.to_json(of_steps, redactor.text, repr),
     }
     context.printer.document("flow-results/1", content, always=True)
 
@@ -115,6 +117,7 @@ def _head(printer: Printer, view: FlowView) -> None:
         ("created", formatting.iso(view.created)),
         ("started", formatting.iso(view.started)),
         ("took", None if view.duration is None else formatting.seconds(view.duration)),
+        ("steps", view.done if view.step_counts else None),
         ("waits", view.waiting),
         ("asked", view.wish),
         ("cancelled", None if view.wish else view.cancel_reason),

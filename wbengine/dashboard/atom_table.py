@@ -80,7 +80,7 @@ SORT_KEYS: Final[Mapping[str, Callable[[atoms.AtomView], Any]]] = {
     "executions": lambda atom: atom.executions,
     "worker": lambda atom: atom.worker,
     "began": lambda atom: atom.started,
-    "took": lambda atom: atom.runtime,
+    "took": lambda atom: atom.execution_runtime,
 }
 
 SORT_LABELS: Final[Mapping[str, str]] = {

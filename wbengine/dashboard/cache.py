@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
-from wbengine.persistence.step_notes import StepNote
-from wbengine.views import event_history, redaction
+from wbengine.persistence import models
+from wbengine.views import event_history, logs, redaction, step_detail
 from wbengine.views import flow_status as flows
 from wbengine.views.flow_status import FlowRecords, on_workers
 
@@ -161,22 +162,32 @@ class ViewCache:
             changes = self._records.read_changes()
             return self._records.redactor, changes.cursor
 
-    def workflow_of(self, step: str) -> str | None:
-        """Return the uuid of the workflow of a step; None if the flow has no such step. Blocks."""
+    @contextlib.contextmanager
+    def _latest_records(self) -> Iterator[models.FlowDetail]:
+        """Hold the records as of the latest read. Blocks."""
         if self._records.detail is None:
             self.read_changes()
-        detail = self._records.detail
-        record = None if detail is None else detail.find(step)
-        note = None if record is None else StepNote.of(record)
-        return None if note is None else note.workflow
+        with self._lock:
+            detail = self._records.detail
+            assert detail is not None  # `read_changes` reads it.
+            yield detail
+
+    def step(self, uuid: str, view: flows.FlowView) -> step_detail.StepDetail | None:
+        """Return a step of a workflow; None if the flow has no such step. Blocks."""
+        with self._latest_records() as detail:
+            record = detail.find(uuid)
+            if record is None:
+                return None
+            return step_detail.detail_of(record, view, self._records.redactor)
+
+    def log_sources(self, task: str | None) -> logs.Sources:
+        """Return the tasks and steps with log lines, like `logs.sources_of`. Blocks."""
+        with self._latest_records() as detail:
+            return logs.sources_of(detail, task)
 
     def events(self, limit: int, after: str | None, latest_first: bool) -> event_history.EventPage:
         """Return a page of events as of the latest read, like `event_history.page`. Blocks."""
-        if self._records.detail is None:
-            self.read_changes()
-        detail = self._records.detail
-        assert detail is not None  # `read_changes` reads it.
-        with self._lock:
+        with self._latest_records() as detail:
             return event_history.page(
                 detail,
                 self._records.redactor,

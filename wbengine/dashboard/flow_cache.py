@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from wbengine.dashboard import cache
 from wbengine.persistence import base as persistence
-from wbengine.views import event_history, flow_list, logs, redaction, watcher
+from wbengine.views import event_history, flow_list, logs, redaction, step_detail, watcher
 from wbengine.views import flow_status as flows
+from wbengine.views.atoms import FailureView
+from wbengine.views.logs import LogLine
 
 __all__ = ["Store"]
 
@@ -101,9 +103,9 @@ class Store:
         """
         return self._read_view(uuid, lambda cached: cached.events(limit, after, latest_first))
 
-    def workflow_of(self, uuid: str, step: str) -> str | None:
-        """Return the uuid of the workflow of a step; None if the flow has no such step."""
-        return self._read_view(uuid, lambda cached: cached.workflow_of(step))
+    def step(self, view: flows.FlowView, uuid: str) -> step_detail.StepDetail | None:
+        """Return a step of a workflow; None if the flow has no such step."""
+        return self._read_view(view.uuid, lambda cached: cached.step(uuid, view))
 
     def returned(self, uuid: str, atom: str) -> Any:
         """Return the redacted result of an atom; None if it has none.
@@ -113,24 +115,38 @@ class Store:
         record = self.read(lambda each: each.get_atom_details(atom))
         return self.redactor(uuid).value(record.last_results, record.name)
 
-    def task_logs(self, uuid: str, task_uuid: str, name: str, limit: int) -> list[logs.LogLine]:
-        """Return the latest log lines of one task.
+    def logs(self, uuid: str, task: str | None, limit: int) -> list[LogLine]:
+        """Return the latest log lines of a flow, or of one task or step.
+
+        :param task: see `logs.sources_of`.
+        :raises NotFound: if the flow does not exist or has no such task.
+        """
+        redactor = self.redactor(uuid)
+        sources = self._read_view(uuid, lambda cached: cached.log_sources(task))
+        return self.read(
+            lambda each: logs.read_sources(each, uuid, sources, redactor=redactor, limit=limit)
+        )
+
+    def logs_of_failures(
+        self, uuid: str, failures: Sequence[FailureView], limit: int
+    ) -> list[list[LogLine]]:
+        """Return for each failure the latest log lines of the attempt that failed.
 
         :raises NotFound: if the flow does not exist.
         """
         redactor = self.redactor(uuid)
-        return self.read(
-            lambda each: logs.of_task(each, uuid, task_uuid, name, redactor=redactor, limit=limit)
-        )
 
-    def logs(self, uuid: str, task: str | None, limit: int) -> list[logs.LogLine]:
-        """Return the latest log lines of a flow, or of one task.
+        def read(connection: persistence.Connection, failure: FailureView) -> list[LogLine]:
+            source = failure.step or failure.uuid
+            if source is None:
+                return []
+            sources = logs.Sources({source: failure.step_name or failure.atom or ""}, {source})
+            attempt = failure.step_attempt or failure.attempt
+            return logs.read_sources(
+                connection, uuid, sources, attempt, failure.item, redactor=redactor, limit=limit
+            )
 
-        :raises NotFound: if the flow does not exist or has no such task.
-        """
-        return self.read(
-            lambda each: logs.read(each, uuid, task, redactor=self._redactor, limit=limit)
-        )
+        return self.read(lambda connection: [read(connection, each) for each in failures])
 
     def watch(self, uuid: str, cursor: str | None = None) -> watcher.FlowWatcher:
         """Return a watcher that starts at `cursor`, or at the beginning.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from wbengine import drawing, exceptions, states
@@ -23,7 +24,7 @@ from wbengine.dashboard import (
 )
 from wbengine.dashboard.app_state import AppState
 from wbengine.drawing import step_rows
-from wbengine.views import flow_list, shown_states, timeline
+from wbengine.views import atoms, flow_list, formatting, shown_states, timeline
 from wbengine.views import flow_status as flows
 
 __all__ = ["FlowPages"]
@@ -32,7 +33,17 @@ __all__ = ["FlowPages"]
 RARE_REFRESH_ATOMS: Final = 400
 MAX_EVENTS: Final = 500
 MAX_LINES: Final = 1000
+#: Maximum number of failures on their page, of failures with log lines, and of lines of each.
+MAX_FAILURES: Final = 100
+MAX_FAILURES_WITH_LINES: Final = 20
+MAX_LINES_OF_FAILURE: Final = 20
 SUMMARY_REFRESH_SECONDS: Final = 2
+_MAX_TASK_CHARS: Final = 300
+
+#: Parameters in the address of a page that its parts receive, too.
+_PARAMETERS: Final = (
+    "under", "start", "after", "state", "name", "sort", "open", "close", "task"
+)  # fmt: skip
 
 #: Notices by the value of the URL parameter `done`.
 _NOTICES: Final[Mapping[str, str]] = {
@@ -55,6 +66,7 @@ class FlowPages:
             Route(f"{prefix}/graph", self.graph),
             Route(f"{prefix}/timeline", self.timeline),
             Route(f"{prefix}/events", self.events),
+            Route(f"{prefix}/logs", self.logs),
             Route(f"{prefix}/failures", self.failures),
             Route(f"{prefix}/atoms/{{atom:uuid}}", self.atom),
         ]
@@ -142,37 +154,47 @@ class FlowPages:
 
         return self._page(request, "events", build_context)
 
+    def logs(self, request: Request) -> Response:
+        def build_context(view: flows.FlowView) -> dict[str, Any]:
+            task = request.query_params.get("task", "").strip()[:_MAX_TASK_CHARS]
+            lines = self._state.store.logs(view.uuid, task or None, MAX_LINES)
+            return {"lines": lines, "is_cut": len(lines) == MAX_LINES, "task": task}
+
+        return self._page(request, "logs", build_context)
+
     def failures(self, request: Request) -> Response:
-        return self._page(request, "failures", lambda view: {})
+        def build_context(view: flows.FlowView) -> dict[str, Any]:
+            shown = view.failures[:MAX_FAILURES]
+            lines = self._state.store.logs_of_failures(
+                view.uuid, shown[:MAX_FAILURES_WITH_LINES], MAX_LINES_OF_FAILURE
+            )
+            return {"failures": list(itertools.zip_longest(shown, lines, fillvalue=()))}
+
+        return self._page(request, "failures", build_context)
 
     def atom(self, request: Request) -> Response:
         atom_uuid = str(request.path_params["atom"])
 
         def build_context(view: flows.FlowView) -> dict[str, Any]:
             atom, store = view.atom(atom_uuid), self._state.store
+            step = store.step(view, atom_uuid) if atom is None else None
+            atom = atom if step is None else step.atom
             if atom is None:
-                raise exceptions.NotFound(f"this flow has no task {atom_uuid}")
-            lines = store.task_logs(view.uuid, atom_uuid, atom.name, MAX_LINES)
+                raise exceptions.NotFound(f"this flow has no task or step {atom_uuid}")
+            lines = store.logs(view.uuid, atom_uuid, MAX_LINES)
             shows = atom.result is not None and self._state.redactor.show_values
             returned = store.returned(view.uuid, atom_uuid) if shows else None
             return {
                 "atom": atom,
+                "step": step,
+                "labels": _labels(atom),
                 "is_cut": len(lines) == MAX_LINES,
                 "lines": lines,
                 "returned": returned,
                 "step_rows": () if atom.steps is None else step_rows.rows(atom.steps),
             }
 
-        workflow = self._workflow_of(str(request.path_params["uuid"]), atom_uuid)
-        if workflow is not None:
-            address = self._atom_page(request, str(request.path_params["uuid"]), workflow)
-            return RedirectResponse(f"{address}#s{atom_uuid}")
         return self._page(request, "atom", build_context)
-
-    def _workflow_of(self, flow_uuid: str, step_uuid: str) -> str | None:
-        """Return the uuid of the workflow of a step; None for the uuid of anything else."""
-        with http_errors.as_http_errors():
-            return self._state.store.workflow_of(flow_uuid, step_uuid)
 
     def _page(
         self,
@@ -203,7 +225,7 @@ class FlowPages:
             "notice": notice,
             "parameters": {
                 name: request.query_params.getlist(name)
-                for name in ("under", "start", "after", "state", "name", "sort", "open", "close")
+                for name in _PARAMETERS
             },
             **content,
         }
@@ -224,3 +246,17 @@ class FlowPages:
 
     def _atom_page(self, request: Request, flow_uuid: str, uuid: str | None) -> str:
         return urls.href(request, f"/flows/{flow_uuid}/atoms/{uuid}") if uuid else ""
+
+
+def _labels(atom: atoms.AtomView) -> Mapping[int, str]:
+    """Return texts for the attempts of an atom by their number, if there are several.
+
+    The lines of a workflow are those of its steps, which have other attempts.
+    """
+    if atom.steps is not None or len(atom.attempts) < 2:
+        return {}
+    words = {"execute": "execution", "revert": "reversion"}
+    return {
+        each.attempt: f"{words.get(each.action, each.action)} {formatting.nth(each)}"
+        for each in atom.attempts
+    }

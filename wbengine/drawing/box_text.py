@@ -87,8 +87,9 @@ def line(box: NodeView) -> str:
     if atom is None:
         return ""
     text = state_of(atom)
-    if atom.runtime is not None and atom.state != "PENDING" and box.kind != outlines.RETRY:
-        text += f" · {formatting.seconds(atom.runtime)}"
+    duration = atom.execution_runtime
+    if duration is not None and atom.state != "PENDING" and box.kind != outlines.RETRY:
+        text += f" · {formatting.seconds(duration)}"
     elif atom.state == "RUNNING" and atom.progress:
         text += f" · {atom.progress:.0%}"
     if atom.executions > 1:
@@ -121,8 +122,8 @@ def _facts(atom: AtomView) -> list[str]:
     facts = [state_of(atom)]
     if atom.worker is not None and atom.worker != "local":
         facts.append(f"on {atom.worker}")
-    if atom.runtime is not None:
-        facts.append(f"took {formatting.seconds(atom.runtime)}")
+    if took := formatting.took(atom.execution_runtime, atom.reversion_runtime):
+        facts.append(f"took {took}")
     if formatting.nth(atom) > 1:
         facts.append(f"attempt {formatting.nth(atom)}")
     if atom.items:

@@ -69,9 +69,10 @@ def _parts(step: StepView) -> Iterator[str]:
         yield styles.word(step.shown_state)
     if step.executions > 1:
         yield f"attempt {step.executions}"
-    seconds = step.runtime if step.elapsed is None else step.elapsed
-    if seconds is not None:
-        yield formatting.seconds(seconds)
+    if step.elapsed is not None:
+        yield formatting.seconds(step.elapsed)
+    elif took := formatting.took(step.execution_runtime, step.reversion_runtime):
+        yield took
     if step.worker not in (None, LOCAL):
         yield f"on {step.worker}"
     if step.error is not None:

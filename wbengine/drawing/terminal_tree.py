@@ -188,9 +188,12 @@ def can_redraw(console: Console) -> bool:
 
 
 def figures(source: Source) -> str:
-    """Return the number of tasks by state in one line."""
-    counts = source.counts(source.root)
-    total = formatting.count(sum(counts.values()), "task")
+    """Return the number of tasks by state in one line; for a workflow, that of its steps."""
+    counts, noun = source.counts(source.root), "task"
+    steps = None if source.is_flow(source.root) else source.steps(source.root)
+    if steps is not None:
+        counts, noun = steps.shown_counts, "step"
+    total = formatting.count(sum(counts.values()), noun)
     parts = [f"{_settled(counts):,} of {total} done"]
     parts += _counted(
         counts, (*RUNNING_STATES, QUEUED, *FAILED_STATES, states.REVERTED, states.IGNORE)
@@ -533,8 +536,8 @@ class FlowTree(Source):
             yield f"attempt {formatting.nth(atom)}"
         if atom.state in RUNNING_STATES and atom.started is not None:
             yield formatting.seconds(max(0.0, now - atom.started))
-        elif atom.runtime is not None:
-            yield formatting.seconds(atom.runtime)
+        elif took := formatting.took(atom.execution_runtime, atom.reversion_runtime):
+            yield took
         if atom.worker not in (None, "local"):
             yield f"on {atom.worker}"
         if atom.items:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from wbengine import states
@@ -10,7 +10,7 @@ from wbengine.types import failure as ft
 
 __all__ = [
     "MAX_CHANGES", "UNKNOWN", "Attempt", "Change", "Incident", "Outcome", "with_change", "error",
-    "one_line", "with_attempt", "outcome", "runtime", "with_incident",
+    "latest_runtime", "one_line", "with_attempt", "outcome", "runtime", "with_incident",
     "with_worker",
 ]  # fmt: skip
 
@@ -72,6 +72,12 @@ def runtime(started: float | None, ended: float | None) -> float | None:
     return None if started is None or ended is None else max(0.0, ended - started)
 
 
+def latest_runtime(attempts: Iterable[Attempt], action: str) -> float | None:
+    """Return the seconds of the latest attempt with this action; None if they are unknown."""
+    runtimes = [attempt.runtime for attempt in attempts if attempt.action == action]
+    return runtimes[-1] if runtimes else None
+
+
 def outcome(
     action: str,
     state: str | None,
@@ -82,6 +88,9 @@ def outcome(
     """Return the result of the latest attempt, derived from fields of the record."""
     if state == states.RETRYING and ended is not None:
         state = states.SUCCESS  # The retry has already provided a value and will run again.
+    if state == states.REVERTED and action == "execute" and ended is not None:
+        # A step of a workflow, without a call of `revert`.
+        state = states.SUCCESS if failure is None else states.FAILURE
     if state is None or state not in _FINAL_STATES.get(action, ()):
         return UNKNOWN
     cause = {states.FAILURE: failure, states.REVERT_FAILURE: revert_failure}.get(state)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -13,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from wbengine import _names, exceptions, states
 
 __all__ = [
-    "LIMIT", "FlowRow", "Page", "Position", "Query", "Removable", "Wait", "check_tags", "tags_of",
-    "waits_of",
+    "LIMIT", "FlowRow", "Page", "Position", "Query", "Removable", "Wait", "check_tags",
+    "latest_step_counts", "tags_of", "waits_of",
 ]  # fmt: skip
 
 #: Default number of flows on a page.
@@ -129,6 +130,20 @@ def wait_of(task: object, value: object) -> Wait | None:
     return Wait(task, signal, since, until, number) if is_known else None
 
 
+def latest_step_counts(counts: Iterable[tuple[str, int, str, int]]) -> dict[str, int]:
+    """Return the number of steps by state in the latest attempt of each workflow.
+
+    :param counts: uuid and attempt of the workflow, state, and number of steps.
+    """
+    by_attempt: dict[str, dict[int, Counter[str]]] = {}
+    for workflow, attempt, state, count in counts:
+        by_attempt.setdefault(workflow, {}).setdefault(attempt, Counter())[state] += count
+    total: Counter[str] = Counter()
+    for attempts in by_attempt.values():
+        total += attempts[max(attempts)]
+    return dict(total)
+
+
 class Removable(NamedTuple):
     """Conditions for the deletion of a flow that no engine runs.
 
@@ -164,6 +179,7 @@ class FlowRow(NamedTuple):
     :ivar waits_for: signals for which the flow waits.
     :ivar blocked: whether its code did not repeat the recorded steps.
     :ivar code: code that executed the latest task or step, or None.
+    :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
     """
 
     uuid: str
@@ -183,6 +199,7 @@ class FlowRow(NamedTuple):
     waits_for: tuple[Wait, ...] = ()
     blocked: bool = False
     code: str | None = None
+    step_counts: Mapping[str, int] = MappingProxyType({})
 
 
 class Page(NamedTuple):

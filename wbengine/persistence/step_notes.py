@@ -70,6 +70,15 @@ class StepNote:
             content = macs.signed_step(flow_uuid, record, content, keyring)
         record.set_meta_value(models.STEP, content)
 
+    def short_name(self, name: str) -> str:
+        """Return the name of a step without those of the workflow, its attempt and the position.
+
+        :param name: the name of the record.
+        """
+        _, found, short_name = name.partition(f"/{self.attempt}.{self.position}-")
+        # Long names are stored without their end.
+        return short_name if found and short_name else self.task.rpartition(":")[2]
+
     @classmethod
     def of(cls, record: models.AtomDetail) -> StepNote | None:
         """Return the note of a record, or None if it is missing or damaged."""

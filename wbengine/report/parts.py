@@ -267,7 +267,7 @@ def _history(view: FlowView) -> Section:
 
 
 def _atoms(view: FlowView) -> Section:
-    longest = max((atom.runtime or 0.0 for atom in view.atoms), default=0.0) or 1.0
+    longest = max((atom.execution_runtime or 0.0 for atom in view.atoms), default=0.0) or 1.0
     columns = [("atom", "text"), ("state", "text"), ("took", "number"), ("executions", "number")]
     columns += [("worker", "text"), ("in", "text"), ("remarks", "text")]
     rows = (_atom(atom, longest) for atom in view.atoms[:MAX_ROWS])
@@ -301,7 +301,7 @@ def _step(workflow: str, step: StepView) -> Row:
     return _row(
         f"{workflow} / {step.position} {step.name}",
         _state(step.shown_state),
-        _seconds(step.runtime),
+        _took(step),
         Cell(f"{step.executions:,}", str(step.executions), "n"),
         Cell(f"{step.repeated:,}", str(step.repeated), "n"),
         _text(step.worker),
@@ -317,7 +317,7 @@ def _atom(atom: AtomView, longest: float) -> Row:
     return _row(
         atom.name,
         _state(atom.shown_state),
-        _seconds(atom.runtime, (atom.runtime or 0.0) / longest),
+        _took(atom, (atom.execution_runtime or 0.0) / longest),
         Cell(f"{atom.executions:,}", str(atom.executions), "n"),
         _text(atom.worker),
         _text(" / ".join(atom.path[1:])),
@@ -342,6 +342,12 @@ def _seconds(duration: float | None, share: float | None = None) -> Cell:
     if duration is None:
         return Cell("", "", "n")
     return Cell(formatting.seconds(duration), f"{duration:.6f}", "n", share or None)
+
+
+def _took(each: AtomView | StepView, share: float | None = None) -> Cell:
+    """Return the durations of the execution and the reversion, sorted by that of the execution."""
+    text = formatting.took(each.execution_runtime, each.reversion_runtime)
+    return Cell(text, f"{each.execution_runtime or 0.0:.6f}" if text else "", "n", share or None)
 
 
 def state_counts(counts: Mapping[str, int]) -> list[tuple[str, str]]:

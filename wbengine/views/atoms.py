@@ -48,6 +48,9 @@ PERMIT: Final = "permit"
 PAUSE: Final = "pause"
 START: Final = "start"
 
+#: Kinds of `Waiting` whose task is displayed as WAITING.
+_KINDS_OF_WAITING: Final = frozenset({SIGNAL, SLEEP, START})
+
 _REVERT_STATES: Final = frozenset({states.REVERTING, states.REVERTED, states.REVERT_FAILURE})
 
 
@@ -157,7 +160,7 @@ class AtomView(NamedTuple):
     describe the latest attempt.
 
     :ivar node: position in the outline of the flow.
-    :ivar kind: 'task', 'retry' or 'map'.
+    :ivar kind: 'task', 'retry' or 'map'; 'step' for a step of a workflow.
     :ivar path: names of the enclosing flows, outermost first.
     :ivar task: name of the class or function.
     :ivar attempt: number of the latest attempt; 0 if there is none.
@@ -213,7 +216,9 @@ class AtomView(NamedTuple):
     @property
     def shown_state(self) -> str:
         """The displayed state. QUEUED and WAITING are distinguished from RUNNING."""
-        if self.waits_for is not None or (self.gate is not None and self.gate.kind == START):
+        if self.waits_for is not None:
+            return states.WAITING
+        if self.gate is not None and self.gate.kind in _KINDS_OF_WAITING:
             return states.WAITING
         return QUEUED if self.queued else self.state
 
@@ -223,12 +228,23 @@ class AtomView(NamedTuple):
         return history.runtime(self.started, self.ended)
 
     @property
+    def execution_runtime(self) -> float | None:
+        """Seconds of the latest execution."""
+        return history.latest_runtime(self.attempts, "execute")
+
+    @property
+    def reversion_runtime(self) -> float | None:
+        """Seconds of the reversion; None unless it is the latest attempt."""
+        return self.runtime if self.action == "revert" else None
+
+    @property
     def failed_before(self) -> bool:
         """Whether the atom failed and then was reverted, or is being reverted."""
         return self.failure is not None and self.state in _REVERT_STATES
 
     def to_dict(self) -> dict[str, Any]:
-        return formatting.as_dict(self, "shown_state", "runtime")
+        computed_fields = ("shown_state", "runtime", "execution_runtime", "reversion_runtime")
+        return formatting.as_dict(self, *computed_fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +262,8 @@ class FailureView:
     :ivar item: index of an item of a Map.
     :ivar executions: number of executions of the atom up to this attempt.
     :ivar reversions: number of reversions of the atom up to this attempt.
+    :ivar step: uuid of the step of a workflow that raised the exception, or None.
+    :ivar step_attempt: the attempt of this step that failed; 0 without a step.
     """
 
     type: str
@@ -264,6 +282,9 @@ class FailureView:
     item: int | None = None
     executions: int = 0
     reversions: int = 0
+    step: str | None = None
+    step_name: str | None = None
+    step_attempt: int = 0
 
     @property
     def line(self) -> str:
@@ -364,9 +385,9 @@ def _failure_order(failure: FailureView) -> tuple[bool, float]:
     return failure.action != "execute", math.inf if failure.at is None else failure.at
 
 
-def revert_path(atoms: Iterable[AtomView]) -> tuple[Undone, ...]:
+def revert_path(atoms: Iterable[AtomView], of_steps: Iterable[Undone] = ()) -> tuple[Undone, ...]:
     """Return all stored reversions ordered by their end; running ones are last."""
-    return tuple(sorted(_reversions(atoms), key=_reversion_order))
+    return tuple(sorted([*of_steps, *_reversions(atoms)], key=_reversion_order))
 
 
 def _reversions(atoms: Iterable[AtomView]) -> Iterator[Undone]:

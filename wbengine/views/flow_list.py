@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine import exceptions
@@ -46,6 +46,9 @@ class RowView:
     :ivar owner_died: whether the owner has certainly ended.
     :ivar error: reason of the failure in one line, or None.
     :ivar waits_for: the first 20 signals that the flow waits for, if no other task of it runs.
+    :ivar will_wait_for: those that it waits for when an engine runs it again, if it is suspended or
+        was interrupted.
+    :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
     """
 
     uuid: str
@@ -65,6 +68,18 @@ class RowView:
     error: str | None
     tags: Mapping[str, str]
     waits_for: tuple[WaitView, ...] = ()
+    will_wait_for: tuple[WaitView, ...] = ()
+    step_counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def done(self) -> str:
+        """The number of complete tasks and steps, such as "5 of 7 steps"."""
+        return formatting.done(self.counts, self.step_counts)
+
+    @property
+    def shown_counts(self) -> Mapping[str, int]:
+        """The counts for a progress bar: those of the steps if the flow is one workflow."""
+        return self.step_counts if self.step_counts and self.total == 1 else self.counts
 
     def to_dict(self) -> dict[str, Any]:
         omitted_fields = ("book_uuid", "book_name", "owner_short")
@@ -176,12 +191,17 @@ def row_of(row: listing.FlowRow, redactor: Redactor) -> RowView:
         owner_died=row.lease is not None and owners.is_dead(row.lease),
         error=redaction.error_line(row, redactor),
         tags=redaction.tags(row.tags, redactor),
-        waits_for=_waits_for(row, redactor),
+        waits_for=_waits(row, redactor, st.WAITING),
+        will_wait_for=_waits(row, redactor, st.SUSPENDED, shown_states.INTERRUPTED),
+        step_counts=row.step_counts,
     )
 
 
-def _waits_for(row: listing.FlowRow, redactor: Redactor) -> tuple[WaitView, ...]:
-    if shown_state(row) != st.WAITING:
+def _waits(
+    row: listing.FlowRow, redactor: Redactor, *shown_in: str
+) -> tuple[WaitView, ...]:
+    """Return the waits of a flow that is displayed in one of these states."""
+    if shown_state(row) not in shown_in:
         return ()
     text = redactor.text
     return tuple(
@@ -232,11 +252,12 @@ class FlowSummary:
 
 
 def size(connection: base.Connection, uuid: str) -> int:
-    """Return the number of tasks of a flow.
+    """Return the number of tasks and steps of a flow.
 
     :raises NotFound: if the flow does not exist.
     """
-    return sum(_row(connection, uuid).counts.values())
+    row = _row(connection, uuid)
+    return sum(row.counts.values()) + sum(row.step_counts.values())
 
 
 def summary(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,32 +13,29 @@ from typing import TYPE_CHECKING, Any, Final
 from wbengine import states
 from wbengine.persistence import base, changes, codes, leases, models, owners
 from wbengine.persistence.commands import FlowCommand
-from wbengine.persistence.history import MAX_CHANGES, Attempt, one_line, why_suspended
+from wbengine.persistence.history import MAX_CHANGES, why_suspended
 from wbengine.persistence.pauses import TaskPause
 from wbengine.persistence.published_values import published_in
 from wbengine.running import LOCAL
 from wbengine.types import codec
-from wbengine.types import failure as ft
 from wbengine.types import outline as outlines
 from wbengine.views import formatting, record_values, redaction, structure, waiting
 from wbengine.views.atoms import (
     PAUSE,
     PERMIT,
     AtomView,
-    AttemptView,
     FailureView,
-    IncidentView,
-    ItemView,
     Undone,
     Waiting,
     WaitView,
-    failure_of,
     failures_of,
     revert_path,
 )
+from wbengine.views.record_views import RecordViews
 from wbengine.views.redaction import Redactor
 from wbengine.views.shown_states import INTERRUPTED, OF_RETRY, STATES_WITHOUT_RUN, shown_state
 from wbengine.views.structure import NodeView, build_tree
+from wbengine.views.waiting import Situation
 
 if TYPE_CHECKING:
     from wbengine.views.steps import StepsView
@@ -54,8 +51,6 @@ __all__ = [
     "view",
 ]
 
-#: Maximum number of items of a Map in its view.
-_MAX_ITEMS: Final = 100
 _WORKER_ENGINES: Final = frozenset({"workers", "worker-based"})
 #: Kinds of engines whose tasks wait for a slot of a pool in the engine's process.
 _POOL_ENGINES: Final = frozenset({"parallel"})
@@ -63,10 +58,6 @@ _POOL_ENGINES: Final = frozenset({"parallel"})
 _DONE: Final = frozenset({states.SUCCESS, states.IGNORE})
 _REVERT_RESULTS: Final = frozenset({states.REVERTED, states.REVERT_FAILURE})
 _RUNNING_STATES: Final = frozenset({states.RUNNING, states.REVERTING})
-#: Represents a failed execution that is not among the stored attempts.
-_DROPPED_ATTEMPT: Final = Attempt(0, "execute", None, None, None)
-#: States in which the stored result of an atom is shown.
-_STATES_WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
 
 
 class FlowViewBuilder:
@@ -111,8 +102,7 @@ class FlowViewBuilder:
             outline = structure.with_others(
                 outline, (record for record in records if record.name not in outlined_names)
             )
-        # Cache of masked texts.
-        self._masked_texts: dict[str, str] = {}
+        self._parts = RecordViews(self.redactor)
         self._records: list[models.AtomDetail | None] = [
             None if node.kind == outlines.FLOW else by_name.get(node.name) for node in outline.nodes
         ]
@@ -138,15 +128,19 @@ class FlowViewBuilder:
             difference=self._difference(),
             missing_code=missing_code,
         )
-        #: By the uuid of the workflow: its steps, and the step that it waits for.
+        #: By the uuid of the workflow: its steps, the step that it waits for, and the one that
+        #: raised its exception.
         self._steps: Mapping[str, StepsView] = {}
         self._waiting_steps: Mapping[str, models.AtomDetail] = {}
-        if any(atom.is_step for atom in detail):
+        self._failed_steps: Mapping[str, models.AtomDetail] = {}
+        self._step_records = [atom for atom in detail if atom.is_step]
+        if self._step_records:
             from wbengine.views import steps  # most flows have no workflow
 
-            self._steps = steps.steps_of(detail, self.redactor, self.situation)
-            if self.situation.is_run or self.situation.parked:
-                self._waiting_steps = steps.waiting_steps(detail)
+            self._steps = steps.steps_of(self._step_records, self.redactor, self.situation)
+            self._failed_steps = steps.failed_steps(self._step_records, detail)
+            if self.state not in states.FLOW_ENDED:
+                self._waiting_steps = steps.waiting_steps(self._step_records)
 
     def _state(self, node: int) -> str:
         record = self._state_record(node)
@@ -288,23 +282,23 @@ class FlowViewBuilder:
             record.intention,
             record.attempt,
             record.action,
-            self._text(record.worker),
+            self._parts.text(record.worker),
             record.submitted,
             record.started,
             record.ended,
             _progress(record, state),
-            tuple([self._attempt_view(each) for each in record.all_attempts]),
+            self._parts.attempts(record),
             record.attempts_dropped,
             record.executions,
             record.reversions,
             self._failure(record, name) or self._failure_of_retry(node, name),
-            self._revert_failure(record, name),
-            self._result(record, state),
+            self._parts.revert_failure(record, name),
+            self._parts.result(record, state),
             None if record.items is None else Counter(item.state for item in record.items),
             reason,
             self._is_queued(record, state),
-            self._item_views(record, state),
-            tuple([self._incident_view(each) for each in record.incidents]),
+            self._parts.items(record, state),
+            self._parts.incidents(record),
             self._waits_for(record, state),
             gate,
             self._steps.get(record.uuid),
@@ -335,104 +329,31 @@ class FlowViewBuilder:
             return False
         return situation.is_run and record.started is None and record.progress is None
 
-    def _item_views(self, record: models.AtomDetail, state: str) -> tuple[ItemView, ...]:
-        if record.items is None:
-            return ()
-        shown = heapq.nsmallest(
-            _MAX_ITEMS, record.items, key=lambda item: (item.failure is None, item.index)
-        )
-        return tuple(self._item_view(item, state) for item in shown)
-
-    def _item_view(self, item: models.ItemDetail, state: str) -> ItemView:
-        failure = item.revert_failure or item.failure
-        busy = state in _RUNNING_STATES and item.submitted is not None and item.ended is None
-        return ItemView(
-            item.index,
-            self.redactor.result(item.value),
-            state if busy else item.state,
-            self._text(item.worker),
-            None if failure is None else self.redactor.text(one_line(failure)),
-            item.attempt,
-            item.submitted,
-            item.started,
-            item.ended,
-        )
-
-    def _incident_view(self, incident: models.Incident) -> IncidentView:
-        return IncidentView(
-            incident.event,
-            incident.at,
-            incident.attempt,
-            self._text(incident.worker),
-            self._text(incident.lost),
-            None if incident.item < 0 else incident.item,
-        )
-
-    def _attempt_view(self, attempt: Attempt) -> AttemptView:
-        worker, error = self._text(attempt.worker), self._text(attempt.error)
-        view = AttemptView(*attempt)
-        if (worker, error) == (view.worker, view.error):
-            return view
-        return view._replace(worker=worker, error=error)
-
-    def _text(self, text: str | None) -> str | None:
-        if text is None:
-            return None
-        masked = self._masked_texts.get(text)
-        if masked is None:
-            masked = self._masked_texts[text] = self.redactor.text(text)
-        return masked
-
-    def _failure_of(
-        self, failure: ft.Failure, tried: Attempt | models.AtomDetail, **where: Any
-    ) -> FailureView:
-        """Create the view of a failure of `tried`. The fields in `where` have precedence."""
-        fields = {
-            "worker": self._text(tried.worker),
-            "attempt": tried.attempt,
-            "executions": tried.executions,
-            "reversions": tried.reversions,
-            "at": tried.ended,
-        }
-        return failure_of(failure, self.redactor, **{**fields, **where})
-
     def _failure(self, record: models.AtomDetail, name: str) -> FailureView | None:
-        fields: dict[str, Any] = {"atom": name, "uuid": record.uuid}
-        failure = record.failure
-        if failure is None:
-            failed_item = next(
-                (item for item in record.items or () if item.failure is not None), None
-            )
-            if failed_item is None or failed_item.failure is None:
-                return None
-            fields |= {
-                "item": failed_item.index,
-                "worker": self._text(failed_item.worker),
-                "at": failed_item.ended,
-            }
-            return self._failure_of(failed_item.failure, record, **fields)
-        fields["item"] = _failed_item_index(record, failure)
-        if record.action != "revert":
-            return self._failure_of(failure, record, **fields)
-        # The atom was reverted later: the failure belongs to its last execution.
-        past_executions = (each for each in reversed(record.past) if each.action == "execute")
-        return self._failure_of(failure, next(past_executions, _DROPPED_ATTEMPT), **fields)
+        """Return the failure of an atom; for a workflow, with the step that raised it."""
+        failure, step = self._parts.failure(record, name), self._failed_steps.get(record.uuid)
+        if failure is None or step is None:
+            return failure
+        view = self._parts.failure(step, step.name)
+        return dataclasses.replace(
+            failure,
+            step=step.uuid,
+            step_name=self._parts.text(step.name),
+            step_attempt=0 if view is None else view.attempt,
+        )
+
+    def undone_steps(self) -> Iterator[Undone]:
+        """Yield the stored reversions of the steps of workflows."""
+        for record in self._step_records:
+            yield from self._parts.reversions(record)
+
+    def step_counts(self) -> Counter[str]:
+        """Return the number of steps by state, in the latest attempt of each workflow."""
+        return structure.sum_counts(steps.counts for steps in self._steps.values())
 
     def _failure_of_retry(self, node: int, name: str) -> FailureView | None:
         retry = self._retry_records[node]
-        return None if retry is None else self._failure(retry, name)
-
-    def _revert_failure(self, record: models.AtomDetail, name: str) -> FailureView | None:
-        if record.revert_failure is None:
-            return None
-        item = next((each.index for each in record.items or () if each.revert_failure), None)
-        fields = {"atom": name, "uuid": record.uuid, "action": "revert", "item": item}
-        return self._failure_of(record.revert_failure, record, **fields)
-
-    def _result(self, record: models.AtomDetail, state: str) -> str | None:
-        if state not in _STATES_WITH_RESULT:
-            return None
-        return self.redactor.result(record.last_results, record.name)
+        return None if retry is None else self._parts.failure(retry, name)
 
     def waiting_reason(self, atoms: Sequence[AtomView]) -> str | None:
         """Return why the flow makes no progress; None if it progresses or has ended."""
@@ -479,13 +400,6 @@ def _engine_kind(detail: models.FlowDetail) -> str | None:
     return detail.meta.get(models.ENGINE) if detail.has_meta else None
 
 
-def _failed_item_index(record: models.AtomDetail, failure: ft.Failure) -> int | None:
-    for item in sorted(record.items or (), key=lambda item: item.order):
-        if item.failure is not None and item.failure.matches(failure):
-            return item.index
-    return None
-
-
 def _masked_outline(outline: outlines.Outline, redactor: Redactor) -> outlines.Outline:
     nodes = outline.nodes
     names = redactor.texts([node.name for node in nodes])
@@ -522,10 +436,10 @@ SCHEMA: Final = "wbengine/flow/1"
 _COMPUTED_FIELDS: Final = ("shown_state", "total", "queued", "waits_for", "error")
 _FIELDS_NOT_IN_JSON: Final = frozenset(
     {
-        "book_uuid", "book_name", "owner_short", "now", "outline", "command", "parked", "waits",
-        "blocked",
+        *("book_uuid", "book_name", "owner_short", "now", "outline", "command", "parked", "waits"),
+        *("blocked", "situation"),
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,6 +483,8 @@ class FlowView:
     :ivar waits: whether all running tasks wait for signals.
     :ivar blocked: whether its code did not repeat the recorded steps; `waiting` has the difference.
     :ivar published: values that workflows published, by name, with masked secrets.
+    :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
+    :ivar situation: the state of the flow from which the reasons in `atoms` were derived.
     """
 
     uuid: str
@@ -603,6 +519,8 @@ class FlowView:
     waits: bool = False
     blocked: bool = False
     published: Mapping[str, Any] = field(default_factory=dict)
+    step_counts: Mapping[str, int] = field(default_factory=dict)
+    situation: Situation | None = field(default=None, repr=False)
 
     @property
     def total(self) -> int:
@@ -647,6 +565,23 @@ class FlowView:
                 counts[atom.state] -= 1
                 counts[atom.shown_state] += 1
         return {state: count for state, count in counts.items() if count > 0}
+
+    @cached_property
+    def shown_step_counts(self) -> Mapping[str, int]:
+        """Number of steps by displayed state, in the latest attempt of each workflow."""
+        return structure.sum_counts(
+            atom.steps.shown_counts for atom in self.atoms if atom.steps is not None
+        )
+
+    @property
+    def has_only_steps(self) -> bool:
+        """Whether the flow is one workflow with steps: its own state is that of the flow."""
+        return bool(self.step_counts) and self.total == 1
+
+    @property
+    def done(self) -> str:
+        """The number of complete tasks and steps, such as "5 of 7 steps"."""
+        return formatting.done(self.counts, self.step_counts)
 
     @property
     def error(self) -> str | None:
@@ -866,7 +801,7 @@ def view(
         waiting=builder.waiting_reason(atoms),
         history=history,
         failures=failures_of(atoms),
-        revert_path=revert_path(atoms),
+        revert_path=revert_path(atoms, builder.undone_steps()),
         wish=None if wish is None else redactor.text(wish.describe()),
         values=builder.values(),
         cursor=cursor,
@@ -878,6 +813,8 @@ def view(
         waits=bool(detail.waits_for),
         blocked=detail.is_blocked,
         published=builder.published(),
+        step_counts=builder.step_counts(),
+        situation=builder.situation,
     )
 
 

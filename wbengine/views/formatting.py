@@ -8,9 +8,13 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
+from wbengine import states
 from wbengine.persistence import owners
 
-__all__ = ["AttemptCounts", "as_dict", "clock", "count", "iso", "nth", "owner", "seconds", "size"]
+__all__ = [
+    "AttemptCounts", "as_dict", "clock", "count", "done", "iso", "nth", "owner", "seconds", "size",
+    "took",
+]  # fmt: skip
 
 #: Fields of views that contain Unix time.
 _TIME_FIELDS: Final = frozenset(
@@ -105,6 +109,34 @@ def seconds(duration: float | None) -> str:
             remainder = total % unit // small_unit
             return f"{total // unit} {name}{f' {remainder} {small_name}' if remainder else ''}"
     return f"{total} s"
+
+
+def took(execution: float | None, reversion: float | None) -> str:
+    """Return the durations of an execution and of its reversion; "" if both are unknown.
+
+    >>> took(0.265, 0.0066), took(2, None), took(None, None)
+    ('265 ms, reverted in 6.6 ms', '2.0 s', '')
+    """
+    texts = [] if execution is None else [seconds(execution)]
+    texts += [] if reversion is None else [f"reverted in {seconds(reversion)}"]
+    return ", ".join(texts)
+
+
+def done(counts: Mapping[str, int], step_counts: Mapping[str, int]) -> str:
+    """Return the numbers of complete tasks and steps. A flow of one workflow has only steps.
+
+    >>> done({"SUCCESS": 1, "RUNNING": 2}, {}), done({"RUNNING": 1}, {"SUCCESS": 5, "RUNNING": 2})
+    ('1 of 3 tasks', '5 of 7 steps')
+    >>> done({"SUCCESS": 1, "RUNNING": 1}, {"SUCCESS": 1})
+    '1 of 2 tasks, 1 of 1 step'
+    """
+    parts = [] if step_counts and sum(counts.values()) == 1 else [_done(counts, "task")]
+    return ", ".join([*parts, *([_done(step_counts, "step")] if step_counts else [])])
+
+
+def _done(counts: Mapping[str, int], noun: str) -> str:
+    complete = counts.get(states.SUCCESS, 0) + counts.get(states.IGNORE, 0)
+    return f"{complete:,} of {count(sum(counts.values()), noun)}"
 
 
 def owner(text: str) -> str:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from wbengine import _names, exceptions
 from wbengine.persistence import base, models
+from wbengine.persistence.step_notes import StepNote
 from wbengine.types import codec
 from wbengine.views import formatting
 from wbengine.views.redaction import Redactor
 
-__all__ = ["LogLine", "of_task", "read"]
+__all__ = ["LogLine", "Sources", "read", "read_sources", "sources_of"]
+
+
+#: Maximum number of tasks whose lines are read one by one, instead of all lines of the flow.
+_MAX_QUERIES: Final = 20
+#: Maximum number of the latest chunks of a flow that are searched, if the lines are limited.
+_MAX_FILTERED_CHUNKS: Final = 10_000
 
 
 class LogLine(NamedTuple):
@@ -33,6 +40,44 @@ class LogLine(NamedTuple):
         return formatting.as_dict(self)
 
 
+class Sources(NamedTuple):
+    """The tasks and steps whose lines are read.
+
+    :ivar names: names by uuid.
+    :ivar selected: uuids of the selected ones; None: all.
+    """
+
+    names: Mapping[str, str]
+    selected: Collection[str] | None = None
+
+
+def sources_of(detail: models.FlowDetail, task: str | None = None) -> Sources:
+    """Return all tasks and steps of a flow, or the selected ones.
+
+    :param task: name or uuid of a task or a step. A workflow includes its steps, and the name of a
+        step without the name of its workflow includes all steps of this name.
+    :raises NotFound: if there is no such task.
+    """
+    names = {record.uuid: record.name for record in detail}
+    if task is None:
+        return Sources(names)
+    selected = {uuid for uuid, name in names.items() if task in (uuid, name)}
+    notes = {record.uuid: StepNote.of(record) for record in detail if record.is_step}
+    if not selected:
+        selected = {
+            uuid
+            for uuid, note in notes.items()
+            if note is not None and note.short_name(names[uuid]) == task
+        }
+    if not selected:
+        hint = _names.hint(task, names.values())
+        raise exceptions.NotFound(f"unknown task {task!r} in flow {detail.uuid}{hint}")
+    selected |= {
+        uuid for uuid, note in notes.items() if note is not None and note.workflow in selected
+    }
+    return Sources(names, selected)
+
+
 def read(
     connection: base.Connection,
     uuid: str,
@@ -46,44 +91,47 @@ def read(
 
     Secrets that the records of the flow contain are masked.
 
-    :param task: name or uuid of a task.
+    :param task: see `sources_of`.
     :param limit: maximum number of lines; the latest ones are returned.
     :raises NotFound: if the flow or the task does not exist.
     """
     with codec.unknown_classes_as_text():
         detail = connection.get_flow_details(uuid)
-    names = {atom.uuid: atom.name for atom in detail}
-    wanted_uuid = None
-    if task is not None:
-        wanted_uuid = next(
-            (atom_uuid for atom_uuid, name in names.items() if task in (atom_uuid, name)), None
-        )
-        if wanted_uuid is None:
-            hint = _names.hint(task, names.values())
-            raise exceptions.NotFound(f"unknown task {task!r} in flow {uuid}{hint}")
-    chunks = (
-        chunk
-        for chunk in connection.get_logs(uuid, wanted_uuid, limit)
-        if chunk.atom_uuid in names and attempt in (None, chunk.attempt)
+    sources = sources_of(detail, task)
+    flow_redactor = redactor.with_secrets_of_flow(detail)
+    return read_sources(
+        connection, uuid, sources, attempt, redactor=flow_redactor, limit=limit
     )
-    return _lines(chunks, names, redactor.with_secrets_of_flow(detail), limit)
 
 
-def of_task(
+def read_sources(
     connection: base.Connection,
     uuid: str,
-    task_uuid: str,
-    name: str,
+    sources: Sources,
+    attempt: int | None = None,
+    item: int | None = None,
     *,
     redactor: Redactor,
     limit: int | None = None,
 ) -> list[LogLine]:
-    """Return the lines of one task like `read`, but without reading the records of the flow.
+    """Return the lines of some tasks like `read`, but without reading the records of the flow.
 
     :param redactor: a redactor that masks the secrets of the flow.
     """
-    chunks = connection.get_logs(uuid, task_uuid, limit)
-    return _lines(chunks, {task_uuid: name}, redactor, limit)
+    selected = sources.names if sources.selected is None else sources.selected
+    # The store returns the chunks of all tasks or of one.
+    is_each = sources.selected is not None and len(selected) <= _MAX_QUERIES
+    is_filtered = (sources.selected is not None and not is_each) or attempt is not None
+    chunk_limit = _MAX_FILTERED_CHUNKS if limit is not None and is_filtered else limit
+    chunks = (
+        chunk
+        for source in (sorted(selected) if is_each else [None])
+        for chunk in connection.get_logs(uuid, source, chunk_limit)
+        if chunk.atom_uuid in selected
+        and attempt in (None, chunk.attempt)
+        and item in (None, chunk.item)
+    )
+    return _lines(chunks, sources.names, redactor, limit)
 
 
 def _lines(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from wbengine import states
 from wbengine.persistence import history, models
 from wbengine.persistence.step_notes import StepNote
+from wbengine.types import failure as ft
 from wbengine.views import formatting, waiting
 from wbengine.views.atoms import QUEUED
 from wbengine.views.redaction import Redactor
@@ -19,9 +21,11 @@ __all__ = [
     "Repetition",
     "StepView",
     "StepsView",
+    "failed_steps",
     "fold",
     "shorten",
     "steps_of",
+    "view_of",
     "waiting_steps",
 ]
 
@@ -68,6 +72,10 @@ class StepView(NamedTuple):
     :ivar omitted: number of omitted steps directly before this one, without folded iterations.
     :ivar elapsed: seconds since the start of a step that runs.
     :ivar queued: whether the step was submitted but not started by a worker or slot.
+    :ivar execution_runtime: seconds of the latest execution.
+    :ivar reversion_runtime: seconds of the reversion; None unless it is the latest attempt.
+    :ivar called: time of the first submission; `completed` is the time of the completion. Both are
+        times on the clock of the engine, or None.
     """
 
     uuid: str
@@ -86,6 +94,10 @@ class StepView(NamedTuple):
     omitted: int = 0
     elapsed: float | None = None
     queued: bool = False
+    execution_runtime: float | None = None
+    reversion_runtime: float | None = None
+    called: float | None = None
+    completed: float | None = None
 
     @property
     def runtime(self) -> float | None:
@@ -95,12 +107,18 @@ class StepView(NamedTuple):
     @property
     def shown_state(self) -> str:
         """The displayed state. WAITING and QUEUED are distinguished from RUNNING."""
-        if self.waiting is not None:
-            return states.WAITING
-        return QUEUED if self.queued else self.state
+        return _shown_state(self.state, self.waiting is not None, self.queued)
 
     def to_dict(self) -> dict[str, Any]:
-        return formatting.as_dict(self, "shown_state", "runtime", without=("elapsed",))
+        return formatting.as_dict(
+            self, "shown_state", "runtime", without=("elapsed", "called", "completed")
+        )
+
+
+def _shown_state(state: str, is_waiting: bool, is_queued: bool) -> str:
+    if is_waiting:
+        return states.WAITING
+    return QUEUED if is_queued else state
 
 
 class EarlierSteps(NamedTuple):
@@ -120,6 +138,7 @@ class StepsView(NamedTuple):
     :ivar counts: number of all steps of this attempt by state.
     :ivar shown: the steps of this attempt that are shown, in the order of their calls.
     :ivar reason: why the first incomplete step does not run; None if any step runs.
+    :ivar shown_counts: number of all steps of this attempt by displayed state.
     """
 
     attempt: int
@@ -127,9 +146,10 @@ class StepsView(NamedTuple):
     shown: tuple[StepView, ...]
     earlier: tuple[EarlierSteps, ...] = ()
     reason: waiting.Reason | None = None
+    shown_counts: Mapping[str, int] = MappingProxyType({})
 
     def to_dict(self) -> dict[str, Any]:
-        return formatting.as_dict(self, without=("reason",))
+        return formatting.as_dict(self, without=("reason", "shown_counts"))
 
 
 def fold(keys: Sequence[Hashable]) -> list[Repetition]:
@@ -201,6 +221,33 @@ def waiting_steps(records: Iterable[models.AtomDetail]) -> dict[str, models.Atom
     return waiting_records
 
 
+def failed_steps(
+    steps: Iterable[models.AtomDetail], flow: models.FlowDetail
+) -> dict[str, models.AtomDetail]:
+    """Return the steps that raised the exceptions of failed workflows, by uuid of the workflow.
+
+    A step raised the exception if its failure is that of the workflow or a cause of it. Of several,
+    the latest one is returned.
+    """
+    latest: dict[str, tuple[tuple[int, int], models.AtomDetail]] = {}
+    for record in steps:
+        note = None if record.failure is None else StepNote.of(record)
+        workflow = None if note is None else flow.find(note.workflow)
+        if note is None or workflow is None or workflow.failure is None:
+            continue
+        place = note.attempt, note.completed or 0
+        raised = (workflow.failure, *workflow.failure.causes)
+        if _identity(record.failure) in map(_identity, raised) and (
+            note.workflow not in latest or place > latest[note.workflow][0]
+        ):
+            latest[note.workflow] = place, record
+    return {workflow: record for workflow, (_, record) in latest.items()}
+
+
+def _identity(failure: ft.Failure | None) -> object:
+    return None if failure is None else (list(failure), failure.exception_str)
+
+
 def _by_attempt(
     records: Iterable[models.AtomDetail],
 ) -> Mapping[str, Mapping[int, list[_StepRecord]]]:
@@ -222,9 +269,7 @@ class _StepRecord(NamedTuple):
     @property
     def name(self) -> str:
         """The name without the name of the workflow, attempt and position."""
-        _, found, name = self.record.name.partition(f"/{self.note.attempt}.{self.position}-")
-        # Long names are stored without their end.
-        return name if found and name else self.note.task.rpartition(":")[2]
+        return self.note.short_name(self.record.name)
 
     @property
     def state(self) -> str:
@@ -282,8 +327,12 @@ def _steps_view(
         if attempt != latest
     ]
     counts = Counter(step.state for step in recorded)
+    shown_counts = Counter(
+        _shown_state(step.state, reason is not None, step.is_queued(situation))
+        for step, reason in zip(recorded, reasons, strict=True)
+    )
     reason = _common_reason(recorded, names, reasons)
-    return StepsView(latest, counts, tuple(shown), tuple(earlier), reason)
+    return StepsView(latest, counts, tuple(shown), tuple(earlier), reason, shown_counts)
 
 
 def _common_reason(
@@ -301,6 +350,15 @@ def _common_reason(
         if first is None:
             first = reason._replace(text=f"Step {step.position} {name}: {reason.text}")
     return first
+
+
+def view_of(
+    record: models.AtomDetail, note: StepNote, redactor: Redactor, situation: waiting.Situation
+) -> tuple[StepView, waiting.Reason | None]:
+    """Return the view of one step, and the reason why it does not run."""
+    step = _StepRecord(note.position, record, note)
+    reason = step.reason(situation)
+    return _step_view(step, redactor.text(step.name), reason, redactor, situation), reason
 
 
 def _step_view(
@@ -330,6 +388,12 @@ def _step_view(
         None if reason is None else redactor.text(_phrase(reason.text)),
         elapsed=elapsed,
         queued=is_queued,
+        execution_runtime=history.latest_runtime(record.all_attempts, "execute"),
+        reversion_runtime=(
+            history.runtime(record.started, record.ended) if record.action == "revert" else None
+        ),
+        called=record.past[0].submitted if record.past else record.submitted,
+        completed=step.note.at,
     )
 
 

@@ -265,10 +265,12 @@ def step_reason(
     :param task: the type of its task.
     :param limit: text of the limit of its task, or None.
     """
-    if not (situation.is_run or situation.parked):
+    if situation.state in states.FLOW_ENDED:
         return None
     if wait := wait_of(record):
         return _wait_reason(wait, situation)
+    if not (situation.is_run or situation.parked):
+        return None
     if record.state != states.RUNNING or record.started is not None:
         return None
     if wait := start_of(record, situation.now):
@@ -365,7 +367,9 @@ def describe_wait(wait: Waiting, now: float) -> str:
 def _wait_reason(wait: Waiting, situation: Situation) -> Reason:
     verb = "Waiting" if wait.kind == SIGNAL else "Sleeping"
     has_engine = situation.is_run or situation.parked
-    end = "" if has_engine else "; no engine runs the flow"
+    is_suspended = situation.state == states.SUSPENDED
+    cause = "the flow is suspended" if is_suspended else "no engine runs the flow"
+    end = "" if has_engine else f"; {cause}"
     return Reason(f"{verb} {describe_wait(wait, situation.now)}{end}.", wait)
 
 
@@ -432,6 +436,22 @@ def _cancel_reason(situation: Situation, running: Sequence[Any]) -> str:
     return f"The flow is being cancelled: {formatting.count(count, 'task')} {verb} still running."
 
 
+def _next_waits(running: Sequence[Any], now: float) -> str:
+    """Return a sentence about the wait with which a flow continues, or ""."""
+    waits = [
+        (atom.name, atom.gate)
+        for atom in running
+        if atom.gate is not None and atom.gate.kind in (SIGNAL, SLEEP)
+    ]
+    if not waits:
+        return ""
+    name, wait = waits[0]
+    verb = "waits" if wait.kind == SIGNAL else "sleeps"
+    text = describe_wait(wait._replace(since=None), now)
+    others = f", and {len(waits) - 1:,} more wait" if len(waits) > 1 else ""
+    return f" When it continues, {name} {verb} {text}".rstrip() + f"{others}."
+
+
 def flow_reason(
     situation: Situation,
     running: Sequence[Any],
@@ -455,7 +475,7 @@ def flow_reason(
         verb = "is" if len(running) == 1 else "are"
         return f"The flow is being suspended: {task_count} {verb} still running."
     if common_reason is not None:
-        return common_reason.text
+        return f"{common_reason.text}{_next_waits(running, situation.now)}"
     waiting_atoms = [atom for atom in running if atom.waiting]
     if running and len(waiting_atoms) == len(running):
         first = min(waiting_atoms, key=lambda atom: atom.submitted or situation.now)

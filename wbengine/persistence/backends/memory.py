@@ -15,6 +15,7 @@ from wbengine import _clock, _options, exceptions, states
 from wbengine.persistence import base, changes, commands, leases, listing, models
 from wbengine.persistence.codes import Code
 from wbengine.persistence.pauses import TaskPause
+from wbengine.persistence.step_notes import StepNote
 from wbengine.signals import Signal, oldest_first
 from wbengine.types.outline import Outline
 
@@ -371,13 +372,11 @@ class MemoryConnection(base.Connection):
 
     def _row(self, stored_flow: StoredFlow) -> base.FlowRow:
         flow, lease = stored_flow.detail, self._current_lease(stored_flow)
-        tasks = (
-            atom
-            for atom in flow
-            if isinstance(atom, models.TaskDetail)
-            and atom.name != models.INJECTOR
-            and not atom.is_step
-        )
+        tasks, steps = list[models.AtomDetail](), list[models.AtomDetail]()
+        for atom in flow:
+            if isinstance(atom, models.TaskDetail) and atom.name != models.INJECTOR:
+                (steps if atom.is_step else tasks).append(atom)
+        notes = ((step, StepNote.of(step)) for step in steps)
         return base.FlowRow(
             flow.uuid,
             flow.name,
@@ -396,6 +395,11 @@ class MemoryConnection(base.Connection):
             flow.waits_for,
             flow.is_blocked,
             flow.code,
+            listing.latest_step_counts(
+                (note.workflow, note.attempt, step.state or states.PENDING, 1)
+                for step, note in notes
+                if note is not None
+            ),
         )
 
     def acquire_lease(

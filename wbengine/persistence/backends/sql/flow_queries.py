@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -30,13 +31,26 @@ _TAG: Final[Mapping[str, str]] = {
     dialects.MYSQL: "JSON_VALID(f.meta) AND JSON_UNQUOTE(JSON_EXTRACT(f.meta, {0})) = {1}",
     dialects.POSTGRESQL: "CAST(f.meta AS json) -> 'tags' ->> {0} = {1}",
 }
-#: Pattern of the `meta` of a step of a workflow: the start of its `StepNote`.
-_STEP: Final = f'%"{models.STEP}":{{"workflow":%'
-_COUNTS: Final = sa.text(
-    f"SELECT flow_uuid, state, COUNT(*) FROM {tables.ATOMS.name}"
-    " WHERE flow_uuid IN :uuids AND kind = :task AND name <> :injector"
-    " AND (meta IS NULL OR meta NOT LIKE :step) GROUP BY flow_uuid, state"
-).bindparams(sa.bindparam("uuids", expanding=True))
+#: Start of the `StepNote` in the `meta` of a step of a workflow. Uuid and attempt follow.
+_STEP: Final = f'"{models.STEP}":{{"workflow":"'
+_WORKFLOW: Final = re.compile(r'([^"]+)","attempt":(\d+),')
+#: Function of SQL that returns the position of a text in another one, or 0.
+_POSITION: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "instr",
+    dialects.MYSQL: "instr",
+    dialects.POSTGRESQL: "strpos",
+}
+#: The length covers uuid and attempt, and ends before the position of the step.
+_COUNTS: Final[Mapping[str, sa.TextClause]] = {
+    dialect: sa.text(
+        f"SELECT flow_uuid, state, CASE WHEN {position}(meta, :step) > 0"
+        f" THEN substr(meta, {position}(meta, :step) + {len(_STEP)}, 58) END AS workflow, COUNT(*)"
+        f" FROM {tables.ATOMS.name}"
+        " WHERE flow_uuid IN :uuids AND kind = :task AND name <> :injector"
+        " GROUP BY flow_uuid, state, workflow"
+    ).bindparams(sa.bindparam("uuids", expanding=True))
+    for dialect, position in _POSITION.items()
+}
 
 
 def page(connection: sa.Connection, query: listing.Query) -> base.Page:
@@ -47,6 +61,7 @@ def page(connection: sa.Connection, query: listing.Query) -> base.Page:
     matching_rows = [dict(row) for row in connection.execute(statement, parameters).mappings()]
     listed = matching_rows[: query.limit]
     counts: dict[str, dict[str, int]] = {row["uuid"]: {} for row in listed}
+    steps: dict[str, list[tuple[str, int, str, int]]] = {row["uuid"]: [] for row in listed}
     if listed:
         count_parameters = {
             "uuids": list(counts),
@@ -54,13 +69,21 @@ def page(connection: sa.Connection, query: listing.Query) -> base.Page:
             "injector": models.INJECTOR,
             "step": _STEP,
         }
-        for uuid, state, count in connection.execute(_COUNTS, count_parameters):
+        statement = _COUNTS[connection.dialect.name]
+        for uuid, state, workflow, count in connection.execute(statement, count_parameters):
             of_flow, state = counts[uuid], state or states.PENDING
-            of_flow[state] = of_flow.get(state, 0) + count
+            if workflow is None:
+                of_flow[state] = of_flow.get(state, 0) + count
+            elif note := _WORKFLOW.match(workflow):
+                steps[uuid].append((note[1], int(note[2]), state, count))
     after = None
     if len(matching_rows) > len(listed):
         after = str(listing.Position(listed[-1]["created"], listed[-1]["id"]))
-    return base.Page([_row(row, counts[row["uuid"]]) for row in listed], after)
+    flow_rows = [
+        _row(row, counts[row["uuid"]], listing.latest_step_counts(steps[row["uuid"]]))
+        for row in listed
+    ]
+    return base.Page(flow_rows, after)
 
 
 def _statement(dialect: str, query: listing.Query) -> tuple[sa.TextClause, dict[str, Any]]:
@@ -142,7 +165,9 @@ def _tag_path(dialect: str, key: str) -> str:
     return key if dialect == dialects.POSTGRESQL else f'$.tags."{key}"'
 
 
-def _row(row: Mapping[str, Any], counts: Mapping[str, int]) -> base.FlowRow:
+def _row(
+    row: Mapping[str, Any], counts: Mapping[str, int], step_counts: Mapping[str, int]
+) -> base.FlowRow:
     other_fields, meta = _parsed(row["more"]), _parsed(row["meta"])
     has_owner = row["lease_owner"] is not None and row["remaining"] > 0
     changes = _history(other_fields)
@@ -165,6 +190,7 @@ def _row(row: Mapping[str, Any], counts: Mapping[str, int]) -> base.FlowRow:
         listing.waits_of(meta.get(models.WAITS_FOR)),
         row["state"] == states.SUSPENDED and reason == history.BLOCKED,
         row["code"],
+        step_counts,
     )
 
 
