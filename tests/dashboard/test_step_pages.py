@@ -163,9 +163,7 @@ def test_failure_of_a_task_has_its_lines(stored: Stored, browser: TestClient) ->
     assert "Log of this attempt" in text and "ERROR the disk is full" in text
 
 
-def test_logs_of_a_flow_are_latest_first(
-    stored: Stored, browser: TestClient, uuid: str
-) -> None:
+def test_logs_of_a_flow_are_latest_first(stored: Stored, browser: TestClient, uuid: str) -> None:
     text = text_of(browser, f"/flows/{uuid}/logs")
     assert text.index("cancelled car") < text.index("booked car with ***")
     page = browser.get(f"/flows/{uuid}/logs", params={"part": "body", "task": "ship"}).text

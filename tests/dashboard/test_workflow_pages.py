@@ -98,7 +98,7 @@ def test_page_of_a_flow_shows_folded_steps(stored: Stored, browser: TestClient) 
     assert sleep.startswith("39 sleep-0 ✔ SUCCESS")
     assert book.startswith("40 book ↶ REVERTED")
     assert ship.startswith("41 ship ConnectionError: no answer")
-    assert "REVERTED 3 local" in ship
+    assert "REVERTED failed before 3 local" in ship
     assert reverted.startswith("42 revert-scope ✔ SUCCESS")
     assert re.match("43 wait-for-approved .* Waiting for signal .*until .* WAITING", wait)
 

@@ -13,7 +13,7 @@ from wbengine.drawing import styles
 from wbengine.types import outline as outlines
 from wbengine.views import formatting
 from wbengine.views.atoms import AtomView
-from wbengine.views.structure import NodeView
+from wbengine.views.structure import GROUP, WORKFLOW, NodeView
 
 __all__ = [
     "with_references",
@@ -82,7 +82,7 @@ def counted(counts: Mapping[str, int]) -> str:
 def line(box: NodeView) -> str:
     """Return the line of a box below its name."""
     if not box.is_atom:
-        return formatting.count(box.size, "atom")
+        return formatting.count(box.size, "step" if box.kind == WORKFLOW else "atom")
     atom = box.atom
     if atom is None:
         return ""
@@ -110,9 +110,8 @@ def tooltip(box: NodeView) -> list[str]:
     """Return the lines of the tooltip of a box."""
     notes = [box.notes] if box.notes else []
     if not box.is_atom:
-        prefix = "flow " if box.kind == outlines.FLOW else ""
-        size = formatting.count(box.size, "atom")
-        return [f"{prefix}{box.name}", f"{size}: {counted(box.atom_counts)}", *notes]
+        prefix = "" if box.kind == GROUP else f"{box.kind} "
+        return [f"{prefix}{box.name}", f"{line(box)}: {counted(box.atom_counts)}", *notes]
     task = [box.task] if box.task not in (None, box.name) else []
     facts = [] if box.atom is None else _facts(box.atom)
     return [f"{box.kind} {box.name}", *task, *notes, *facts]

@@ -18,7 +18,7 @@ from wbengine.drawing import box_text, styles
 from wbengine.drawing.scene import Scene
 from wbengine.types import outline as outlines
 from wbengine.views.atoms import AtomView
-from wbengine.views.structure import NodeView
+from wbengine.views.structure import WORKFLOW, NodeView
 
 __all__ = ["INSTALL", "DrawingFailed", "Link", "Toggle", "available", "dot", "run", "svg"]
 
@@ -38,7 +38,12 @@ Toggle = Callable[[int, bool], str]
 _SVG: Final = "http://www.w3.org/2000/svg"
 #: Bytes that each valid output contains.
 _EXPECTED_BYTES: Final = {"svg": b"<svg", "png": b"\x89PNG\r\n\x1a\n"}
-_SHAPES: Final = {outlines.RETRY: "ellipse", outlines.MAP: "box3d", outlines.FLOW: "folder"}
+_SHAPES: Final = {
+    outlines.RETRY: "ellipse",
+    outlines.MAP: "box3d",
+    outlines.FLOW: "folder",
+    WORKFLOW: "folder",
+}
 _NUMBER: Final = re.compile(r"-?[\d.]+")
 #: Maximum length of a name in a box and in the corner of a frame, in characters.
 _MAX_NAME_LENGTH: Final = 24
@@ -299,7 +304,7 @@ def _fill_box(group: ET.Element, title: ET.Element, box: NodeView, address: str 
 
 
 def _fill_frame(group: ET.Element, title: ET.Element, frame: NodeView, closing: str | None) -> None:
-    lines = [f"flow {frame.name}", box_text.counted(frame.atom_counts)]
+    lines = [f"{frame.kind} {frame.name}", box_text.counted(frame.atom_counts)]
     title.text = box_text.clean("\n".join([*lines, *([frame.notes] if frame.notes else [])]))
     shape, text = _shape(group), group.find(f"{{{_SVG}}}text")
     if text is not None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from wbengine.drawing import step_boxes
 from wbengine.types import outline as outlines
 from wbengine.views import structure
 from wbengine.views.flow_status import FlowView
@@ -34,8 +35,8 @@ class Scene:
 
     A group has the position of its first member. Arrows connect boxes and frames.
 
-    :ivar members: frame -> its members. Frames are flows whose members are shown; all other `items`
-        are boxes.
+    :ivar members: frame -> its members. Frames are flows and workflows whose members or steps are
+        shown; all other `items` are boxes.
     :ivar retries: frame -> its retry controller.
     """
 
@@ -152,10 +153,13 @@ def make(
     :param closed: positions of flows that are collapsed.
     """
     tree = structure.build_tree(outline, ()) if view is None else view.tree
+    step_arrows: Sequence[tuple[int, int]] = ()
+    if view is not None and view.step_counts:
+        tree, step_arrows = step_boxes.with_steps(tree, len(outline.nodes))
     part = next(each for each in tree.walk() if each.node == root)
     builder = _SceneBuilder(part, boxes, frozenset(opened), frozenset(closed))
     builder.place(is_small=part.size <= max_atoms)
-    builder.connect(outline.edges)
+    builder.connect([*outline.edges, *step_arrows])
     return builder.scene
 
 

@@ -99,9 +99,7 @@ def read(
         detail = connection.get_flow_details(uuid)
     sources = sources_of(detail, task)
     flow_redactor = redactor.with_secrets_of_flow(detail)
-    return read_sources(
-        connection, uuid, sources, attempt, redactor=flow_redactor, limit=limit
-    )
+    return read_sources(connection, uuid, sources, attempt, redactor=flow_redactor, limit=limit)
 
 
 def read_sources(

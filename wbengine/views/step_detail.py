@@ -38,9 +38,7 @@ class StepDetail(NamedTuple):
     has_more_inputs: bool
 
 
-def detail_of(
-    record: models.AtomDetail, view: FlowView, redactor: Redactor
-) -> StepDetail | None:
+def detail_of(record: models.AtomDetail, view: FlowView, redactor: Redactor) -> StepDetail | None:
     """Return the view of a step; None if the record is not that of a step.
 
     :param view: a view of the flow.

@@ -16,6 +16,7 @@ from wbengine.views.atoms import AtomView
 
 __all__ = [
     "GROUP",
+    "WORKFLOW",
     "NodeView",
     "Structure",
     "build_tree",
@@ -30,6 +31,8 @@ REMOVED_NOTE: Final = "removed from the flow"
 
 #: Kind of a node that represents several members of one flow.
 GROUP: Final = "group"
+#: Kind of a node for a workflow that is drawn with its steps.
+WORKFLOW: Final = "workflow"
 
 
 _EMPTY: Final[list[int]] = []
@@ -168,7 +171,7 @@ class NodeView:
 
     @property
     def is_atom(self) -> bool:
-        return self.kind not in (outlines.FLOW, GROUP)
+        return self.kind not in (outlines.FLOW, GROUP, WORKFLOW)
 
     @property
     def size(self) -> int:
