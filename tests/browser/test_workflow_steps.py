@@ -77,7 +77,7 @@ def test_running_workflow_is_updated_live(
         assert header == "20 x poll, sleep-0; the latest:"
         assert poll.startswith("38 poll") and sleep.startswith("39 sleep-0")
         assert book.startswith("40 book ↶ REVERTED")
-        assert re.match("41 ship ConnectionError: no answer .* ↶ REVERTED 3", ship)
+        assert re.match("41 ship ConnectionError: no answer .* ↶ REVERTED failed before 3", ship)
         published = page.locator(".published")
         expect(published).to_contain_text("waits")
         expect(published).to_contain_text('{"password": "***"}')

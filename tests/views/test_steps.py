@@ -14,8 +14,8 @@ from tests.support.engine_threads import Gate, Running
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task
 from wbengine.drawing import step_rows, terminal_tree
-from wbengine.persistence import backends, base, leases, models, owners
-from wbengine.views import atoms, flow_list, flow_status, steps
+from wbengine.persistence import backends, base, leases, models, owners, step_notes
+from wbengine.views import atoms, flow_list, flow_status, step_detail, steps
 from wbengine.views.steps import Repetition
 
 
@@ -58,6 +58,13 @@ def catch(flow_steps, order):
 def fail(flow_steps, order):
     flow_steps.run(charge, order=order)
     flow_steps.run(ship, order=order)
+
+
+@task.workflow(name="checkout")
+def fail_later(flow_steps, order):
+    with contextlib.suppress(ValueError):
+        flow_steps.run(ship, order=order)
+    raise ValueError("of the workflow")
 
 
 @task.task
@@ -306,6 +313,30 @@ def test_caught_failure_of_a_step_is_not_that_of_its_workflow(store: base.Backen
     assert view(store, run(catch, store)).failures == ()
 
 
+def test_other_exception_of_a_workflow_is_not_that_of_a_step(store: base.Backend) -> None:
+    (failure,) = view(store, run(fail_later, store)).failures
+    assert (failure.message, failure.step) == ("of the workflow", None)
+
+
+@pytest.mark.parametrize(
+    "text, arguments, is_complete",
+    [
+        ("", {}, True),
+        ('{"a":1,"b":["x"]}', {"a": 1, "b": ["x"]}, True),
+        ('{"a":1,"b":12...', {"a": 1}, False),
+        ('{"a":1,"b":"hunt...', {"a": 1}, False),
+        ('{"a":1,"b...', {"a": 1}, False),
+        ('{"a":{"$wbe":"tuple","v":[1]}}', {"a": (1,)}, True),
+        ("[0,1]", {}, False),
+    ],
+)
+def test_arguments_are_read_from_the_start_of_their_json(
+    text: str, arguments: dict[str, Any], is_complete: bool
+) -> None:
+    note = step_notes.StepNote("w", 1, 0, "shop:charge", "", text)
+    assert step_detail.arguments_of(note) == (arguments, is_complete)
+
+
 def test_revert_path_contains_steps_in_their_order(store: base.Backend) -> None:
     flow = view(store, run(undo, store))
     names = [undone.atom for undone in flow.revert_path]
@@ -318,6 +349,7 @@ def test_durations_of_execution_and_reversion_are_separate(store: base.Backend) 
     assert atom is not None and atom.steps is not None
     for each in atom, atom.steps.shown[0]:
         assert each.execution_runtime is not None and each.reversion_runtime == each.runtime
+    assert atom.execution_runtime == atom.attempts[0].runtime
     shipped = atom.steps.shown[-1]
     assert (shipped.execution_runtime, shipped.reversion_runtime) == (shipped.runtime, None)
 

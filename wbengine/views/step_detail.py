@@ -16,7 +16,7 @@ from wbengine.views.record_views import RecordViews
 from wbengine.views.redaction import Redactor
 from wbengine.views.steps import view_of
 
-__all__ = ["StepDetail", "detail_of"]
+__all__ = ["StepDetail", "arguments_of", "detail_of"]
 
 
 class StepDetail(NamedTuple):
@@ -80,14 +80,14 @@ def detail_of(record: models.AtomDetail, view: FlowView, redactor: Redactor) -> 
         incidents=parts.incidents(record),
         gate=None if reason is None else reason.gate,
     )
-    arguments, is_complete = _arguments(note)
+    arguments, is_complete = arguments_of(note)
     inputs = {
         redactor.text(str(name)): redactor.value(value, name) for name, value in arguments.items()
     }
     return StepDetail(atom, workflow, note.attempt, note.position, inputs, not is_complete)
 
 
-def _arguments(note: StepNote) -> tuple[Mapping[str, Any], bool]:
+def arguments_of(note: StepNote) -> tuple[Mapping[str, Any], bool]:
     """Return the arguments in the note of a step, and whether these are all.
 
     A note contains all arguments if the task has a `revert`, otherwise the start of their JSON. The
