@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import socket
+import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,10 @@ from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import OURS, send, token_in
 from tests.dashboard.held import GO, Running
+from tests.operations import flows
+from tests.support import requested
 from tests.support.workers import until
+from wbengine.persistence import backends
 
 Fields = dict[str, str]
 
@@ -177,3 +182,19 @@ def test_get_requests_perform_no_action(kept: story.Kept, keeper: TestClient) ->
     fields = {"form_token": "x"}
     path = f"/flows/{kept.uuids['good']}/destroy"
     assert send(keeper, path, fields).status_code == 404
+
+
+def test_button_of_submitted_flow_requests_a_run_of_conductors(tmp_path: Path) -> None:
+    flows.DONE.clear()
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as store:
+        uuid = requested.failed(store).id
+        with client(types.SimpleNamespace(backend=store), allow_actions=True) as browser:
+            page = admitted(browser).get(f"/flows/{uuid}").text
+            assert ">Retry failed</button>" in page
+            fields = {"form_token": token_in(page)}
+            assert send(browser, f"/flows/{uuid}/retry", fields).status_code == 303
+            command = requested.command_of(store, uuid)
+            assert command is not None and command.what == "retry"
+            assert command.by == "dashboard (192.0.2.5)" and flows.DONE == []
+            again = send(browser, f"/flows/{uuid}/retry", fields)
+            assert again.status_code == 409

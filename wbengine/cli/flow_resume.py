@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,6 +17,7 @@ from wbengine.cli import (
     detaching,
     engine_run,
     errors,
+    flow_request,
     params,
 )
 from wbengine.cli import context as contexts
@@ -26,12 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "retry", "revert"]
 
+#: Default maximum wait for the end of a run that `revert` cancels.
+_RUN_END_SECONDS: Final = 60.0
+
 
 def _options(function: Any) -> Any:
     for option in (
         common_options.REPORT,
         common_options.PROGRESS,
         click.option("--detach", is_flag=True, help="Run the flow in a separate process."),
+        click.option("--watch", is_flag=True, help="Submitted flow: watch it until its run ends."),
         common_options.dry_run("the tasks that would run or be reverted"),
         click.option("--engine", type=params.ENGINE, metavar="KIND",
             shell_complete=completions.engines,
@@ -42,12 +48,19 @@ def _options(function: Any) -> Any:
     return function
 
 
+_WAIT = click.option("--wait", type=params.WAIT, metavar="DURATION",
+    help="Submitted flow: maximum wait for its end; then exit with 75.")  # fmt: skip
+
+
 @base.command(
     "resume",
     help="""Resume a flow that was suspended or lost its engine.
 
-    The output and the exit codes are those of `wbengine flow run`. The function that built the flow
-    must be importable.
+    If the flow was submitted, the command requests that a conductor (`wbengine serve`) resumes it.
+    With --wait, the exit codes are those of `wbengine flow run`.
+
+    Otherwise the command runs the flow. The output and the exit codes are those of `wbengine flow
+    run`. The function that built the flow must be importable.
 
     \b
     Examples:
@@ -56,6 +69,7 @@ def _options(function: Any) -> Any:
     """,
 )
 @_options
+@_WAIT
 @common_options.DEADLINE
 def command(context: contexts.Context, flow: str, **options: Any) -> int:
     return _perform(context, "resume", flow, **options)
@@ -66,14 +80,21 @@ def command(context: contexts.Context, flow: str, **options: Any) -> int:
     help="""Run the failed tasks of a flow again.
 
     In a flow in FAILURE or SUSPENDED, the failed tasks and the tasks after them run. In a flow in
-    REVERTED, all tasks run. The output and the exit codes are those of `wbengine flow run`.
+    REVERTED, all tasks run.
+
+    If the flow was submitted, the command requests that a conductor (`wbengine serve`) retries it.
+    With --wait, the exit codes are those of `wbengine flow run`. Otherwise the command runs the
+    flow, with the output and the exit codes of `wbengine flow run`.
 
     \b
-    Example:
+    Examples:
       wbengine flow retry 3f2a9c
+      wbengine flow retry 3f2a9c --wait 5m --reason 'release 43 repairs it'
     """,
 )
 @_options
+@_WAIT
+@common_options.REASON
 @common_options.DEADLINE
 def retry(context: contexts.Context, flow: str, **options: Any) -> int:
     return _perform(context, "retry", flow, **options)
@@ -83,9 +104,10 @@ def retry(context: contexts.Context, flow: str, **options: Any) -> int:
     "revert",
     help="""Revert the completed tasks of a flow.
 
-    If an engine runs the flow, the command cancels that run and waits for its end. Otherwise the
-    command reverts the flow itself. A flow in SUCCESS cannot be reverted. Exits with 0 if the flow
-    is reverted, else with 1.
+    If an engine runs the flow, the command cancels that run and waits for its end. Otherwise a
+    conductor (`wbengine serve`) reverts a submitted flow, and the command reverts another one. A
+    flow in SUCCESS cannot be reverted. Exits with 0 if the flow is reverted or the request is
+    stored, else with 1.
 
     \b
     Example:
@@ -94,14 +116,16 @@ def retry(context: contexts.Context, flow: str, **options: Any) -> int:
 )
 @_options
 @common_options.REASON
-@click.option("--wait", type=params.WAIT, metavar="DURATION", default="1m",
-    help="Maximum wait for the engine that runs the flow; then exit with 75.")  # fmt: skip
+@click.option("--wait", type=params.WAIT, metavar="DURATION",
+    show_default="1m if an engine runs the flow",
+    help="Maximum wait for the engine that runs or will run the flow; then exit with 75.",
+)  # fmt: skip
 @common_options.YES
 def revert(
     context: contexts.Context,
     flow: str,
     reason: str | None,
-    wait: float,
+    wait: float | None,
     yes: bool,
     dry_run: bool,
     **options: Any,
@@ -117,11 +141,17 @@ def revert(
         run_here = dry_run or not runs
         if not run_here:
             change = operations.cancel(
-                backend, row.uuid, reason=reason, by=confirmation.current_user(), wait=wait
+                backend,
+                row.uuid,
+                reason=reason,
+                by=confirmation.current_user(),
+                wait=_RUN_END_SECONDS if wait is None else wait,
             )
             now = operations.find(backend, row.uuid)
     if run_here:
-        return _perform(context, "revert", row.uuid, dry_run=dry_run, reason=reason, **options)
+        return _perform(
+            context, "revert", row.uuid, dry_run=dry_run, reason=reason, wait=wait, **options
+        )
     printer = context.printer
     printer.document("flow-revert/1", {"uuid": row.uuid, "state": change.new})
     printer.line(f"{row.name} {row.uuid}: {before} → {flow_list.shown_state(now)}")
@@ -142,6 +172,8 @@ def _perform(
     detach: bool,
     progress: bool | None,
     report: str | None,
+    watch: bool,
+    wait: float | None,
     deadline: float | None = None,
     reason: str | None = None,
 ) -> int:
@@ -152,6 +184,27 @@ def _perform(
         row = operations.find(backend, flow)
         if dry_run:
             return _print_plan(context, backend, row.uuid, operation)
+        if _is_submitted(backend, row.uuid):
+            return flow_request.perform(
+                context,
+                backend,
+                row,
+                operation,
+                reason=reason,
+                watch=watch,
+                wait=wait,
+                unavailable={
+                    "detach": detach, "engine": engine, "report": report, "deadline": deadline,
+                    "progress": progress,
+                },
+            )  # fmt: skip
+        has_request_options = wait is not None or reason is not None
+        if watch or (has_request_options and operation != "revert"):
+            raise errors.Failed(
+                f"--watch, --wait and --reason are for submitted flows: this command runs flow"
+                f" {row.uuid}",
+                errors.USAGE,
+            )
         if detach:
             return detaching.start(
                 context,
@@ -185,6 +238,11 @@ def _perform(
         before, after = flow_list.shown_state(row), run.shown_state
         context.printer.note(f"{row.name} {row.uuid}: {before} → {after}")
         return code
+
+
+def _is_submitted(backend: persistence.Backend, uuid: str) -> bool:
+    with contextlib.closing(backend.get_connection()) as connection:
+        return connection.get_flow_details(uuid, lazy=True).is_submitted
 
 
 def _engine(

@@ -13,12 +13,14 @@ import click
 from wbengine import operations, states
 from wbengine.cli import base, common_options, errors, params
 from wbengine.cli import context as contexts
+from wbengine.persistence import commands
 from wbengine.views import formatting
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from wbengine.cli.output import Printer
+    from wbengine.persistence import base as persistence
     from wbengine.views.event_history import Event
     from wbengine.views.flow_status import FlowView
     from wbengine.views.watcher import FlowWatcher
@@ -62,13 +64,23 @@ _MAX_FINAL_ROWS: Final = 200
 @click.option("--interval", type=params.WAIT, default=0.5, metavar="DURATION",
     help="Time between two polls of the store.")  # fmt: skip
 def command(context: contexts.Context, flow: str, cursor: str | None, interval: float) -> int:
+    with context.backend(patient=True) as backend:
+        return follow(context, backend, operations.find(backend, flow).uuid, cursor, interval)
+
+
+def follow(
+    context: contexts.Context,
+    backend: persistence.Backend,
+    uuid: str,
+    cursor: str | None = None,
+    interval: float = 0.5,
+) -> int:
+    """Watch a flow until its run ends, and return the exit code."""
     from wbengine.views import watcher
 
-    with context.backend(patient=True) as backend:
-        uuid = operations.find(backend, flow).uuid
-        watch = watcher.FlowWatcher(backend, uuid, redactor=context.redactor, cursor=cursor)
-        with contextlib.closing(watch):
-            return _follow(context.printer, watch, interval)
+    watch = watcher.FlowWatcher(backend, uuid, redactor=context.redactor, cursor=cursor)
+    with contextlib.closing(watch):
+        return _follow(context.printer, watch, interval)
 
 
 def _follow(printer: Printer, watch: FlowWatcher, interval: float) -> int:
@@ -112,6 +124,8 @@ def _exit_code(view: FlowView) -> int | None:
     if view.owner_died:
         return errors.TRY_AGAIN
     if view.owner is not None or view.parked or view.state not in _EXIT_CODES:
+        return None
+    if view.command in commands.RUN_REQUESTS or view.awaits_conductor:
         return None
     return _EXIT_CODES[view.state]
 

@@ -161,7 +161,9 @@ class Actions:
                 f" {names}.",
             )
         by = self._sender(request)
-        if action.runs and self._state.runner is not None:
+        if action.runs and view.is_submitted:
+            operations.request(self._state.store.backend, uuid, action.name, by=by)
+        elif action.runs and self._state.runner is not None:
             self._run(self._state.runner, action.name, uuid, request)
         elif action.name == "suspend":
             operations.suspend(self._state.store.backend, uuid, by=by)

@@ -56,13 +56,16 @@ _ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
 
 
 def of_flow(view: flows.FlowView, can_run: bool) -> list[Action]:
-    """Return the actions for the state of the flow. `can_run`: the dashboard can start flows."""
+    """Return the actions for the state of the flow.
+
+    :param can_run: whether the dashboard can start flows. Conductors run submitted ones.
+    """
     if view.owner is not None and not view.owner_died:
         requested = {states.SUSPENDING: "suspend", states.CANCELLING: "cancel"}.get(
             view.shown_state
         )
         return [ACTIONS[name] for name in ("suspend", "cancel") if name != requested]
-    if not can_run:
+    if not (can_run or view.is_submitted):
         return []
     names = []
     if view.state not in _ENDED:
@@ -71,4 +74,4 @@ def of_flow(view: flows.FlowView, can_run: bool) -> list[Action]:
         names.append("retry")
     if view.state not in (states.REVERTED, states.PENDING, states.SUCCESS):
         names.append("revert")
-    return [ACTIONS[name] for name in names]
+    return [ACTIONS[name] for name in names if name != view.command]

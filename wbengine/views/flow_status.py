@@ -437,7 +437,7 @@ _COMPUTED_FIELDS: Final = ("shown_state", "total", "queued", "waits_for", "error
 _FIELDS_NOT_IN_JSON: Final = frozenset(
     {
         *("book_uuid", "book_name", "owner_short", "now", "outline", "command", "parked", "waits"),
-        *("blocked", "situation"),
+        *("blocked", "is_submitted", "awaits_conductor", "situation"),
     }
 )
 
@@ -482,6 +482,8 @@ class FlowView:
     :ivar command: pending command (one of `commands.COMMANDS`), or None.
     :ivar waits: whether all running tasks wait for signals.
     :ivar blocked: whether its code did not repeat the recorded steps; `waiting` has the difference.
+    :ivar is_submitted: whether the flow was submitted to conductors.
+    :ivar awaits_conductor: whether a conductor will continue the suspended flow. False if `blocked`.
     :ivar published: values that workflows published, by name, with masked secrets.
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
     :ivar situation: the state of the flow from which the reasons in `atoms` were derived.
@@ -518,6 +520,8 @@ class FlowView:
     parked: bool = False
     waits: bool = False
     blocked: bool = False
+    is_submitted: bool = False
+    awaits_conductor: bool = False
     published: Mapping[str, Any] = field(default_factory=dict)
     step_counts: Mapping[str, int] = field(default_factory=dict)
     situation: Situation | None = field(default=None, repr=False)
@@ -812,6 +816,10 @@ def view(
         parked=detail.is_parked,
         waits=bool(detail.waits_for),
         blocked=detail.is_blocked,
+        is_submitted=detail.is_submitted,
+        awaits_conductor=detail.is_submitted
+        and builder.state == states.SUSPENDED
+        and not (detail.is_suspended_by_command or detail.is_blocked),
         published=builder.published(),
         step_counts=builder.step_counts(),
         situation=builder.situation,

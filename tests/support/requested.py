@@ -1,0 +1,51 @@
+"""Submitted flows that conductors of this process have run, for requests to run them again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tests.operations import flows
+from tests.support import conducted
+from tests.support.waiting import until
+from wbengine import engines
+from wbengine.conductors import backends as conductors
+from wbengine.jobs import backends as boards
+from wbengine.jobs import base as jobs
+from wbengine.persistence import base
+
+STEPS = "tests.operations.flows:steps"
+
+
+@contextlib.contextmanager
+def conducting(store: base.Backend, **engine_options: Any) -> Iterator[jobs.JobBoard]:
+    with boards.backend("b", "sql", persistence=store) as board:
+        conductor = conductors.fetch(
+            "nonblocking", "c", board, persistence=store, engine_options=engine_options
+        )
+        with conducted.running(conductor):
+            yield board
+
+
+def failed(store: base.Backend, **engine_options: Any) -> engines.FlowHandle:
+    """Submit a flow whose third step fails, and return its handle when its job is consumed."""
+    flows.FAILING.add("c")
+    with conducting(store, **engine_options) as board:
+        handle = engines.submit(STEPS, backend=store)
+        assert handle.wait(60)
+        until(lambda: board.job_count == 0)
+    flows.FAILING.clear()
+    flows.DONE.clear()
+    return handle
+
+
+def command_of(store: base.Backend, uuid: str) -> base.FlowCommand | None:
+    with contextlib.closing(store.get_connection()) as connection:
+        return connection.commands([uuid]).get(uuid)
+
+
+def run_jobs(store: base.Backend) -> None:
+    """Run a conductor until the board has no job."""
+    with conducting(store) as board:
+        until(lambda: board.job_count == 0)
