@@ -754,6 +754,25 @@ class Storage:
             self.writer.mark(self._injector)
         return list(values)
 
+    def replace_inputs(self, values: Mapping[str, Any]) -> None:
+        """Replace values that were injected into the flow, and sign them if they were signed.
+
+        :raises NotEncodable: if a value cannot be stored; then nothing is changed.
+        """
+        with self.writer.mutex, self.batch():
+            self.inject(values)
+            macs.sign_again(self._flow_detail)
+            self.writer.mark_flow()
+
+    def replace_result(self, task_name: str, value: Any) -> None:
+        """Replace the result of a task that has succeeded. Its attempts do not change.
+
+        :raises NotEncodable: if the value cannot be stored; then nothing is changed.
+        """
+        self.check(value, "result")
+        with self.writer.mutex, self._changed(task_name) as record:
+            record.results = value
+
     def _add_defaults(self, defaults: Mapping[str, Mapping[str, Any]]) -> None:
         """Add defaults of parameters, by name of the atom, to a flow that is not stored yet."""
         if not defaults:
@@ -870,12 +889,16 @@ class Storage:
         atom_name: str,
         args_mapping: Mapping[str, str],
         optional_args: Collection[str],
+        inputs: Mapping[str, Any] = _NOTHING,
     ) -> dict[str, Any]:
-        """Do the same as `fetch_mapped_args`. For the loop of the engine, which has the node."""
+        """Do the same as `fetch_mapped_args`. For the loop of the engine, which has the node.
+
+        :param inputs: values with precedence over those injected into the flow.
+        """
         return arguments.gather(
             args_mapping,
             optional_args,
-            self.injected_for(atom_name),
+            self.injected_for(atom_name, inputs),
             self._bindings if node >= 0 else None,
             node,
             self._read,
@@ -960,8 +983,13 @@ class Storage:
             sources.append(self._injector.results)
         return sources
 
-    def injected_for(self, atom_name: str) -> list[Mapping[str, Any]]:
-        """Return the mappings injected for an atom, in order of precedence."""
+    def injected_for(
+        self, atom_name: str, inputs: Mapping[str, Any] = _NOTHING
+    ) -> list[Mapping[str, Any]]:
+        """Return the mappings injected for an atom, in order of precedence.
+
+        :param inputs: values with precedence over those injected into the flow.
+        """
         sources: list[Mapping[str, Any]] = []
         transient_args = self._transient_args.get(atom_name)
         if transient_args:
@@ -970,6 +998,8 @@ class Storage:
         stored_args = None if record is None else record.meta_value(META_INJECTED)
         if stored_args is not None:
             sources.append(stored_args)
+        if inputs:
+            sources.append(inputs)
         return sources + self._flow_sources()
 
     def _values(self, name: str) -> Iterator[Any]:

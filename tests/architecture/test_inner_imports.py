@@ -7,7 +7,7 @@ import pathlib
 
 from . import imports
 
-MAX_INNER_IMPORTS = 114
+MAX_INNER_IMPORTS = 115
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

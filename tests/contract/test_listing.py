@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.stored_flows import few, make
+from tests.seams import stores
 from tests.support.amounts import amount
 from wbengine import states
 from wbengine.persistence import base, models
@@ -237,6 +238,32 @@ def test_malformed_tags_are_ignored(connection: Connection) -> None:
     rows = connection.list_flows(newest_first=False).flows
     assert [dict(row.tags) for row in rows] == [{}, {"a": "b"}]
     assert joined(pages(connection, tags={"a": "b"})) == ["mixed"]
+
+
+@places.everywhere
+def test_error_selects_failed_flows_on_pages_of_any_size(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with errors that databases cannot extract from the JSON of the history."""
+    stores.read_errors_in_steps_of(2, monkeypatch)
+    errors = ["Card \0 declined", "a \ud800 card", "no stock", None, "CARD: 50%_\\u0000", "x" * 500]
+    flows = []
+    for number, error in enumerate(errors * 2):
+        flow = a_flow(f"f{number}", float(number))
+        flow.enter(states.FAILURE if number < len(errors) else states.REVERTED, 1.0, error)
+        flows.append(flow)
+    earlier = a_flow("earlier", 50.0)
+    earlier.enter(states.FAILURE, 1.0, "card")
+    earlier.enter(states.RUNNING, 2.0)
+    shelve(connection, *flows, earlier)
+    expected = [f"f{number}" for number in (0, 1, 4, 6, 7, 10)]
+    for limit in (1, 2, 6, 50):
+        listed = list(pages(connection, error="card", limit=limit, newest_first=False))
+        assert joined(listed) == expected
+        assert [len(page) for page in listed[:-1]] == [limit] * (len(listed) - 1)
+    assert joined(pages(connection, error="card", states=["REVERTED"])) == ["f10", "f7", "f6"]
+    assert joined(pages(connection, error="card", states=["RUNNING"])) == []
+    assert joined(pages(connection, error="%_\\", name="1")) == ["f10"]
 
 
 def test_flows_can_be_selected_by_logbook_and_uuid(connection: Connection) -> None:

@@ -21,6 +21,7 @@ from wbengine.engines import allowed
 from wbengine.jobs.backends import impl_sql
 from wbengine.operations import resuming
 from wbengine.persistence import backends, base, models
+from wbengine.persistence.edits import Edits
 from wbengine.schedules import Schedule, Schedules
 from wbengine.schedules.service import ScheduleService
 from wbengine.steps import Steps
@@ -267,6 +268,30 @@ def test_later_injected_values_keep_the_signature_valid(signing: Path, store: ba
     engine.prepare()
     engine.storage.inject_atom_args(GREET, {"name": "Bob"}, transient=False)
     operations.resume(store, engine.storage.flow_uuid).run()
+
+
+def test_replaced_inputs_keep_the_signature_valid(signing: Path, store: base.Backend) -> None:
+    engine = engines.load_from_factory(f"{HERE}.greeting", inputs={"name": "Ada"}, backend=store)
+    engine.run()
+    engine.storage.set_flow_state(states.SUSPENDED)
+    engine.storage.set_atom_state(GREET, states.FAILURE)
+    stored_edits = Edits({"name": "Bob"}).to_dict(engine.storage.flow_uuid)
+    engine.reset(failed_only=True, edits=Edits.from_dict(stored_edits, engine.storage.flow_uuid))
+    again = reload(store, engine.storage.flow_detail)
+    resumed = engines.load_from_detail(again, backend=store)
+    resumed.run()
+    assert resumed.storage.fetch("name") == "Bob"
+
+
+def test_edits_without_the_mac_of_their_flow_are_rejected(signing: Path) -> None:
+    signed = Edits({"name": "Bob"}).to_dict("one")
+    for data, flow in (
+        (signed, "another"),
+        ({**signed, "inputs": {"name": "Eve"}}, "one"),
+        ({key: value for key, value in signed.items() if key != "mac"}, "one"),
+    ):
+        with pytest.raises(exceptions.NotTrusted):
+            Edits.from_dict(data, flow)
 
 
 @pytest.mark.parametrize("atom", [models.INJECTOR, GREET])

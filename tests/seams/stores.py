@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from wbengine.persistence import leases, models, owners, trees
+from wbengine.persistence.backends.sql import flow_queries
 from wbengine.persistence.writer import EPOCHS_PER_RUN
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "left_in",
     "owner",
     "raw",
+    "read_errors_in_steps_of",
     "row",
 ]
 
@@ -74,6 +78,11 @@ def conf(kind: str, folder: Path, name: str = "store") -> Conf:
     if kind == "memory, shared":
         return {"connection": "memory", "deep_copy": False}
     return {"connection": "memory"}
+
+
+def read_errors_in_steps_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one statement read only this number of rows to search for errors of flows."""
+    monkeypatch.setattr(flow_queries, "_ROWS_PER_READ", rows)
 
 
 def row(record: models.LogBook | models.FlowDetail | models.AtomDetail | models.ItemDetail) -> Any:

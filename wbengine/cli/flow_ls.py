@@ -31,6 +31,7 @@ _MAX_SIGNALS: Final = 3
     \b
     Examples:
       wbengine flow list --state FAILURE --state SUSPENDED --since 2d
+      wbengine flow list --error 'card declined' --since 2d
       wbengine flow list --name order --tag team=billing --limit 500 --json
     """,
 )
@@ -43,6 +44,9 @@ _MAX_SIGNALS: Final = 3
 @common_options.tags("List only flows with this tag (repeatable; a flow must have all of them).")
 @click.option("--since", type=params.TIMESTAMP, metavar="WHEN",
     help="List only flows created since this time: 2h, 3d, 2026-11-21T08:00 (UTC).")  # fmt: skip
+@click.option("--error", metavar="TEXT",
+    help="List only flows in FAILURE or REVERTED whose error contains TEXT, in upper or lower"
+    " case.")  # fmt: skip
 @click.option("--book", metavar="UUID", help="List only flows of this logbook.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, metavar="N",
     help="Maximum number of flows.")  # fmt: skip

@@ -51,6 +51,7 @@ from wbengine.types import notifier as notifier_module
 __all__ = ["Engine", "check_seconds"]
 
 if TYPE_CHECKING:
+    from wbengine.persistence.edits import Edits
     from wbengine.runtime.workflows import manager
 
 LOG: Final = logging.getLogger(__name__)
@@ -1029,7 +1030,7 @@ class Engine(abc.ABC):
                 },
             )
 
-    def reset(self, *, failed_only: bool = False) -> None:
+    def reset(self, *, failed_only: bool = False, edits: Edits | None = None) -> None:
         """Delete all results and failures, so that the next run starts from the beginning.
 
         Allowed in SUCCESS, FAILURE, REVERTED and SUSPENDED. Nothing is reverted, and the numbers of
@@ -1037,12 +1038,18 @@ class Engine(abc.ABC):
 
         :param failed_only: delete only failures, so that the next run executes the failed atoms
             again and then their successors: the way to continue after `never_resolve`.
+        :param edits: inputs and results to replace, with `failed_only`.
+        :raises ValueError: if `edits` is given without `failed_only`.
+        :raises NotFound: if the flow has no such input or task.
         :raises InvalidState: before `prepare`, while the flow runs, if another engine ended it
             after this engine read it, or, with `failed_only`, if part of the flow was reverted or
-            is to be. In these cases nothing is changed.
+            is to be, or a complete task or a recorded step has used a value of `edits`. In these
+            cases nothing is changed.
         :raises FlowBusy: if another engine runs the flow (see `prepare`).
         """
         plan = self._compiled("reset").plan
+        if edits and not failed_only:
+            raise ValueError("edits requires failed_only=True: without it, all tasks run again")
         if not self._preparation.is_finished:
             raise exceptions.InvalidState("An engine must be prepared before it is reset")
         refusal = exceptions.InvalidState("The engine is running: it cannot be reset")
@@ -1059,7 +1066,7 @@ class Engine(abc.ABC):
                 self.prepare()
                 states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
                 failed = preparation.failed_nodes(self._storage) if failed_only else None
-                self._restart(plan.atoms() if failed is None else failed)
+                self._restart(plan.atoms() if failed is None else failed, edits=edits)
         finally:
             opened.close()
 
@@ -1068,20 +1075,31 @@ class Engine(abc.ABC):
         nodes: Iterable[int] | None,
         reason: str | None = None,
         settled: commands.SettledCommand | None = None,
+        edits: Edits | None = None,
     ) -> None:
         """Put the flow into PENDING in one write, which may also settle a command.
 
         :param nodes: atoms to reset, in a flow that is not given up any more; None: nothing else
             changes.
+        :param edits: inputs and results to replace.
+        :raises NotFound, InvalidState: if `edits` cannot be applied; nothing was changed.
         :raises InvalidState: if the flow has another command; nothing was written.
         """
         lifecycle = self._make_lifecycle(_do_nothing)
+        if edits:
+            # Imported here, because most runs replace nothing.
+            from wbengine.engines import editing
+
+            editing.apply(edits, self._compiled("edited").plan, self._storage, lifecycle)
+            reason = f"{edits.describe()}; {reason}" if reason else edits.describe()
         if nodes is not None:
             lifecycle.reset(nodes)
             for key in models.GIVEN_UP_KEYS:
                 self._storage.flow_meta.pop(key, None)
         with self._state_lock:
             moved, old_state = self._storage.move_flow(states.PENDING, self._clock.time(), reason)
+        if reason and not moved:
+            self._storage.explain_flow_state(self._clock.time(), reason)
         if settled is not None:
             self._storage.writer.settle(settled)
         elif self._durability == saving.EACH:

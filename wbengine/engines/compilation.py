@@ -6,7 +6,7 @@ The graphs are created on first access, and the engine never reads them.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -266,8 +266,27 @@ def _outline_of(plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit
         )
     for node, limit in limits.items():
         rows[places[node]] = (*rows[places[node]], limit.quota.label)
+    for node, names in _used_inputs(plan).items():
+        row = rows[places[node]]
+        rows[places[node]] = (*row, *((names,) if len(row) > 6 else (None, names)))
     edges = [(places[before], places[after]) for before, after in _links(plan)]
     return Outline(tuple([OutlineNode(*description) for description in rows]), tuple(edges))
+
+
+def _used_inputs(plan: plan_module.Plan) -> dict[int, tuple[str, ...]]:
+    """Return the names of the values that only inputs provide to an atom, by node."""
+    items: Sequence[Any] = plan.items
+    return {
+        node: tuple(
+            [
+                name
+                for name, provider in providers.items()
+                if provider is None and name not in (items[node].inject or ())
+            ]
+        )
+        for node, providers in plan.firsts.items()
+        if None in providers.values()
+    }
 
 
 def _links(plan: plan_module.Plan) -> list[tuple[int, int]]:

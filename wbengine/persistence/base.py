@@ -207,6 +207,7 @@ class Connection(abc.ABC):
         text: str | None = None,
         tags: Mapping[str, str] | None = None,
         commanded: bool = False,
+        error: str | None = None,
     ) -> Page:
         """Return a page of flows in the order of their creation.
 
@@ -220,12 +221,26 @@ class Connection(abc.ABC):
             starts with it.
         :param tags: only flows with all of these tags.
         :param commanded: only flows with a command.
+        :param error: only flows in FAILURE or REVERTED whose error (`FlowRow.error`) contains this
+            text, in upper or lower case. This reads the rows of all such flows that match the
+            other conditions, until the page is full, and none of their atoms.
         :raises ValueError: if a state, a tag, `limit` or `after` is invalid.
         """
         place = None if after is None else listing.Position.parse(after)
         return self.find_flows(
             listing.Query(
-                states, name, since, book, uuid, newest_first, limit, place, text, tags, commanded
+                states,
+                name,
+                since,
+                book,
+                uuid,
+                newest_first,
+                limit,
+                place,
+                text,
+                tags,
+                commanded,
+                error,
             )
         )
 

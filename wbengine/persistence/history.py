@@ -9,8 +9,8 @@ from wbengine import states
 from wbengine.types import failure as ft
 
 __all__ = [
-    "MAX_CHANGES", "UNKNOWN", "Attempt", "Change", "Incident", "Outcome", "with_change", "error",
-    "latest_runtime", "one_line", "with_attempt", "outcome", "runtime", "with_incident",
+    "FAILED", "MAX_CHANGES", "UNKNOWN", "Attempt", "Change", "Incident", "Outcome", "with_change",
+    "error", "latest_runtime", "one_line", "with_attempt", "outcome", "runtime", "with_incident",
     "with_worker",
 ]  # fmt: skip
 
@@ -32,7 +32,8 @@ _FINAL_STATES: Final[Mapping[str, Collection[str]]] = {
 }
 
 
-_FAILED: Final = (states.FAILURE, states.REVERTED)
+#: States of a flow whose history contains an error.
+FAILED: Final = (states.FAILURE, states.REVERTED)
 
 
 class Attempt(NamedTuple):
@@ -179,7 +180,7 @@ def why_suspended(history: tuple[Change, ...]) -> str | None:
 
 
 def error(state: str | None, history: tuple[Change, ...]) -> str | None:
-    if state not in _FAILED or not history or history[-1].state != state:
+    if state not in FAILED or not history or history[-1].state != state:
         return None
     return history[-1].why
 

@@ -254,6 +254,7 @@ class Query:
     text: str | None = None
     tags: Mapping[str, str] | None = None
     commanded: bool = False
+    error: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.states, str):
@@ -275,6 +276,9 @@ class Query:
             and (text is None or _has_part(name, text) or uuid.startswith(text))
             and (self.tags or {}).items() <= tags.items()
         )
+
+    def matches_error(self, error: str | None) -> bool:
+        return self.error is None or (error is not None and _has_part(error, self.error))
 
     def matches_position(self, place: Position) -> bool:
         """Return True if a flow at this position matches `since` and is not on an earlier page."""

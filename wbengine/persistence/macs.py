@@ -22,7 +22,8 @@ from wbengine.types import codec
 
 __all__ = [
     "FLOW", "JOB", "MAC", "SCHEDULE", "STEP",
-    "check_inputs", "check_step", "sign", "sign_injected", "signed_note", "signed_step", "verify",
+    "check_inputs", "check_step", "sign", "sign_again", "sign_injected", "signed_note",
+    "signed_step", "verify",
 ]  # fmt: skip
 
 FLOW: Final = "flow"
@@ -90,6 +91,17 @@ def signed_note(factory_note: Mapping[str, Any], detail: models.FlowDetail) -> d
         return {**note, MAC: sign(FLOW, detail.uuid, note)}
     except exceptions.NotEncodable:
         return dict(factory_note)
+
+
+def sign_again(detail: models.FlowDetail) -> None:
+    """Sign the factory note of a flow again after its inputs were replaced, if it was signed.
+
+    The caller has verified it, and the edits.
+    """
+    note = detail.meta.get(models.FACTORY)
+    if keys.keyring(None) is not None and isinstance(note, Mapping) and MAC in note:
+        unsigned = {name: value for name, value in note.items() if name not in (_INPUTS, MAC)}
+        detail.meta[models.FACTORY] = signed_note(unsigned, detail)
 
 
 def sign_injected(detail: models.FlowDetail, atom: models.AtomDetail) -> None:

@@ -270,20 +270,30 @@ class AtomLifecycle:
             return None
         if action == calls.EXECUTE:
             try:
-                arguments = self._storage.gather(node, atom.name, atom.rebind, atom.optional)
+                call = call._replace(arguments=self.workflow_arguments(node, atom))
             except Exception as error:
                 failure = _failed_to_begin(record.name, action, error)
                 self.failed_before_submit.append((call, calls.Outcome(failure)))
                 return None
-            defaults = {  # The function may have lost a parameter in the meantime.
-                name: value
-                for name, value in self._storage._defaults_of(atom.name).items()
-                if name in atom.rebind
-            }
-            call = call._replace(arguments={**defaults, **arguments})
         # The function does not wait for a slot or a worker.
         record.worker, record.started = LOCAL, self.now
         return call
+
+    def workflow_arguments(
+        self, node: int, atom: task_module.Workflow, inputs: Mapping[str, Any] = calls.NO_ARGUMENTS
+    ) -> dict[str, Any]:
+        """Return the arguments of a workflow.
+
+        :param inputs: values with precedence over the stored inputs of the flow.
+        :raises NotFound: if an argument has no value.
+        """
+        defaults = {  # The function may have lost a parameter in the meantime.
+            name: value
+            for name, value in self._storage._defaults_of(atom.name).items()
+            if name in atom.rebind
+        }
+        arguments = self._storage.gather(node, atom.name, atom.rebind, atom.optional, inputs)
+        return {**defaults, **arguments}
 
     # For steps of workflows.
 

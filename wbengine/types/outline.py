@@ -46,6 +46,7 @@ class OutlineNode(NamedTuple):
     :ivar notes: text for drawings: join rule, deciders.
     :ivar signal: the signal for which a `task.WaitFor` waits; `ANY_SIGNAL` for a workflow.
     :ivar limit: text that describes the limit of a task, or of the outermost flow.
+    :ivar inputs: names of the inputs of the flow that an atom uses.
     """
 
     name: str
@@ -55,6 +56,7 @@ class OutlineNode(NamedTuple):
     notes: str | None = None
     signal: str | None = None
     limit: str | None = None
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,17 @@ class Outline:
         """Whether the flow accepts signals of all names, and several of each name."""
         return any(node.signal == ANY_SIGNAL for node in self.nodes)
 
+    @property
+    def used_inputs(self) -> dict[str, tuple[str, ...]]:
+        """The names of the inputs that each atom uses, by name of the atom."""
+        return {node.name: node.inputs for node in self.nodes if node.inputs}
+
     def to_bytes(self) -> bytes:
         return self._packed
 
     @cached_property
     def _packed(self) -> bytes:
-        names, kinds, parents, tasks, notes, signals, limits = zip(*self.nodes, strict=True)
+        names, kinds, parents, tasks, notes, signals, limits, inputs = zip(*self.nodes, strict=True)
         befores = [edge[0] for edge in self.edges]
         numbers = {task: number for number, task in enumerate(dict.fromkeys(tasks))}
         content: dict[str, Any] = {
@@ -108,6 +115,10 @@ class Outline:
             content["signals"] = {number: signal for number, signal in enumerate(signals) if signal}
         if any(limits):
             content["limits"] = {number: limit for number, limit in enumerate(limits) if limit}
+        if any(inputs):
+            input_sets = {each: number for number, each in enumerate(dict.fromkeys(inputs))}
+            content["input_sets"] = list(input_sets)
+            content["inputs"] = [input_sets[each] for each in inputs]
         data = _json_text.text_of(content).encode("utf-8", "surrogatepass")
         return zlib.compress(data, _COMPRESSION_LEVEL)
 
@@ -139,8 +150,10 @@ def _outline_of(content: Mapping[str, Any]) -> Outline:
     tasks, notes = content["tasks"], {int(n): text for n, text in content["notes"].items()}
     signals = {int(n): str(name) for n, name in content.get("signals", {}).items()}
     limits = {int(n): str(limit) for n, limit in content.get("limits", {}).items()}
+    input_sets = [tuple(map(str, names)) for names in content.get("input_sets", [()])]
+    inputs = content.get("inputs") or [0] * len(content["names"])
     parents = (parent if parent >= 0 else None for parent in _sums(content["parents"]))
-    columns = zip(content["names"], content["kinds"], parents, content["task"], strict=True)
+    columns = zip(content["names"], content["kinds"], parents, content["task"], inputs, strict=True)
     nodes = tuple(
         [
             OutlineNode(
@@ -151,8 +164,9 @@ def _outline_of(content: Mapping[str, Any]) -> Outline:
                 notes.get(number),
                 signals.get(number),
                 limits.get(number),
+                input_sets[input_set],
             )
-            for number, (name, kind, parent, task) in enumerate(columns)
+            for number, (name, kind, parent, task, input_set) in enumerate(columns)
         ]
     )
     pairs = zip(_sums(content["from"]), content["length"], strict=True)

@@ -114,6 +114,7 @@ def page(
     after: str | None = None,
     text: str | None = None,
     tags: Mapping[str, str] | None = None,
+    error: str | None = None,
     redactor: Redactor | None = None,
 ) -> ListingView:
     """Return a page of flows. `Connection.list_flows` describes the filters.
@@ -131,6 +132,7 @@ def page(
         newest_first=newest_first,
         text=text,
         tags=tags,
+        error=error,
     )
     flow_page = _page(read, states, limit, after)
     redactor = redactor or Redactor()

@@ -364,6 +364,7 @@ class MemoryConnection(base.Connection):
                 and query.matches_state(flow.detail.state)
                 and query.matches_position(flow.place)
                 and (flow.command is not None or not query.commanded)
+                and query.matches_error(flow.detail.error)
             ]
             matching_flows.sort(key=lambda flow: flow.place, reverse=query.newest_first)
             page = matching_flows[: query.limit]

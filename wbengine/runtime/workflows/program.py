@@ -143,6 +143,11 @@ class Program(abc.ABC):
     def close(self) -> None:
         """End the function without a result. Idempotent."""
 
+    @property
+    def called_count(self) -> int:
+        """Number of steps that the function has called."""
+        return len(self._handles)
+
     def take_called(self) -> list[Handle]:
         """Return the steps that the function called since the previous call of this method."""
         called, self._called = self._called, []

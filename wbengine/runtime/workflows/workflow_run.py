@@ -16,19 +16,14 @@ from wbengine.running import LOCAL
 from wbengine.runtime.control import GivenUp
 from wbengine.runtime.interrupted import unknown_result
 from wbengine.runtime.workflow_call import WorkflowCall
-from wbengine.runtime.workflows import guards, step_tasks
-from wbengine.runtime.workflows.async_program import AsyncProgram
+from wbengine.runtime.workflows import guards, programs, step_tasks
 from wbengine.runtime.workflows.history import History, RecordedStep
-from wbengine.runtime.workflows.program import Completion, Program
+from wbengine.runtime.workflows.program import Program
 from wbengine.runtime.workflows.step import Step
 from wbengine.runtime.workflows.step_records import StepRecords, calls_revert
-from wbengine.runtime.workflows.thread_program import ThreadProgram
 from wbengine.types import failure as ft
 
 __all__ = ["WorkflowRun"]
-
-#: Key of `meta["workflow"]`: versions of changes (`steps.version`) that the attempt uses.
-_VERSIONS: Final = "versions"
 
 _TO_REVERT: Final = frozenset(
     {states.SUCCESS, states.FAILURE, states.REVERTING, states.REVERT_FAILURE}
@@ -95,18 +90,15 @@ class WorkflowRun:
             self._program = self._new_program(on_waiting)
 
     def _new_program(self, on_waiting: Callable[[], object]) -> Program:
-        workflow, record, arguments = self.call.task, self.record, self.call.arguments
-        guards.check_code(workflow.fn)
-        common: dict[str, Any] = {
-            "read": self._read,
-            "read_version": self._read_version,
-            "publish": self._publish,
-            "seed": f"{record.uuid} {record.attempt}",
-            "now": record.submitted or self._started,
-        }
-        if workflow.is_async:
-            return AsyncProgram(workflow.fn, arguments, self._history, **common)
-        return ThreadProgram(workflow.fn, arguments, self._history, on_waiting=on_waiting, **common)
+        guards.check_code(self.call.task.fn)
+        return programs.of_call(
+            self.call,
+            self._history,
+            on_waiting,
+            read_version=self._read_version,
+            publish=self._publish,
+            now=self._started,
+        )
 
     @property
     def in_flight(self) -> int:
@@ -279,17 +271,12 @@ class WorkflowRun:
             step.record.ended = step.note.at
         self._records.save_note(step)
 
-    def _read(self, position: int) -> Completion:
-        record, note = self._history.steps[position]
-        value = record.failure if record.failure is not None else record.results
-        return Completion(value, note.at or 0.0, note.signal)
-
     def _read_version(self, change: str, newest: int, is_replaying: bool) -> int:
         content = self.record.meta_value(models.WORKFLOW) or {}
-        version: int | None = content.get(_VERSIONS, {}).get(change)
+        version: int | None = content.get(programs.VERSIONS, {}).get(change)
         if version is None:
             version = 1 if is_replaying else newest
-            self._store(_VERSIONS, change, version)
+            self._store(programs.VERSIONS, change, version)
             self._new_versions.add(change)
         return version
 
@@ -297,9 +284,9 @@ class WorkflowRun:
         """Remove the versions that a differing replay stored: no step depends on them."""
         content = self.record.meta_value(models.WORKFLOW)
         if self._new_versions and content is not None:
-            versions = content[_VERSIONS].items()
+            versions = content[programs.VERSIONS].items()
             kept = {change: each for change, each in versions if change not in self._new_versions}
-            self.record.meta[models.WORKFLOW] = {**content, _VERSIONS: kept}
+            self.record.meta[models.WORKFLOW] = {**content, programs.VERSIONS: kept}
             self._records.mark(self.record)
 
     def _publish(self, name: str, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
@@ -15,6 +16,9 @@ from wbengine.persistence import base, commands, history, listing, models
 from wbengine.persistence.backends.sql import rows, tables
 
 __all__ = ["page"]
+
+#: Number of rows that one statement reads to search for errors.
+_ROWS_PER_READ: Final = 1000
 
 _FLOWS: Final = tables.FLOWS.name
 _BOOKS: Final = tables.BOOKS.name
@@ -57,8 +61,7 @@ def page(connection: sa.Connection, query: listing.Query) -> base.Page:
     """Return a page of flows. One statement reads the rows, another one the counts."""
     if query.states is not None and not query.states:
         return base.Page([], None)
-    statement, parameters = _statement(connection.dialect.name, query)
-    matching_rows = [dict(row) for row in connection.execute(statement, parameters).mappings()]
+    matching_rows = _matching_rows(connection, query)
     listed = matching_rows[: query.limit]
     counts: dict[str, dict[str, int]] = {row["uuid"]: {} for row in listed}
     steps: dict[str, list[tuple[str, int, str, int]]] = {row["uuid"]: [] for row in listed}
@@ -84,6 +87,34 @@ def page(connection: sa.Connection, query: listing.Query) -> base.Page:
         for row in listed
     ]
     return base.Page(flow_rows, after)
+
+
+def _matching_rows(connection: sa.Connection, query: listing.Query) -> list[dict[str, Any]]:
+    """Return the rows of the page, and the first one of the next page."""
+    if query.error is None:
+        return _rows(connection, query)
+    # The error is the reason in the latest entry of the history, inside a JSON text. Databases
+    # refuse to extract some texts, such as one with a zero character.
+    failed_states = frozenset(history.FAILED).intersection(query.states or history.FAILED)
+    read = dataclasses.replace(query, states=failed_states, limit=_ROWS_PER_READ)
+    matching_rows: list[dict[str, Any]] = []
+    while failed_states and len(matching_rows) <= query.limit:
+        found = _rows(connection, read)
+        matching_rows += [row for row in found[: read.limit] if query.matches_error(_error(row))]
+        if len(found) <= read.limit:
+            break
+        last = found[read.limit - 1]
+        read = dataclasses.replace(read, after=listing.Position(last["created"], last["id"]))
+    return matching_rows[: query.limit + 1]
+
+
+def _rows(connection: sa.Connection, query: listing.Query) -> list[dict[str, Any]]:
+    statement, parameters = _statement(connection.dialect.name, query)
+    return [dict(row) for row in connection.execute(statement, parameters).mappings()]
+
+
+def _error(row: Mapping[str, Any]) -> str | None:
+    return history.error(row["state"], _history(_parsed(row["more"])))
 
 
 def _statement(dialect: str, query: listing.Query) -> tuple[sa.TextClause, dict[str, Any]]:
