@@ -30,6 +30,7 @@ REQUIRED = {
     "factory": "tests.cli.shop:order",
     "flow": commands.UNKNOWN,
     "ids": commands.UNKNOWN,
+    "signal_name": "approved",
     "task": "reserve",
     "name": "name",
     "names": "name",
@@ -72,7 +73,8 @@ FREE_SETTINGS = {"exchange", "keys", "timeout", "schedules"}
 #: check.
 FREE = {
     "after", "book", "celery_accept", "celery_broker", "celery_config", "celery_name",
-    "celery_queue", "celery_result_backend", "celery_task", "cron", "cursor", "exception_handler",
+    "celery_queue", "celery_result_backend", "celery_task", "cron", "cursor", "error",
+    "exception_handler",
     "flow_id", "host", "name", "reason", "redis", "tasks", "time_zone", "token", "topic", "unique",
     "url_prefix",
 }  # fmt: skip

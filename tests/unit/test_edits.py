@@ -254,7 +254,9 @@ def test_input_that_a_recorded_step_used_is_refused(kind: str) -> None:
     with pytest.raises(exceptions.InvalidState) as caught:
         retry(engine, inputs={"order": 2})
     message = str(caught.value)
-    assert "Input 'order' of workflow 'shipping' cannot be replaced, because a recorded" in message
+    assert (
+        "cannot be replaced, because a recorded step has used it: step 0 is recorded as" in message
+    )
     assert 'quote({"order":1}) and is now ' in message and 'quote({"order":2})' in message
     assert engine.storage.fetch("order") == 1
 

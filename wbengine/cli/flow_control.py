@@ -7,12 +7,23 @@ from typing import Any, Final
 
 import click
 
-from wbengine import _names, exceptions, operations, signals
-from wbengine.cli import base, common_options, confirmation, errors, params
+from wbengine import _names, exceptions, operations, signals, states
+from wbengine.cli import base, common_options, confirmation, errors, flow_selection, params
 from wbengine.cli import context as contexts
+from wbengine.views import flow_list, shown_states
 
 __all__ = ["cancel", "signal", "suspend"]
 
+
+_NOT_ENDED: Final = (
+    *(states.PENDING, states.RUNNING, states.RESUMING, states.SUSPENDING),
+    *(states.WAITING, shown_states.INTERRUPTED),
+)
+_SUSPEND: Final = flow_selection.Operation("suspend", _NOT_ENDED, "requested to suspend")
+_CANCEL: Final = flow_selection.Operation(
+    "cancel", (*_NOT_ENDED, states.SUSPENDED), "requested to cancel"
+)
+_SIGNAL: Final = flow_selection.Operation("signal", (states.WAITING,), "sent the signal to")
 
 _WAIT: Final = click.option("--wait", type=params.WAIT, metavar="DURATION",
     help="Wait until the run has ended; exit with 75 if it lasts longer than this.")  # fmt: skip
@@ -23,18 +34,19 @@ _WAIT: Final = click.option("--wait", type=params.WAIT, metavar="DURATION",
     help="""Suspend a running flow.
 
     The engine that runs the flow finishes its running tasks and starts no others. `wbengine flow
-    resume` continues the flow.
+    resume` continues the flow. Filters select flows that have not ended and are not suspended.
 
     \b
-    Example:
+    Examples:
       wbengine flow suspend 3f2a9c --wait 1m --reason 'the shop is closed'
+      wbengine flow suspend --name order --tag shop=paris
     """,
 )
-@common_options.FLOW
+@flow_selection.flows_option
 @_WAIT
 @common_options.REASON
-def suspend(context: contexts.Context, flow: str, wait: float | None, reason: str | None) -> None:
-    _request(context, "flow-suspend/1", operations.suspend, flow, wait, reason)
+def suspend(context: contexts.Context, **options: Any) -> int:
+    return _request(context, _SUSPEND, operations.suspend, **options)
 
 
 @base.command(
@@ -43,38 +55,45 @@ def suspend(context: contexts.Context, flow: str, wait: float | None, reason: st
 
     The engine that runs the flow reverts it. If no engine runs it, its next engine does so: a
     conductor, or `wbengine flow resume`. To revert such a flow at once, use `wbengine flow revert`.
+    Filters select flows that have not ended.
 
     \b
-    Example:
+    Examples:
       wbengine flow cancel 3f2a9c --wait 1m --reason 'order withdrawn'
+      wbengine flow cancel --tag customer=17 --dry-run
     """,
 )
-@common_options.FLOW
+@flow_selection.flows_option
 @_WAIT
 @common_options.REASON
-def cancel(context: contexts.Context, flow: str, wait: float | None, reason: str | None) -> None:
-    _request(context, "flow-cancel/1", operations.cancel, flow, wait, reason)
+def cancel(context: contexts.Context, **options: Any) -> int:
+    return _request(context, _CANCEL, operations.cancel, **options)
 
 
 def _request(
     context: contexts.Context,
-    schema: str,
+    operation: flow_selection.Operation,
     ask: Callable[..., Any],
-    flow: str,
+    selection: flow_selection.Selection,
     wait: float | None,
     reason: str | None,
-) -> None:
-    from wbengine.views import flow_list
-
+) -> int:
+    by = confirmation.current_user()
     with context.backend() as backend:
-        row = operations.find(backend, flow)
+        rows = flow_selection.rows_of(backend, selection, operation.states)
+        if not selection.is_single or selection.dry_run:
+            if wait is not None:
+                raise errors.Failed("--wait requires one ID", errors.USAGE)
+            return flow_selection.perform(context, operation, selection, rows,
+                lambda row: ask(backend, row.uuid, reason=reason, by=by))  # fmt: skip
+        (row,) = rows
         # Computed now, because the owner may exit while this command waits.
         before = flow_list.shown_state(row)
-        change = ask(backend, row.uuid, reason=reason, by=confirmation.current_user(), wait=wait)
+        change = ask(backend, row.uuid, reason=reason, by=by, wait=wait)
         now = operations.find(backend, row.uuid)
     printer, shown = context.printer, flow_list.shown_state(now)
     content = {"uuid": row.uuid, "old": change.old, "new": change.new, "shown_state": shown}
-    printer.document(schema, content)
+    printer.document(f"flow-{operation.name}/1", content)
     printer.line(f"{row.name} {row.uuid}: {before} → {shown}")
     if now.lease is not None:
         printer.guide(f"to watch it: wbengine flow watch {row.uuid}")
@@ -83,6 +102,7 @@ def _request(
             f"no engine runs it: its next engine will {now.command} it, a conductor or"
             f" wbengine flow resume {row.uuid}"
         )
+    return errors.OK
 
 
 @base.command(
@@ -91,26 +111,39 @@ def _request(
 
     A task (task.WaitFor) of the flow waits for the signal, or will do so later; its result is the
     value of the signal. If a signal of the same name was sent before, the first value counts,
-    unless the flow has a workflow, which receives all signals.
+    unless the flow has a workflow, which receives all signals. Filters select flows that are
+    WAITING for the signal.
 
     \b
-    Example:
+    Examples:
       wbengine flow signal 3f2a9c approved --value '{"by": "ann", "limit": 500}'
+      wbengine flow signal approved --name order --tag shop=paris
     """,
 )
+@flow_selection.flows_option
 @click.option("--value", type=params.JSON, help="Value of the signal.", show_default="null")
-@common_options.FLOW
-@click.argument("name", metavar="NAME")
-def signal(context: contexts.Context, flow: str, name: str, value: Any) -> None:
+@click.argument("signal_name", metavar="NAME")
+def signal(
+    context: contexts.Context, selection: flow_selection.Selection, signal_name: str, value: Any
+) -> int:
+    name = signal_name
     with context.backend() as backend:
-        row = operations.find(backend, flow)
+        rows = flow_selection.rows_of(
+            backend,
+            selection,
+            _SIGNAL.states,
+            lambda row: any(wait.signal == name for wait in row.waits_for),
+        )
+        if not selection.is_single or selection.dry_run:
+            return flow_selection.perform(context, _SIGNAL, selection, rows,
+                lambda row: operations.signal(backend, row.uuid, name, value))  # fmt: skip
+        (row,) = rows
         with errors.failing(errors.USAGE, exceptions.NotEncodable, ValueError):
             number = operations.signal(backend, row.uuid, name, value)
-    context.printer.document(
-        "flow-signal/1", {"uuid": row.uuid, "signal": name, "number": number}
-    )
+    context.printer.document("flow-signal/1", {"uuid": row.uuid, "signal": name, "number": number})
     label = signals.label(name, number)
     context.printer.line(f"{row.name} {row.uuid}: received signal {label}")
     awaited = {wait.signal for wait in row.waits_for}
     if name not in awaited and (hint := _names.hint(name, awaited)):
         context.printer.hint(f"nothing waits for signal {name!r} now{hint}")
+    return errors.OK

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import states
-from wbengine.cli import base, common_options, errors, params, store_access
+from wbengine.cli import base, errors, flow_selection, params, store_access
 from wbengine.cli import context as contexts
-from wbengine.views import formatting, shown_states
+from wbengine.views import formatting
 
 if TYPE_CHECKING:
     from wbengine.views.flow_list import RowView
@@ -35,18 +35,7 @@ _MAX_SIGNALS: Final = 3
       wbengine flow list --name order --tag team=billing --limit 500 --json
     """,
 )
-@click.option("--state", "state_names", multiple=True, metavar="STATE",
-    type=params.Choice(shown_states.LISTED, case_sensitive=False),
-    help=f"List only flows in this state (repeatable):"
-    f" {', '.join(shown_states.LISTED)}.")  # fmt: skip
-@click.option("--name", metavar="TEXT",
-    help="List only flows whose name contains TEXT, in upper or lower case.")  # fmt: skip
-@common_options.tags("List only flows with this tag (repeatable; a flow must have all of them).")
-@click.option("--since", type=params.TIMESTAMP, metavar="WHEN",
-    help="List only flows created since this time: 2h, 3d, 2026-11-21T08:00 (UTC).")  # fmt: skip
-@click.option("--error", metavar="TEXT",
-    help="List only flows in FAILURE or REVERTED whose error contains TEXT, in upper or lower"
-    " case.")  # fmt: skip
+@flow_selection.filters
 @click.option("--book", metavar="UUID", help="List only flows of this logbook.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, metavar="N",
     help="Maximum number of flows.")  # fmt: skip

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import click
 
-from wbengine import exceptions, operations
+from wbengine import exceptions, operations, states
 from wbengine._terminal import escaped_json
-from wbengine.cli import base, common_options, completions, confirmation, errors, params
+from wbengine.cli import base, common_options, errors, flow_selection, params
 from wbengine.cli import context as contexts
+from wbengine.persistence import listing
 
 __all__ = ["delete", "export", "import_command"]
+
+_DELETE: Final = flow_selection.Operation(
+    "delete",
+    (*sorted(states.FLOW_ENDED), states.CANCELLED),
+    "deleted",
+    confirms=True,
+    schema="flow-delete/1",
+)
 
 
 @base.command(
@@ -86,28 +95,22 @@ def import_command(context: contexts.Context, file: BinaryIO) -> None:
     "delete",
     help="""Delete flows and their records.
 
-    A flow that an engine runs is deleted only with --force; its run then fails.
+    A flow that an engine runs is deleted only with --force; its run then fails. Filters select
+    flows that have ended, unless --state is given.
 
     \b
-    Example:
+    Examples:
       wbengine flow delete 3f2a9c --yes
+      wbengine flow delete --name test --state REVERTED --dry-run
     """,
 )
-@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completions.flows)
-@common_options.YES
+@flow_selection.flows_option
 @click.option("--force", is_flag=True, help="Also delete flows that an engine runs.")
-@common_options.dry_run("the flows that would be deleted")
-def delete(
-    context: contexts.Context, ids: tuple[str, ...], yes: bool, force: bool, dry_run: bool
-) -> None:
-    printer = context.printer
+def delete(context: contexts.Context, selection: flow_selection.Selection, force: bool) -> int:
     with context.backend() as backend:
-        rows = [operations.find(backend, text) for text in ids]
-        names = ", ".join(f"{row.name!r} ({row.uuid}, {row.state})" for row in rows)
-        if not dry_run:
-            confirmation.confirm(context, f"delete {names}", yes)
-            for row in rows:
-                operations.delete(backend, row.uuid, force=force, states=(row.state,))
-    content = {"flows": [row.uuid for row in rows], "dry_run": dry_run}
-    printer.document("flow-delete/1", content)
-    printer.line(f"{'would delete' if dry_run else 'deleted'} {names}")
+        rows = flow_selection.rows_of(backend, selection, _DELETE.states)
+
+        def work(row: listing.FlowRow) -> None:
+            operations.delete(backend, row.uuid, force=force, states=(row.state,))
+
+        return flow_selection.perform(context, _DELETE, selection, rows, work)

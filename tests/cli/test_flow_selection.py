@@ -1,0 +1,190 @@
+"""Commands on several flows: selection, confirmation, results of each flow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Command
+from wbengine import states
+from wbengine.persistence import backends, base, listing, models
+
+NAMES = {
+    "failed": states.FAILURE,
+    "reverted": states.REVERTED,
+    "done": states.SUCCESS,
+    "new": states.PENDING,
+    "held": states.SUSPENDED,
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[base.Connection]:
+    uri = f"sqlite:///{tmp_path}/flows.db"
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", uri)
+    with (
+        contextlib.closing(backends.fetch(uri)) as backend,
+        contextlib.closing(backend.get_connection()) as connection,
+    ):
+        connection.upgrade()
+        yield connection
+
+
+def put(store: base.Connection, name: str, state: str, why: str | None = None) -> models.FlowDetail:
+    book, flow = models.LogBook("b"), models.FlowDetail(name)
+    flow.enter(state, 1.0, why)
+    book.add(flow)
+    store.save_logbook(book)
+    return flow
+
+
+@pytest.fixture
+def flows(store: base.Connection) -> dict[str, models.FlowDetail]:
+    """One flow in each of these states, one that was cancelled, and one that waits for 'go'."""
+    made = {name: put(store, name, state, f"{name} card") for name, state in NAMES.items()}
+    made["cancelled"] = put(store, "cancelled", states.REVERTED)
+    made["cancelled"].cancel(1.0, None)
+    made["waits"] = put(store, "waits", states.SUSPENDED, "it waits")
+    made["waits"].waits_for = (listing.Wait("t", "go", 1.0, None),)
+    for name in ("cancelled", "waits"):
+        store.save_changes(made[name], ())
+    return made
+
+
+def names(answer: Any, flows: dict[str, models.FlowDetail], key: str = "flows") -> set[str]:
+    by_uuid = {flow.uuid: name for name, flow in flows.items()}
+    uuids = [each if isinstance(each, str) else each["uuid"] for each in answer.json[key]]
+    return {by_uuid[uuid] for uuid in uuids}
+
+
+@pytest.mark.parametrize(
+    ("words", "selected"),
+    [
+        (("suspend", "--all"), {"new", "waits"}),
+        (("cancel", "--all"), {"new", "held", "waits"}),
+        (("delete", "--all"), {"failed", "reverted", "done", "cancelled"}),
+        (("delete", "--state", "held"), None),
+        (("delete", "--state", "suspended"), {"held", "waits"}),
+        (("delete", "--error", "CARD"), {"failed", "reverted"}),
+        (("delete", "--name", "e", "--state", "REVERTED"), {"reverted", "cancelled"}),
+        (("delete", "--since", "1h", "--tag", "a=b"), set()),
+        (("signal", "--all", "go"), {"waits"}),
+        (("signal", "--all", "other"), set()),
+        (("signal", "--state", "SUSPENDED", "other"), {"held", "waits"}),
+    ],
+)
+def test_filters_select_flows_that_the_command_accepts(
+    wbengine: Command,
+    flows: dict[str, models.FlowDetail],
+    words: tuple[str, ...],
+    selected: set[str] | None,
+) -> None:
+    answer = wbengine("flow", *words, "--dry-run", "--json")
+    if selected is None:
+        assert answer.code == 2 and "must be one of" in answer.json_error["error"]
+        return
+    assert answer.code == 0
+    assert names(answer, flows) == selected and answer.json["count"] == len(selected)
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("ID", "--all"), ("ID", "--name", "x"), ("--all", "--name", "x"), ("--yes",)]
+)
+def test_flows_must_be_selected_in_one_way(
+    wbengine: Command, flows: dict[str, models.FlowDetail], words: tuple[str, ...]
+) -> None:
+    answer = wbengine("flow", "cancel", *(flows["held"].uuid if w == "ID" else w for w in words))
+    assert answer.code == 2
+    assert "select flows by IDs, by filters (--state, --name," in answer.err
+
+
+def test_selected_flows_are_confirmed_once_with_their_number(
+    wbengine: Command, flows: dict[str, models.FlowDetail], store: base.Connection
+) -> None:
+    answer = wbengine("flow", "cancel", "--all")
+    assert answer.code == 2 and "pass --yes to cancel 3 flows: 'waits' (" in answer.error
+    assert not store.commands([flow.uuid for flow in flows.values()])
+    several = wbengine("flow", "cancel", flows["held"].uuid, flows["new"].uuid)
+    assert several.code == 0 and several.out.startswith("requested to cancel 2 flows: 'held' (")
+    one = wbengine("flow", "delete", flows["done"].uuid)
+    assert one.code == 2 and f"to delete 'done' ({flows['done'].uuid}, SUCCESS)" in one.error
+
+
+def test_each_result_is_reported_and_refusals_are_grouped(
+    wbengine: Command, flows: dict[str, models.FlowDetail], store: base.Connection
+) -> None:
+    chosen = [flows[name].uuid for name in ("done", "failed", "held", "new", "reverted", "held")]
+    answer = wbengine("flow", "cancel", *chosen, "--reason", "no stock", "--json")
+    assert answer.code == 1
+    assert answer.json["schema"] == "wbengine/flow-cancel-many/1"
+    assert (answer.json["count"], answer.json["dry_run"]) == (5, False)
+    assert names(answer, flows) == {"held", "new"}
+    assert names(answer, flows, "refused") == {"done", "failed", "reverted"}
+    held = store.commands([flows["held"].uuid])[flows["held"].uuid]
+    assert (held.what, held.reason) == ("cancel", "no stock")
+    put(store, "more", states.SUCCESS)
+    text = wbengine("flow", "cancel", "--state", "SUCCESS", "--state", "SUSPENDED", "--yes")
+    assert text.code == 1
+    assert [line.split()[:2] for line in text.out.splitlines()] == [
+        ["requested", "to"], ["REFUSED", "REASON"], ["2", "Flow"],
+    ]  # fmt: skip
+    assert "2  Flow ID has ended in SUCCESS: there is nothing to cancel; " in text.out
+
+
+def test_error_of_the_store_stops_the_loop_and_keeps_the_report(
+    wbengine: Command,
+    flows: dict[str, models.FlowDetail],
+    store: base.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from wbengine import exceptions, operations
+
+    cancel = operations.cancel
+
+    def fails_second(backend: base.Backend, uuid: str, **options: Any) -> Any:
+        if store.commands([flow.uuid for flow in flows.values()]):
+            raise exceptions.StorageFailure("disk full")
+        return cancel(backend, uuid, **options)
+
+    monkeypatch.setattr(operations, "cancel", fails_second)
+    answer = wbengine("flow", "cancel", "--all", "--yes", "--json")
+    assert answer.code == 69
+    assert len(answer.json["flows"]) == 1 and answer.json["count"] == 3
+    assert json.loads(answer.err.splitlines()[-1])["error"] == "disk full"
+    assert answer.err.splitlines()[0] == "not tried: 2 flows"
+
+
+def test_signal_is_sent_to_all_flows_that_wait_for_it(
+    wbengine: Command, flows: dict[str, models.FlowDetail], store: base.Connection
+) -> None:
+    sent = wbengine("flow", "signal", "go", "--all", "--value", "1", "--yes")
+    assert sent.code == 0 and sent.out.startswith("sent the signal to 'waits' (")
+    assert [*store.signals([flow.uuid for flow in flows.values()])] == [flows["waits"].uuid]
+
+
+def test_wait_requires_one_flow(wbengine: Command, flows: dict[str, models.FlowDetail]) -> None:
+    answer = wbengine("flow", "suspend", "--all", "--wait", "1m", "--yes")
+    assert answer.code == 2 and answer.error.endswith("--wait requires one ID")
+
+
+def test_no_selected_flow_is_no_error(
+    wbengine: Command, flows: dict[str, models.FlowDetail]
+) -> None:
+    for words in ((), ("--dry-run",)):
+        answer = wbengine("flow", "delete", "--name", "nothing", *words)
+        assert (answer.code, answer.out, answer.error) == (0, "", "No flows found.")
+
+
+def test_dry_run_prints_number_and_examples(wbengine: Command, store: base.Connection) -> None:
+    for number in range(12):
+        put(store, f"f{number}", states.FAILURE, "card declined")
+    answer = wbengine("flow", "delete", "--error", "declined", "--dry-run")
+    lines = answer.out.splitlines()
+    assert lines[0] == "would delete 12 flows" and len(lines) == 12
+    assert lines[2].split()[1:] == ["f11", "FAILURE", "card", "declined"]
+    assert len(store.list_flows().flows) == 12
