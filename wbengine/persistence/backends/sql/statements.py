@@ -209,6 +209,7 @@ class Statements:
         self.codes = sa.text(
             f"SELECT id, app, version, {now} - seen AS age FROM {_CODES} ORDER BY id"
         )
+        ended = ", ".join(f"'{state}'" for state in sorted(states.FLOW_ENDED))
         idle = f"code IS NOT NULL AND COALESCE(state, '') NOT IN ({ended}) AND {free}"
         self.flows_by_code = sa.text(
             f"SELECT code, COUNT(*) FROM {_FLOWS} WHERE {idle} GROUP BY code ORDER BY code"
