@@ -15,8 +15,8 @@ from tests.support import fresh
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 13_300
-MAX_LINES_OF_FLOW_RUN = 24_800
+MAX_LINES_OF_FLOW_SHOW = 13_400
+MAX_LINES_OF_FLOW_RUN = 25_000
 
 FLOW = """
 from wbengine import task

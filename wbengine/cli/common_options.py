@@ -54,7 +54,7 @@ def dry_run(printed: str) -> Decorator:
 
 def tags(help: str) -> Decorator:
     return click.option("--tag", "tags", type=params.TAG, multiple=True, metavar="KEY=VALUE",
-        callback=params.tags_of, help=help)  # fmt: skip
+        callback=params.once, help=help)  # fmt: skip
 
 
 def strict(action: str) -> Decorator:

@@ -17,7 +17,7 @@ __all__ = ["cancel", "signal", "suspend"]
 
 _NOT_ENDED: Final = (
     *(states.PENDING, states.RUNNING, states.RESUMING, states.SUSPENDING),
-    *(states.WAITING, shown_states.INTERRUPTED),
+    *(states.WAITING, states.BLOCKED, shown_states.INTERRUPTED),
 )
 _SUSPEND: Final = flow_selection.Operation("suspend", _NOT_ENDED, "requested to suspend")
 _CANCEL: Final = flow_selection.Operation(

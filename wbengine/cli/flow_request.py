@@ -27,6 +27,7 @@ def perform(
     operation: str,
     *,
     reason: str | None,
+    edits: operations.Edits | None,
     watch: bool,
     wait: float | None,
     unavailable: dict[str, Any],
@@ -45,7 +46,7 @@ def perform(
                 errors.USAGE,
             )
     by = confirmation.current_user()
-    requested = operations.request(backend, row.uuid, operation, reason=reason, by=by)
+    requested = operations.request(backend, row.uuid, operation, reason=reason, by=by, edits=edits)
     printer = context.printer
     content = {"uuid": row.uuid, "is_new": requested.is_new, "by": requested.by}
     if wait is None:

@@ -4,32 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine import _streams, operations, states
+from wbengine import _streams, exceptions, operations, states
 from wbengine.cli import (
     base,
     common_options,
     completions,
     confirmation,
     detaching,
+    edit_options,
     engine_run,
     errors,
     flow_request,
+    flow_selection,
     params,
 )
 from wbengine.cli import context as contexts
+from wbengine.views import flow_list, shown_states
 
 if TYPE_CHECKING:
     from wbengine.engines.base import Engine
     from wbengine.persistence import base as persistence
+    from wbengine.persistence.edits import Edits
+    from wbengine.persistence.listing import FlowRow
 
 __all__ = ["command", "retry", "revert"]
 
 #: Default maximum wait for the end of a run that `revert` cancels.
 _RUN_END_SECONDS: Final = 60.0
+
+_RESUME: Final = flow_selection.Operation(
+    "resume", (states.SUSPENDED, states.BLOCKED, shown_states.INTERRUPTED), "resumed"
+)
+_RETRY: Final = flow_selection.Operation("retry", (states.FAILURE, states.REVERTED), "retried")
+_REVERT: Final = flow_selection.Operation(
+    "revert",
+    (states.FAILURE, states.SUSPENDED, states.BLOCKED, states.WAITING, shown_states.INTERRUPTED),
+    "reverted",
+    confirms=True,
+)
 
 
 def _options(function: Any) -> Any:
@@ -38,11 +55,10 @@ def _options(function: Any) -> Any:
         common_options.PROGRESS,
         click.option("--detach", is_flag=True, help="Run the flow in a separate process."),
         click.option("--watch", is_flag=True, help="Submitted flow: watch it until its run ends."),
-        common_options.dry_run("the tasks that would run or be reverted"),
         click.option("--engine", type=params.ENGINE, metavar="KIND",
             shell_complete=completions.engines,
             help="Kind of engine, or a URI.", show_default="that of the previous run"),
-        common_options.FLOW,
+        flow_selection.flows_option,
     ):  # fmt: skip
         function = option(function)
     return function
@@ -60,19 +76,23 @@ _WAIT = click.option("--wait", type=params.WAIT, metavar="DURATION",
     With --wait, the exit codes are those of `wbengine flow run`.
 
     Otherwise the command runs the flow. The output and the exit codes are those of `wbengine flow
-    run`. The function that built the flow must be importable.
+    run`. The function that built the flow must be importable. Several flows run one after another.
+
+    Filters select flows that are SUSPENDED, BLOCKED or INTERRUPTED. With one ID, --dry-run prints
+    the tasks that would run or be reverted.
 
     \b
     Examples:
       wbengine flow resume 3f2a9c
       wbengine flow resume 3f2a9c --dry-run --json
+      wbengine flow resume --state INTERRUPTED --since 2h
     """,
 )
 @_options
 @_WAIT
 @common_options.DEADLINE
-def command(context: contexts.Context, flow: str, **options: Any) -> int:
-    return _perform(context, "resume", flow, **options)
+def command(context: contexts.Context, selection: flow_selection.Selection, **options: Any) -> int:
+    return _perform_all(context, _RESUME, selection, **options)
 
 
 @base.command(
@@ -84,20 +104,70 @@ def command(context: contexts.Context, flow: str, **options: Any) -> int:
 
     If the flow was submitted, the command requests that a conductor (`wbengine serve`) retries it.
     With --wait, the exit codes are those of `wbengine flow run`. Otherwise the command runs the
-    flow, with the output and the exit codes of `wbengine flow run`.
+    flow, with the output and the exit codes of `wbengine flow run`; several flows run one after
+    another.
+
+    Filters select flows in FAILURE or REVERTED that were not cancelled. With one ID, --dry-run
+    prints the tasks that would run.
+
+    An input or result is not replaced if a complete task or a recorded step of a workflow has used
+    it.
 
     \b
     Examples:
       wbengine flow retry 3f2a9c
       wbengine flow retry 3f2a9c --wait 5m --reason 'release 43 repairs it'
+      wbengine flow retry --error 'card declined' --since 2d --dry-run
+      wbengine flow retry 3f2a9c --set 'address="3 Mill Lane"' --reason 'typo'
     """,
 )
+@edit_options.edit_options
 @_options
 @_WAIT
 @common_options.REASON
 @common_options.DEADLINE
-def retry(context: contexts.Context, flow: str, **options: Any) -> int:
-    return _perform(context, "retry", flow, **options)
+def retry(
+    context: contexts.Context,
+    selection: flow_selection.Selection,
+    inputs: dict[str, Any],
+    results: dict[str, Any],
+    edits_file: str | None,
+    **options: Any,
+) -> int:
+    edits: Callable[[str], Edits | None]
+    if edits_file is not None:
+        if inputs or results or selection.ids or selection.has_filter or selection.has_all:
+            raise errors.Failed(
+                "--edits contains the flows and their values: omit IDs, filters, --all, --set and"
+                " --set-result",
+                errors.USAGE,
+            )
+        by_uuid = _edits_by_uuid(context, edits_file)
+        selection, edits = selection._replace(ids=tuple(by_uuid)), by_uuid.get
+    else:
+        same_edits = edit_options.edits_of(inputs, results)
+
+        def edits(uuid: str) -> Edits | None:
+            return same_edits
+
+    return _perform_all(context, _RETRY, selection, edits=edits, **options)
+
+
+def _edits_by_uuid(context: contexts.Context, path: str) -> dict[str, Edits]:
+    """Return the edits of a file by the uuid of their flow.
+
+    :raises Failed: if the file is invalid, or edits a flow twice.
+    """
+    by_uuid: dict[str, Edits] = {}
+    with context.backend() as backend:
+        for entry in edit_options.read_edits(path):
+            uuid = operations.find(backend, entry.flow).uuid
+            if uuid in by_uuid:
+                raise errors.Failed(
+                    f"{path}, line {entry.line}: flow {uuid} has an earlier line", errors.USAGE
+                )
+            by_uuid[uuid] = entry.edits
+    return by_uuid
 
 
 @base.command(
@@ -107,11 +177,15 @@ def retry(context: contexts.Context, flow: str, **options: Any) -> int:
     If an engine runs the flow, the command cancels that run and waits for its end. Otherwise a
     conductor (`wbengine serve`) reverts a submitted flow, and the command reverts another one. A
     flow in SUCCESS cannot be reverted. Exits with 0 if the flow is reverted or the request is
-    stored, else with 1.
+    stored, else with 1. Of several flows, those that the command cannot revert are refused.
+
+    Filters select flows that have not ended, and flows in FAILURE. With one ID, --dry-run prints
+    the tasks that would be reverted.
 
     \b
-    Example:
+    Examples:
       wbengine flow revert 3f2a9c --yes --reason 'order withdrawn'
+      wbengine flow revert --state FAILURE --tag shop=paris
     """,
 )
 @_options
@@ -120,24 +194,23 @@ def retry(context: contexts.Context, flow: str, **options: Any) -> int:
     show_default="1m if an engine runs the flow",
     help="Maximum wait for the engine that runs or will run the flow; then exit with 75.",
 )  # fmt: skip
-@common_options.YES
 def revert(
     context: contexts.Context,
-    flow: str,
+    selection: flow_selection.Selection,
     reason: str | None,
     wait: float | None,
-    yes: bool,
-    dry_run: bool,
     **options: Any,
 ) -> int:
-    from wbengine.views import flow_list
-
+    if not selection.is_single:
+        return _perform_all(context, _REVERT, selection, reason=reason, wait=wait, **options)
+    dry_run = selection.dry_run
     with context.backend() as backend:
-        row = operations.find(backend, flow)
+        row = operations.find(backend, selection.ids[0])
         before = flow_list.shown_state(row)
         runs = operations.is_running(backend, row.uuid)
         if not dry_run:
-            confirmation.confirm(context, f"revert {row.name!r} ({row.uuid}, {row.state})", yes)
+            action = f"revert {flow_selection.described([row])}"
+            confirmation.confirm(context, action, selection.yes)
         run_here = dry_run or not runs
         if not run_here:
             change = operations.cancel(
@@ -162,6 +235,76 @@ def revert(
     return errors.UNHEALTHY
 
 
+def _perform_all(
+    context: contexts.Context,
+    operation: flow_selection.Operation,
+    selection: flow_selection.Selection,
+    *,
+    edits: Callable[[str], Edits | None] = lambda uuid: None,
+    reason: str | None = None,
+    engine: str | None = None,
+    **options: Any,
+) -> int:
+    """Perform an operation on one or several flows. Return the exit code."""
+    if selection.is_single:
+        with context.backend(upgrade=True, patient=True) as backend:
+            uuid = operations.find(backend, selection.ids[0]).uuid
+        return _perform(context, operation.name, uuid, dry_run=selection.dry_run, reason=reason,
+            edits=edits(uuid), engine=engine, **options)  # fmt: skip
+    single_only = ("detach", "report", "deadline", "progress", "watch", "wait")
+    for name in single_only:
+        if options.get(name):
+            raise errors.Failed(f"--{name} requires one ID", errors.USAGE)
+    with context.backend(upgrade=True, patient=True) as backend:
+        rows = flow_selection.rows_of(backend, selection, operation.states)
+        submitted = _submitted(backend, rows)
+
+        def work(row: FlowRow) -> None:
+            if row.uuid in submitted:
+                operations.request(backend, row.uuid, operation.name, reason=reason,
+                    by=confirmation.current_user(), edits=edits(row.uuid))  # fmt: skip
+                return
+            arguments = _arguments(operation.name, reason, edits(row.uuid))
+            loaded_engine = _engine(context, backend, operation.name, row.uuid, engine, **arguments)
+            with _streams.aside():
+                try:
+                    loaded_engine.run()
+                except exceptions.StorageFailure:
+                    raise
+                except Exception as error:
+                    if operation.name != "revert" or not _is_reverted(loaded_engine):
+                        reason_of_flow = loaded_engine.storage.flow_detail.error
+                        raise errors.Failed(reason_of_flow or errors.line_of(error)) from error
+
+        if submitted:
+            operation = operation._replace(done=f"requested to {operation.name}")
+        return flow_selection.perform(context, operation, selection, rows, work)
+
+
+def _submitted(backend: persistence.Backend, rows: Iterable[FlowRow]) -> set[str]:
+    """Return the uuids of the flows that conductors run."""
+    with contextlib.closing(backend.get_connection()) as connection:
+        return {
+            row.uuid
+            for row in rows
+            if connection.get_flow_details(row.uuid, lazy=True).is_submitted
+        }
+
+
+def _is_reverted(engine: Engine) -> bool:
+    return engine.storage.get_flow_state() == states.REVERTED
+
+
+def _arguments(operation: str, reason: str | None, edits: Edits | None) -> dict[str, Any]:
+    """Return the arguments of an operation about its reason and edits."""
+    if operation == "revert":
+        return {"reason": reason}
+    if operation == "retry" and (edits or reason):
+        because = f": {reason}" if reason else ""
+        return {"reason": f"retried by {confirmation.current_user()}{because}", "edits": edits}
+    return {}
+
+
 def _perform(
     context: contexts.Context,
     operation: str,
@@ -176,10 +319,9 @@ def _perform(
     wait: float | None,
     deadline: float | None = None,
     reason: str | None = None,
+    edits: Edits | None = None,
 ) -> int:
     """Resume, retry or revert a flow that no engine runs. Return the exit code."""
-    from wbengine.views import flow_list
-
     with context.backend(upgrade=True, patient=True) as backend:
         row = operations.find(backend, flow)
         if dry_run:
@@ -191,6 +333,7 @@ def _perform(
                 row,
                 operation,
                 reason=reason,
+                edits=edits,
                 watch=watch,
                 wait=wait,
                 unavailable={
@@ -198,13 +341,13 @@ def _perform(
                     "progress": progress,
                 },
             )  # fmt: skip
-        has_request_options = wait is not None or reason is not None
-        if watch or (has_request_options and operation != "revert"):
+        if watch or (wait is not None and operation != "revert"):
             raise errors.Failed(
-                f"--watch, --wait and --reason are for submitted flows: this command runs flow"
-                f" {row.uuid}",
+                f"--watch and --wait are for submitted flows: this command runs flow {row.uuid}",
                 errors.USAGE,
             )
+        if detach and edits:
+            raise errors.Failed("--detach cannot be used with --set or --set-result", errors.USAGE)
         if detach:
             return detaching.start(
                 context,
@@ -215,7 +358,7 @@ def _perform(
                 report=report,
                 reason=reason,
             )
-        arguments = {"reason": reason} if operation == "revert" else {}
+        arguments = _arguments(operation, reason, edits)
         loaded_engine = _engine(context, backend, operation, row.uuid, engine, **arguments)
         previous = getattr(loaded_engine, "previous_broker", None)
         if previous is not None and engine is None:

@@ -224,7 +224,7 @@ def perform(
                 work(row)
             except exceptions.StorageFailure:
                 raise
-            except (exceptions.WbengineException, TimeoutError, ValueError) as error:
+            except (exceptions.WbengineException, errors.Failed, TimeoutError, ValueError) as error:
                 if selection.is_single:
                     raise
                 result.refused.append((row, errors.line_of(error)))

@@ -25,8 +25,8 @@ else:  # older versions of click have no generic types here
     Words = click.Choice
 
 __all__ = [
-    "ADDRESS", "DURATION", "ENGINE", "INPUTS", "JSON", "TIMESTAMP", "NEW_FILE", "TAG", "WAIT",
-    "Choice", "Parsed", "duration", "tags_of",
+    "ADDRESS", "ASSIGNMENT", "DURATION", "ENGINE", "INPUTS", "JSON", "TIMESTAMP", "NEW_FILE",
+    "TAG", "WAIT", "Choice", "Parsed", "duration", "file_text", "once",
 ]  # fmt: skip
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -107,16 +107,16 @@ def _tag(text: str) -> tuple[str, str]:
     return key, value
 
 
-def tags_of(context: click.Context, option: click.Parameter, pairs: Any) -> dict[str, str]:
-    """Return the tags of an option, and reject repeated keys."""
-    tags: dict[str, str] = dict(pairs)
-    if len(tags) < len(pairs):
+def once(context: click.Context, option: click.Parameter, pairs: Any) -> dict[str, Any]:
+    """Return the pairs of an option as a dict, and reject repeated keys."""
+    values: dict[str, Any] = dict(pairs)
+    if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise click.BadParameter(
             f"must contain each key once, got {twice!r} twice", context, option
         )
-    return tags
+    return values
 
 
 def _timestamp(text: str) -> float:
@@ -146,13 +146,24 @@ def _json(text: str) -> Any:
 
 
 def _inputs(text: str) -> dict[str, Any]:
-    inputs = _json(_file(text[1:]) if text.startswith("@") else text)
+    inputs = _json(file_text(text[1:]) if text.startswith("@") else text)
     if not isinstance(inputs, dict):
         raise ValueError(f"must be a JSON object, got {type(inputs).__name__}")
     return inputs
 
 
-def _file(path: str) -> str:
+def _assignment(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise ValueError("must be NAME=JSON or NAME=@FILE, such as amount=12 or card='\"x\"'")
+    return name, _json(file_text(value[1:]) if value.startswith("@") else value)
+
+
+def file_text(path: str) -> str:
+    """Return the text of a file, or of the standard input for '-'.
+
+    :raises ValueError: if it cannot be read.
+    """
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
@@ -185,5 +196,7 @@ TIMESTAMP: Final = Parsed("WHEN", _timestamp)
 JSON: Final = Parsed("JSON", _json)
 #: A JSON object, or `@file` that contains one ('@-': the standard input).
 INPUTS: Final = Parsed("JSON", _inputs)
+#: A name, '=', and JSON or `@file` that contains it ('@-': the standard input).
+ASSIGNMENT: Final = Parsed("NAME=JSON", _assignment)
 TAG: Final = Parsed("KEY=VALUE", _tag)
 NEW_FILE: Final = _NewFile()

@@ -21,6 +21,8 @@ _ALTERNATIVES: Final = {
     "--celery-result-backend": "$WBENGINE_CELERY_RESULT_BACKEND",
     "--token": "--token-file or $WBENGINE_DASHBOARD_TOKEN",
     "--inputs": "--inputs @FILE",
+    "--set": "--set NAME=@FILE or --edits FILE",
+    "--set-result": "--set-result TASK=@FILE or --edits FILE",
 }
 
 

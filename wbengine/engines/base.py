@@ -352,12 +352,19 @@ class Engine(abc.ABC):
         assert held_lease is not None
         state = storage.get_flow_state()
         nodes: Iterable[int] | None = None
+        edits: Edits | None = None
         refusal = commands.refusal(command.what, storage.flow_uuid, state)
         if refusal is None and command.what == commands.RETRY:
             try:
                 is_reverted = state == states.REVERTED
                 nodes = plan.atoms() if is_reverted else preparation.failed_nodes(storage)
-            except exceptions.InvalidState as error:
+                if command.edits is not None:
+                    edits = _editing().read(command.edits, storage.flow_uuid)
+                    _editing().check(edits, plan, storage, self._make_lifecycle(_do_nothing))
+            except (
+                *(exceptions.InvalidState, exceptions.InvalidFormat, exceptions.NotFound),
+                *(exceptions.NotEncodable, exceptions.NotTrusted),
+            ) as error:
                 refusal = str(error)
         successor = None
         if command.what == commands.REVERT:  # A run reverts the flow as if it had been cancelled.
@@ -365,8 +372,11 @@ class Engine(abc.ABC):
         settled = commands.SettledCommand(command, None if refusal else successor)
         try:
             if refusal is None:
-                self._restart(nodes, command.describe(), settled)
+                self._restart(nodes, command.describe(), settled, edits)
             else:
+                if command.edits is not None and state == states.FAILURE:
+                    reason = f"not {command.describe()}: {refusal}"
+                    storage.explain_flow_state(self._clock.time(), reason)
                 storage.writer.settle(settled)
         except exceptions.InvalidState as error:
             storage.writer.drop_pending()
@@ -374,7 +384,10 @@ class Engine(abc.ABC):
         held_lease.lease = dataclasses.replace(held_lease.lease, command=settled.successor)
         if refusal is not None:
             LOG.warning("Flow %r is not %s: %s", storage.flow_name, command.describe(), refusal)
-            if state in states.FLOW_ENDED:
+            stays_suspended = (
+                command.edits is not None and storage.flow_detail.is_suspended_by_command
+            )
+            if state in states.FLOW_ENDED or stays_suspended:
                 raise ownership.StateRefused(refusal)
 
     def _store_defaults(self) -> None:
@@ -1030,7 +1043,23 @@ class Engine(abc.ABC):
                 },
             )
 
-    def reset(self, *, failed_only: bool = False, edits: Edits | None = None) -> None:
+    def check_edits(self, edits: Edits) -> None:
+        """Check by the records whether these inputs and results can be replaced.
+
+        `reset` also checks results that other tasks have used, and workflows in progress.
+
+        :raises NotFound, InvalidState: as `reset`.
+        """
+        self.compile()
+        edits.check(self._flow_detail, self._compiled("edited").outline.used_inputs)
+
+    def reset(
+        self,
+        *,
+        failed_only: bool = False,
+        edits: Edits | None = None,
+        reason: str | None = None,
+    ) -> None:
         """Delete all results and failures, so that the next run starts from the beginning.
 
         Allowed in SUCCESS, FAILURE, REVERTED and SUSPENDED. Nothing is reverted, and the numbers of
@@ -1039,6 +1068,7 @@ class Engine(abc.ABC):
         :param failed_only: delete only failures, so that the next run executes the failed atoms
             again and then their successors: the way to continue after `never_resolve`.
         :param edits: inputs and results to replace, with `failed_only`.
+        :param reason: text for the history of the flow.
         :raises ValueError: if `edits` is given without `failed_only`.
         :raises NotFound: if the flow has no such input or task.
         :raises InvalidState: before `prepare`, while the flow runs, if another engine ended it
@@ -1066,7 +1096,9 @@ class Engine(abc.ABC):
                 self.prepare()
                 states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
                 failed = preparation.failed_nodes(self._storage) if failed_only else None
-                self._restart(plan.atoms() if failed is None else failed, edits=edits)
+                if edits:
+                    _editing().check(edits, plan, self._storage, self._make_lifecycle(_do_nothing))
+                self._restart(plan.atoms() if failed is None else failed, reason, edits=edits)
         finally:
             opened.close()
 
@@ -1081,16 +1113,12 @@ class Engine(abc.ABC):
 
         :param nodes: atoms to reset, in a flow that is not given up any more; None: nothing else
             changes.
-        :param edits: inputs and results to replace.
-        :raises NotFound, InvalidState: if `edits` cannot be applied; nothing was changed.
+        :param edits: checked inputs and results to replace.
         :raises InvalidState: if the flow has another command; nothing was written.
         """
         lifecycle = self._make_lifecycle(_do_nothing)
         if edits:
-            # Imported here, because most runs replace nothing.
-            from wbengine.engines import editing
-
-            editing.apply(edits, self._compiled("edited").plan, self._storage, lifecycle)
+            _editing().apply(edits, self._storage)
             reason = f"{edits.describe()}; {reason}" if reason else edits.describe()
         if nodes is not None:
             lifecycle.reset(nodes)
@@ -1107,6 +1135,13 @@ class Engine(abc.ABC):
         lifecycle.deliver()
         if moved:
             self._notify_state(states.PENDING, old_state)
+
+
+def _editing() -> Any:
+    # Imported here, because most runs replace nothing.
+    from wbengine.engines import editing
+
+    return editing
 
 
 def _do_nothing() -> None:

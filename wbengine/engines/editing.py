@@ -15,19 +15,20 @@ from wbengine.runtime import atom_lifecycle, workflow_call
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime.workflows import programs, step_records
 
-__all__ = ["apply"]
+__all__ = ["apply", "check", "read"]
+
+read = edits_module.Edits.from_dict
 
 
-def apply(
+def check(
     edits: edits_module.Edits,
     plan: plan_module.Plan,
     storage: storage_module.Storage,
     lifecycle: atom_lifecycle.AtomLifecycle,
 ) -> None:
-    """Replace inputs and results of a flow. If one of them cannot be replaced, change nothing.
+    """Check that inputs and results of a flow can be replaced.
 
-    The caller has the lease of the flow, has prepared its records for this plan, and has opened a
-    batch of its writer.
+    The caller has the lease of the flow, and has prepared its records for this plan.
 
     :raises NotFound: if the flow has no such input or task.
     :raises InvalidState: if a complete task or a recorded step has used a value.
@@ -42,6 +43,12 @@ def apply(
         record = storage.records[node]
         if record is not None and not names.keys().isdisjoint(edits.inputs):
             _check_steps(node, record, edits, plan, storage, lifecycle)
+    for name, value in edits.inputs.items():
+        storage.check(value, f"input {name!r}")
+
+
+def apply(edits: edits_module.Edits, storage: storage_module.Storage) -> None:
+    """Replace inputs and results after `check`, in the open batch of the writer."""
     if edits.inputs:
         storage.replace_inputs(edits.inputs)
     for name, value in edits.results.items():

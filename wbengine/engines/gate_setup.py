@@ -50,9 +50,7 @@ def make_gates(
             delayed_starts.StartTimeGate(timers, clock, end, keeps_times=executor.keeps_times)
         )
     if received is not None:
-        gates.append(
-            awaited_signals.SignalGate(received, timers, clock, end, lifecycle.record_of)
-        )
+        gates.append(awaited_signals.SignalGate(received, timers, clock, end, lifecycle.record_of))
     if pauses is not None:
         gates.append(
             paused_types.PauseGate(compiled.plan, pauses, timers, clock, _is_running(lifecycle))

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from wbengine.operations.pausing import pause_tasks, paused_tasks, resume_tasks
     from wbengine.operations.published_values import published
     from wbengine.operations.removing import delete, prune
-    from wbengine.operations.requesting import Requested, request
+    from wbengine.operations.requesting import Edits, Requested, request
     from wbengine.operations.resuming import Plan, plan, resume, retry, revert, start
     from wbengine.operations.signalling import signal
     from wbengine.operations.suspend_and_cancel import StateChange, cancel, is_running, suspend
 
 __all__ = [
+    "Edits",
     "Requested",
     "StateChange",
     "Plan",
@@ -59,7 +60,7 @@ __getattr__, __dir__ = _lazily.lazy_attributes(
         ".pausing": ("pause_tasks", "paused_tasks", "resume_tasks"),
         ".published_values": ("published",),
         ".removing": ("delete", "prune"),
-        ".requesting": ("Requested", "request"),
+        ".requesting": ("Edits", "Requested", "request"),
         ".resuming": ("Plan", "plan", "resume", "retry", "revert", "start"),
         ".signalling": ("signal",),
         ".suspend_and_cancel": ("StateChange", "cancel", "is_running", "suspend"),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wbengine import exceptions, states
 from wbengine.engines import preparation
 from wbengine.operations import suspend_and_cancel
 from wbengine.persistence import base, commands, models, owners
+from wbengine.persistence.edits import Edits
 from wbengine.types import codec
 
-__all__ = ["Requested", "request"]
+__all__ = ["Edits", "Requested", "request"]
 
 
 class Requested(NamedTuple):
@@ -40,7 +40,7 @@ def request(
     *,
     reason: str | None = None,
     by: str | None = None,
-    edits: Mapping[str, Any] | None = None,
+    edits: Edits | None = None,
 ) -> Requested:
     """Request that conductors resume, retry or revert a submitted flow. This does not wait.
 
@@ -49,9 +49,12 @@ def request(
     `cancel` withdraw the request as long as no conductor has begun to carry it out.
 
     :param operation: 'resume', 'retry' or 'revert', as in `resuming`.
-    :param edits: changes of inputs and results, see `persistence.edits`; only for 'retry'.
-    :raises NotFound: if the flow does not exist.
-    :raises InvalidState: if the flow was not submitted, or its state does not allow the operation.
+    :param edits: inputs and results to replace; only for 'retry'. If the conductor finds that a
+        recorded step of a workflow has used an input, or a complete task a result, it does not
+        retry the flow, and the history of the flow contains the reason.
+    :raises NotFound: if the flow does not exist, or has no such input or task.
+    :raises InvalidState: if the flow was not submitted, or its state does not allow the operation;
+        or if a complete task has used an input that `edits` replaces.
     :raises FlowBusy: if an engine runs a flow that is to be resumed or retried.
     :raises ValueError: if the operation is unknown.
     """
@@ -59,9 +62,10 @@ def request(
         raise ValueError(
             f"operation must be one of {', '.join(commands.RUN_REQUESTS)}, got {operation!r:.80}"
         )
-    if edits is not None and operation != commands.RETRY:
+    if edits and operation != commands.RETRY:
         raise ValueError(f"edits= requires operation 'retry', got {operation!r}")
-    command = commands.FlowCommand(operation, reason, by, time.time(), edits)
+    data = edits.to_dict(uuid) if edits else None
+    command = commands.FlowCommand(operation, reason, by, time.time(), data)
     with contextlib.closing(backend.get_connection()) as connection:
         detail = _read(connection, uuid)
         if not detail.is_submitted:
@@ -71,6 +75,8 @@ def request(
             )
         state = detail.state or states.PENDING
         _check(connection, detail, command)
+        if edits:
+            check_edits(connection, uuid, edits)
         pending = connection.send_command(uuid, command)
     assert pending is not None  # a request is never a withdrawal
     is_new = pending.at == command.at and pending.by == by and pending.reason == reason
@@ -94,6 +100,17 @@ def _check(
             preparation.check_retriable(
                 detail.name, (record for record in records if not record.is_step)
             )
+
+
+def check_edits(connection: base.Connection, uuid: str, edits: Edits) -> None:
+    """Check by the records of a flow whether its inputs and results can be replaced.
+
+    :raises NotFound, InvalidState: as `Edits.check`.
+    """
+    with codec.unknown_classes_as_text():
+        detail = connection.get_flow_details(uuid)
+    outline = connection.get_outline(uuid)
+    edits.check(detail, {} if outline is None else outline.used_inputs)
 
 
 def _read(connection: base.Connection, uuid: str) -> models.FlowDetail:

@@ -14,6 +14,7 @@ from wbengine.persistence.models import ENGINE
 
 if TYPE_CHECKING:
     from wbengine.engines import base as engines_base
+    from wbengine.persistence.edits import Edits
 
 __all__ = ["Plan", "kind", "plan", "resume", "retry", "revert", "start"]
 
@@ -82,24 +83,36 @@ def resume(
 
 
 def retry(
-    backend: base.Backend, uuid: str, *, engine: str | None = None, **options: Any
+    backend: base.Backend,
+    uuid: str,
+    *,
+    reason: str | None = None,
+    edits: Edits | None = None,
+    engine: str | None = None,
+    **options: Any,
 ) -> engines_base.Engine:
     """Return an engine that runs failed atoms again when its `run` is called.
 
     For a flow in FAILURE or SUSPENDED, these are the failed atoms, whose failures are deleted now,
     and their successors; for a reverted flow, all atoms.
 
+    :param reason: reason and sender, for the history of the flow.
+    :param edits: inputs and results to replace. They are stored now.
+    :raises NotFound: if `edits` contains an unknown input or task.
+    :raises InvalidState: if a complete task or a recorded step has used a value of `edits`.
     :raises InvalidState: if nothing failed, or part of the flow was reverted or is to be. `run`
         raises it too, if another engine ended the flow meanwhile.
     :raises FlowBusy: if an engine runs it.
     :raises Exception: as `resume`.
     """
     loaded = _load_engine(backend, uuid, RETRY, engine, options)
+    if edits:
+        loaded.check_edits(edits)
     # A reverted flow starts from the beginning anyway.
-    if loaded.storage.get_flow_state() != states.REVERTED:
+    if edits or reason or loaded.storage.get_flow_state() != states.REVERTED:
         loaded.prepare()
-        loaded.reset(failed_only=True)
         loaded.check_state = functools.partial(_check, uuid, RESUME)
+        loaded.reset(failed_only=True, edits=edits, reason=reason)
     return loaded
 
 

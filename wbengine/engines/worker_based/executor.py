@@ -419,9 +419,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         """
         return self._administration.wait_for_workers(workers, timeout)
 
-    def ping(
-        self, workers: Iterable[str] | None = None, timeout: float = 2.0
-    ) -> dict[str, Pong]:
+    def ping(self, workers: Iterable[str] | None = None, timeout: float = 2.0) -> dict[str, Pong]:
         """Ping workers (by their identities; None: all known workers). Start if necessary.
 
         :returns: the replies that arrived within `timeout` seconds.

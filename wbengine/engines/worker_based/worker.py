@@ -359,9 +359,7 @@ class Worker:
             )
             ledgers.attach_claims(opened, target, self.identity)
             self._beats.ledger = opened
-            self._runner.use_ledger(
-                opened, is_separate=ledgers.is_separate(opened, place, target)
-            )
+            self._runner.use_ledger(opened, is_separate=ledgers.is_separate(opened, place, target))
             self._server.ledger = opened.digest if opened is not None else None
 
         return open_ledger

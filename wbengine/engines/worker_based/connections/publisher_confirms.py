@@ -234,9 +234,7 @@ class ReplyPublisher:
         self._channel = channel
         self._since = since
         self._send = send
-        self.confirms = PublisherConfirms(
-            channel, layout, self._confirmed, MAX_UNCONFIRMED
-        )
+        self.confirms = PublisherConfirms(channel, layout, self._confirmed, MAX_UNCONFIRMED)
 
     def answer(
         self,

@@ -195,17 +195,13 @@ class Silence:
             for worker in workers
         )
 
-    def silent(
-        self, workers: Iterable[TopicWorker], now: float, queried_since: float
-    ) -> set[Any]:
+    def silent(self, workers: Iterable[TopicWorker], now: float, queried_since: float) -> set[Any]:
         """Return the keys of the processes of silent workers.
 
         :param queried_since: time of the first of the queries that a worker without requests must
             have ignored.
         """
-        return {
-            worker.key[0] for worker in workers if self._is_silent(worker, now, queried_since)
-        }
+        return {worker.key[0] for worker in workers if self._is_silent(worker, now, queried_since)}
 
     def _is_silent(self, worker: TopicWorker, now: float, queried_since: float) -> bool:
         period = worker.period

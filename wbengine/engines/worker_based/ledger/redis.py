@@ -335,9 +335,7 @@ class RedisLedger(base.Ledger):
         """See `Ledger`. Rows are ordered by the time at which they were opened or completed."""
         since, _, last_id = (after or "").partition(" ")
         since = since if since.isdecimal() else "-inf"
-        listed, _ = self._run(
-            ledger_scripts.list_rows(since, last_id, base.check_limit(limit) + 1)
-        )
+        listed, _ = self._run(ledger_scripts.list_rows(since, last_id, base.check_limit(limit) + 1))
         rows = [row for _, row in listed[:limit]]
         next_after = f"{listed[limit - 1][0]} {rows[-1].id}" if len(listed) > limit else None
         return base.Page(rows, next_after)

@@ -283,6 +283,4 @@ def _receipts(jobs: Iterable[Job]) -> list[Any]:
 
 
 def _log_fenced(job: Job) -> None:
-    LOG.warning(
-        "the engine withdrew request %s while it ran here: its result is discarded", job.id
-    )
+    LOG.warning("the engine withdrew request %s while it ran here: its result is discarded", job.id)
