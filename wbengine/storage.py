@@ -113,7 +113,6 @@ class Storage:
         self._flow_detail = flow_detail
         self.writer: Final = writer.RecordWriter(flow_detail, backend)
         self._by_name: dict[str, models.AtomDetail] = _by_name(flow_detail)
-        self._resumed = self.has_atoms
         #: Code of this process, which `note_code` stores; None: unknown.
         self.code: str | None = None
         self._failed: dict[str, ft.Failure] = {}
@@ -162,7 +161,6 @@ class Storage:
     def _take_over(self, stored_flow: models.FlowDetail) -> None:
         self._flow_detail.replace_with(stored_flow)
         self._by_name = _by_name(stored_flow)
-        self._resumed = True
         self._find_failures()
         self._injector = self._by_name.get(self.injector_name)
         self._savers = {name: to for name, to in self._savers.items() if name in self._by_name}
@@ -245,8 +243,6 @@ class Storage:
             savers = [(atom.name, atom.save_as) for atom in atom_list if atom.save_as]
             # A new dict, because other threads may iterate over the old one.
             self._savers = {**self._savers, **dict(savers)}
-            if self._resumed:
-                self._set_failure_modules({atom.name: atom._home() for atom in atom_list})
             return [records[atom.name].uuid for atom in atom_list]
 
     def _add_records(
@@ -278,19 +274,6 @@ class Storage:
                     f"Atom {atom.name!r} is stored as a {records[atom.name].kind}, and is now a"
                     f" {kinds[type(atom)].kind}"
                 )
-
-    def _set_failure_modules(self, homes: Mapping[str, str]) -> None:
-        for name, module in homes.items():
-            record = self._by_name[name]
-            for part in (record, *(record.items or ())):
-                for failure in (part.failure, part.revert_failure):
-                    if failure is not None:
-                        failure.belongs_to(module)
-            if isinstance(record, models.RetryDetail):
-                for _, failures in record.results:
-                    for failed, failure in failures.items():
-                        if failed in homes:
-                            failure.belongs_to(homes[failed])
 
     def add_step(self, record: models.TaskDetail) -> None:
         """Add the record of a new step of a workflow. For the loop of the engine."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 
 from tests.contract import places
 from tests.seams import stores as stored_in
-from tests.support import conducted, python, servers
+from tests.support import conducted, declining, python, servers
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
 from wbengine.conductors import backends as conductors
@@ -142,6 +143,37 @@ def test_handle_raises_failure_of_flow(local: str, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="oops"):
             asyncio.run(_awaited(handle))
         assert handle.state == states.REVERTED
+
+
+@pytest.mark.parametrize("kind", declining.KINDS)
+@pytest.mark.parametrize("factory", [conducted.declined, conducted.declined_step])
+def test_handle_raises_class_of_the_module_of_the_task(factory: Any, kind: str, local: str) -> None:
+    """The workflow is in another module."""
+    expected = declining.exception(kind)
+    with stores.backend(local) as store, conducting(store):
+        handle = engines.submit(factory, backend=store, inputs={"kind": kind})
+        with pytest.raises(Exception) as raised:
+            handle.result(60)
+    error = raised.value
+    wanted = declining.Declined if kind == "foreign" else type(expected)
+    assert isinstance(error, wanted) and str(error) == str(expected)
+    assert getattr(error, "__notes__", []) == getattr(expected, "__notes__", [])
+    if kind in ("arguments", "keyword", "foreign"):
+        assert error.args == expected.args
+    if kind == "cause":
+        assert isinstance(error.__cause__, declining.Declined)
+    if isinstance(error, ExceptionGroup) and isinstance(expected, ExceptionGroup):
+        pairs = zip(error.exceptions, expected.exceptions, strict=True)
+        assert all(isinstance(one, type(other)) for one, other in pairs)
+    assert declining.Foreign.__module__ not in sys.modules
+
+
+def test_exception_of_a_step_keeps_its_class_as_cause(local: str) -> None:
+    with stores.backend(local) as store, conducting(store):
+        handle = engines.submit(conducted.declined_cause, backend=store, inputs={"kind": "foreign"})
+        with pytest.raises(RuntimeError, match="order failed") as raised:
+            handle.result(60)
+    assert isinstance(raised.value.__cause__, declining.Declined)
 
 
 def test_unique_submission_succeeds_if_its_logbook_is_deleted(

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support import audited_tasks
+from tests.support import audited_tasks, declining
 from wbengine import engines, exceptions, task
 from wbengine.conductors.backends import impl_blocking
 from wbengine.jobs import backends as boards
@@ -144,6 +144,23 @@ def slowly_made() -> Any:
 
 def failing() -> Any:
     return linear_flow.Flow("failing").add(Noted("a"), Failing("fails"))
+
+
+def declined() -> Any:
+    return linear_flow.Flow("declined").add(declining.charge("charge"))
+
+
+@task.workflow
+def declined_step(steps: Any, kind: str) -> None:
+    steps.run(declining.charge, kind)
+
+
+@task.workflow
+def declined_cause(steps: Any, kind: str) -> None:
+    try:
+        steps.run(declining.charge, kind)
+    except Exception as error:
+        raise RuntimeError("order failed") from error
 
 
 def gated_failing() -> Any:

@@ -263,7 +263,7 @@ def test_remote_error_of_task_module_keeps_its_type(original: BaseException) -> 
         exc_type_names=list(Failure.from_exception(original)),
         traceback_str="",
     )
-    assert type(raised(one)) is exceptions.WrappedFailure
+    assert not isinstance(raised(one), type(original))
     one.belongs_to(__name__)
     is_fine(raised(one), original)
     is_fine(raised(pickle.loads(pickle.dumps(one))), original)
@@ -298,7 +298,6 @@ def test_reading_attribute_that_was_not_sent_raises_named_error() -> None:
         KeyboardInterrupt(),
         GeneratorExit(),
         asyncio.CancelledError(),
-        json.JSONDecodeError("m", "doc", 1),
         subprocess.CalledProcessError(1, "x"),
         Exception("x"),
         exceptions.WrappedFailure([Failure.from_exception(ValueError())]),
@@ -309,6 +308,23 @@ def test_reading_attribute_that_was_not_sent_raises_named_error() -> None:
 def test_exits_and_types_not_allowed_are_plain_wrapped_failures(original: BaseException) -> None:
     """Such a type would end the process, adds no information, or is not allowed."""
     assert type(raised(described(original))) is exceptions.WrappedFailure
+
+
+def test_type_that_is_not_allowed_is_replaced_by_its_nearest_base_class() -> None:
+    error = raised(described(json.JSONDecodeError("m", "doc", 1)))
+    assert isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError)
+    assert str(error) == "m: line 1 column 2 (char 1)"
+    again = Failure.from_exception(error)
+    assert again.check(json.JSONDecodeError, ValueError) is json.JSONDecodeError
+
+
+def test_module_of_the_task_is_read_only_from_stored_failures() -> None:
+    failed = Failure.from_exception(Plain("x"))
+    failed.belongs_to(__name__)
+    stored = failed.to_json(include_home=True)
+    assert isinstance(raised(Failure.from_dict(stored, read_home=True)), Plain)
+    assert type(raised(Failure.from_dict(stored))) is exceptions.WrappedFailure
+    assert "home" not in failed.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -522,12 +538,12 @@ def test_error_of_another_module_of_the_package_must_be_allowed(allowed: None) -
     module.Bad = type("Bad", (Exception,), {"__module__": module.__name__})  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
     try:
-        one = described(module.Bad("x"))  # type: ignore[attr-defined]
+        original = module.Bad("x")  # type: ignore[attr-defined]
         for home, works in [("pkg_of_tests", False), ("pkg_of_tests.tasks", True)]:
-            one.belongs_to(home)
+            one = described(original, home)
             assert isinstance(raised(one), module.Bad) is works  # type: ignore[attr-defined]
-        one.belongs_to("elsewhere")
         failure.allow("pkg_of_tests")
+        one = described(original, "elsewhere")
         assert isinstance(raised(one), module.Bad)  # type: ignore[attr-defined]
     finally:
         del sys.modules[module.__name__]
@@ -589,10 +605,11 @@ def test_several_failures_raise_plain_wrapped_failure() -> None:
 
 
 def test_pickled_error_is_plain_where_its_type_is_not_allowed(allowed: None) -> None:
-    failure.allow(json)
-    error = raised(described(json.JSONDecodeError("m", "doc", 1)))
+    failure.allow(subprocess)
+    error = raised(described(subprocess.CalledProcessError(1, "x")))
+    assert isinstance(error, subprocess.CalledProcessError)
     data = pickle.dumps(error)
-    _remote_errors._allowed.discard("json")
+    _remote_errors._allowed.discard("subprocess")
     again = pickle.loads(data)
     assert type(again) is exceptions.WrappedFailure
     assert next(iter(again)).matches(next(iter(error)))

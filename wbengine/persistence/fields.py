@@ -104,13 +104,13 @@ class _Failure(Kind):
     """A failure. Long texts of typed failures are shortened."""
 
     def dump(self, value: ft.Failure, name: str, typed: bool) -> Any:
-        data = value.to_json()
+        data = value.to_json(include_home=True)
         if typed:
             ft.shorten(data)
         return data
 
     def load(self, data: Any, name: str, typed: bool) -> ft.Failure | None:
-        return None if data is None else ft.Failure.from_dict(data)
+        return None if data is None else ft.Failure.from_dict(data, read_home=True)
 
 
 class Tuples(Kind):

@@ -686,7 +686,10 @@ class _RetryHistoryKind(fields.Kind):
         return [
             (
                 fields.VALUE.load(provided, name, typed),
-                {atom_name: ft.Failure.from_dict(each) for atom_name, each in failures.items()},
+                {
+                    atom_name: ft.Failure.from_dict(each, read_home=True)
+                    for atom_name, each in failures.items()
+                },
             )
             for provided, failures in data or ()
         ]

@@ -6,7 +6,8 @@ that `except ValueError` catches it.
 
 For security, descriptions must not select code. A name therefore refers only to a class that is
 already imported and is one of these: a builtin, an error of this package, a class in the module of
-the failed task, or a class permitted by `allow`.
+the failed task, or a class permitted by `allow`. If the class of the exception is none of these,
+its nearest base class that is one determines the type.
 
 Not supported: classes that are not an `Exception` (`SystemExit`, `KeyboardInterrupt`, ...), because
 an exception that ended a remote task must not end this process; groups whose members were not sent;
@@ -145,11 +146,6 @@ class RemoteError(exceptions.WrappedFailure):
         self.__dict__.update(state)
 
 
-def original_of(cls: type[BaseException]) -> type[BaseException] | None:
-    """Return the original type for which `type_for` created `cls`, or None."""
-    return cls.original if issubclass(cls, RemoteError) and cls is not RemoteError else None
-
-
 @functools.lru_cache(maxsize=1024)
 def type_for(original: type[BaseException]) -> type[RemoteError] | None:
     """Return a type that is a `WrappedFailure` and an `original`, or None if this is impossible."""
@@ -207,12 +203,16 @@ def _error_of(failure: ft.Failure) -> exceptions.WrappedFailure:
 
 
 def _type_of(failure: ft.Failure) -> type[RemoteError] | None:
-    name = next(iter(failure), None)
-    original = find(name, failure.home) if isinstance(name, str) else None
-    try:
-        return None if original is None else type_for(original)  # type: ignore[arg-type]
-    except Exception:  # A metaclass may create classes that are not hashable.
-        return None
+    """Return the type for the first name of a class that is allowed and can be raised."""
+    for name in failure:
+        original = find(name, failure.home) if isinstance(name, str) else None
+        try:
+            kind = None if original is None else type_for(original)  # type: ignore[arg-type]
+        except Exception:  # A metaclass may create classes that are not hashable.
+            continue
+        if kind is not None:
+            return kind
+    return None
 
 
 def _instance_of(kind: type[RemoteError], args: tuple[Any, ...]) -> RemoteError | None:

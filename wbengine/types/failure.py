@@ -135,7 +135,7 @@ class Failure:
         """Capture `exc_info` or the current exception, or build a failure from `parts`.
 
         The parts are `exception_str`, `exc_type_names`, `traceback_str`, `exc_args`,
-        `exc_attributes`, `notes`, `causes`, `has_implicit_cause` and `members`.
+        `exc_attributes`, `notes`, `causes`, `has_implicit_cause`, `members` and `home`.
 
         :raises TypeError: if there is no exception to capture, or a part is unknown.
         :raises ValueError: if `exc_info` is not a triple.
@@ -188,10 +188,15 @@ class Failure:
         self._exception = copied
         self._args = _exception_copies.read_attribute(copied, "args")
         self._attributes = None
-        try:
-            self._type_names = _type_names(type(error))  # type: ignore[arg-type]
-        except TypeError:  # A metaclass may create classes that are not hashable.
-            self._type_names = _type_names.__wrapped__(type(error))
+        self._home = None
+        if isinstance(error, _remote_errors.RemoteError):
+            remote = next(iter(error))
+            self._home, self._type_names = remote._home, _wrapped_type_names(remote)
+        else:
+            try:
+                self._type_names = _type_names(type(error))  # type: ignore[arg-type]
+            except TypeError:  # A metaclass may create classes that are not hashable.
+                self._type_names = _type_names.__wrapped__(type(error))
         self._message = exceptions.exception_message(error)
         self._notes = _exception_copies.notes_of(error)
         self._frame_lines = _exception_copies.frame_lines_of(tb)
@@ -201,7 +206,6 @@ class Failure:
             bool(causes) and _exception_copies.read_attribute(error, "__cause__") is None
         )
         self._members = members
-        self._home = None
 
     def _from_parts(self, exc_info: Any, parts: dict[str, Any]) -> None:
         try:
@@ -220,7 +224,7 @@ class Failure:
         self._members = tuple(parts.pop("members", None) or ())
         self._exception = exc_info[1] if exc_info else None
         self._frame_lines = ()
-        self._home = None
+        self._home = parts.pop("home", None)
         if parts:
             raise TypeError(
                 "Failure.__init__ got unexpected keyword argument(s): " + ", ".join(sorted(parts))
@@ -325,10 +329,12 @@ class Failure:
     def belongs_to(self, home: str) -> None:
         """Set the module of the failed task, for this failure, its causes and its members.
 
+        Parts whose module is known keep it: the exception of a workflow can contain those of steps.
         The module determines which types are raised. So only code that has the task may call this.
         """
         for failure in _all_failures(self):
-            failure._home = home
+            if failure._home is None:
+                failure._home = home
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._type_names)
@@ -451,14 +457,17 @@ class Failure:
             part["exc_args"] = tuple(part["exc_args"])
         return data
 
-    def to_json(self, include_args: bool = True) -> dict[str, Any]:
-        """Return the result of `to_dict` with lists instead of tuples, as JSON returns them."""
-        data = self._to_plain(include_args)
+    def to_json(self, include_args: bool = True, *, include_home: bool = False) -> dict[str, Any]:
+        """Return the result of `to_dict` with lists instead of tuples, as JSON returns them.
+
+        :param include_home: include the modules of the failed tasks, for a store.
+        """
+        data = self._to_plain(include_args, include_home)
         if self._causes:
-            data["causes"] = [cause._to_plain(include_args) for cause in self._causes]
+            data["causes"] = [cause._to_plain(include_args, include_home) for cause in self._causes]
         return data
 
-    def _to_plain(self, include_args: bool) -> dict[str, Any]:
+    def _to_plain(self, include_args: bool, include_home: bool) -> dict[str, Any]:
         plain_args = self._args if include_args and _are_json(self._args) else ()
         data = {
             "exception_str": _without_surrogates(self._message),
@@ -475,7 +484,11 @@ class Failure:
         if self._has_implicit_cause:
             data["has_implicit_cause"] = True
         if self._members:
-            data["members"] = [member.to_json(include_args) for member in self._members]
+            data["members"] = [
+                member.to_json(include_args, include_home=include_home) for member in self._members
+            ]
+        if include_home and self._home is not None:
+            data["home"] = self._home
         return data
 
     def _plain_attributes(self) -> Mapping[str, Any]:
@@ -486,9 +499,11 @@ class Failure:
         return self._attributes
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Failure:
+    def from_dict(cls, data: Mapping[str, Any], *, read_home: bool = False) -> Failure:
         """Create a failure from the result of `to_dict` (of wbengine or TaskFlow).
 
+        :param read_home: read the modules of the failed tasks. They determine which types are
+            raised, so a message must not contain them.
         :raises ValueError: if the description has another version.
         :raises InvalidFormat: if a part is missing or the data is not a description.
         """
@@ -500,7 +515,7 @@ class Failure:
                 f"The version of a serialized failure must be {cls.DICT_VERSION}, got {version!r}"
             )
         try:
-            return _Reader().read(cls, data, 0)
+            return _Reader(read_home).read(cls, data, 0)
         except KeyError as error:
             raise exceptions.InvalidFormat(f"A serialized failure must contain {error}") from None
 
@@ -531,7 +546,7 @@ class Failure:
             (failure._pickled_parts(), failure._pickled_exception(), failure._frame_lines)
             for failure in (self, *self._causes)
         ]
-        return _unpickle, (type(self), chain, self._home)
+        return _unpickle, (type(self), chain)
 
     def _pickled_parts(self) -> dict[str, Any]:
         return {
@@ -543,6 +558,7 @@ class Failure:
             "notes": self._notes,
             "has_implicit_cause": self._has_implicit_cause,
             "members": self._members,
+            "home": self._home,
         }
 
     def _pickled_exception(self) -> bytes | None:
@@ -592,12 +608,15 @@ def _omitted(count: int) -> Failure:
 
 @functools.lru_cache(maxsize=1024)
 def _type_names(cls: type[Any]) -> tuple[str, ...]:
-    original = _remote_errors.original_of(cls)
-    if original is not None:
-        *names, last = _type_names(original)  # type: ignore[arg-type]
-        return (*names, _names.dotted(exceptions.WrappedFailure), last)
     end = Exception if issubclass(cls, Exception) else BaseException
     return tuple(_names.dotted(base) for base in cls.__mro__[: cls.__mro__.index(end) + 1])
+
+
+def _wrapped_type_names(remote: Failure) -> tuple[str, ...]:
+    """Return the type names of the exception that `remote` raised."""
+    *names, last = remote._type_names
+    wrapped = _names.dotted(exceptions.WrappedFailure)
+    return (*names, last) if wrapped in names else (*names, wrapped, last)
 
 
 def _safe_repr(value: object) -> str:
@@ -623,10 +642,8 @@ def _with_causes(cls: type[Failure], chain: Sequence[Mapping[str, Any]]) -> Fail
 _Pickled = tuple[dict[str, Any], bytes | None, Sequence[tuple[str, int, str]]]
 
 
-def _unpickle(cls: type[Failure], chain: Sequence[_Pickled], home: str | None = None) -> Failure:
+def _unpickle(cls: type[Failure], chain: Sequence[_Pickled]) -> Failure:
     unpickled = _with_causes(cls, [parts for parts, _, _ in chain])
-    if home is not None:
-        unpickled.belongs_to(home)
     for failure, (_, data, lines) in zip((unpickled, *unpickled._causes), chain, strict=True):
         members = [member._exception for member in failure._members]
         failure._exception = _exception_copies.with_members(_load(data), members)
@@ -722,8 +739,9 @@ def _is_json(value: Any, depth: int) -> bool:
 class _Reader:
     """Reads a description with at most `_MAX_PARTS` causes and members."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_home: bool) -> None:
         self._parts_left = _MAX_PARTS
+        self._read_home = read_home
 
     def read(self, cls: type[Failure], data: Mapping[str, Any], depth: int) -> Failure:
         chain = (data, *self._causes(data))
@@ -760,4 +778,5 @@ class _Reader:
             "notes": data.get("notes"),
             "has_implicit_cause": data.get("has_implicit_cause"),
             "members": self._members(data, depth),
+            "home": data.get("home") if self._read_home else None,
         }

@@ -483,7 +483,7 @@ class FlowView:
     :ivar waits: whether all running tasks wait for signals.
     :ivar blocked: whether its code did not repeat the recorded steps; `waiting` has the difference.
     :ivar is_submitted: whether the flow was submitted to conductors.
-    :ivar awaits_conductor: whether a conductor will continue the suspended flow. False if `blocked`.
+    :ivar awaits_conductor: whether a conductor will continue the suspended flow (not if `blocked`).
     :ivar published: values that workflows published, by name, with masked secrets.
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
     :ivar situation: the state of the flow from which the reasons in `atoms` were derived.

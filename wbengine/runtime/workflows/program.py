@@ -59,7 +59,7 @@ class Handle:
     def put(self, value: Any) -> None:
         """Set the result: a value, or the failure of the step."""
         self._failure = value if isinstance(value, ft.Failure) else None
-        self._value = _stored_form(value, self.command)
+        self._value = _stored_form(value)
         self.is_done, self.has_failed = True, self._failure is not None
 
     def result(self) -> Any:
@@ -246,15 +246,12 @@ class Program(abc.ABC):
             self.is_over, self.value = True, value
 
 
-def _stored_form(value: Any, command: Command) -> Any:
+def _stored_form(value: Any) -> Any:
     """Return a copy of a result or failure, as a later run reads it from the store."""
     if type(value) in _SIMPLE:
         return value
     if isinstance(value, ft.Failure):
-        failure = ft.Failure.from_dict(value.to_dict())
-        if command.task is not None:
-            failure.belongs_to(command.task._home())
-        return failure
+        return ft.Failure.from_dict(value.to_json(include_home=True), read_home=True)
     try:
         return codec.loads(codec.dumps(value))
     except exceptions.NotEncodable:  # There is no store, and no later run.
