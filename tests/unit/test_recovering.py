@@ -406,7 +406,9 @@ def test_idempotent_recovered_request_is_resent_after_pause() -> None:
     entry, _ = bench.left(kind=Again)
     (dispatch,) = bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS)
     assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
-    assert settled(bench.succeed(entry, epoch=1))  # the reply of the first execution
+    bench.answer(entry, pr.RUNNING, {}, worker="w2", epoch=FENCE)
+    (outcome,) = settled(bench.succeed(entry, epoch=1))  # the reply of the first execution
+    assert outcome.worker == entry.worker == "w1"
 
 
 # Shutdown and cancellation ------------------------------------------------------------------------

@@ -78,13 +78,44 @@ def test_worker_lost_and_resent_events_are_listed_in_order():
     atom.add_incident(models.Incident("WORKER_LOST", records.T + 9, 1, "w2", item=3))
     told = event_history.page(flow, Redactor()).events
     assert [(e.kind, e.state, e.worker, e.lost_worker, e.item) for e in told] == [
-        ("atom", "RUNNING", None, None, None),
+        ("atom", "RUNNING", "w1", None, None),
         ("incident", "WORKER_LOST", "w1", None, None),
         ("incident", "RESENT", None, "w1", None),
         ("incident", "WORKER_LOST", "w2", None, 3),
     ]
     assert [e.executions for e in told] == [1] * 4
     assert told == tuple(watcher.events_of(flow))
+
+
+def test_start_of_queued_attempt_is_that_on_its_worker():
+    """The worker may have started long after the submission."""
+    flow = models.FlowDetail("f")
+    fields = records.ran(30, 1, "w2")
+    records.atom(flow, "a", "SUCCESS", **{**fields, "submitted": records.T})
+    records.atom(flow, "b", "RUNNING", attempt=1, submitted=records.T + 1, worker="w2")
+    told = event_history.page(flow, Redactor()).events
+    assert [(e.name, e.state, e.at, e.worker) for e in told] == [
+        ("b", "RUNNING", records.T + 1, "w2"),
+        ("a", "RUNNING", records.T + 30, "w2"),
+        ("a", "SUCCESS", records.T + 31, "w2"),
+    ]
+
+
+@pytest.mark.parametrize("lost_worker", ["w1", None])
+def test_start_of_resent_attempt_names_the_worker_of_the_first_copy(lost_worker):
+    flow = models.FlowDetail("f")
+    incidents = (
+        models.Incident("RESENT", records.T + 1, 1, "x", "y"),
+        models.Incident("RESENT", records.T + 30, 2, "w2", lost_worker),
+        models.Incident("RESENT", records.T + 40, 2, "w3", "w2"),
+    )
+    fields = {**records.ran(41, 1, "w3", 2), "submitted": records.T + 2, "incidents": incidents}
+    records.atom(flow, "a", "SUCCESS", **fields)
+    told = [e for e in event_history.page(flow, Redactor()).events if e.kind == "atom"]
+    assert [(e.state, e.at, e.worker) for e in told] == [
+        ("RUNNING", records.T + 2, lost_worker),
+        ("SUCCESS", records.T + 42, "w3"),
+    ]
 
 
 @pytest.mark.parametrize("ends", [False, True])

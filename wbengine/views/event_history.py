@@ -176,8 +176,8 @@ def _all_moments_of(
             continue
         if attempt.attempt > number:
             last = states.REVERTING if attempt.action == "revert" else states.RUNNING
-            at = attempt.submitted if attempt.submitted is not None else attempt.started
-            yield Moment(at, last, atom, attempt)
+            at, worker = _start_of(atom, attempt)
+            yield Moment(at, last, atom, attempt._replace(worker=worker))
         number, ended = attempt.attempt, attempt.state is not None
         if attempt.state is not None:
             last = attempt.state
@@ -203,6 +203,19 @@ def _is_open(incident: models.Incident, atom: models.AtomDetail) -> bool:
     if incident.event != states.RESENT or incident.worker is not None:
         return False
     return atom.state in _RUNNING_STATES and incident.attempt == atom.attempt
+
+
+def _start_of(atom: models.AtomDetail, attempt: Attempt) -> tuple[float | None, str | None]:
+    """Return the start of an attempt and its worker, or the submission until it has started.
+
+    `attempt` has worker and start of the latest copy of its request. After a resend, return the
+    submission, and the worker of the first copy.
+    """
+    for incident in atom.incidents:
+        is_of_attempt = incident.attempt == attempt.attempt and incident.item < 0
+        if is_of_attempt and incident.event == states.RESENT:
+            return attempt.submitted, incident.lost
+    return attempt.submitted if attempt.started is None else attempt.started, attempt.worker
 
 
 def _end_of(attempt: Attempt, following: Attempt | None, now: float | None) -> float | None:

@@ -366,6 +366,8 @@ class RequestTracker:
             tracked.lookups = 0
         if ends:
             tracked.receipt = receipt
+            # Without a ledger, an earlier copy may end first, on another worker than the latest.
+            tracked.worker = reply.worker or tracked.worker
             return effects + self._settle(
                 tracked, reply.value(), started=reply.started_at, ended=reply.ended_at, now=now
             )
@@ -453,7 +455,6 @@ class RequestTracker:
         else:
             tracked.leave_index()
         if worker is not None and ends:
-            tracked.worker = worker
             self._finder.watch(worker)
         elif worker is not None:
             self._hold(tracked, worker)
