@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import jsonschema
 import pytest
+import referencing
 import yaml
+from referencing.jsonschema import DRAFT202012
 
 from tests.support import workers
-from wbengine.cli import app, context, dashboard_command, worker_command
+from wbengine.cli import app, context, dashboard_command, serve_command, worker_command
+from wbengine.telemetry import serving
 
 FOLDER = workers.REPOSITORY / "doc" / "deployment"
 UNITS = sorted(FOLDER.glob("systemd/*.service"))
@@ -28,16 +36,14 @@ def check(command: Sequence[str]) -> None:
     program, *words = command
     if Path(program).name == "python":
         assert words[0] == "-m"
-        if words[1] == "wbengine.worker":
-            with click.Context(app.root, obj=context.Context(app.COMMANDS)) as above:
-                worker_command.command.make_context("worker", words[2:], parent=above)
-        else:
-            assert words[1:] == ["repair"]
+        assert words[1] == "wbengine.worker"
+        name, arguments = "worker", words[2:]
     else:
         assert Path(program).name == "wbengine"
-        command = {"dashboard": dashboard_command, "worker": worker_command}[words[0]].command
-        with click.Context(app.root, obj=context.Context(app.COMMANDS)) as above:
-            command.make_context(words[0], words[1:], parent=above)
+        name, *arguments = words
+    modules = {"dashboard": dashboard_command, "serve": serve_command, "worker": worker_command}
+    with click.Context(app.root, obj=context.Context(app.COMMANDS)) as above:
+        modules[name].command.make_context(name, arguments, parent=above)
 
 
 def test_units_and_manifests_exist() -> None:
@@ -58,7 +64,7 @@ def service_of(path: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_unit_starts_valid_command(path: Path) -> None:
     service = {name: values[-1] for name, values in service_of(path).items()}
-    check(shlex.split(service["ExecStart"]))
+    check(shlex.split(service["ExecStart"].replace("%i", "1")))
     match = re.search(r"--drain-timeout (\d+)", service["ExecStart"])
     if match is not None:
         assert int(service["TimeoutStopSec"]) >= int(match[1]) + 15
@@ -204,6 +210,74 @@ def test_container_of_pod_has_limits(pod: dict[str, Any]) -> None:
     assert set(container["resources"]["requests"]) == set(limits)
 
 
+#: Returns the JSON value of a file of the wheel of a release.
+Schema = Callable[[str, str], Any]
+
+
+@pytest.fixture(scope="module")
+def schema(tmp_path_factory: pytest.TempPathFactory) -> Schema:
+    """Read the schemas that packages contain, without installing these."""
+    folder = tmp_path_factory.mktemp("wheels")
+
+    def read(release: str, path: str) -> Any:
+        download = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "-d", str(folder)]
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", *download, release], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        name = release.replace("-", "_").replace("==", "-")
+        with zipfile.ZipFile(next(folder.glob(f"{name}-*.whl"))) as wheel:
+            return json.loads(wheel.read(path))
+
+    return read
+
+
+def misspelled(document: dict[str, Any], *path: str) -> dict[str, Any]:
+    """Return a copy in which the last key of the path has one more letter."""
+    result = copy.deepcopy(document)
+    place = result
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1] + "s"] = place.pop(path[-1])
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["1.30.0", "1.37.0"])
+def test_manifests_follow_schemas_of_kubernetes(version: str, schema: Schema) -> None:
+    folder = f"kubernetes_validate/kubernetes-json-schema/v{version}-local-strict"
+    definitions = schema("kubernetes-validate==1.37.0", f"{folder}/_definitions.json")
+    resource = DRAFT202012.create_resource(definitions)
+    registry: referencing.Registry[Any] = referencing.Registry()
+    registry = registry.with_resource("/api/_definitions.json", resource)
+
+    def validate(document: dict[str, Any]) -> None:
+        (name,) = (
+            name
+            for name, one in definitions["$defs"].items()
+            for kind in one.get("x-kubernetes-group-version-kind", ())
+            if "/".join(filter(None, (kind["group"], kind["version"]))) == document["apiVersion"]
+            and kind["kind"] == document["kind"]
+        )
+        root = {"$ref": f"/api/_definitions.json#/$defs/{name}"}
+        jsonschema.Draft202012Validator(root, registry=registry).validate(document)
+
+    for _, document in documents():
+        validate(document)
+        with pytest.raises(jsonschema.ValidationError):
+            validate(misspelled(document, "spec", next(iter(document["spec"]))))
+
+
+@pytest.mark.slow
+def test_compose_file_follows_schema_of_compose(schema: Schema) -> None:
+    path = "check_jsonschema/builtin_schemas/vendor/compose-spec.json"
+    validator = jsonschema.Draft202012Validator(schema("check-jsonschema==0.39.0", path))
+    compose = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
+    validator.validate(compose)
+    for name in services():
+        assert not validator.is_valid(misspelled(compose, "services", name, "command"))
+
+
 def policies() -> dict[str, dict[str, Any]]:
     network_policies = [
         document for _, document in documents() if document["kind"] == "NetworkPolicy"
@@ -271,6 +345,22 @@ def test_compose_service_starts_valid_command(name: str) -> None:
         if (match := re.fullmatch(r"--drain-timeout=(\d+)", word)) is not None:
             assert int(service["stop_grace_period"].removesuffix("s")) >= int(match[1]) + 15
     assert 'ENTRYPOINT ["wbengine"]' in (COMPOSE.parent / "Dockerfile").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+def test_health_check_of_conductor_reads_readiness(status: int, code: int) -> None:
+    service = services()["conductor"]
+    start, *words = service["healthcheck"]["test"]
+    assert start == "CMD" and "--health-addr=127.0.0.1:8586" in service["command"]
+    server = serving.Server(
+        serving.address("127.0.0.1:0"), {"/readyz": lambda: serving.Answer(b"", status=status)}
+    )
+    server.start()
+    try:
+        words[-1] = words[-1].replace("8586", str(server.address.port))
+        assert subprocess.run([sys.executable, *words[1:]], timeout=60).returncode == code
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("name", services())
