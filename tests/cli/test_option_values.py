@@ -42,6 +42,8 @@ REQUIRED = {
     "shell": "bash",
     "modules": "tests.cli.shop",
     "older_than": "1d",
+    "from_code": "v43",
+    "to_code": "v42",
 }
 
 #: Setting, other options, wrong value and nearest valid value.
@@ -72,10 +74,10 @@ FREE_SETTINGS = {"exchange", "keys", "timeout", "schedules"}
 #: Options of commands that accept any text, or values that only a store, broker or server can
 #: check.
 FREE = {
-    "after", "book", "celery_accept", "celery_broker", "celery_config", "celery_name",
+    "after", "app", "book", "celery_accept", "celery_broker", "celery_config", "celery_name",
     "celery_queue", "celery_result_backend", "celery_task", "cron", "cursor", "error",
-    "exception_handler",
-    "flow_id", "host", "name", "reason", "redis", "tasks", "time_zone", "token", "topic", "unique",
+    "exception_handler", "flow_id", "from_code", "to_code", "code_version",
+    "host", "name", "reason", "redis", "tasks", "time_zone", "token", "topic", "unique",
     "url_prefix",
 }  # fmt: skip
 #: Commands with values that are checked after the start, and the nearest valid values.
