@@ -16,7 +16,7 @@ from tests.support import fresh
 from . import imports
 
 MAX_LINES_OF_FLOW_SHOW = 13_500
-MAX_LINES_OF_FLOW_RUN = 25_000
+MAX_LINES_OF_FLOW_RUN = 25_100
 
 FLOW = """
 from wbengine import task

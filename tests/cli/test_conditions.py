@@ -61,7 +61,7 @@ OF_A_STORE: dict[Words, int] = {
     ("flow", "revert", UNKNOWN, "--yes"): 66,
     ("flow", "retry", UNKNOWN): 66,
     ("flow", "get", UNKNOWN): 66,
-    ("flow", "assign", "--from-code", "v43", "--to-code", "v42", "--yes"): 0,
+    ("flow", "assign", "--from-code", "v43", "--to-code", "v42", "--yes"): 2,
     ("graph", "--flow-id", UNKNOWN): 66,
     ("flow", "list"): 0,
     ("flow", "run", FACTORY): 0,

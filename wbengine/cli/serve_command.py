@@ -16,6 +16,7 @@ from wbengine.cli import (
     engine_run,
     errors,
     exposed_files,
+    params,
     schedule_command,
     stop_signals,
     store_access,
@@ -65,7 +66,7 @@ LOG: Final = logging.getLogger(__name__)
 @click.option("--app", metavar="NAME",
     help="Application whose versions are ordered.",
     show_default="top-level package of the factory of each flow")  # fmt: skip
-@click.option("--code-version-policy", type=click.Choice(["compatible", "exact"]),
+@click.option("--code-version-policy", type=params.Choice(("compatible", "exact")),
     default="compatible", show_default=True,
     help="Run flows of this and earlier versions, or only of this version.")  # fmt: skip
 @common_options.HEALTH
