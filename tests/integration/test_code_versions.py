@@ -110,7 +110,8 @@ def test_flow_of_later_code_waits_until_it_is_assigned(
         run_other_flow(store)
         assert handle.id not in conductor.runs
         monkeypatch.setattr(codes, "LIVE_SECONDS", 0.0)
-        assert read(store, handle.id).waiting == (
+        waiting = read(store, handle.id).waiting or ""
+        assert waiting.startswith(
             "The flow waits for code v43 or newer of tests: no conductor has it."
         )
         assert operations.assign(store, "v43", "v42", dry_run=True) == {"tests": 1}
@@ -155,7 +156,7 @@ def test_blocked_replay_does_not_change_the_code_of_a_flow(
     with serving(store, "v43", "new"):
         until(lambda: read(store, handle.id).shown_state == states.BLOCKED)
     view = read(store, handle.id)
-    assert view.waiting is not None and view.waiting.endswith("in code v43.")
+    assert view.waiting is not None and "in code v43." in view.waiting
     assert code_of(store, handle.id) == "tests:v42"
     with serving(store, "v42"):
         handle.result(60)
