@@ -89,11 +89,12 @@ KEPT = "12345678-1234-4123-8123-123456789012"
 
 #: A module that cannot be imported again before `go` exists.
 LATE = """
+import sys
 import time
 from pathlib import Path
 from tests.cli.shop import order
 
-if any(b"12345678" in file.read_bytes() for file in Path("flows").glob("flows.db*")):
+if "resume" in sys.argv:  # reading the open files of the store would release its locks
     Path("loading").touch()
     while not Path("go").exists():
         time.sleep(0.01)
