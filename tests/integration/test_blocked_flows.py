@@ -14,7 +14,6 @@ from tests.seams import stores as stored_in
 from tests.support import conducted, released, servers
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
-from wbengine.conductors.backends import impl_executor
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends, base
@@ -23,9 +22,7 @@ from wbengine.views import flow_list, flow_status
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    released.CALLS.clear()
-    monkeypatch.setattr(impl_executor.ExecutorConductor, "PARK_SECONDS", 0.0)
-    monkeypatch.setattr(impl_executor, "_BLOCKED_POLL_SECONDS", 0.0)
+    released.park_at_once(monkeypatch)
 
 
 @pytest.fixture(params=[None])

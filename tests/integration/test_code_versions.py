@@ -15,7 +15,6 @@ from tests.support import conducted, released, servers
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
 from wbengine.conductors import code_versions, service
-from wbengine.conductors.backends import impl_executor
 from wbengine.diagnosis import findings, store_checks
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends, base, codes
@@ -24,9 +23,7 @@ from wbengine.views import flow_status
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    released.CALLS.clear()
-    monkeypatch.setattr(impl_executor.ExecutorConductor, "PARK_SECONDS", 0.0)
-    monkeypatch.setattr(impl_executor, "_BLOCKED_POLL_SECONDS", 0.0)
+    released.park_at_once(monkeypatch)
 
 
 @pytest.fixture(params=[None])

@@ -6,8 +6,10 @@ import threading
 from concurrent import futures
 from typing import Any
 
+import pytest
+
 from wbengine import task
-from wbengine.conductors.backends import impl_nonblocking
+from wbengine.conductors.backends import impl_executor, impl_nonblocking
 from wbengine.jobs import base as jobs
 from wbengine.patterns import linear_flow
 from wbengine.persistence import base
@@ -52,6 +54,13 @@ def _order(code: str) -> type[task.Task]:
 
 
 _ORDERS = {code: _order(code) for code in ("old", "new", "versioned")}
+
+
+def park_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let conductors park flows and poll blocked jobs without pauses, and forget all calls."""
+    CALLS.clear()
+    monkeypatch.setattr(impl_executor.ExecutorConductor, "PARK_SECONDS", 0.0)
+    monkeypatch.setattr(impl_executor, "_BLOCKED_POLL_SECONDS", 0.0)
 
 
 def orders() -> Any:
