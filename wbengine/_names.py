@@ -24,6 +24,9 @@ _MAX_SHOWN_CHARS: Final = 40
 #: Valid names of exchanges, topics and queues: safe as file names and for all brokers.
 _LABEL: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9_.-]{{1,{_MAX_LABEL_LENGTH}}}")
 
+_MAX_CODE_LENGTH: Final = 100
+_CODE: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.+-]{{0,{_MAX_CODE_LENGTH - 1}}}")
+
 #: Match a valid name of an exchange, topic, queue, owner or request.
 is_label: Final = _LABEL.fullmatch
 #: Pattern of such a name for JSON Schemas.
@@ -286,12 +289,16 @@ def check_length(what: str, name: str, max_length: int = MAX_NAME_LENGTH) -> str
     return name
 
 
-def _check(kind: str, value: str, form: re.Pattern[str], allowed: str) -> str:
-    if not isinstance(value, str) or not form.fullmatch(
-        check_length(kind, value, _MAX_LABEL_LENGTH)
-    ):
+def _check(
+    kind: str,
+    value: str,
+    form: re.Pattern[str],
+    allowed: str,
+    max_length: int = _MAX_LABEL_LENGTH,
+) -> str:
+    if not isinstance(value, str) or not form.fullmatch(check_length(kind, value, max_length)):
         raise ValueError(
-            f"{kind} must be 1 to {_MAX_LABEL_LENGTH} characters of {allowed}, got {value!r:.150}"
+            f"{kind} must be 1 to {max_length} characters of {allowed}, got {value!r:.150}"
         )
     return value
 
@@ -307,3 +314,11 @@ def check_label(kind: str, value: str) -> str:
 def check_pattern(kind: str, value: str) -> str:
     """Check a topic of an engine like `check_label`. It may also contain `*`."""
     return _check(kind, value, _LABEL_OR_WILDCARD, "A-Z a-z 0-9 _ . - *, but not '.' or '..'")
+
+
+def check_code(kind: str, value: str) -> str:
+    """Return `value` if it is a valid name of an application or of a version of its code.
+
+    :raises ValueError: as `check_label`.
+    """
+    return _check(kind, value, _CODE, "A-Z a-z 0-9 _ . + -", _MAX_CODE_LENGTH)

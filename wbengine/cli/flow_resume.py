@@ -49,6 +49,10 @@ _REVERT: Final = flow_selection.Operation(
 )
 
 
+def _no_edits(uuid: str) -> Edits | None:
+    return None
+
+
 def _options(function: Any) -> Any:
     for option in (
         common_options.REPORT,
@@ -240,17 +244,15 @@ def _perform_all(
     operation: flow_selection.Operation,
     selection: flow_selection.Selection,
     *,
-    edits: Callable[[str], Edits | None] = lambda uuid: None,
+    edits: Callable[[str], Edits | None] = _no_edits,
     reason: str | None = None,
     engine: str | None = None,
     **options: Any,
 ) -> int:
     """Perform an operation on one or several flows. Return the exit code."""
     if selection.is_single:
-        with context.backend(upgrade=True, patient=True) as backend:
-            uuid = operations.find(backend, selection.ids[0]).uuid
-        return _perform(context, operation.name, uuid, dry_run=selection.dry_run, reason=reason,
-            edits=edits(uuid), engine=engine, **options)  # fmt: skip
+        return _perform(context, operation.name, selection.ids[0], dry_run=selection.dry_run,
+            reason=reason, edits=edits, engine=engine, **options)  # fmt: skip
     single_only = ("detach", "report", "deadline", "progress", "watch", "wait")
     for name in single_only:
         if options.get(name):
@@ -319,21 +321,22 @@ def _perform(
     wait: float | None,
     deadline: float | None = None,
     reason: str | None = None,
-    edits: Edits | None = None,
+    edits: Callable[[str], Edits | None] = _no_edits,
 ) -> int:
     """Resume, retry or revert a flow that no engine runs. Return the exit code."""
     with context.backend(upgrade=True, patient=True) as backend:
         row = operations.find(backend, flow)
+        edits_of_flow = edits(row.uuid)
         if dry_run:
             return _print_plan(context, backend, row.uuid, operation)
-        if _is_submitted(backend, row.uuid):
+        if _submitted(backend, [row]):
             return flow_request.perform(
                 context,
                 backend,
                 row,
                 operation,
                 reason=reason,
-                edits=edits,
+                edits=edits_of_flow,
                 watch=watch,
                 wait=wait,
                 unavailable={
@@ -346,7 +349,7 @@ def _perform(
                 f"--watch and --wait are for submitted flows: this command runs flow {row.uuid}",
                 errors.USAGE,
             )
-        if detach and edits:
+        if detach and edits_of_flow:
             raise errors.Failed("--detach cannot be used with --set or --set-result", errors.USAGE)
         if detach:
             return detaching.start(
@@ -358,7 +361,7 @@ def _perform(
                 report=report,
                 reason=reason,
             )
-        arguments = _arguments(operation, reason, edits)
+        arguments = _arguments(operation, reason, edits_of_flow)
         loaded_engine = _engine(context, backend, operation, row.uuid, engine, **arguments)
         previous = getattr(loaded_engine, "previous_broker", None)
         if previous is not None and engine is None:
@@ -381,11 +384,6 @@ def _perform(
         before, after = flow_list.shown_state(row), run.shown_state
         context.printer.note(f"{row.name} {row.uuid}: {before} → {after}")
         return code
-
-
-def _is_submitted(backend: persistence.Backend, uuid: str) -> bool:
-    with contextlib.closing(backend.get_connection()) as connection:
-        return connection.get_flow_details(uuid, lazy=True).is_submitted
 
 
 def _engine(

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from typing import Final
 
+from wbengine import _names
 from wbengine.engines import factories
 from wbengine.persistence import base, codes, models
 
@@ -34,8 +35,8 @@ class CodeVersions:
         *,
         is_exact: bool = False,
     ) -> None:
-        self.version = None if version is None else codes.check("code_version", version)
-        self._app = None if app is None else codes.check("app", app)
+        self.version = None if version is None else _names.check_code("code_version", version)
+        self._app = None if app is None else _names.check_code("app", app)
         if version is None and (app is not None or is_exact):
             raise ValueError("app and the policy 'exact' require code_version")
         self._persistence = persistence
@@ -101,5 +102,3 @@ class CodeVersions:
         if own is None:  # It is the latest version as soon as it is stored.
             return not self._is_exact or self._app not in (None, code.app)
         return code.number == own.number if self._is_exact else code.number <= own.number
-
-

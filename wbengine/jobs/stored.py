@@ -588,8 +588,9 @@ def submitted(flow: models.FlowDetail, board: base.JobBoard) -> base.JobPriority
     if not board.is_noted(note):
         return None
     rank = note.get("rank")
-    # The priority may come from a later version.
-    return dict(enumerate(_PRIORITIES)).get(rank, base.JobPriority.NORMAL)  # type: ignore[arg-type]
+    if isinstance(rank, int) and 0 <= rank < len(_PRIORITIES):
+        return _PRIORITIES[rank]
+    return base.JobPriority.NORMAL  # The priority comes from a later version.
 
 
 def located(job: base.Job, key: Callable[[StoredJob], _T], find: Callable[[str], _T | None]) -> _T:

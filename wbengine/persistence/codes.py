@@ -5,15 +5,13 @@ A flow stores the code that executed its latest task or step, as 'app:version'.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["Code", "check", "missing", "missing_counts", "waits_text"]
+__all__ = ["Code", "missing", "missing_counts", "waits_text"]
 
 #: Seconds after its latest report in which a conductor is considered to run.
 LIVE_SECONDS: Final = 90.0
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 
 
 class Code(NamedTuple):
@@ -36,18 +34,6 @@ class Code(NamedTuple):
     @property
     def is_live(self) -> bool:
         return self.age < LIVE_SECONDS
-
-
-def check(name: str, value: str) -> str:
-    """Return `value` if it is a valid name of an app or version.
-
-    :raises ValueError: if it is not; the message contains `name`.
-    """
-    if not _NAME.fullmatch(value):
-        raise ValueError(
-            f"{name} must be 1 to 100 characters of A-Z a-z 0-9 _ . + -, got {value!r:.200}"
-        )
-    return value
 
 
 def missing(codes: Iterable[Code], text: str) -> bool:

@@ -21,9 +21,8 @@ _KIND: Final = "edits of flow"
 
 #: States of atoms that have used no values, or use them again when they run next.
 _UNUSED_STATES: Final = (
-    *(None, states.PENDING, states.FAILURE),
-    *(states.REVERTED, states.IGNORE),
-)
+    None, states.PENDING, states.FAILURE, states.REVERTED, states.IGNORE,
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

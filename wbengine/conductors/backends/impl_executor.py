@@ -366,8 +366,7 @@ class ExecutorConductor(base.Conductor):
         is_blocked = engine.storage.flow_detail.is_blocked
         if is_blocked and self._parking_board is None and job.uuid not in self._blocked:
             # A board in another store lists it before other jobs.
-            self._blocked[job.uuid] = 0.0
-            self._postponed[job.uuid] = (math.inf, 0.0)
+            self._postpone_blocked(job)
             self._untried.append(job)
             return False
         try:
@@ -517,8 +516,7 @@ class ExecutorConductor(base.Conductor):
         board = self._parking_board
         is_of_flow = job.details.get("flow_uuid") == job.uuid
         if board is None or not isinstance(job, stored.StoredJob) or not is_of_flow:
-            self._blocked[job.uuid] = 0.0
-            self._postponed[job.uuid] = (math.inf, 0.0)
+            self._postpone_blocked(job)
             self._try_finish_job(job, consume=False)
             return
         try:
@@ -527,6 +525,11 @@ class ExecutorConductor(base.Conductor):
             self._log.warning("cannot block %s: %s", job, error)
             return
         self._notify_abandoned(job)
+
+    def _postpone_blocked(self, job: jobs.Job) -> None:
+        """Do not claim the job again before `allow`, on a board that cannot block it."""
+        self._blocked[job.uuid] = 0.0
+        self._postponed[job.uuid] = (math.inf, 0.0)
 
     def allow(self, flow_uuid: str) -> None:
         """Claim the job of a blocked flow again, although this process ran it."""

@@ -356,6 +356,9 @@ class Server:
             return self._end(job, self._failure_of(job, job.refusal), how)
         if not self._accepts:
             return self._requeue(job)
+        return self._begin_if_accepted(job)
+
+    def _begin_if_accepted(self, job: Job) -> list[Effect]:
         if self._offer.refuses_arguments(job):
             # Returned later: otherwise this worker could receive it again at once, and forever.
             self._unaccepted.append(job)
@@ -462,10 +465,7 @@ class Server:
             return [Return(job, fresh=False)]
         if self._observed is not None:
             self._observed.received(job)
-        if self._offer.refuses_arguments(job):
-            self._unaccepted.append(job)
-            return []
-        return self._begin(job)
+        return self._begin_if_accepted(job)
 
     def _requeue_waiting(self) -> list[Effect]:
         waiting = list(self._job_table.waiting.values())

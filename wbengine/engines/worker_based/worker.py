@@ -10,8 +10,8 @@ from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from wbengine import _names, formats, pools
 from wbengine import exceptions as exc
-from wbengine import formats, pools
 from wbengine import keys as key_files
 from wbengine.concurrency import conditions, event_loop, threads
 from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
@@ -172,7 +172,9 @@ class Worker:
         )
         self._loop = self._prepare_pool()
         self.identity = describing.identity(name)
-        self._code_version = describing.check_code_version(code_version)
+        if code_version is not None:
+            _names.check_code("code_version", code_version)
+        self._code_version = code_version
         self._interop = topology.check_no_ledger(interop, ledger)
         topology.check_no_keys(interop, keys)
         self._keys = key_files.keyring(keys, key_files.WORKER) if self._topics else None

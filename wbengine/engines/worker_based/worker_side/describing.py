@@ -18,7 +18,6 @@ _MAX_NAME_LENGTH: Final = 60
 #: Identity of a worker: name, process id and a random part.
 _IDENTITY: Final = re.compile(r"([A-Za-z0-9-]{1,60})-([0-9]{1,10})-[0-9a-f]{8}")
 _NAME: Final = re.compile("[A-Za-z0-9-]+")
-_VERSION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 
 _TASKS_SHOWN: Final = 5
 
@@ -50,19 +49,6 @@ def identity(name: str | None = None) -> str:
         )
     first = host_name(socket.gethostname()) if name is None else name
     return f"{first}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-
-
-def check_code_version(version: str | None) -> str | None:
-    """Return the version of the user's code that a worker reports.
-
-    :raises ValueError: if it is not valid.
-    """
-    if version is not None and not _VERSION.fullmatch(version):
-        raise ValueError(
-            "code_version must be 1 to 100 characters of A-Z a-z 0-9 _ . + -, got"
-            f" {version!r:.200}"
-        )
-    return version
 
 
 def host_name(name: str) -> str:
