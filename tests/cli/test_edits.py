@@ -105,6 +105,17 @@ def test_file_contains_other_edits_for_each_flow(wbengine: Command, tmp_path: Pa
     assert [paid(wbengine, uuid) for uuid in (one, two)] == ["a 10", "b 5"]
 
 
+def test_file_edits_some_of_the_selected_flows(wbengine: Command, tmp_path: Path) -> None:
+    one, two = (failed(wbengine, *KEEP, order=order) for order in (1, 2))
+    path = tmp_path / "edits"
+    path.write_text(json.dumps({"flow": one, "set": {"card": "a"}}))
+    words = ("--error", "declined", "--edits", str(path), "--yes", "--json")
+    answer = wbengine("flow", "retry", *words)
+    assert answer.json["flows"] == [one]
+    assert [refused["uuid"] for refused in answer.json["refused"]] == [two]
+    assert [paid(wbengine, uuid) for uuid in (one, two)] == ["a 10", None]
+
+
 @pytest.mark.parametrize(
     ("lines", "words", "text"),
     [
@@ -113,8 +124,12 @@ def test_file_contains_other_edits_for_each_flow(wbengine: Command, tmp_path: Pa
         (['{"flow": "ID", "sets": {}}'], (), "line 1: must be a JSON object"),
         (['{"flow": "ID"}', "", '{"flow": "ID"}'], (), "line 3: flow ID has an earlier line"),
         (['{"flow": "ID"}', "{hunter22"], (), "line 2: Expecting property name"),
-        ([], ("--all",), "--edits contains the flows and their values"),
-        ([], ("--set", "card=1"), "--edits contains the flows and their values"),
+        (
+            ['{"flow": "ID"}'],
+            ("--error", "nothing"),
+            "line 1: flow ID is not selected by",
+        ),
+        ([], ("--set", "card=1"), "--edits contains the values: omit --set"),
     ],
 )
 def test_invalid_file_of_edits_is_refused(

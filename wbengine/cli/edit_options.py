@@ -28,8 +28,9 @@ def edit_options(function: Any) -> Any:
     """Add the options --set, --set-result and --edits."""
     for option in (
         click.option("--edits", "edits_file", type=click.Path(allow_dash=True), metavar="FILE",
-            help="Retry the flows of this file (-: standard input), which contains one JSON object"
-            ' for each line: {"flow": ID, "set": {NAME: VALUE}, "set_result": {TASK: VALUE}}.'),
+            help="Edit the flows of this file (-: standard input), which contains one JSON object"
+            ' for each line: {"flow": ID, "set": {NAME: VALUE}, "set_result": {TASK: VALUE}}.'
+            " Without IDs, filters or --all, only these flows are retried."),
         click.option("--set-result", "results", type=params.ASSIGNMENT, multiple=True,
             metavar="TASK=JSON|@FILE", callback=params.once,
             help="Replace the result of this task, in a flow that failed without a reversion"

@@ -140,14 +140,14 @@ def retry(
 ) -> int:
     edits: Callable[[str], Edits | None]
     if edits_file is not None:
-        if inputs or results or selection.ids or selection.has_filter or selection.has_all:
+        if inputs or results:
             raise errors.Failed(
-                "--edits contains the flows and their values: omit IDs, filters, --all, --set and"
-                " --set-result",
-                errors.USAGE,
+                "--edits contains the values: omit --set and --set-result", errors.USAGE
             )
-        by_uuid = _edits_by_uuid(context, edits_file)
-        selection, edits = selection._replace(ids=tuple(by_uuid)), by_uuid.get
+        by_uuid = _edits_by_uuid(context, edits_file, selection)
+        edits = by_uuid.get
+        if not selection.is_given:
+            selection = selection._replace(ids=tuple(by_uuid))
     else:
         same_edits = edit_options.edits_of(inputs, results)
 
@@ -157,19 +157,29 @@ def retry(
     return _perform_all(context, _RETRY, selection, edits=edits, **options)
 
 
-def _edits_by_uuid(context: contexts.Context, path: str) -> dict[str, Edits]:
+def _edits_by_uuid(
+    context: contexts.Context, path: str, selection: flow_selection.Selection
+) -> dict[str, Edits]:
     """Return the edits of a file by the uuid of their flow.
 
-    :raises Failed: if the file is invalid, or edits a flow twice.
+    :raises Failed: if the file is invalid, edits a flow twice, or edits a flow that is not
+        selected.
     """
     by_uuid: dict[str, Edits] = {}
+    selected = None
     with context.backend() as backend:
+        if selection.is_given:
+            rows = flow_selection.rows_of(backend, selection, _RETRY.states)
+            selected = {row.uuid for row in rows}
         for entry in edit_options.read_edits(path):
             uuid = operations.find(backend, entry.flow).uuid
+            fault = None
             if uuid in by_uuid:
-                raise errors.Failed(
-                    f"{path}, line {entry.line}: flow {uuid} has an earlier line", errors.USAGE
-                )
+                fault = "has an earlier line"
+            elif selected is not None and uuid not in selected:
+                fault = "is not selected by the IDs or filters"
+            if fault:
+                raise errors.Failed(f"{path}, line {entry.line}: flow {uuid} {fault}", errors.USAGE)
             by_uuid[uuid] = entry.edits
     return by_uuid
 

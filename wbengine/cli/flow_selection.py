@@ -68,6 +68,10 @@ class Selection(NamedTuple):
         return self._replace(ids=(), has_all=False, dry_run=False, yes=False) != _NOTHING
 
     @property
+    def is_given(self) -> bool:
+        return bool(self.ids or self.has_filter or self.has_all)
+
+    @property
     def is_single(self) -> bool:
         """Whether the user named one flow."""
         return len(self.ids) == 1
