@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.contract.stored_flows import Turns, few, make
 from tests.seams import stores
 from wbengine import exceptions, states
-from wbengine.persistence import backends, base, models
+from wbengine.persistence import backends, base, commands, models
 
 from . import places, records
 
@@ -215,6 +215,17 @@ def test_conditional_deletion_checks_owner_state_and_last_write(connection: Conn
     connection.destroy_flow(flow.uuid, later._replace(dead=lease.epoch))
     with pytest.raises(exceptions.NotFound):
         connection.destroy_flow(flow.uuid, later)
+
+
+def test_conditional_deletion_keeps_a_flow_with_a_pending_request(connection: Connection) -> None:
+    book, flow = make(models.TaskDetail("t"))
+    flow.state = states.FAILURE
+    connection.save_logbook(book)
+    connection.put_command(flow.uuid, commands.FlowCommand(commands.RETRY))
+    with pytest.raises(exceptions.InvalidState, match="without a pending command"):
+        connection.destroy_flow(flow.uuid, base.Removable())
+    connection.put_command(flow.uuid, commands.FlowCommand(commands.SUSPEND))  # withdraws it
+    connection.destroy_flow(flow.uuid, base.Removable())
 
 
 def test_destroy_logbook_keeps_used_and_named_books_on_request(connection: Connection) -> None:

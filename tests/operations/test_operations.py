@@ -19,7 +19,7 @@ from wbengine import engines, exceptions, operations, states
 from wbengine.engines import factories
 from wbengine.engines.base import Engine
 from wbengine.operations import resuming
-from wbengine.persistence import backends, base, models
+from wbengine.persistence import backends, base, commands, models
 from wbengine.persistence.backends import memory
 from wbengine.types import codec
 
@@ -573,6 +573,20 @@ def test_prune_keeps_a_flow_that_ran_after_it_was_listed(end: str, backend: base
     engine.run()
     assert [*rest, *pruned] == []
     assert state(backend, retried) == ("SUSPENDED" if end == "is suspended" else "SUCCESS")
+
+
+def test_prune_keeps_flows_that_a_conductor_has_to_run_again(backend: base.Backend) -> None:
+    first, requested, later = (started(backend, "c") for _ in range(3))
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.put_command(requested, commands.FlowCommand(commands.RETRY))
+        before = time.time() + 60
+        dry = [row.uuid for row in operations.prune(backend, before=before, dry_run=True)]
+        assert dry == [first, later]
+        pruned = operations.prune(backend, before=before)
+        assert next(pruned).uuid == first
+        connection.put_command(later, commands.FlowCommand(commands.RETRY))
+        assert [*pruned] == []
+    assert {state(backend, uuid) for uuid in (requested, later)} == {"REVERTED"}
 
 
 def test_prune_deletes_finished_flows_older_than_the_limit(backend: base.Backend) -> None:

@@ -52,7 +52,8 @@ def prune(
 ) -> Iterator[base.FlowRow]:
     """Delete the flows that were last written before a time (Unix seconds), and yield them.
 
-    Flows that an engine runs, or has run since they were listed, are skipped.
+    Flows that an engine runs, has run since they were listed, or has to run again (`request`) are
+    skipped.
 
     :param batch: number of flows that are read together.
     :param dry_run: yield the flows without deleting them.
@@ -80,7 +81,8 @@ def prune(
 def _is_old(row: base.FlowRow, before: float) -> bool:
     last_write = row.updated if row.updated is not None else row.created
     is_owned = row.lease is not None and not owners.is_dead(row.lease)
-    return not is_owned and last_write is not None and last_write < before
+    is_free = not is_owned and row.command is None
+    return is_free and last_write is not None and last_write < before
 
 
 def _delete_flow(

@@ -145,7 +145,7 @@ def latest_step_counts(counts: Iterable[tuple[str, int, str, int]]) -> dict[str,
 
 
 class Removable(NamedTuple):
-    """Conditions for the deletion of a flow that no engine runs.
+    """Conditions for the deletion of a flow without a command that no engine runs.
 
     :ivar states: allowed states; PENDING includes flows that never ran.
     :ivar before: time in Unix seconds before which the flow was last written.
@@ -158,8 +158,8 @@ class Removable(NamedTuple):
 
     def refusal(self, flow_uuid: str) -> exceptions.InvalidState:
         return exceptions.InvalidState(
-            f"Flow {flow_uuid} must be in {' or '.join(sorted(self.states))} and unchanged"
-            " since it was selected; it was not deleted"
+            f"Flow {flow_uuid} must be in {' or '.join(sorted(self.states))}, without a pending"
+            " command, and unchanged since it was selected; it was not deleted"
         )
 
 

@@ -251,7 +251,7 @@ class MemoryConnection(base.Connection):
             if only is not None:
                 self._check_not_busy(flow, only.dead)
                 state = flow.detail.state or states.PENDING
-                if state not in only.states or flow.updated >= only.before:
+                if state not in only.states or flow.updated >= only.before or flow.command:
                     raise only.refusal(flow_uuid)
             flow.book.discard(flow_uuid)
             self._delete_flow(flow_uuid)

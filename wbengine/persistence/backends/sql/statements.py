@@ -114,7 +114,7 @@ class Statements:
         self.destroy_removable = sa.text(
             f"DELETE FROM {_FLOWS} {flow} AND ({free} OR lease_epoch = :dead)"
             f" AND COALESCE(state, '{states.PENDING}') IN :states"
-            " AND COALESCE(updated, created) < :before"
+            " AND COALESCE(updated, created) < :before AND wish IS NULL"
         ).bindparams(sa.bindparam("states", expanding=True))
         self.destroy_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid")
         self.clear_jobs = sa.text(f"DELETE FROM {_JOBS} WHERE uuid IN (SELECT uuid FROM {_FLOWS})")
