@@ -127,6 +127,32 @@ def test_steps_of_the_latest_attempt_of_each_workflow_are_counted(connection: Co
     assert row.step_counts == {states.SUCCESS: 2, states.RUNNING: 1}
 
 
+def test_resent_flows_are_listed(connection: Connection) -> None:
+    book, flow = make(name="resent")
+    flow.resent_at = 12.5
+    book.add(models.FlowDetail("other"))
+    connection.save_logbook(book)
+    (row,) = connection.list_flows(resent=True, states=states.FLOW_STATES).flows
+    assert row.uuid == flow.uuid
+    assert connection.get_flow_details(flow.uuid).resent_at == 12.5
+    assert len(connection.list_flows().flows) == 2
+
+
+def test_backlog_counts_pending_flows(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "_BACKLOG_PAGE", 2)
+    assert connection.backlog() == (0, None)
+    book, flow = make()
+    for number, state in enumerate((None, states.PENDING, None, states.RUNNING)):
+        other = models.FlowDetail(f"f{number}")
+        other.created, other.state = 1000.0 + number, state
+        book.add(other)
+    flow.created, flow.state = 999.0, states.SUCCESS
+    connection.save_logbook(book)
+    assert connection.backlog() == (3, 1000.0)
+
+
 def test_expired_lease_is_not_listed(connection: Connection) -> None:
     book, flow = make()
     connection.save_logbook(book)

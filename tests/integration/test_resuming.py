@@ -92,6 +92,50 @@ def test_retries_resumed_after_any_write_in_memory_have_same_result() -> None:
         check(engines.load(flow(), flow_detail=left))
 
 
+@task.task
+def twice(item: int) -> int:
+    return 2 * item
+
+
+@task.workflow
+def order(steps: Any) -> int:
+    return int(steps.run(twice, item=1) + steps.run(twice, item=2))
+
+
+def test_task_that_was_running_when_its_engine_died_is_marked_as_resent() -> None:
+    """This applies to tasks, steps and Maps, and not to the function of a workflow."""
+    backend = Snapshots()
+    doubles = task.Map(twice("one"), "items", "item", name="doubles")
+    members = ReturnsName("first"), doubles, order("order")
+    made = lambda: linear_flow.Flow("f").add(*members)  # noqa: E731
+    engines.load(made(), backend=backend, store={"items": [1, 2]}).run()
+    found = set()
+    for left in backend.taken:
+        running = {
+            atom.name for atom in left if atom.state == states.RUNNING and atom.name != "order"
+        }
+        engine = engines.load(made(), flow_detail=left)
+        engine.run()
+        flow_detail = engine.storage.flow_detail
+        resent = {atom.name for atom in flow_detail if atom.incidents}
+        assert resent == running
+        assert (flow_detail.resent_at is not None) == bool(running)
+        found |= resent
+    assert {"first", "doubles"} < found and any("order/" in name for name in found)
+
+
+def test_suspended_flow_is_not_marked_as_resent() -> None:
+    doubles = task.Map(twice("one"), "items", "item", name="doubles", max_in_flight=1)
+    made = lambda: linear_flow.Flow("f").add(doubles)  # noqa: E731
+    engine = engines.load(made(), store={"items": [1, 2, 3]})
+    engine.atom_notifier.register(states.RUNNING, lambda *_, **details: engine.suspend())
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    second = engines.load(made(), flow_detail=engine.storage.flow_detail)
+    second.run()
+    assert second.storage.flow_detail.resent_at is None
+
+
 @pytest.fixture(params=["dir", "sqlite"])
 def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, list[Path]]]:
     """Yield a function that opens a store in a folder, and copies of a store after each write."""

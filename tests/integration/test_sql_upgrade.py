@@ -24,7 +24,6 @@ from wbengine.persistence.backends.sql import layout, tables
 from wbengine.schedules import Schedule, Schedules
 
 KINDS = ("sqlite", "mysql", "postgresql")
-
 #: Revision of this release, also while a test is a later one.
 CURRENT = layout.HEAD
 

@@ -273,6 +273,34 @@ def test_unrecoverable_atom_of_earlier_run_starts_next_attempt(
     assert (call.attempt, call.epoch, call.recovered) == (5, 1, False)
 
 
+@pytest.mark.parametrize(
+    ("action", "state", "meta", "resent"),
+    [
+        ("execute", states.RUNNING, {}, True),
+        ("execute", states.RUNNING, {models.STARTS_AT: 1e12}, False),  # it waited for its `eta`
+        ("execute", states.PENDING, {}, False),
+        ("revert", states.REVERTING, {}, True),
+        ("revert", states.RUNNING, {}, False),  # its execution ended with the engine
+    ],
+)
+def test_attempt_that_begins_again_is_an_incident(
+    action: Any, state: str, meta: dict[str, Any], resent: bool
+) -> None:
+    bench = Bench(Plain("a"))
+    heard: list[Any] = []
+    bench.notifier.register(states.RESENT, lambda _, details: heard.append(details["lost_worker"]))
+    begun = "revert" if state == states.REVERTING else "execute"
+    record = bench.leave("a", state, action=begun, worker="local", meta=meta)
+    bench.begin("a", action)
+    bench.life.take_incidents()
+    bench.life.deliver()
+    assert [each[0:1] + each[2:] for each in record.incidents] == (
+        [(states.RESENT, 5, None, "local", -1)] if resent else []
+    )
+    assert heard == ["local"] * resent
+    assert (bench.storage.flow_detail.resent_at is not None) == resent
+
+
 def test_undo_begin_keeps_recovered_atom_running() -> None:
     """A recovered task may still run on a worker, unless `recovered` was reset."""
     bench = Bench(Plain("a"), executor=Elephant())

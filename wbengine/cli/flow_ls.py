@@ -44,7 +44,11 @@ _MAX_SIGNALS: Final = 3
 @click.option("--after", metavar="CURSOR",
     help="Show the page after the one that ended with CURSOR.")  # fmt: skip
 def command(
-    context: contexts.Context, state_names: tuple[str, ...], sort: str, **filters: Any
+    context: contexts.Context,
+    state_names: tuple[str, ...],
+    sort: str,
+    incident: str | None,
+    **filters: Any,
 ) -> None:
     from wbengine.views import flow_list
 
@@ -54,6 +58,7 @@ def command(
                 connection,
                 states=state_names or None,
                 newest_first=sort == NEWEST,
+                resent=incident is not None,
                 redactor=context.redactor,
                 **filters,
             )

@@ -59,6 +59,7 @@ class Selection(NamedTuple):
     since: float | None
     tags: Mapping[str, str]
     error: str | None
+    incident: str | None
     has_all: bool
     dry_run: bool
     yes: bool
@@ -83,13 +84,13 @@ class Selection(NamedTuple):
         """
         ways = [bool(self.ids), self.has_filter or self.has_all]
         if sum(ways) != 1 or (self.has_filter and self.has_all):
-            options = "--state, --name, --tag, --since, --error"
+            options = "--state, --name, --tag, --since, --error, --incident"
             raise errors.Failed(
                 f"select flows by IDs, by filters ({options}), or all with --all", errors.USAGE
             )
 
 
-_NOTHING: Final = Selection((), (), None, None, {}, None, False, False, False)
+_NOTHING: Final = Selection((), (), None, None, {}, None, None, False, False, False)
 
 _FILTERS: Final = (
     click.option("--state", "state_names", multiple=True, metavar="STATE",
@@ -103,6 +104,8 @@ _FILTERS: Final = (
     click.option("--error", metavar="TEXT",
         help="Only flows in FAILURE or REVERTED whose error contains TEXT, in upper or lower"
         " case."),
+    click.option("--incident", type=params.Choice(("resent",), case_sensitive=False),
+        help="Only flows of which a task was resent or may have run twice: 'resent'."),
 )  # fmt: skip
 
 
@@ -128,12 +131,15 @@ def flows_option(function: Any) -> Any:
         since: float | None,
         tags: dict[str, str],
         error: str | None,
+        incident: str | None,
         has_all: bool,
         dry_run: bool,
         yes: bool,
         **others: Any,
     ) -> Any:
-        selection = Selection(ids, state_names, name, since, tags, error, has_all, dry_run, yes)
+        selection = Selection(
+            ids, state_names, name, since, tags, error, incident, has_all, dry_run, yes
+        )
         return function(context, selection=selection, **others)
 
     for option in (
@@ -176,6 +182,7 @@ def rows_of(
                 since=selection.since,
                 tags=selection.tags,
                 error=selection.error,
+                resent=selection.incident is not None,
                 limit=_ROWS_PER_PAGE,
                 after=after,
             )

@@ -54,6 +54,9 @@ LOGGED_ATTEMPTS: Final = 20
 _MAX_SIGNAL_READS: Final = 100
 _PUTS_PER_SIGNAL_READ: Final = 10
 
+#: Number of flows that the default implementation of `Connection.backlog` reads at a time.
+_BACKLOG_PAGE: Final = 1000
+
 
 class Backend(abc.ABC):
     """A store of logbooks. Thread-safe; each thread opens its own connection."""
@@ -208,6 +211,7 @@ class Connection(abc.ABC):
         tags: Mapping[str, str] | None = None,
         commanded: bool = False,
         error: str | None = None,
+        resent: bool = False,
     ) -> Page:
         """Return a page of flows in the order of their creation.
 
@@ -224,6 +228,7 @@ class Connection(abc.ABC):
         :param error: only flows in FAILURE or REVERTED whose error (`FlowRow.error`) contains this
             text, in upper or lower case. This reads the rows of all such flows that match the
             other conditions, until the page is full, and none of their atoms.
+        :param resent: only flows of which a task was resent.
         :raises ValueError: if a state, a tag, `limit` or `after` is invalid.
         """
         place = None if after is None else listing.Position.parse(after)
@@ -241,12 +246,25 @@ class Connection(abc.ABC):
                 tags,
                 commanded,
                 error,
+                resent,
             )
         )
 
     @abc.abstractmethod
     def find_flows(self, query: listing.Query) -> Page:
         """Return the page of flows for a validated query (see `list_flows`)."""
+
+    def backlog(self) -> listing.Backlog:
+        """Return the number and the age of the flows that no engine has started."""
+        count, oldest, after = 0, None, None
+        while True:
+            page = self.list_flows(
+                states=(states.PENDING,), newest_first=False, limit=_BACKLOG_PAGE, after=after
+            )
+            oldest = page.flows[0].created if page.flows and not count else oldest
+            count, after = count + len(page.flows), page.after
+            if after is None:
+                return listing.Backlog(count, oldest)
 
     @abc.abstractmethod
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:

@@ -114,7 +114,8 @@ def with_attempt(past: tuple[Attempt, ...], latest: Attempt) -> tuple[tuple[Atte
 class Incident(NamedTuple):
     """A lost worker or a resend. `at` is in Unix seconds on the engine's clock.
 
-    WORKER_LOST: `worker` was lost while it ran the task. RESENT: the request was published again.
+    WORKER_LOST: `worker` was lost while it ran the task. RESENT: the request was published again,
+    or the task began again after the engine that ran it had ended; it may have run twice.
     `worker` received the new copy (None: no worker yet, or unknown). `lost` had received the old
     copy (None: no worker, because the message was lost, or unknown). `item` is the index of an item
     of a Map, or -1.

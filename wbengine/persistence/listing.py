@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from wbengine import _names, exceptions, states
 
 __all__ = [
-    "LIMIT", "FlowRow", "Page", "Position", "Query", "Removable", "Wait", "check_tags",
+    "LIMIT", "Backlog", "FlowRow", "Page", "Position", "Query", "Removable", "Wait", "check_tags",
     "latest_step_counts", "tags_of", "waits_of",
 ]  # fmt: skip
 
@@ -202,6 +202,16 @@ class FlowRow(NamedTuple):
     step_counts: Mapping[str, int] = MappingProxyType({})
 
 
+class Backlog(NamedTuple):
+    """The flows in state PENDING: their number, and the creation time of the oldest.
+
+    :ivar oldest: Unix seconds; None if there are none, or the time is unknown.
+    """
+
+    flows: int = 0
+    oldest: float | None = None
+
+
 class Page(NamedTuple):
     """A page of flows. `after` is the position at which the next page starts, or None."""
 
@@ -255,6 +265,7 @@ class Query:
     tags: Mapping[str, str] | None = None
     commanded: bool = False
     error: str | None = None
+    resent: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.states, str):

@@ -775,6 +775,8 @@ class FlowDetail(_Named):
     :ivar history: the latest 50 changes of the flow's state, oldest first.
     :ivar outlined: digest of the stored outline (see `Outline.digest`), or None.
     :ivar code: code that executed the latest task or step ('app:version'), or None; see `codes`.
+    :ivar resent_at: time in Unix seconds at which a task of the flow was first resent: the task may
+        have run twice. None: no task was resent.
     """
 
     state: str | None = field(fields.OneOf(states.FLOW_STATES))
@@ -782,6 +784,7 @@ class FlowDetail(_Named):
     history: tuple[Change, ...] = field(fields.Tuples(Change), ())
     outlined: str | None = field(fields.PLAIN)
     code: str | None = field(fields.PLAIN)
+    resent_at: float | None = field(fields.PLAIN)
     epoch: int = dataclasses.field(default=0, init=False)
     _atoms: dict[str, AtomDetail] = dataclasses.field(default_factory=dict, init=False)
 

@@ -161,8 +161,7 @@ class AtomLifecycle:
         #: Calls that ended before they could be submitted.
         self.failed_before_submit: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
-        # None: tasks run in this process, so no worker can be lost.
-        self._incidents = None if in_process else Incidents(storage, notifier, on_progress)
+        self._incidents = Incidents(storage, notifier, on_progress)
         self.maps = Maps(storage, local_tasks, captures=self._stores_logs)
         self._interrupted_attempts = InterruptedAttempts(storage, executor, local_tasks)
         self._begin_timer: timers.Timer | None = None
@@ -183,9 +182,9 @@ class AtomLifecycle:
             return self._begin_map(MapCall(node, atom, action), record)
         if is_task and atom.runs_steps:
             return self._begin_workflow(node, atom, action, record)
-        is_resumed = record.state in _BEGUN and self._interrupted_attempts.is_resumed(
-            record, atom, action
-        )
+        began_before = record.state in _BEGUN
+        is_resumed = began_before and self._interrupted_attempts.is_resumed(record, atom, action)
+        runs_again, lost_worker = False, record.worker
         if is_resumed:
             self._interrupted_attempts.raise_epoch(record)
         elif (
@@ -197,6 +196,12 @@ class AtomLifecycle:
             if node not in self._waiting:
                 self.end_wait(node)
         else:
+            runs_again = (
+                is_task
+                and began_before
+                and record.action == action
+                and delayed_starts.has_passed(record, self.now or time.time())
+            )
             if record.state == states.RUNNING and action == calls.EXECUTE:
                 self._interrupted.add(node)
             if record.attempt:
@@ -211,6 +216,8 @@ class AtomLifecycle:
         self.enter(record, atom, action)
         if self._storage.code is not None:
             self._storage.note_code()
+        if runs_again:
+            self.note_resend(record, lost_worker)
         call: Any
         if not is_task:
             self.retries.clear_backoff(record)
@@ -239,9 +246,12 @@ class AtomLifecycle:
         """Begin a Map, or continue an attempt of an earlier run under the same number."""
         attempt = record.attempt
         recovered = self._interrupted_attempts.number_items(record, call.task, call.action)
+        runs_again = record.attempt == attempt and not recovered
         if record.attempt != attempt:
             record.submitted = self.now
         self.enter(record, call.task, call.action)
+        if runs_again and _was_taken_over(self._storage.flow_detail):
+            self.note_resend(record, None)  # Items have no record of their start.
         if self._fails_before_start(call):
             return None
         outcome: calls.Outcome | None
@@ -335,6 +345,10 @@ class AtomLifecycle:
         remote = not (self._in_process or call.local)
         call.events = self._events_class(self, record, atom, remote)
         call.captures = self._stores_logs
+
+    def note_resend(self, record: models.AtomDetail, lost_worker: str | None) -> None:
+        """Note that an attempt begins again whose first copy may have had effects."""
+        self._incidents.add(record, record.attempt, states.RESENT, lost_worker)
 
     def change_state(self, record: models.AtomDetail, atom: Any, state: str, result: Any) -> None:
         """Store the result of a step for which nothing ran."""
@@ -603,7 +617,7 @@ class AtomLifecycle:
 
     def take_incidents(self) -> None:
         """Add new incidents to `events`, before the records are written."""
-        if self._incidents is not None and self._incidents.undelivered:
+        if self._incidents.undelivered:
             # they concern atoms that were reported as running
             self.events[:0] = self._incidents.take()
 
@@ -738,9 +752,7 @@ class _Events:
             self._lifecycle._local_event(self._record, event_type, details)
 
     def incident(self, event: str, worker: str | None) -> None:
-        incidents = self._lifecycle._incidents
-        if incidents is not None:
-            incidents.add(self._record, self._attempt, event, worker, self._item)
+        self._lifecycle._incidents.add(self._record, self._attempt, event, worker, self._item)
 
 
 class _TaskEvents(_Events):
@@ -809,6 +821,12 @@ class _ItemEvents(_Events):
 
 
 _BEGUN: Final = frozenset({states.RUNNING, states.REVERTING})
+
+
+def _was_taken_over(flow: models.FlowDetail) -> bool:
+    """Return whether the current run continues one whose engine died."""
+    latest = [change.state for change in flow.history[-3:]]
+    return latest == [states.RESUMING, states.SUSPENDED, states.RUNNING]
 
 
 def _failed_to_begin(name: str, action: calls.Action, error: Exception) -> ft.Failure:

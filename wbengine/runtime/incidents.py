@@ -58,7 +58,7 @@ class Incidents:
         """Add an incident of an atom or an item.
 
         WORKER_LOST: `worker` was lost. RESENT: the request was sent again and no worker has begun
-        it.
+        it, or the attempt began again after the engine that ran it had ended.
         """
         if record.attempt != attempt or record.state not in _UNDER_WAY:
             return
@@ -70,6 +70,9 @@ class Incidents:
             record.worker = record.started = None
         if self._storage.backend is not None:
             self._storage.writer.mark(record)
+        if resent and self._storage.flow_detail.resent_at is None:
+            self._storage.flow_detail.resent_at = incident.at
+            self._storage.writer.mark_flow()
         if event in self._notifier.topics:
             self.undelivered.append(IncidentEvent(event, _details(record, incident)))
             self._wake()

@@ -115,6 +115,7 @@ def page(
     text: str | None = None,
     tags: Mapping[str, str] | None = None,
     error: str | None = None,
+    resent: bool = False,
     redactor: Redactor | None = None,
 ) -> ListingView:
     """Return a page of flows. `Connection.list_flows` describes the filters.
@@ -133,6 +134,7 @@ def page(
         text=text,
         tags=tags,
         error=error,
+        resent=resent,
     )
     flow_page = _page(read, states, limit, after)
     redactor = redactor or Redactor()

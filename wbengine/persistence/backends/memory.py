@@ -365,6 +365,7 @@ class MemoryConnection(base.Connection):
                 and query.matches_position(flow.place)
                 and (flow.command is not None or not query.commanded)
                 and query.matches_error(flow.detail.error)
+                and (flow.detail.resent_at is not None or not query.resent)
             ]
             matching_flows.sort(key=lambda flow: flow.place, reverse=query.newest_first)
             page = matching_flows[: query.limit]

@@ -14,13 +14,19 @@ from wbengine.runtime import deadlines
 from wbengine.runtime.gates import base
 from wbengine.types import failure as ft
 
-__all__ = ["StartTimeGate", "store_start"]
+__all__ = ["StartTimeGate", "has_passed", "store_start"]
 
 
 def store_start(record: models.AtomDetail, task: Any, now: float) -> None:
     """Store the earliest start of an execution, for displays. Ignore invalid values of `eta`."""
     with contextlib.suppress(TypeError, ValueError):
         record.meta[models.STARTS_AT] = start_times.moment(task.eta, "eta", now, now)
+
+
+def has_passed(record: models.AtomDetail, now: float) -> bool:
+    """Return whether the stored earliest start has passed; True without one."""
+    start = record.meta_value(models.STARTS_AT)
+    return not isinstance(start, float) or start <= now
 
 
 class StartTimeGate(base.Gate):

@@ -6,7 +6,7 @@ import datetime as dt
 import functools
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wbengine import exceptions, keys, retry, states
 from wbengine import invocation as calls
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from wbengine.runtime import atom_lifecycle
 
 __all__ = ["StepRecords", "calls_revert"]
+
+_BEGUN: Final = {calls.EXECUTE: states.RUNNING, calls.REVERT: states.REVERTING}
 
 
 class StepRecords:
@@ -86,9 +88,12 @@ class StepRecords:
         """
         task, record, lifecycle = step.task, step.record, self._lifecycle
         assert task is not None
-        was_running = record.state == states.RUNNING and not task.is_wait
+        began_before = record.state == _BEGUN[action] and not task.is_wait
+        lost_worker = record.worker
         is_resumed = lifecycle.begin_attempt(record, task, action, now)
-        step.may_have_run = was_running and not is_resumed and action == calls.EXECUTE
+        may_have_run = began_before and not is_resumed
+        step.may_have_run = may_have_run and action == calls.EXECUTE
+        runs_again = may_have_run and delayed_starts.has_passed(record, now)
         if action == calls.EXECUTE:
             starts_at = record.meta_value(models.STARTS_AT)
             if isinstance(starts_at, float) and starts_at > now:  # a delay before a retry
@@ -100,6 +105,8 @@ class StepRecords:
         lifecycle.enter(record, task, action)
         if self._storage.code is not None and not task.is_wait:  # `add` has noted a wait.
             self._storage.note_code()
+        if runs_again:
+            lifecycle.note_resend(record, lost_worker)
         arguments = step.arguments if action == calls.EXECUTE else step.note.arguments
         call = calls.Invocation(task, action, record.uuid, record.attempt, arguments or {})
         if action == calls.EXECUTE and arguments is None:

@@ -238,6 +238,11 @@ class SQLConnection(base.Connection):
             return base.Page([], None)
         return self._transact("Listing flows", lambda it: flow_queries.page(it, query), write=False)
 
+    def backlog(self) -> queries.Backlog:
+        if not self._backend.has_tables():
+            return queries.Backlog()
+        return self._transact("Counting flows", flow_queries.backlog, write=False)
+
     def get_outline(self, flow_uuid: str) -> Outline | None:
         def work(connection: sa.Connection) -> Outline | None:
             row = connection.execute(self._sql.outline, {"flow_uuid": flow_uuid}).first()

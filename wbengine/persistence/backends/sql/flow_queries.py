@@ -15,7 +15,7 @@ from wbengine._sql import dialects
 from wbengine.persistence import base, commands, history, listing, models
 from wbengine.persistence.backends.sql import rows, tables
 
-__all__ = ["page"]
+__all__ = ["backlog", "page"]
 
 #: Number of rows that one statement reads to search for errors.
 _ROWS_PER_READ: Final = 1000
@@ -55,6 +55,20 @@ _COUNTS: Final[Mapping[str, sa.TextClause]] = {
     ).bindparams(sa.bindparam("uuids", expanding=True))
     for dialect, position in _POSITION.items()
 }
+
+#: Each state has its own SELECT, because each can use an index.
+_BACKLOG: Final = sa.text(
+    "SELECT SUM(number), MIN(oldest) FROM ("
+    f"SELECT COUNT(*) AS number, MIN(created) AS oldest FROM {_FLOWS} WHERE state IS NULL"
+    " UNION ALL SELECT COUNT(*), MIN(created)"
+    f" FROM {_FLOWS} WHERE state = '{states.PENDING}') AS parts"
+)
+
+
+def backlog(connection: sa.Connection) -> listing.Backlog:
+    """Return the number and the age of the flows that no engine has started."""
+    number, oldest = connection.execute(_BACKLOG).one()
+    return listing.Backlog(int(number), oldest or None)
 
 
 def page(connection: sa.Connection, query: listing.Query) -> base.Page:
@@ -122,12 +136,14 @@ def _statement(dialect: str, query: listing.Query) -> tuple[sa.TextClause, dict[
     now = dialects.now(dialect)
     conditions, parameters = _conditions(dialect, query)
     order = "DESC" if query.newest_first else "ASC"
+    # Few flows are resent. Without the sum, SQLite reads all flows in the order of an index.
+    created = "f.created + 0" if query.resent else "f.created"
     parts = [
         "SELECT f.id, f.uuid, f.name, f.state, f.meta, f.more, f.created, f.updated, f.wish,"
         f" f.lease_owner, f.lease_until - {now} AS remaining, f.code, f.book_uuid,"
         f" b.name AS book_name FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid"
         f" WHERE {' AND '.join([state, *conditions])}"
-        f" ORDER BY f.created {order}, f.id {order} LIMIT :most"
+        f" ORDER BY {created} {order}, f.id {order} LIMIT :most"
         for state in _state_conditions(query)
     ]
     text = parts[0]
@@ -166,6 +182,8 @@ def _conditions(dialect: str, query: listing.Query) -> tuple[list[str], dict[str
         }
     if query.commanded:
         conditions.append("f.wish IS NOT NULL")
+    if query.resent:
+        conditions.append("f.resent_at IS NOT NULL")
     if query.since is not None:
         conditions.append("f.created >= :since")
         parameters["since"] = query.since

@@ -87,6 +87,8 @@ FLOWS: Final = sa.Table(
     # In Unix seconds: creation of the record and latest write of the row.
     sa.Column("created", sa.Double, nullable=False, server_default="0"),
     sa.Column("updated", sa.Double),
+    # First resend of a task in Unix seconds (NULL: none).
+    sa.Column("resent_at", sa.Double),
     # Random number: it distinguishes this flow from a deleted or later flow with the same uuid.
     _count("birth"),
     sa.UniqueConstraint("uuid", name="uq_wbe_flowdetails"),
@@ -94,6 +96,13 @@ FLOWS: Final = sa.Table(
     sa.Index("ix_wbe_flowdetails_book", "book_uuid", "created", "id"),
     sa.Index("ix_wbe_flowdetails_created", "created", "id"),
     sa.Index("ix_wbe_flowdetails_state", "state", "created", "id", mysql_length={"state": 16}),
+    # Few flows have a time. MySQL has no partial indexes.
+    sa.Index(
+        "ix_wbe_flowdetails_resent",
+        *("resent_at", "created", "id"),
+        sqlite_where=sa.text("resent_at IS NOT NULL"),
+        postgresql_where=sa.text("resent_at IS NOT NULL"),
+    ),
     **dialects.TABLE,
 )
 
