@@ -18,7 +18,7 @@ from concurrent import futures
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from wbengine import exceptions, running, task_logs
+from wbengine import _log_fields, exceptions, running, task_logs
 from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
 from wbengine.concurrency import contexts, forks
 from wbengine.concurrency.call import Cancellation
@@ -63,6 +63,8 @@ _set_current: Final = running.CURRENT.set
 
 # Attempt numbers for `execute_task` and `revert_task`, whose callers do not number attempts.
 _attempts = itertools.count(1)
+
+contexts.log_fields = _log_fields.of_context
 
 _NAMESPACE: Final = bytes.fromhex("8f3e6c525d0b4d6b9c550b8ee3a4a7c1")
 

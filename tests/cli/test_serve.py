@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -17,7 +18,9 @@ from tests.cli.conftest import Command, appears, slow_flow, state
 from tests.support.brokers import Place
 from tests.support.server_kinds import free_port
 from tests.support.waiting import until
+from tests.telemetry import scraping
 from wbengine.cli import errors
+from wbengine.views import formatting
 
 FACTORIES = "tests.cli.shop"
 
@@ -213,6 +216,48 @@ def test_flow_of_a_killed_engine_is_resumed_by_one_serve(wbengine: Command, stor
     # A task that runs when its engine is killed runs again; here it had not written yet.
     assert done(store) == list(shop.STEPS)
     assert sum("lost its engine" in stopped(one, signal.SIGTERM)[1] for one in serving) == 1
+    submit(wbengine, "order")
+    resent = wbengine("flow", "list", "--incident", "resent", "--json").json["flows"]
+    assert [each["uuid"] for each in resent] == [row["uuid"]]
+
+
+def test_serve_reports_metrics_and_json_log_with_fields(wbengine: Command, store: Path) -> None:
+    slow, order = submit(wbengine, "slow"), submit(wbengine, "order")
+    process = wbengine.begin(
+        *("serve", "--max-simultaneous", "1", "--metrics-addr", "127.0.0.1:0"),
+        *("--log-format", "json"),
+    )
+    assert process.stderr is not None
+    lines = [json.loads(next(process.stderr)) for _ in range(2)]
+    address = lines[0]["message"].rpartition(" ")[2]
+    assert lines[1].items() >= {"engine": "serial", "store": "sqlite:///flows.db"}.items()
+    assert lines[1]["conductor"].endswith(f":{process.pid}")
+
+    def metrics() -> scraping.Samples:
+        return scraping.read(scraping.get(f"{address}/metrics")[1])
+
+    appears(store / "reserve.begun")
+    found = metrics()
+    assert scraping.value(found, "wbengine_flows_pending") == 1
+    oldest = scraping.value(found, "wbengine_oldest_pending_flow_timestamp_seconds")
+    [row] = wbengine("flow", "list", "--state", "PENDING", "--json").json["flows"]
+    assert formatting.iso(oldest) == row["created"]
+    assert scraping.value(found, "wbengine_flows_running", flow="slow") == 1
+    assert wbengine("flow", "cancel", slow, "--reason", "no stock").code == 0
+    assert any("is being cancelled" in line for line in process.stderr)
+    (store / "go").touch()
+    until(lambda: state(wbengine, order) == "SUCCESS")
+    until(lambda: scraping.value(metrics(), "wbengine_flows_total", flow="order") == 1)
+    found = metrics()
+    assert scraping.value(found, "wbengine_flows_pending") == 0
+    assert scraping.value(found, "wbengine_flows_total", flow="slow", state="REVERTED") == 1
+    code, err = stopped(process, signal.SIGTERM)
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert code == 0 and lines[-1]["message"].startswith("stopping after the running tasks")
+    (cancelled,) = [line for line in lines if "was cancelled" in line["message"]]
+    assert (cancelled["level"], cancelled["flow"]) == ("INFO", slow)
+    assert not any("traceback" in line or line["level"] == "WARNING" for line in lines)
+    assert [line["flow"] for line in lines if "ended in SUCCESS" in line["message"]] == [order]
 
 
 def test_serve_answers_probes(wbengine: Command, store: Path) -> None:

@@ -325,6 +325,53 @@ def test_engine_counts_a_map_and_workers_count_its_items(registry: CollectorRegi
     assert tasks(scraped(registry)) == {(f"wbengine.task.Map({one})", "SUCCESS"): 1}
 
 
+@task.task
+def double(x: int) -> int:
+    return 2 * x
+
+
+@task.workflow
+def order(steps: Any) -> int:
+    return int(steps.run(double, x=1) + steps.run(double, x=2))
+
+
+def test_steps_of_a_workflow_are_counted_by_their_task(registry: CollectorRegistry) -> None:
+    engine = engines.load(linear_flow.Flow("f").add(order("order")))
+    with metrics.observe(engine, registry):
+        engine.run()
+    module = "tests.telemetry.test_metrics"
+    assert tasks(scraped(registry)) == {
+        (f"{module}.double", "SUCCESS"): 2,
+        (f"{module}.order", "SUCCESS"): 1,
+    }
+
+
+def test_resent_tasks_are_counted(registry: CollectorRegistry) -> None:
+    engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
+    engine.compile()
+    engine.prepare()
+    record = engine.storage.record("n")
+    record.state, record.attempt = "RUNNING", 1  # as if its engine had died
+    with metrics.observe(engine, registry):
+        engine.run()
+    found = scraped(registry)
+    assert value(found, "wbengine_tasks_resent_total", task="tests.support.sample_tasks.Nothing")
+
+
+def test_requests_without_a_worker_are_counted(registry: CollectorRegistry) -> None:
+    flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(3)))
+    engine = engines.load(flow, engine="worker-based", url=f"memory://{uuid.uuid4().hex}")
+    nothing = {"task": "tests.support.sample_tasks.Nothing"}
+    with metrics.observe(engine, registry):
+        thread = threading.Thread(target=engine.run)
+        thread.start()
+        name = "wbengine_requests_unserved"
+        waiting.until(lambda: value(scraped(registry), name, **nothing) == 3)
+        engine.suspend()
+        thread.join(60)
+    assert value(scraped(registry), name) == 0
+
+
 def test_flows_are_counted_by_final_state(registry: CollectorRegistry) -> None:
     stops = task.FunctorTask(lambda: engine.suspend(), name="stops")
     engine = engines.load(linear_flow.Flow("two").add(stops, sample_tasks.Nothing("n")))

@@ -17,10 +17,10 @@ FOLDER = importlib.resources.files("wbengine.telemetry") / "files"
 
 #: Functions of Prometheus that the files use.
 FUNCTIONS = {
-    *("sum", "max", "count", "topk", "time", "vector", "rate", "increase", "deriv"),
+    *("sum", "min", "max", "count", "topk", "time", "vector", "rate", "increase", "deriv"),
     *("min_over_time", "histogram_quantile"),
 }
-WORDS = {*FUNCTIONS, "by", "on", "or", "and", "unless"}
+WORDS = {*FUNCTIONS, "by", "on", "or", "and", "unless", "offset"}
 
 DASHBOARD = json.loads((FOLDER / "grafana.json").read_text(encoding="utf-8"))
 RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ def problems(query: str, text: str = "") -> list[str]:
         labels |= set(re.findall(r"\w+", inside))
     labels |= set(re.findall(r"\{\{\s*(?:\$labels\.)?([a-z]\w*)\s*\}\}", text))
     found += [f"label {name}" for name in labels - known]
-    rest = re.sub(r"\{[^}]*\}|\[[^]]*\]|\b(?:by|on) \([^)]*\)|wbengine_\w+", " ", bare)
+    rest = re.sub(r"\{[^}]*\}|\[[^]]*\]|\b[0-9]+m\b|\b(?:by|on) \([^)]*\)|wbengine_\w+", " ", bare)
     found += [f"word {word}" for word in re.findall(r"[a-z_]\w*", rest) if word not in WORDS]
     return found
 

@@ -10,7 +10,8 @@ import click
 from wbengine.cli import completions, params
 
 __all__ = [
-    "CODE_VERSION", "DEADLINE", "ENGINE", "FACTORY", "FLOW", "HEALTH", "INPUTS", "NAME", "PORT",
+    "CODE_VERSION", "DEADLINE", "ENGINE", "FACTORY", "FLOW", "HEALTH", "INPUTS", "METRICS", "NAME",
+    "PORT",
     "PRIORITIES", "PRIORITY", "PROGRESS", "REASON", "REPORT", "STRICT", "YES", "dry_run",
     "strict", "tags",
 ]  # fmt: skip
@@ -43,6 +44,8 @@ DEADLINE: Final = click.option("--deadline", type=params.WAIT, metavar="DURATION
 REASON: Final = click.option("--reason", metavar="TEXT", help="Reason, stored with the flow.")
 HEALTH: Final = click.option("--health-addr", type=params.ADDRESS, metavar="HOST:PORT",
     help="Serve /livez and /readyz at this address (port 0: any free port).")  # fmt: skip
+METRICS: Final = click.option("--metrics-addr", type=params.ADDRESS, metavar="HOST:PORT",
+    help="Serve /metrics for Prometheus at this address (port 0: any free port).")  # fmt: skip
 PORT: Final = click.option("--port", type=click.IntRange(0, 65535), default=8585, metavar="PORT",
     help="Port of the dashboard (0: any free port).")  # fmt: skip
 YES: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

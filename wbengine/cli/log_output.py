@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _log_lines, logged_lines
 from wbengine._terminal import escaped_json
+from wbengine.concurrency import contexts
 
-__all__ = ["JSONLines", "install"]
+if TYPE_CHECKING:
+    from wbengine.cli.context import Context
+
+__all__ = ["JSONLines", "announce", "fields", "install"]
+
+LOG: Final = logging.getLogger("wbengine.cli")
+
+#: Fields of all JSON lines of this process.
+_FIELDS: Final[dict[str, str]] = {}
 
 #: Attributes that every log record has. Other attributes come from `extra`.
 _STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
@@ -24,7 +35,8 @@ _STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
 class JSONLines(logging.Formatter):
     """Formatter that prints a JSON object for each record, with secrets masked.
 
-    The object contains time, level, logger, message and the fields of `extra`.
+    The object contains time, level, logger, message, `fields`, the flow, task, step, request and
+    attempt to which the record belongs, and the fields of `extra`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -33,8 +45,10 @@ class JSONLines(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": _masked(record.getMessage()),
+            **_FIELDS,
         }
-        extra = {
+        extra = _fields_of_call()
+        extra |= {
             name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES
         }
         if extra:
@@ -48,10 +62,37 @@ class JSONLines(logging.Formatter):
         return escaped_json(json.dumps(content, ensure_ascii=False))
 
 
+def _fields_of_call() -> dict[str, Any]:
+    """Return the fields of the running call. Handlers run in the context of the record."""
+    return dict(contexts.log_fields())
+
+
 def _masked(text: str) -> str:
     from wbengine import _secrets  # imported here, because most commands log nothing
 
     return _secrets.masked(text)
+
+
+@contextlib.contextmanager
+def fields(**values: str | None) -> Iterator[None]:
+    """Add fields to all JSON lines of this process in a `with` block, except for None."""
+    _FIELDS.update({name: value for name, value in values.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name in values:
+            _FIELDS.pop(name, None)
+
+
+def announce(context: Context, text: str, **fields: Any) -> None:
+    """Report an event of a command that runs until it is stopped.
+
+    A log of JSON lines contains it with these fields; otherwise it is a remark.
+    """
+    if context.settings.log_format == "json":
+        LOG.info("%s", text, extra=fields)
+    else:
+        context.printer.note(text)
 
 
 def install(level: str, form: str, color: str, all_frames: bool = False) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +15,7 @@ from wbengine.cli import (
     engine_run,
     errors,
     exposed_files,
+    log_output,
     params,
     schedule_command,
     stop_signals,
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from wbengine.conductors.service import ConductorService
     from wbengine.jobs import stored
     from wbengine.persistence import base as persistence
+    from wbengine.telemetry.conducting import Watch
 
 __all__ = ["command"]
-
-LOG: Final = logging.getLogger(__name__)
 
 
 @base.command(
@@ -69,6 +68,7 @@ LOG: Final = logging.getLogger(__name__)
 @click.option("--code-version-policy", type=params.Choice(("compatible", "exact")),
     default="compatible", show_default=True,
     help="Run flows of this and earlier versions, or only of this version.")  # fmt: skip
+@common_options.METRICS
 @common_options.HEALTH
 @common_options.STRICT
 def command(
@@ -78,6 +78,7 @@ def command(
     code_version: str | None,
     app: str | None,
     code_version_policy: str,
+    metrics_addr: Any,
     health_addr: Any,
     strict: bool,
 ) -> int:
@@ -88,6 +89,7 @@ def command(
     store_access.check_outlives(context.settings, ", to which no other process can submit flows")
     options = engine_run.engine_options(context, engine)
     declared = schedule_command.declared(context)
+    watch = _watch(metrics_addr, health_addr)
     with context.backend(upgrade=True, missing_ok=True, patient=True) as backend:
         board = _board(context, backend)
         with errors.failing(errors.USAGE, ValueError):
@@ -101,23 +103,30 @@ def command(
                 code_version=code_version,
                 app=app,
                 exact_code=code_version_policy == "exact",
+                listeners=() if watch is None else watch.listeners,
             )
 
         def stop() -> None:
-            context.printer.note(
-                "stopping after the running tasks; press Ctrl-C again to stop at once"
+            log_output.announce(
+                context, "stopping after the running tasks; press Ctrl-C again to stop at once"
             )
             conductor.stop()
 
         with (
-            _serving_probes(conductor, health_addr),
+            _serving(watch, conductor, backend),
+            log_output.fields(code_version=code_version),
             stop_signals.StopSignals(
                 stop, stop_signals.exit_at_once, lambda: conductor.running_engines
             ).installed(),
         ):
             where = context.settings.store if board is None else board.place
             if conductor.connect():
-                context.printer.note(f"{conductor.name} runs flows submitted to {where}")
+                log_output.announce(
+                    *(context, f"{conductor.name} runs flows submitted to {where}"),
+                    conductor=conductor.name,
+                    store=context.settings.store,
+                    engine=engine,
+                )
                 context.printer.guide(
                     "to submit a flow: wbengine flow submit MODULE:FACTORY; press Ctrl-C to stop"
                     " after the running tasks"
@@ -142,21 +151,21 @@ def _board(context: contexts.Context, backend: persistence.Backend) -> stored.St
     return board
 
 
-@contextlib.contextmanager
-def _serving_probes(conductor: ConductorService, address: Any) -> Iterator[None]:
-    if address is None:
-        yield
-        return
-    from wbengine.telemetry import probes, serving
+def _watch(metrics_addr: Any, health_addr: Any) -> Watch | None:
+    if metrics_addr is None and health_addr is None:
+        return None
+    from wbengine.telemetry import conducting
 
-    try:
-        server = serving.Server(address, probes.routes(conductor))
-    except OSError as error:
-        line = f"cannot listen on {address}: {error.strerror or error}"
-        raise errors.Failed(line, errors.UNAVAILABLE) from error
-    LOG.info("serving /livez and /readyz on http://%s", server.address)
-    server.start()
-    try:
+    with errors.failing(errors.USAGE, ImportError):
+        return conducting.Watch(metrics_addr, health_addr)
+
+
+@contextlib.contextmanager
+def _serving(
+    watch: Watch | None, conductor: ConductorService, backend: persistence.Backend
+) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if watch is not None:
+            with errors.failing(errors.UNAVAILABLE, OSError):
+                stack.enter_context(watch.serving(conductor, backend))
         yield
-    finally:
-        server.stop()

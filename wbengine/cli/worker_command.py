@@ -20,6 +20,7 @@ from wbengine.cli import (
     errors,
     exposed_files,
     fleets,
+    log_output,
     output,
     params,
     stop_signals,
@@ -131,8 +132,7 @@ _CELERY_OPTIONS: Final = (
     " ends.", show_default="unlimited")  # fmt: skip
 @common_options.CODE_VERSION
 @common_options.STRICT
-@click.option("--metrics-addr", type=params.ADDRESS, metavar="HOST:PORT",
-    help="Serve /metrics for Prometheus at this address (port 0: any free port).")  # fmt: skip
+@common_options.METRICS
 @common_options.HEALTH
 @click.option("--heartbeat-file", type=click.Path(path_type=Path), metavar="PATH",
     help="Touch this file after messages from the broker, about every 10 seconds.")  # fmt: skip
@@ -180,14 +180,14 @@ def command(context: contexts.Context, /, topics: tuple[str, ...], **options: An
     give_up = functools.partial(_give_up, worker)
     stop = stop_signals.StopSignals(worker.stop, give_up, lambda: [worker.life])
     back = threading.Event()
-    with stop.installed():
+    with stop.installed(), log_output.fields(code_version=arguments.code_version):
         threading.Thread(target=_end_process, args=(worker, back), daemon=True).start()
         if observer is not None:
             observer.start()
         try:
             worker.run(
                 display_banner=not settings.quiet,
-                banner_writer=functools.partial(_write, context.printer),
+                banner_writer=functools.partial(_write, context, worker),
             )
         finally:
             back.set()
@@ -299,7 +299,15 @@ def _give_up(worker: Any) -> NoReturn:
         stop_signals.exit_at_once()
 
 
-def _write(printer: output.Printer, banner: str) -> None:
+def _write(context: contexts.Context, worker: Any, banner: str) -> None:
+    if context.settings.log_format == "json":
+        log_output.announce(
+            *(context, f"{worker.identity} accepts requests"),
+            worker=worker.identity,
+            exchange=context.settings.exchange,
+            topics=list(worker.queues),
+        )
+        return
     for line in banner.splitlines():
         output.say(line)
-    printer.guide("press Ctrl-C to stop after the running tasks, twice to stop at once")
+    context.printer.guide("press Ctrl-C to stop after the running tasks, twice to stop at once")

@@ -15,6 +15,8 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from wbengine.concurrency import contexts
+
 __all__ = ["Levels", "Relay", "levels", "replay"]
 
 #: Levels of loggers by name, and the level up to which logging is disabled.
@@ -133,7 +135,7 @@ def _packed(record: logging.LogRecord) -> bytes:
     standard_attributes["exc_info"] = None
     extra_attributes = {
         name: _pair(value)
-        for name, value in record.__dict__.items()
+        for name, value in {**contexts.log_fields(), **record.__dict__}.items()
         if name not in _STANDARD_ATTRIBUTES
     }
     return pickle.dumps((standard_attributes, extra_attributes), pickle.HIGHEST_PROTOCOL)

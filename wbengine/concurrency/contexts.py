@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import decimal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, ParamSpec, TypeVar
 
 from wbengine.concurrency import forks
@@ -14,6 +14,11 @@ __all__ = ["DECIMAL", "copy", "isolate", "run"]
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
+
+
+#: Hook: returns further attributes of the log records of this context. It must not raise
+#: exceptions.
+log_fields: Callable[[], Mapping[str, object]] = dict
 
 
 def _decimal_variable() -> contextvars.ContextVar[Any]:

@@ -10,7 +10,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import engines, exceptions, states
@@ -21,6 +21,7 @@ from wbengine.engines import allowed
 from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
+from wbengine.listeners.base import Listener
 from wbengine.persistence import base, models, owners
 from wbengine.persistence.backends import sql
 from wbengine.schedules.service import ScheduleService
@@ -44,6 +45,18 @@ _OVERLAP_SECONDS: Final = 60.0
 _RECONNECT_SECONDS: Final = 1.0
 
 
+class _Conductor(impl_nonblocking.NonBlockingConductor):
+    def __init__(
+        self, make_listeners: Sequence[Callable[[engines.Engine], Listener]], *args: Any, **kw: Any
+    ) -> None:
+        super().__init__(*args, **kw)
+        self._make_listeners = make_listeners
+
+    def _listeners_from_job(self, job: jobs.Job, engine: engines.Engine) -> list[Listener]:
+        inherited = super()._listeners_from_job(job, engine)
+        return [*inherited, *(make(engine) for make in self._make_listeners)]
+
+
 class ConductorService:
     """Runs submitted flows, resumes flows whose engine died, and fires schedules.
 
@@ -63,6 +76,7 @@ class ConductorService:
     :param flows: allowed factories (see `engines.flow_from_detail`).
     :param code_version: the version of the code of this process, with its `app`; `exact_code`: run
         no flows of earlier versions. See `code_versions.CodeVersions`.
+    :param listeners: called with each engine; their listeners are registered while its flow runs.
     :raises ValueError: if there is no `board` and `persistence` is not a database; or if `board`
         does not store the job of a flow under its uuid.
     """
@@ -83,6 +97,7 @@ class ConductorService:
         code_version: str | None = None,
         app: str | None = None,
         exact_code: bool = False,
+        listeners: Iterable[Callable[[engines.Engine], Listener]] = (),
     ) -> None:
         self.name: Final = f"{socket.gethostname()}:{os.getpid()}"
         self._persistence = persistence
@@ -102,7 +117,8 @@ class ConductorService:
             persistence, code_version, app, is_exact=exact_code
         )
         self._code_report_due = 0.0
-        self._conductor = impl_nonblocking.NonBlockingConductor(
+        self._conductor = _Conductor(
+            tuple(listeners),
             self.name,
             self._board,
             persistence,
@@ -290,7 +306,9 @@ class ConductorService:
             priority = jobs.JobPriority.NORMAL
         book = models.LogBook(row.book_name, row.book_uuid)
         if self._reposting.repost(row.uuid, row.name, book, priority) is not None:
-            LOG.warning("flow %s (%s) %s", row.name, row.uuid, _EVENTS[among])
+            LOG.warning(
+                *("flow %s (%s) %s", row.name, row.uuid, _EVENTS[among]), extra={"flow": row.uuid}
+            )
 
 
 def _list_flows(

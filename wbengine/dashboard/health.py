@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,7 +12,7 @@ from starlette.routing import Route
 from wbengine import exceptions, operations
 from wbengine.dashboard.app_state import AppState
 from wbengine.fleet import queues
-from wbengine.persistence import codes
+from wbengine.persistence.listing import Backlog
 from wbengine.persistence.pauses import TaskPause
 from wbengine.telemetry import metrics
 
@@ -45,14 +45,16 @@ class Probes:
         return JSONResponse({"schema": "wbengine/health/1", "ok": True})
 
     def metrics(self, request: Request) -> Response:
-        """Return the metrics of workers, queues, pauses and this process, for Prometheus."""
+        """Return the metrics of the fleet, the store and this process, for Prometheus."""
         monitor = self._state.monitor
         workers, queue_sizes = (
             (monitor.workers, self._queues) if monitor.has_broker else (list, None)
         )
         try:
             text, kind = metrics.render(
-                metrics.FleetCollector(workers, queue_sizes, self._pauses, self._waits_for_code)
+                metrics.FleetCollector(
+                    workers, queue_sizes, self._pauses, self._waits_for_code, self._backlog
+                )
             )
         except ImportError as error:
             raise HTTPException(501, str(error)) from error
@@ -61,9 +63,11 @@ class Probes:
     def _pauses(self) -> list[TaskPause]:
         return operations.paused_tasks(self._state.store.backend)
 
-    def _waits_for_code(self) -> dict[str, int]:
-        with contextlib.closing(self._state.store.backend.get_connection()) as connection:
-            return codes.missing_counts(connection.codes(), connection.flows_by_code())
+    def _waits_for_code(self) -> Mapping[str, int]:
+        return self._state.store.read(lambda connection: connection.flows_waiting_for_code())
+
+    def _backlog(self) -> Backlog:
+        return self._state.store.read(lambda connection: connection.backlog())
 
     def _queues(self) -> list[tuple[str, int]]:
         queue_views = self._state.monitor.queues()

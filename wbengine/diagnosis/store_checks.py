@@ -90,7 +90,7 @@ def _check_clock(backend: base.Backend) -> Iterator[Finding]:
 
 def _check_codes(backend: base.Backend) -> Iterator[Finding]:
     with contextlib.closing(backend.get_connection()) as connection:
-        flows = codes.missing_counts(connection.codes(), connection.flows_by_code())
+        flows = connection.flows_waiting_for_code()
     for code, number in flows.items():
         counted = f"{number} {'flow waits' if number == 1 else 'flows wait'}"
         yield bad(

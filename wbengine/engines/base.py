@@ -1006,7 +1006,10 @@ class Engine(abc.ABC):
     def _execute_command(self, command: persistence.FlowCommand) -> bool:
         if command.runs_flow:
             return False  # The next engine carries it out.
-        LOG.info("Flow %r is being %s", self._storage.flow_name, command.describe())
+        LOG.info(
+            *("Flow %r is being %s", self._storage.flow_name, command.describe()),
+            extra={"flow": self._storage.flow_uuid},
+        )
         if command.what == commands.SUSPEND:
             return self._suspend(command.describe())
         return self.cancel(reason=command.explanation)

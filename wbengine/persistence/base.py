@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from wbengine import _names, exceptions, states
 from wbengine.persistence import leases, listing, models, owners
 from wbengine.persistence.changes import Changes
-from wbengine.persistence.codes import Code
+from wbengine.persistence.codes import Code, missing_counts
 from wbengine.persistence.commands import FlowCommand, SettledCommand
 from wbengine.persistence.listing import FlowRow, Page, Removable
 from wbengine.persistence.pauses import TaskPause
@@ -505,6 +505,10 @@ class Connection(abc.ABC):
     def flows_by_code(self) -> Mapping[str, int]:
         """Return the number of flows by code that have not ended and that no engine runs."""
         return {}
+
+    def flows_waiting_for_code(self) -> Mapping[str, int]:
+        """Return the number of flows by the code that they wait for and no conductor has."""
+        return missing_counts(self.codes(), self.flows_by_code())
 
     def assign_code(self, old: str, new: str) -> int:
         """Assign another code to the flows of `flows_by_code`, and make their jobs due.

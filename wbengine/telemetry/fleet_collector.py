@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wbengine.engines.worker_based.messages import life
+from wbengine.persistence.listing import Backlog
 from wbengine.persistence.pauses import TaskPause
 from wbengine.telemetry import labels, meters, metric_definitions
 
@@ -51,26 +52,31 @@ class FleetCollector:
     :param pauses: called at each scrape; returns the pauses of task types in the store.
     :param waits_for_code: called at each scrape; returns the number of flows that wait for code
         that no conductor has, by this code.
+    :param backlog: called at each scrape; returns the flows of the store that wait for an engine,
+        such as `Connection.backlog`.
     """
 
     def __init__(
         self,
-        workers: Callable[[], Iterable[Worker]],
+        workers: Callable[[], Iterable[Worker]] | None = None,
         queues: Callable[[], Iterable[tuple[str, int]]] | None = None,
         pauses: Callable[[], Iterable[TaskPause]] | None = None,
         waits_for_code: Callable[[], Mapping[str, int]] | None = None,
+        backlog: Callable[[], Backlog] | None = None,
     ) -> None:
         self._workers = workers
         self._queues = queues
         self._pauses = pauses
         self._waits_for_code = waits_for_code
+        self._backlog = backlog
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that a registration does not query the fleet."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._worker_metrics(_read_or_warn(self._workers))
+        if self._workers is not None:
+            yield from self._worker_metrics(_read_or_warn(self._workers))
         if self._queues is not None:
             depths: dict[str, float] = {}
             for name, count in _read_or_warn(self._queues):
@@ -87,6 +93,8 @@ class FleetCollector:
             yield _gauge(
                 "wbengine_flows_waiting_for_code", {(code,): n for code, n in flows.items()}
             )
+        if self._backlog is not None:
+            yield from _backlog_metrics(self._backlog)
 
     def _worker_metrics(self, workers: Iterable[Worker]) -> Iterator[Metric]:
         slots: dict[tuple[str, ...], float] = {}
@@ -110,6 +118,13 @@ class FleetCollector:
         yield _gauge("wbengine_worker_last_seen_timestamp_seconds", last_seen)
 
 
+def _backlog_metrics(read: Callable[[], Backlog]) -> Iterator[Metric]:
+    for backlog in _read_or_warn(lambda: [read()]):
+        oldest = {} if backlog.oldest is None else {(): backlog.oldest}
+        yield _gauge("wbengine_flows_pending", {(): backlog.flows})
+        yield _gauge("wbengine_oldest_pending_flow_timestamp_seconds", oldest)
+
+
 def _read_or_warn(read: Callable[[], Iterable[Any]]) -> list[Any]:
     try:
         return list(read())
@@ -125,7 +140,7 @@ def _add_count(counts: dict[str, float], name: str, count: float) -> None:
     counts[name] = counts.get(name, 0) + count
 
 
-def _gauge(name: str, values: Mapping[tuple[str], float] | Mapping[tuple[str, ...], float]) -> Any:
+def _gauge(name: str, values: Mapping[Any, float]) -> Any:
     from prometheus_client import core
 
     metric = metric_definitions.METRICS[name]

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from wbengine import _names
 from wbengine import task as task_module
+from wbengine.persistence import models
+from wbengine.persistence.step_notes import StepNote
 
-__all__ = ["OTHER", "Bounded", "of_task", "of_topic", "of_worker", "text"]
+__all__ = ["OTHER", "Bounded", "of_step", "of_task", "of_topic", "of_worker", "text"]
 
 #: The value for all further values of a label that has its maximum number of values.
 OTHER: Final = "other"
@@ -65,6 +67,13 @@ def of_task(task: Any) -> str:
         return f"{_names.dotted(type(task))}({of_task(task.inner)})"
     function = getattr(task, "_execute", None) or getattr(task, "_functor", None)
     return _names.dotted(type(task) if function is None else function)
+
+
+def of_step(flow: models.FlowDetail, uuid: str) -> str:
+    """Return the label of a step of a workflow: that of its task."""
+    record = flow.find(uuid)
+    note = None if record is None else StepNote.of(record)
+    return OTHER if note is None else note.task.replace(":", ".")
 
 
 def of_topic(queue: str | None) -> str:

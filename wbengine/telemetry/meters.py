@@ -6,7 +6,7 @@ import platform
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import wbengine
@@ -17,7 +17,7 @@ from wbengine.telemetry import labels, metric_definitions
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
-__all__ = ["Meters", "PausedTasks", "client", "of"]
+__all__ = ["Meters", "RunningEngines", "client", "of"]
 
 #: Maximum number of values of each label; further ones are counted as `other`.
 MAX_TASKS: Final = 200
@@ -70,9 +70,10 @@ class Meters:
         self._task_seconds = create("wbengine_task_duration_seconds")
         self._wait_seconds = create("wbengine_task_queue_wait_seconds")
         self._retries = create("wbengine_task_retries_total")
+        self._resent = create("wbengine_tasks_resent_total")
         registry.register(_Untrusted())
-        self.paused = PausedTasks(self._task)
-        registry.register(self.paused)
+        self.engines = RunningEngines(self._task)
+        registry.register(self.engines)
         build = create("wbengine_build_info")
         build.labels(wbengine.__version__, platform.python_version()).set(1)
 
@@ -103,6 +104,10 @@ class Meters:
         """Count a task that a decider skipped."""
         self._tasks.labels(self._task(task), "", states.IGNORE).inc()
 
+    def task_resent(self, task: str) -> None:
+        """Count a task that was resent or began again, so that it may have run twice."""
+        self._resent.labels(self._task(task)).inc()
+
     def waited(self, topic: str, seconds: float) -> None:
         """Record the time that a request waited for its worker."""
         self._wait_seconds.labels(self._topic(topic)).observe(max(0.0, seconds))
@@ -123,8 +128,8 @@ class _Untrusted:
         )
 
 
-class PausedTasks:
-    """Collector of the numbers of tasks whose type is paused, in engines that are not deleted."""
+class RunningEngines:
+    """Collector of the numbers of tasks that wait in engines that are not deleted."""
 
     def __init__(self, label: labels.Bounded) -> None:
         self._label = label
@@ -143,21 +148,27 @@ class PausedTasks:
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client import core
-
         with self._lock:
             engines = list(self._engines)
-        counts: Counter[str] = Counter()
-        for engine in engines:
-            for task, count in engine.paused_tasks().items():
-                counts[self._label(task)] += count
-        name = "wbengine_tasks_paused"
+        # Several engines may share an executor.
+        executors = {id(engine.executor): engine.executor for engine in engines}.values()
+        unserved = [each.unserved() for each in executors if hasattr(each, "unserved")]
+        yield self._gauge("wbengine_tasks_paused", [each.paused_tasks() for each in engines])
+        yield self._gauge("wbengine_requests_unserved", unserved)
+
+    def _gauge(self, name: str, counts_by_task: Iterable[Mapping[str, int]]) -> Metric:
+        from prometheus_client import core
+
+        totals: Counter[str] = Counter()
+        for counts in counts_by_task:
+            for task, count in counts.items():
+                totals[self._label(task)] += count
         family = core.GaugeMetricFamily(
             name, metric_definitions.METRICS[name].help, labels=["task"]
         )
-        for task, count in counts.items():
+        for task, count in totals.items():
             family.add_metric([task], count)
-        yield family
+        return family
 
 
 _meters_by_registry: weakref.WeakKeyDictionary[CollectorRegistry, Meters] = (

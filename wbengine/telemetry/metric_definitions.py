@@ -56,8 +56,14 @@ METRICS: Final[Mapping[str, Metric]] = {
         "histogram", ("topic",), "Time from sending a request to its start on a worker", SECONDS
     ),
     "wbengine_task_retries_total": Metric("counter", ("task",), "Repeated executions of tasks"),
+    "wbengine_tasks_resent_total": Metric(
+        "counter", ("task",), "Tasks that were resent, or began again after their engine died"
+    ),
     "wbengine_tasks_paused": Metric(
         "gauge", ("task",), "Tasks and items of Maps in running flows whose type is paused"
+    ),
+    "wbengine_requests_unserved": Metric(
+        "gauge", ("task",), "Requests of running flows for which no worker is known"
     ),
     "wbengine_task_pauses": Metric("gauge", ("pattern",), "Pauses of task types in the store"),
     "wbengine_flows_waiting_for_code": Metric(
@@ -73,6 +79,10 @@ METRICS: Final[Mapping[str, Metric]] = {
         "gauge", ("worker",), "Time of the latest message of a worker, in Unix seconds"
     ),
     "wbengine_queue_messages": Metric("gauge", ("queue",), "Messages in a queue"),
+    "wbengine_flows_pending": Metric("gauge", (), "Flows that no engine has started"),
+    "wbengine_oldest_pending_flow_timestamp_seconds": Metric(
+        "gauge", (), "Creation time of the oldest flow that no engine has started, in Unix seconds"
+    ),
     "wbengine_build_info": Metric(
         "gauge", ("version", "python"), "Always 1; the versions are in the labels"
     ),

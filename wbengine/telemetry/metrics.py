@@ -57,7 +57,7 @@ class MetricsListener(base.Listener):
     ) -> None:
         super().__init__(
             engine,
-            task_listen_for=(*_DIRECTIONS, states.IGNORE),
+            task_listen_for=(*_DIRECTIONS, states.IGNORE, states.RESENT),
             flow_listen_for=(states.RUNNING, *_FLOW_ENDS),
         )
         self._meters = meters.of(registry)
@@ -70,7 +70,7 @@ class MetricsListener(base.Listener):
         """Stop listening. A flow that is running is not counted."""
         super().deregister()
         self._observe_executor(False)
-        self._meters.paused.discard(self._engine)
+        self._meters.engines.discard(self._engine)
         self._run.leave()
 
     def _observe_executor(self, enabled: bool) -> None:
@@ -103,13 +103,16 @@ class MetricsListener(base.Listener):
         self._observe_executor(state == states.RUNNING)
         if state == states.RUNNING:
             self._run.begin(details["flow_name"])
-            self._meters.paused.add(self._engine)
+            self._meters.engines.add(self._engine)
         else:
             self._run.end(state)
 
     def _task_receiver(self, state: str, details: base.Details) -> None:
         if state == states.IGNORE:
-            self._meters.task_ignored(self._label(details["task_name"]))
+            self._meters.task_ignored(self._label(details))
+            return
+        if state == states.RESENT:
+            self._meters.task_resent(self._label(details))
             return
         if "result" not in details:
             return  # The task was requeued.
@@ -117,7 +120,7 @@ class MetricsListener(base.Listener):
         if details["worker"] not in (LOCAL, None) and self._started_on_worker(details):
             return  # A worker ran the task and counts it.
         self._meters.task_ended(
-            self._label(details["task_name"]),
+            self._label(details),
             "",
             action,
             failed,
@@ -129,11 +132,16 @@ class MetricsListener(base.Listener):
         executor = self._engine.executor
         return details["runtime"] is not None or not getattr(executor, "reports_times", True)
 
-    def _label(self, name: str) -> str:
+    def _label(self, details: base.Details) -> str:
+        name = details["task_name"]
         label = self._tasks.get(name)
         if label is None:
             plan = self._engine.compilation.plan
-            label = self._tasks[name] = labels.of_task(plan.items[plan.by_name[name]])
+            if name in plan.by_name:
+                label = labels.of_task(plan.items[plan.by_name[name]])
+            else:
+                label = labels.of_step(self._engine.storage.flow_detail, details["task_uuid"])
+            self._tasks[name] = label
         return str(label)
 
 

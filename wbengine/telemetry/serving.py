@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from wbengine._log_rate import RareWarnings
 from wbengine.concurrency import timers
 
-__all__ = ["Address", "Answer", "Server", "address"]
+__all__ = ["Address", "Answer", "Server", "address", "start_servers"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -208,3 +208,22 @@ class Server:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+
+
+def start_servers(routes: Mapping[Address, Mapping[str, Route]]) -> list[Server]:
+    """Start a server for the routes of each address. If one cannot be started, stop the others.
+
+    :raises OSError: if an address is not available.
+    """
+    servers: list[Server] = []
+    for address, served in routes.items():
+        try:
+            server = Server(address, served)
+        except OSError as error:
+            for each in servers:
+                each.stop()
+            raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
+        servers.append(server)
+        LOG.info("serving %s on http://%s", ", ".join(served), server.address)
+        server.start()
+    return servers

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from wbengine.telemetry import probes, serving
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from wbengine.telemetry.providers import Providers
 
 __all__ = ["Watch"]
-
-LOG: Final = logging.getLogger(__name__)
 
 
 class Watch:
@@ -77,14 +74,7 @@ class Watch:
             served.setdefault(self._metrics, {})["/metrics"] = lambda: _metrics(worker)
         if self._health is not None:
             served.setdefault(self._health, {}).update(probes.routes(worker))
-        for address, routes in served.items():
-            try:
-                server = serving.Server(address, routes)
-            except OSError as error:
-                raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
-            self._servers.append(server)
-            LOG.info("serving %s on http://%s", ", ".join(routes), server.address)
-            server.start()
+        self._servers += serving.start_servers(served)
         if self._tracing is not None:
             self._tracing.worker, self._tracing.system = worker.identity, worker.system
             worker.observe_tasks(self._tracing)

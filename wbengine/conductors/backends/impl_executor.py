@@ -15,7 +15,7 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from wbengine import engines, exceptions, states
+from wbengine import _log_fields, engines, exceptions, states
 from wbengine.concurrency import conditions, threads
 from wbengine.conductors import base, code_versions
 from wbengine.engines import allowed, ownership
@@ -331,8 +331,11 @@ class ExecutorConductor(base.Conductor):
 
     def _dispatch_job(self, job: jobs.Job) -> bool:
         """Run the flow of a claimed job. Return True to consume the job, False to abandon it."""
+        details = job.details
+        uuid = details.get("flow_uuid") if isinstance(details, Mapping) else None
         try:
-            return self._run_flow(job)
+            with _log_fields.adding_flow(uuid or job.uuid):
+                return self._run_flow(job)
         except BaseException as error:
             if isinstance(error, Exception):
                 raise
@@ -404,8 +407,11 @@ class ExecutorConductor(base.Conductor):
             ended = prepared and self._has_ended(engine)
             consume = ended or not (self._is_transient(error) or self._has_command(engine))
             action = "consumed" if consume else "abandoned"
+            cancelled = ended and engine.storage.flow_detail.is_cancelled
             if isinstance(error, exceptions.FlowBusy):
                 self._log.info("%s is postponed: %s", job, error)
+            elif cancelled and engine.storage.get_flow_state() == states.REVERTED:
+                self._log.info("flow of %s was cancelled; job %s: %s", job, action, error)
             else:
                 self._log.warning("flow of %s failed; job %s", job, action, exc_info=True)
             if not consume:

@@ -406,6 +406,10 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         """
         return self._administration.ignored()
 
+    def unserved(self) -> dict[str, int]:
+        """Return the number of requests that no known worker can run, by class of the task."""
+        return self._administration.unserved()
+
     def workers(self) -> list[snapshots.WorkerSnapshot]:
         """Return the known worker processes, in the order of their first announcements."""
         return self._administration.workers()

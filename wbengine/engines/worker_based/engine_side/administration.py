@@ -128,6 +128,10 @@ class Administration:
         with self._requests.lock:
             return {**self._requests.tracker.ignored, **self._proxy.untrusted}
 
+    def unserved(self) -> dict[str, int]:
+        with self._requests.lock:
+            return self._requests.tracker.unserved()
+
     def workers(self) -> list[snapshots.WorkerSnapshot]:
         return snapshots.of_workers(self._finder.workers(), SYSTEM.monotonic(), SYSTEM.time())
 

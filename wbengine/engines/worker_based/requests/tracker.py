@@ -312,6 +312,10 @@ class RequestTracker:
             effects += self._dispatch(tracked, now)
         return effects
 
+    def unserved(self) -> dict[str, int]:
+        """Return the number of requests that no known worker can run, by class of the task."""
+        return {name: self._waiting.count(name) for name in self._waiting.names()}
+
     def on_workers_gained(self, names: Iterable[str], now: float) -> list[Effect]:
         effects: list[Effect] = []
         for name in names:

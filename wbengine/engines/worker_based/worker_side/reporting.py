@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wbengine import _log_lines, _names, _secrets, invocation
+from wbengine import _log_fields, _log_lines, _names, _secrets, exceptions, invocation
 from wbengine._terminal import visible
 from wbengine.types import _failure_text
 from wbengine.types import failure as ft
@@ -38,6 +38,7 @@ _MAX_SHOWN_LENGTH: Final = 300
 _MAX_SEARCHED_LENGTH: Final = 10_000
 
 _ENDED: Final = "task %.100r of request %s ended%s"
+_CANCELLED: Final = "task %.100r of request %s was cancelled%s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,10 @@ class Reports:
         self.unlogged: deque[tuple[float, tuple[str, str, str]]] = deque()
 
     def started(self, job: Job) -> None:
-        LOG.debug("task %.100r of request %s (epoch %d) starts", job.name, job.id, job.epoch)
+        LOG.debug(
+            *("task %.100r of request %s (epoch %d) starts", job.name, job.id, job.epoch),
+            extra=_fields(job),
+        )
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
         """Log the end of a task, successes at INFO. Never raises; waits for the handlers."""
@@ -153,7 +157,7 @@ class Reports:
         elif _log_lines.is_installed():
             self.unlogged.append((time.time(), (job.name, job.id, _took(outcome))))
         else:
-            LOG.info(_ENDED, job.name, job.id, _took(outcome))
+            LOG.info(_ENDED, job.name, job.id, _took(outcome), extra=_fields(job))
 
     def flush(self) -> None:
         """Log the collected successes. Any thread may call this."""
@@ -171,6 +175,9 @@ class Reports:
         failure: ft.Failure = outcome.value
         if self._handlers and self._handled(self._describe(job, outcome), failure):
             return
+        if failure.check(exceptions.Cancelled):
+            LOG.info(_CANCELLED, job.name, job.id, _took(outcome), extra=_fields(job))
+            return
         names = tuple(failure)
         # Values under secret names are masked, also inside the message of the exception.
         values = () if job.unit is None else (job.unit.arguments, job.unit.result)
@@ -184,10 +191,11 @@ class Reports:
             _line(
                 _shown(failure.exception_str[:_MAX_SEARCHED_LENGTH], secrets)[:_MAX_SHOWN_LENGTH]
             ),
+            extra=_fields(job),
         )
         if LOG.isEnabledFor(logging.DEBUG):
             text = _failure_text.text_of(failure, lambda part: _described(part, secrets))
-            LOG.debug("task %r of request %s:\n%s", job.name, job.id, text)
+            LOG.debug("task %r of request %s:\n%s", job.name, job.id, text, extra=_fields(job))
 
     def _handled(self, request: FailedRequest, failure: ft.Failure) -> bool:
         info = failure.exc_info or (None, None, None)
@@ -214,6 +222,10 @@ class Reports:
             outcome.started,
             outcome.ended,
         )
+
+
+def _fields(job: Job) -> dict[str, object]:
+    return _log_fields.of_call(job.flow, job.name, job.id, job.attempt)
 
 
 def _took(outcome: invocation.Outcome) -> str:
