@@ -24,6 +24,7 @@ SERVERS = {
     "nginx": ("nginx", ("nginx-light", "nginx")),
     "strace": ("strace", ("strace",)),
     "graphviz": ("Graphviz", ("graphviz",)),
+    "prometheus": ("Prometheus", ("prometheus",)),
 }
 PROGRAMS = {
     "mysql": "mariadbd",
@@ -36,6 +37,7 @@ PROGRAMS = {
     "nginx": "nginx",
     "strace": "strace",
     "graphviz": "dot",
+    "prometheus": "prometheus",
 }
 #: Archive that the Java of ZooKeeper runs.
 ZOOKEEPER_JAR = "/usr/share/java/zookeeper.jar"
