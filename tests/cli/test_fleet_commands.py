@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 import wbengine as package
 from tests.cli import shop
 from tests.cli.conftest import Command
 from tests.support import worker_tasks as tasks
+from tests.support.brokers import Place
 from tests.support.later_layout import LATER, later_release
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, transports
@@ -179,6 +181,35 @@ def test_status_waits_for_workers(wbengine: Command, one: workers.Worker, url: s
 
 
 # -- queues
+
+
+def test_queues_of_ended_processes_are_one_line_after_the_backlog(
+    wbengine: Command, home: Path, redis_url: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WBENGINE_URL", redis_url)
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"sqlite:///{home}/flows.db")
+    flow = wbengine("flow", "submit", "tests.cli.shop:order").out.strip()
+    with transports.resolve(str(redis_url), exchange="default").open() as broker:
+        broker.declare_exchange("default")
+        for queue, key in (("host-1-0123abcd", env.ALL_WORKERS), ("e-1", env.ALL_ENGINES)):
+            broker.declare_queue(queue, owned=True)
+            broker.bind("default", key, queue)
+        listed = wbengine("queues", "list", "--json").json
+        assert {row["name"]: row["abandoned"] for row in listed["queues"]} == {
+            "host-1-0123abcd": False, "e-1": False,
+        }  # fmt: skip
+        with redis.Redis.from_url(redis_url) as client:  # as if their processes had died
+            (own,) = client.keys("*:own")
+            about = own[: -len("own")] + b"m"
+            client.zadd(own, {"host-1-0123abcd": 0, "e-1": 0})
+            client.hset(about, "since", int(client.hget(about, "t")) - 60_000)
+        answer = wbengine("queues", "list")
+    assert answer.out.startswith("Backlog: 1 pending flow, the oldest for ")
+    assert "host-1-0123abcd" not in answer.out
+    # The messages are broadcasts, also those of the command itself.
+    assert answer.error.startswith("1 queue of ended engines and 1 of ended workers, with ")
+    assert wbengine("queues", "list", "--json").json["backlog"]["flows"] == 1
+    assert wbengine("flow", "show", flow, "--json").json["state"] == "PENDING"
 
 
 def test_queues_are_listed_and_purged(wbengine: Command, one: workers.Worker, url: str) -> None:

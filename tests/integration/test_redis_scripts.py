@@ -76,9 +76,7 @@ class Server:
         self, row: transport.OpenedRow, session: int = 0, life: int = 1, **batch: Any
     ) -> transport.Publication[transport.Opened | transport.OtherSession]:
         routed = batch.pop("routed", None) or self.batch(request(row.id, row.epoch), **batch)
-        return self(
-            transport.open_and_publish(routed, [row], "u", session, "digest", "", life)
-        )
+        return self(transport.open_and_publish(routed, [row], "u", session, "digest", "", life))
 
     def claim(self, attempt: ClaimAttempt = ATTEMPT, session: int = 0) -> Any:
         return self(ledger.claim("u", session, attempt))
@@ -336,6 +334,17 @@ def test_tend_requeues_messages_of_dead_consumers_after_an_interval(server: Serv
     assert server(transport.sweep_dead_consumers(10, "", (), ())) == 1
     assert server(transport.join("c", ""))
     assert [entry.number for entry in server.take(number="2")] == ["1r"]
+
+
+def test_silent_queues_are_those_of_owners_that_had_time_to_report(server: Server) -> None:
+    for queue in ("mine", "theirs"):
+        server(transport.declare_queue("data", queue, True))
+    server.client.zadd(server.key("own"), {"theirs": 0})
+    assert server(transport.silent_queues(10)) == frozenset()  # no process has swept
+    server(transport.sweep_dead_consumers(10, "", (), ()))
+    assert server(transport.silent_queues(10)) == frozenset()  # the server was away
+    server.client.hset(server.key("m"), "since", 0)
+    assert server(transport.silent_queues(10)) == {"theirs"}
 
 
 def test_tend_deletes_owned_queues_of_silent_owners(server: Server) -> None:
@@ -665,9 +674,7 @@ def full() -> Iterator[Server]:
 
 REFUSED: dict[str, Callable[[Server], object]] = {
     "publish": lambda server: server.publish(b"m"),
-    "open_and_publish": lambda server: server.open_and_publish(
-        transport.OpenedRow("c", 1, 1, "")
-    ),
+    "open_and_publish": lambda server: server.open_and_publish(transport.OpenedRow("c", 1, 1, "")),
     "open_rows": lambda server: server.open(("c", 1)),
 }
 

@@ -468,6 +468,32 @@ def test_private_queues_are_deleted_with_silent_owners(redis_url, redis_server, 
     assert gone.send("l", "l") and gone.send("a", "a")
 
 
+def test_owner_that_was_paused_declares_its_deleted_queue_again(redis_url, redis_server, ends):
+    """Two other processes notice the silent owner at the same time."""
+    paused = ends().queue("mine", "m", exclusive=True).consume("mine")
+    others = ends().consume("other"), ends().consume("other")
+    for end in (paused, *others):
+        end.assert_no_message()
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        for key in ("own", "c"):
+            for name, score in client.zrange(f"wbe:{{ex}}:{key}", 0, -1, withscores=True):
+                client.zadd(f"wbe:{{ex}}:{key}", {name: score - 601_000})
+        client.hincrby("wbe:{ex}:m", "since", -601_000)
+        for end in others:
+            end.store._next_sweep_at = 0.0
+            end.assert_no_message()
+        assert client.zcard("wbe:{ex}:own") == 0
+    assert not others[0].send("m", "m")
+    until(
+        lambda: (
+            paused.assert_no_message()
+            or (others[0].store.size("mine") == 0
+            and (others[0].send("m", "m")))
+        )
+    )
+    assert paused.drain(1) == ["m"]
+
+
 def test_downtime_of_server_does_not_make_consumers_dead(redis_url, redis_server, ends):
     """The first consumer that reconnects must not requeue messages of those that had no time to."""
     with redis_server.client(redis_url.rpartition("/")[2]) as client:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from wbengine import exceptions
 from wbengine.cli import base, common_options, confirmation, errors, fleets, output, params
 from wbengine.cli import context as contexts
 from wbengine.views import formatting
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wbengine.fleet.queues import DeadLetterView
+    from wbengine.persistence.listing import Backlog
 
 __all__ = ["command"]
 
@@ -26,8 +28,10 @@ command = base.Group("queues", help="List and purge queues; list and resend requ
     "list",
     help="""List queues, requests of the ledger, or dead letters.
 
-    Without an option, list the queues of the exchange. With --requests, list the requests in the
-    ledger. With --dead, list the dead letters: requests for which every worker was lost.
+    Without an option, print the number of flows that no conductor has started, and list the queues
+    of the exchange. Queues of ended engines and workers are one line. With --requests, list the
+    requests in the ledger. With --dead, list the dead letters: requests for which every worker was
+    lost.
 
     RabbitMQ does not list queues. There, the command lists the queues of workers that answer and
     the queues that NAME selects.
@@ -78,23 +82,39 @@ def _list_queues(context: contexts.Context, names: tuple[str, ...]) -> None:
     with fleets.create(settings) as fleet:
         queue_views = queues.list_queues(fleet, names, wait=fleets.wait_seconds(settings))
         complete = queues.can_list(fleet)
+    backlog = _backlog(context)
     content = {
+        "backlog": None
+        if backlog is None
+        else {"flows": backlog.flows, "oldest": formatting.iso(backlog.oldest)},
         "exchange": settings.exchange,
         "complete": complete,
         "queues": [view.to_dict() for view in queue_views],
     }
     printer.document("queues-ls/1", content)
-    rows = [
-        (view.name, view.kind, view.messages, view.consumers, view.topic) for view in queue_views
-    ]
+    if backlog is not None and not names:
+        printer.line(f"Backlog: {queues.describe_backlog(backlog)}")
+    shown, folded = (queue_views, None) if names else queues.fold(queue_views)
+    rows = [(view.name, view.kind, view.messages, view.consumers, view.topic) for view in shown]
     printer.table(
         ("NAME", "KIND", "MESSAGES", "CONSUMERS", "TOPIC"),
         rows,
         right=("MESSAGES", "CONSUMERS"),
-        empty=f"No queues found on exchange {settings.exchange!r} of {fleet.target.shown}.",
+        empty=folded or f"No queues found on exchange {settings.exchange!r} of {fleet.target.shown}.",
     )
+    if folded is not None and shown:
+        printer.hint(folded)
     if not complete and not names:
         printer.hint("queues of workers that did not answer are missing; to see one, pass its name")
+
+
+def _backlog(context: contexts.Context) -> Backlog | None:
+    """Return the flows that no conductor has started; None if the store cannot be read."""
+    try:
+        with context.connection() as (_, connection):
+            return connection.backlog()
+    except (errors.Failed, exceptions.StorageFailure):
+        return None
 
 
 def _list_rows(context: contexts.Context, state: str | None, limit: int, after: str | None) -> None:

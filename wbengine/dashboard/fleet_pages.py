@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -48,7 +49,11 @@ class FleetPages:
     def queues(self, request: Request) -> Response:
         monitor = self._state.monitor
         context: dict[str, Any] = {"here": "/queues", "queues": [], "problem": None, "rows": None}
+        context |= {"backlog": None, "folded": None}
         context |= {"has_broker": monitor.has_broker, "row_problem": None, "tells_all": True}
+        with contextlib.suppress(exceptions.StorageFailure):
+            backlog = self._state.store.read(lambda connection: connection.backlog())
+            context["backlog"] = queues.describe_backlog(backlog)
         context["row_states"], context["row_state"] = (
             ledgers.STATES,
             request.query_params.get("state"),
@@ -56,7 +61,7 @@ class FleetPages:
         if monitor.has_broker:
             try:
                 context["tells_all"] = queues.can_list(monitor.open_fleet())
-                context["queues"] = monitor.queues()
+                context["queues"], context["folded"] = queues.fold(monitor.queues())
             except exceptions.TransportFailure as error:
                 context["problem"] = self._state.redactor.text(str(error))
             else:

@@ -14,6 +14,7 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life
 from wbengine.engines.worker_based.worker_side import describing
 from wbengine.fleet import client as fleets
+from wbengine.persistence.listing import Backlog
 from wbengine.views import formatting
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "DeadLetterView",
     "QueueView",
     "can_list",
+    "describe_backlog",
+    "fold",
     "list_dead_letters",
     "list_queues",
     "purge",
@@ -45,7 +48,8 @@ DEAD: Final = "dead"
 class QueueView:
     """A queue with the number of its messages and consumers.
 
-    `workers` are the known workers that consume from it, `topic` is their topic.
+    `workers` are the known workers that consume from it, `topic` is their topic. `abandoned`: its
+    engine or worker ended without deleting it; the broker deletes the queue later.
     """
 
     name: str
@@ -54,6 +58,7 @@ class QueueView:
     consumers: int
     topic: str | None = None
     workers: tuple[str, ...] = ()
+    abandoned: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return formatting.as_dict(self)
@@ -111,6 +116,29 @@ def list_queues(
         return views
     by_name = {queue_view.name: queue_view for queue_view in views}
     return [by_name[_resolve_name(name, by_name)] for name in dict.fromkeys(names)]
+
+
+def fold(views: Iterable[QueueView]) -> tuple[list[QueueView], str | None]:
+    """Return the queues that are not abandoned, and a line about the others, if there are any."""
+    shown, abandoned = list[QueueView](), list[QueueView]()
+    for view in views:
+        (abandoned if view.abandoned else shown).append(view)
+    if not abandoned:
+        return shown, None
+    engines = sum(view.kind == ENGINE for view in abandoned)
+    messages = formatting.count(sum(view.messages for view in abandoned), "message")
+    return shown, (
+        f"{formatting.count(engines, 'queue')} of ended engines and"
+        f" {len(abandoned) - engines} of ended workers, with {messages}; the broker deletes them"
+    )
+
+
+def describe_backlog(backlog: Backlog) -> str:
+    """Return the number of flows that no engine has started, and the age of the oldest."""
+    flows = formatting.count(backlog.flows, "pending flow")
+    if backlog.oldest is None:
+        return flows
+    return f"{flows}, the oldest for {formatting.seconds(max(0.0, SYSTEM.time() - backlog.oldest))}"
 
 
 def _count(fleet: fleets.Fleet, names: Iterable[str]) -> list[queue_counts.QueueCount]:
@@ -292,6 +320,7 @@ def _queue_view(
         len(workers) if counted.consumers is None else counted.consumers,
         min(topics, default=None),
         tuple(sorted(worker.name for worker in workers)),
+        counted.silent,
     )
 
 

@@ -233,6 +233,15 @@ def count_messages(queue: str) -> Step[int]:
     return Step(SCRIPTS["count_messages"], (queue,), int)
 
 
+def silent_queues(seconds: float) -> Step[frozenset[str]]:
+    """Return the owned queues whose owners have not reported for this time."""
+    return Step(SCRIPTS["silent_queues"], (seconds,), _read_names)
+
+
+def _read_names(reply: Any) -> frozenset[str]:
+    return frozenset(name.decode() for name in reply)
+
+
 def bind(exchange: str, queue: str, key: str) -> Step[None]:
     return Step(SCRIPTS["bind"], (_binding(exchange, queue, key),), read_nothing)
 

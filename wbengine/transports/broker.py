@@ -201,6 +201,10 @@ class Broker(abc.ABC):
     def size(self, queue: str) -> int:
         """Return the number of waiting messages."""
 
+    def silent_queues(self) -> frozenset[str]:
+        """Return the owned queues whose owners do not report, and which it deletes soon."""
+        return frozenset()
+
     @abc.abstractmethod
     def bind(self, exchange: str, key: str, queue: str) -> None:
         """Bind the queue. Idempotent.

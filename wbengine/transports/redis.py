@@ -308,6 +308,9 @@ class RedisBroker(Broker):
     def size(self, queue: str) -> int:
         return self._run(_redis_scripts.count_messages(queue))
 
+    def silent_queues(self) -> frozenset[str]:
+        return self._run(_redis_scripts.silent_queues(_redis_scripts.GONE_AFTER_SECONDS))
+
     def bind(self, exchange: str, key: str, queue: str) -> None:
         self._bindings[exchange, queue, key] = None
         self._run(_redis_scripts.bind(exchange, queue, key))

@@ -31,12 +31,16 @@ BROKER_TIMEOUT_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class QueueCount:
-    """A queue with its messages, consumers (None: unknown), and routing keys (if known)."""
+    """A queue with its messages, consumers (None: unknown), and routing keys (if known).
+
+    `silent`: the process that owns it does not report.
+    """
 
     name: str
     messages: int
     consumers: int | None = None
     keys: tuple[str, ...] = field(default=())
+    silent: bool = False
 
 
 def can_list_queues(target: transports.Target) -> bool:
@@ -64,7 +68,11 @@ def _of_broker(broker: Broker, exchange: str) -> list[QueueCount]:
     for queue, of, key in broker.bindings():
         if of == exchange:
             keys.setdefault(queue, []).append(key)
-    return [QueueCount(name, broker.size(name), None, tuple(keys[name])) for name in sorted(keys)]
+    silent = broker.silent_queues()
+    return [
+        QueueCount(name, broker.size(name), None, tuple(keys[name]), name in silent)
+        for name in sorted(keys)
+    ]
 
 
 def _count_passively(
