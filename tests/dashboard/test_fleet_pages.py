@@ -102,6 +102,7 @@ def test_busy_worker_is_shown_with_its_task_and_request(browser: TestClient) -> 
     assert rows["schema"] == "wbengine/ledger/1" and rows["ledger"]
     assert [row["state"] for row in rows["rows"]] == ["claimed"]
     page = browser.get("/queues").text
+    assert page.index("pending flow") < page.index("Table of queues")
     assert rows["rows"][0]["id"] in page and "topic bakery" in page
     assert rows["rows"][0]["id"] not in browser.get("/queues?state=done").text
     assert browser.get("/queues?state=nothing").status_code == 400
