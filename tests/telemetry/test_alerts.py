@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 import yaml
 
 from tests.support import python, servers
@@ -28,6 +29,7 @@ from tools import _servers
 from wbengine import engines
 from wbengine.fleet import client as fleets
 from wbengine.persistence import backends
+from wbengine.persistence.backends import sql
 
 FOLDER = importlib.resources.files("wbengine.telemetry") / "files"
 
@@ -55,6 +57,7 @@ SERIES: dict[str, tuple[dict[str, str], int]] = {
         50,
     ),
     "WbengineFlowsWait": ({"wbengine_oldest_pending_flow_timestamp_seconds": "0x60"}, 12),
+    "WbengineFlowsWaitForCode": ({'wbengine_flows_waiting_for_code{code="shop:v2"}': "2x60"}, 16),
     "WbengineRequestsUnserved": ({'wbengine_requests_unserved{task="a.Pay"}': "2x60"}, 6),
     "WbengineRequestsWait": (
         {
@@ -227,6 +230,15 @@ class Deployment:
     def submit(self, factory: str, *args: Any) -> None:
         engines.submit(f"tests.telemetry.alerting:{factory}", args, backend=self.backend)
 
+    def forget_conductors(self, version: str) -> None:
+        """Let all flows need this version, and the reports of conductors be old."""
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            connection.add_codes(version, ["tests"])
+        assert isinstance(self.backend, sql.SQLBackend)
+        with self.backend.engine.begin() as raw:
+            raw.execute(sa.text(f"UPDATE wbe_flowdetails SET code = 'tests:{version}'"))
+            raw.execute(sa.text("UPDATE wbe_codes SET seen = 0"))
+
     def interrupt_worker(self) -> None:
         """End the worker, at the second signal without waiting for its tasks."""
         self.worker.send_signal(signal.SIGTERM)
@@ -276,7 +288,8 @@ def test_each_alert_fires_in_a_deployment_in_which_its_condition_is_true(
         deployment.fires("WbengineRequestsUnserved", "WbengineMessagesAreNotTrusted")
         with deployment.submitting("holding", str(tmp_path)):
             deployment.fires("WbengineFleetFull", "WbengineQueueGrows")
-        assert not {"WbengineFlowsWait", "WbengineNoWorkers"} & deployment.firing()
+        others = {"WbengineFlowsWait", "WbengineFlowsWaitForCode", "WbengineNoWorkers"}
+        assert not others & deployment.firing()
         (tmp_path / "go").touch()
         deployment.fires("WbengineRequestsWait")
         redis_server.pause()
@@ -289,4 +302,5 @@ def test_each_alert_fires_in_a_deployment_in_which_its_condition_is_true(
         deployment.submit("failing")
         # The dashboard forgets a killed worker only after a minute.
         until(lambda: deployment.worker.poll() is not None or deployment.interrupt_worker())
-        deployment.fires("WbengineFlowsWait", "WbengineNoWorkers")
+        deployment.forget_conductors("v43")
+        deployment.fires("WbengineFlowsWait", "WbengineFlowsWaitForCode", "WbengineNoWorkers")
