@@ -141,7 +141,11 @@ def test_number_of_statements_per_save_is_independent_of_size(
         ({"states": ["RUNNING"]}, "ix_wbe_flowdetails_state"),
         ({"states": ["SUCCESS", "FAILURE", "PENDING"]}, "ix_wbe_flowdetails_state"),
         ({"book": "b"}, "ix_wbe_flowdetails_book"),
-        ({"resent": True}, "ix_wbe_flowdetails_resent"),
+        ({"resent": True}, "ix_wbe_flowdetails_resent_at"),
+        (
+            {"commanded": True, "states": ["SUSPENDED", "FAILURE", "SUCCESS"]},
+            "ix_wbe_flowdetails_wish",
+        ),
         ({"uuid": "3f2a"}, "sqlite_autoindex_wbe_flowdetails_1"),
     ],
 )
@@ -164,7 +168,7 @@ def test_list_flows_uses_an_index(
     of_flows = [step for step in plan if step.startswith(("SCAN f", "SEARCH f"))]
     assert of_flows and all(f"INDEX {index}" in step for step in of_flows), plan
     # Otherwise several lists are merged, or the result is small.
-    if len(of_flows) == 1 and not {"uuid", "resent"} & wanted.keys():
+    if len(of_flows) == 1 and not {"uuid", "resent", "commanded"} & wanted.keys():
         assert not any("ORDER BY" in step for step in plan), plan
 
 

@@ -100,7 +100,8 @@ def _list_queues(context: contexts.Context, names: tuple[str, ...]) -> None:
         ("NAME", "KIND", "MESSAGES", "CONSUMERS", "TOPIC"),
         rows,
         right=("MESSAGES", "CONSUMERS"),
-        empty=folded or f"No queues found on exchange {settings.exchange!r} of {fleet.target.shown}.",
+        empty=folded
+        or f"No queues found on exchange {settings.exchange!r} of {fleet.target.shown}.",
     )
     if folded is not None and shown:
         printer.hint(folded)

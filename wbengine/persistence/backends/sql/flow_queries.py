@@ -136,8 +136,8 @@ def _statement(dialect: str, query: listing.Query) -> tuple[sa.TextClause, dict[
     now = dialects.now(dialect)
     conditions, parameters = _conditions(dialect, query)
     order = "DESC" if query.newest_first else "ASC"
-    # Few flows are resent. Without the sum, SQLite reads all flows in the order of an index.
-    created = "f.created + 0" if query.resent else "f.created"
+    # Without the sum, SQLite reads all flows in the order of an index.
+    created = "f.created + 0" if _is_sparse(query) else "f.created"
     parts = [
         "SELECT f.id, f.uuid, f.name, f.state, f.meta, f.more, f.created, f.updated, f.wish,"
         f" f.lease_owner, f.lease_until - {now} AS remaining, f.code, f.book_uuid,"
@@ -153,12 +153,20 @@ def _statement(dialect: str, query: listing.Query) -> tuple[sa.TextClause, dict[
     return sa.text(text), {**parameters, "most": query.limit + 1}
 
 
+def _is_sparse(query: listing.Query) -> bool:
+    """Return whether few flows match, which `tables.SPARSE_INDEXES` contain."""
+    return query.resent or query.commanded
+
+
 def _state_conditions(query: listing.Query) -> list[str]:
     if query.states is None:
         return ["1 = 1"]
-    never = ["f.state IS NULL"] if states.PENDING in query.states else []
     # These are validated names of states, safe to insert into SQL.
-    return [f"f.state = '{state}'" for state in sorted(set(query.states))] + never
+    wanted = [f"'{state}'" for state in sorted(set(query.states))]
+    if _is_sparse(query):
+        return [f"COALESCE(f.state, '{states.PENDING}') IN ({', '.join(wanted)})"]
+    never = ["f.state IS NULL"] if states.PENDING in query.states else []
+    return [f"f.state = {state}" for state in wanted] + never
 
 
 def _conditions(dialect: str, query: listing.Query) -> tuple[list[str], dict[str, Any]]:

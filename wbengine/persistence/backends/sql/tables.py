@@ -96,14 +96,25 @@ FLOWS: Final = sa.Table(
     sa.Index("ix_wbe_flowdetails_book", "book_uuid", "created", "id"),
     sa.Index("ix_wbe_flowdetails_created", "created", "id"),
     sa.Index("ix_wbe_flowdetails_state", "state", "created", "id", mysql_length={"state": 16}),
-    # Few flows have a time. MySQL has no partial indexes.
-    sa.Index(
-        "ix_wbe_flowdetails_resent",
-        *("resent_at", "created", "id"),
-        sqlite_where=sa.text("resent_at IS NOT NULL"),
-        postgresql_where=sa.text("resent_at IS NOT NULL"),
-    ),
     **dialects.TABLE,
+)
+
+
+def _sparse_index(column: str, **options: Any) -> sa.Index:
+    """Return an index of the few flows with a value. MySQL has no partial indexes."""
+    stored = sa.text(f"{column} IS NOT NULL")
+    return sa.Index(
+        f"ix_wbe_flowdetails_{column}",
+        *(FLOWS.c[column], FLOWS.c.created, FLOWS.c.id),
+        sqlite_where=stored,
+        postgresql_where=stored,
+        **options,
+    )
+
+
+SPARSE_INDEXES: Final = (
+    _sparse_index("resent_at"),
+    _sparse_index("wish", mysql_length={"wish": 1}),
 )
 
 ATOMS: Final = sa.Table(

@@ -1,0 +1,20 @@
+"""Add the time of the first resend to flows, and an index of commands."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from wbengine.persistence.backends.sql import tables
+from wbengine.persistence.backends.sql.migrations import steps
+
+revision = "0003"
+down_revision = "0002"
+
+_FLOWS = "wbe_flowdetails"
+
+
+def upgrade() -> None:
+    """Add the column and the indexes. Earlier releases keep working: they write no resends."""
+    steps.add_column(_FLOWS, sa.Column("resent_at", sa.Double))
+    for index in tables.SPARSE_INDEXES:
+        steps.add_index(str(index.name), _FLOWS, list(index.columns.keys()), **index.dialect_kwargs)
