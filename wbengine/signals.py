@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from wbengine import _json_text, _names, exceptions
 from wbengine.types import codec
 
-__all__ = ["MAX_VALUE_BYTES", "Signal", "check_name", "label", "oldest_first", "stored_name"]
+__all__ = [
+    "MAX_VALUE_BYTES", "OR", "Signal", "check_name", "label", "not_awaited", "oldest_first",
+    "stored_name",
+]  # fmt: skip
 
 #: Maximum size of a signal's value as JSON.
 MAX_VALUE_BYTES: Final = 65_536
@@ -23,6 +26,8 @@ MAX_VALUE_BYTES: Final = 65_536
 #: Stored names of signals after the first one: name, separator, number. Names are printable, so
 #: they contain no separator.
 _SEPARATOR: Final = "\x1f"
+#: Text between the names of a wait for one of several signals.
+OR: Final = " or "
 _NUMBERED: Final = re.compile(rf"(.+){_SEPARATOR}([2-9]|[1-9][0-9]{{1,17}})", re.DOTALL)
 
 #: White space that JSON allows after a value, and its length in texts of `Signal.distinct`.
@@ -50,6 +55,17 @@ def check_name(name: Any, what: str = "Signal name") -> str:
 def label(name: str, number: int) -> str:
     """Return the displayed name of a signal: `approved`, or `approved #2` for the second one."""
     return name if number == 1 else f"{name} #{number}"
+
+
+def not_awaited(name: str, awaited: Collection[str]) -> str | None:
+    """Return why a signal is not used now, with the awaited ones; None if it is awaited.
+
+    :param awaited: names, or texts with several names, of `Connection.awaited_signals`.
+    """
+    if any(name == text or name in text.split(OR) for text in awaited):
+        return None
+    listed = f"awaited signals: {', '.join(awaited)}" if awaited else "no signal is awaited"
+    return f"nothing waits for signal {name!r} now{_names.hint(name, awaited)}; {listed}"
 
 
 def stored_name(name: str, number: int) -> str:

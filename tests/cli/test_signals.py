@@ -60,6 +60,7 @@ def test_flow_signals_before_start_are_stored_and_numbered(
     assert answer.json == {
         "schema": "wbengine/flow-signal/1", "uuid": uuid, "signal": "approved", "number": 1,
     }  # fmt: skip
+    assert answer.err == ""  # The signals of a flow that never ran are unknown.
     second = wbengine("flow", "signal", uuid, "approved", "--json", *words)
     assert second.json["number"] == 2
     assert wbengine("flow", "resume", uuid, *words).code == 0
@@ -85,6 +86,9 @@ def test_flow_that_accepts_any_signal_shows_numbers(wbengine: Command, home: Pat
         assert "Waiting for signal 'tick #2' since " in shown
         wrong = wbengine("flow", "signal", uuid, "tic", *words)
         assert wrong.code == 0 and "nothing waits for signal 'tic' now (did you mean" in wrong.err
+        assert "awaited signals: tick" in wrong.err
+        strict = wbengine("flow", "signal", uuid, "tic", "--strict", *words)
+        assert strict.code == 66 and "; awaited signals: tick" in strict.error
         answers = [wbengine("flow", "signal", uuid, "tick", *words) for _ in range(2)]
         assert [answer.out for answer in answers] == [
             f"ticks {uuid}: received signal tick\n", f"ticks {uuid}: received signal tick #2\n",

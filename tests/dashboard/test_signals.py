@@ -117,6 +117,19 @@ def test_form_of_workflow_accepts_any_signal(tmp_path: Path) -> None:
         assert '<input name="signal"' not in browser.get(path).text
 
 
+def test_page_lists_awaited_signals_after_a_signal_that_nothing_awaits(tmp_path: Path) -> None:
+    with run(signalled.order, tmp_path) as waiting, site(waiting, "olga") as browser:
+        page = browser.get(waiting.path).text
+        assert "<option>approved</option>" in page
+        fields = {"form_token": token_in(page), "signal": "aproved"}
+        answer = send(browser, f"{waiting.path}/signal", fields)
+        page = browser.get(answer.headers["location"]).text
+        assert "Nothing waits for a signal of this name now. Awaited signals: approved." in page
+        fields["signal"] = "approved"
+        answer = send(browser, f"{waiting.path}/signal", fields)
+        assert "The signal was sent to the flow.<" in browser.get(answer.headers["location"]).text
+
+
 def test_viewer_cannot_send_a_signal(waiting: Waiting) -> None:
     with site(waiting, "victor") as viewer:
         page = viewer.get(waiting.path).text

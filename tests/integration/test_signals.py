@@ -271,6 +271,43 @@ def test_signals_are_numbered_before_the_first_start(store: base.Backend) -> Non
     assert [engine.storage.fetch(f"value {number}") for number in (1, 2)] == ["a", "b"]
 
 
+def test_strict_signal_is_refused_unless_it_is_awaited(store: base.Backend) -> None:
+    engine = engines.load(signalled.order, backend=store)
+    uuid = engine.storage.flow_uuid
+
+    def refusal(name: str) -> str:
+        with pytest.raises(exceptions.NotFound) as raised:
+            operations.signal(store, uuid, name, strict=True)
+        return str(raised.value)
+
+    assert "no signal is awaited" in refusal("approved")  # it never ran
+    with engine_threads.Running(engine):
+        until(lambda: engine.storage.flow_detail.waits_for)
+        assert "(did you mean 'approved'?); awaited signals: approved" in refusal("aproved")
+        assert "nothing waits for signal 'paid' now" in refusal("paid")
+        assert operations.signal(store, uuid, "aproved") == 1
+        assert operations.signal(store, uuid, "approved", strict=True) == 1
+        with contextlib.closing(store.get_connection()) as connection:
+            until(lambda: connection.awaited_signals(uuid) == ["paid or cancelled"])
+        assert "awaited signals: paid or cancelled" in refusal("approved")
+        assert operations.signal(store, uuid, "cancelled", strict=True) == 1
+    assert engine.storage.fetch("result") == (None, ("cancelled", None))
+
+
+def test_strict_signal_of_a_complete_wait_is_refused(store: base.Backend) -> None:
+    flow = linear_flow.Flow("f").add(task.WaitFor("one"), task.WaitFor("two"))
+    engine = engines.load(flow, backend=store)
+    with engine_threads.Running(engine), contextlib.closing(store.get_connection()) as connection:
+        until(lambda: engine.storage.flow_detail.waits_for)
+        uuid = engine.storage.flow_uuid
+        assert connection.awaited_signals(uuid) == ["one", "two"]
+        operations.signal(store, uuid, "one", strict=True)
+        until(lambda: connection.awaited_signals(uuid) == ["two"])
+        with pytest.raises(exceptions.NotFound, match="awaited signals: two"):
+            operations.signal(store, uuid, "one", strict=True)
+        operations.signal(store, uuid, "two", strict=True)
+
+
 def test_first_of_several_early_signals_is_used_without_a_workflow(store: base.Backend) -> None:
     flow = linear_flow.Flow("f").add(task.WaitFor("s", provides="value"))
     engine = engines.load(flow, backend=store)

@@ -20,6 +20,12 @@ def flow() -> linear_flow.Flow:
     )
 
 
+@task.workflow
+def order(steps: Any) -> Any:
+    """Wait for 'approved', and then for one of two signals."""
+    return steps.wait_for("approved"), steps.wait_any("paid", "cancelled")
+
+
 class AcceptsAny(task.WaitFor):
     """Marks its flow as one that accepts any signal, as a workflow does, and ends at once."""
 

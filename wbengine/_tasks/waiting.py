@@ -193,7 +193,7 @@ class WaitForAny(WaitingTask):
         if not self._names:
             raise TypeError("wait_any requires the name of at least one signal")
         seconds = None if timeout is None else _seconds("timeout", timeout, " or None")
-        text = " or ".join(self._names)
+        text = signals.OR.join(self._names)
         super().__init__(f"wait-for-{text}"[: _names.MAX_NAME_LENGTH], text, seconds)
 
     def find(self, get: Callable[[str, int], signals.Signal | None]) -> signals.Signal | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
-from wbengine import _names, exceptions, operations, signals, states
+from wbengine import exceptions, operations, signals, states
 from wbengine.cli import base, common_options, confirmation, errors, flow_selection, params
 from wbengine.cli import context as contexts
+from wbengine.persistence.listing import FlowRow
 from wbengine.views import flow_list, shown_states
 
 __all__ = ["cancel", "signal", "suspend"]
@@ -114,6 +116,9 @@ def _request(
     unless the flow has a workflow, which receives all signals. Filters select flows that are
     WAITING for the signal.
 
+    If nothing waits for the signal, the command lists the awaited signals. A workflow may wait for
+    it later.
+
     \b
     Examples:
       wbengine flow signal 3f2a9c approved --value '{"by": "ann", "limit": 500}'
@@ -122,9 +127,15 @@ def _request(
 )
 @flow_selection.flows_option
 @click.option("--value", type=params.JSON, help="Value of the signal.", show_default="null")
+@click.option("--strict", is_flag=True,
+    help="Send nothing if nothing waits for the signal now; exit with 66.")  # fmt: skip
 @click.argument("signal_name", metavar="NAME")
 def signal(
-    context: contexts.Context, selection: flow_selection.Selection, signal_name: str, value: Any
+    context: contexts.Context,
+    selection: flow_selection.Selection,
+    signal_name: str,
+    value: Any,
+    strict: bool,
 ) -> int:
     name = signal_name
     with context.backend() as backend:
@@ -135,15 +146,24 @@ def signal(
             lambda row: any(wait.signal == name for wait in row.waits_for),
         )
         if not selection.is_single or selection.dry_run:
-            return flow_selection.perform(context, _SIGNAL, selection, rows,
-                lambda row: operations.signal(backend, row.uuid, name, value))  # fmt: skip
+
+            def send(row: FlowRow) -> int:
+                return operations.signal(backend, row.uuid, name, value, strict=strict)
+
+            return flow_selection.perform(context, _SIGNAL, selection, rows, send)
         (row,) = rows
+        # Read now, because the wait may end when the signal arrives.
+        reason = signals.not_awaited(name, [wait.signal for wait in row.waits_for])
+        if reason is not None and not strict:
+            with contextlib.closing(backend.get_connection()) as connection:
+                has_run = connection.get_outline(row.uuid) is not None
+                awaited = connection.awaited_signals(row.uuid) if has_run else [name]
+            reason = signals.not_awaited(name, awaited)
         with errors.failing(errors.USAGE, exceptions.NotEncodable, ValueError):
-            number = operations.signal(backend, row.uuid, name, value)
+            number = operations.signal(backend, row.uuid, name, value, strict=strict)
     context.printer.document("flow-signal/1", {"uuid": row.uuid, "signal": name, "number": number})
     label = signals.label(name, number)
     context.printer.line(f"{row.name} {row.uuid}: received signal {label}")
-    awaited = {wait.signal for wait in row.waits_for}
-    if name not in awaited and (hint := _names.hint(name, awaited)):
-        context.printer.hint(f"nothing waits for signal {name!r} now{hint}")
+    if reason is not None:
+        context.printer.hint(reason)
     return errors.OK

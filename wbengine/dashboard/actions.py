@@ -15,10 +15,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from wbengine import operations
+from wbengine import operations, signals
 from wbengine.dashboard import (
     audit,
     flow_actions,
+    flow_pages,
     http_errors,
     pause_pages,
     schedule_pages,
@@ -81,12 +82,16 @@ class Actions:
         form = await self._check(request, f"signal flow {uuid}", visitors.OPERATOR)
         name, text = form.get("signal", ""), form.get("value", "").strip()
 
-        def act() -> None:
+        def act() -> str | None:
             try:
                 value = json.loads(text) if text else None
             except (ValueError, RecursionError) as error:
                 raise HTTPException(400, f"The value must be JSON: {error}") from error
+            # Read now, because the wait may end when the signal arrives.
+            awaited = self._state.store.read(lambda each: each.awaited_signals(uuid))
             operations.signal(self._state.store.backend, uuid, name, value)
+            is_awaited = signals.not_awaited(name, awaited) is None
+            return None if is_awaited else flow_pages.NOT_AWAITED
 
         return await self._do(
             request, f"signal flow {uuid} {name!r}", act, f"/flows/{uuid}", "signal"
@@ -209,11 +214,12 @@ class Actions:
         return form
 
     async def _do(
-        self, request: Request, action: str, act: Callable[[], None], page: str, notice: str
+        self, request: Request, action: str, act: Callable[[], str | None], page: str, notice: str
     ) -> Response:
+        """Perform an action, and redirect to a page. `act` may return another notice."""
         try:
             with http_errors.as_http_errors():
-                await run_in_threadpool(act)
+                other_notice = await run_in_threadpool(act)
         except HTTPException as error:
             self._state.audit.failed(request, action, error.detail)
             raise
@@ -221,7 +227,7 @@ class Actions:
             self._state.audit.failed(request, action, type(error).__name__)
             raise
         self._state.audit.done(request, action)
-        return RedirectResponse(urls.href(request, page, done=notice), 303)
+        return RedirectResponse(urls.href(request, page, done=other_notice or notice), 303)
 
 
 async def _form(request: Request) -> dict[str, str]:

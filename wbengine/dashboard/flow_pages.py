@@ -45,10 +45,14 @@ _PARAMETERS: Final = (
     "under", "start", "after", "state", "name", "sort", "open", "close", "task"
 )  # fmt: skip
 
+#: Value of the URL parameter `done` after a signal for which nothing waited.
+NOT_AWAITED: Final = "signal-not-awaited"
+
 #: Notices by the value of the URL parameter `done`.
 _NOTICES: Final[Mapping[str, str]] = {
     **{name: each.done for name, each in flow_actions.ACTIONS.items()},
     "signal": "The signal was sent to the flow.",
+    NOT_AWAITED: "The signal was sent to the flow. Nothing waits for a signal of this name now.",
 }
 
 
@@ -213,6 +217,11 @@ class FlowPages:
         head = flow_head.context_of(self._state, view)
         notice = None if head["failed"] else _NOTICES.get(request.query_params.get("done", ""))
         ended = view.state in states.FLOW_ENDED
+        if notice == _NOTICES[NOT_AWAITED]:
+            with http_errors.as_http_errors():
+                awaited = self._state.store.read(lambda each: each.awaited_signals(view.uuid))
+            text = self._state.store.redactor(view.uuid).text(", ".join(awaited))
+            notice += f" Awaited signals: {text or 'none'}."
         context = {
             **head,
             "here": "/",
@@ -220,7 +229,7 @@ class FlowPages:
             "pace": "refresh-slow" if view.total <= RARE_REFRESH_ATOMS else "refresh-rarely",
             "part": part,
             "accepts_any_signal": not ended and view.outline.accepts_any_signal,
-            "signals": () if ended else view.outline.signals,
+            "signals": () if ended else _awaited_signals(view),
             "tab": tab,
             "notice": notice,
             "parameters": {
@@ -260,3 +269,9 @@ def _labels(atom: atoms.AtomView) -> Mapping[int, str]:
         each.attempt: f"{words.get(each.action, each.action)} {formatting.nth(each)}"
         for each in atom.attempts
     }
+
+
+def _awaited_signals(view: flows.FlowView) -> list[str]:
+    """Return the signals that the form offers: of tasks, and those that workflows await."""
+    waits = (wait.signal for wait in view.waits_for if wait.signal)
+    return list(dict.fromkeys([*view.outline.signals, *waits]))

@@ -130,13 +130,15 @@ class FlowHandle:
                 return False
         return True
 
-    def signal(self, name: str, value: Any = None) -> int:
+    def signal(self, name: str, value: Any = None, *, strict: bool = False) -> int:
         """Send a signal to the flow, for tasks that wait for it (`task.WaitFor`) now or later.
 
         `operations.signal` has the same arguments, result and exceptions.
         """
         new_signal = signals.Signal.of(name, value, time.time())
-        return lease_renewer.send_signal(self._backend, self.id, new_signal).number
+        return lease_renewer.send_signal(
+            self._backend, self.id, new_signal, strict=strict
+        ).number
 
     def published(self) -> dict[str, Any]:
         """Return the values that workflows of the flow published so far, by name.

@@ -17,7 +17,7 @@ from wbengine.persistence.commands import FlowCommand, SettledCommand
 from wbengine.persistence.listing import FlowRow, Page, Removable
 from wbengine.persistence.pauses import TaskPause
 from wbengine.signals import Signal
-from wbengine.types.outline import Outline
+from wbengine.types.outline import ANY_SIGNAL, Outline
 
 __all__ = [
     "Backend",
@@ -399,6 +399,27 @@ class Connection(abc.ABC):
 
     def drop_job(self, flow_uuid: str) -> None:  # noqa: B027  (a default, not a stub)
         """Delete the job of a flow, if the store contains it, so that no conductor continues it."""
+
+    def awaited_signals(self, flow_uuid: str) -> list[str]:
+        """Return the signals for which tasks of a flow wait now or will wait.
+
+        The later waits of workflows are unknown, and so are all waits of a flow that never ran. A
+        wait for one of several signals is one text, such as 'paid or cancelled'. This reads all
+        records of the flow.
+
+        :raises NotFound: if the flow does not exist.
+        """
+        records = {record.name: record for record in self.get_flow_details(flow_uuid)}
+        outline = self.get_outline(flow_uuid)
+        names: dict[str, None] = {}
+        for node in () if outline is None else outline.nodes:
+            record = records.get(node.name)
+            is_complete = record is not None and record.state == states.SUCCESS
+            if node.signal not in (None, ANY_SIGNAL) and not is_complete:
+                names[str(node.signal)] = None
+        waits = (record.waits_for for record in records.values())
+        names.update((wait.signal, None) for wait in waits if wait is not None and wait.signal)
+        return list(names)
 
     def send_signal(
         self,

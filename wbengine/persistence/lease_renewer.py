@@ -22,7 +22,7 @@ from wbengine._crash import crashpoint
 from wbengine.concurrency import conditions, per_process, threads
 from wbengine.persistence import base, leases
 from wbengine.persistence.pauses import TaskPause
-from wbengine.signals import Signal
+from wbengine.signals import Signal, not_awaited
 
 __all__ = ["HeldLease", "LeaseRenewer", "of_process", "send_signal"]
 
@@ -367,12 +367,19 @@ def send_signal(
     known: Collection[str] | None = None,
     *,
     any_name: bool = False,
+    strict: bool = False,
 ) -> Signal:
     """Send a signal (see `Connection.send_signal`) and return it with its number.
 
     An engine of this process receives it immediately.
+
+    :param strict: raise `NotFound` if nothing awaits the signal (`Connection.awaited_signals`).
     """
     with contextlib.closing(backend.get_connection()) as connection:
+        if strict:
+            reason = not_awaited(signal.name, connection.awaited_signals(uuid))
+            if reason is not None:
+                raise exceptions.NotFound(f"Signal to flow {uuid} was not sent: {reason}")
         stored = connection.send_signal(uuid, signal, known, any_name=any_name)
     of_process().poll_now(uuid)
     return stored
