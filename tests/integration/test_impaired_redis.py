@@ -57,9 +57,10 @@ def impaired(
     repair() if request.param != "down" else None
 
 
-def retries(caplog: pytest.LogCaptureFixture) -> list[str]:
-    messages = [record.getMessage() for record in caplog.records]
-    return [message for message in messages if message.endswith(("retrying", "reconnecting"))]
+def retries(caplog: pytest.LogCaptureFixture) -> list[tuple[int | None, str]]:
+    """Return thread and text of each message; engine and worker log the same, in own threads."""
+    messages = [(record.thread, record.getMessage()) for record in caplog.records]
+    return [each for each in messages if each[1].endswith(("retrying", "reconnecting"))]
 
 
 @pytest.mark.parametrize("ledger", ["of the broker", "separate", "none"])
@@ -91,7 +92,7 @@ def test_engine_and_worker_wait_for_a_redis_and_log_its_state_once(
         thread.join(60)
     assert results[0]["sum"] == 3
     assert len(set(retries(caplog))) == len(retries(caplog))
-    assert any(re.search(reason, text, re.IGNORECASE) for text in retries(caplog))
+    assert any(re.search(reason, text, re.IGNORECASE) for _, text in retries(caplog))
 
 
 @pytest.mark.parametrize("what", ["engine", "worker"])
