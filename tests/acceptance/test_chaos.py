@@ -74,6 +74,17 @@ def test_submitted_workflows_end_once_when_processes_are_killed(
 
 
 @pytest.mark.slow
+def test_workflows_that_other_processes_retry_and_resume_end_once_for_each_retry(
+    tmp_path: Path,
+) -> None:
+    seed = str(random.randrange(1_000_000))
+    arguments = ("--transport", "redis", "--flows", "40", "--kills", "8", "--seed", seed)
+    report = _chaos(tmp_path, *arguments, "--workflows", "--requests")
+    assert report["flows"] == 40 and sum(report["kills"].values()) == 8
+    assert report["retries"] > 0
+
+
+@pytest.mark.slow
 def test_no_task_is_lost_when_a_fleet_is_upgraded_and_downgraded(tmp_path: Path) -> None:
     arguments = ("--upgrade", "--kills", "13", "--tasks", "400", "--transport", "redis")
     report = _chaos(tmp_path, *arguments)

@@ -43,6 +43,7 @@ def _run_served(options: Any, folder: Path) -> dict[str, Any]:
             options.store,
             options.board,
             options.workflows,
+            options.requests,
         )
         summed = served.run(plan, folder)
         lines = served.summary(summed)

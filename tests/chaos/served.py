@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import audit, media, tasks, workflows
+from tests.chaos import audit, media, requests, tasks, workflows
 from tests.support import python, servers
 from wbengine import engines, exceptions, states, task
 from wbengine.cli import errors
@@ -29,7 +29,9 @@ from wbengine.persistence import base as persistence
 
 STEPS = 5
 #: Relative frequency of kills of each kind of process.
-WEIGHTS = {"conductor": 5, "worker": 5, "broker": 2, "database": 2}
+WEIGHTS = {"conductor": 5, "worker": 5, "broker": 2, "database": 2, "requester": 2}
+#: Number of processes that suspend, resume and retry flows.
+REQUESTERS = 2
 #: Variable that contains the path of the audit file.
 AUDIT = "WBENGINE_CHAOS_AUDIT"
 #: Maximum number of seconds between kills, if no flow makes progress.
@@ -53,6 +55,8 @@ class Plan:
     board: bool = False
     #: Whether the flows are workflows (`tests.chaos.workflows`).
     workflows: bool = False
+    #: Whether other processes suspend, resume and retry the flows (`tests.chaos.requests`).
+    requests: bool = False
     conductors: int = 3
     workers: int = 3
     simultaneous: int = 8
@@ -101,6 +105,8 @@ class Stage:
     chance: random.Random
     running: dict[str, list[subprocess.Popen[bytes]]] = field(default_factory=dict)
     killed: Counter[str] = field(default_factory=Counter)
+    #: Numbers of the processes that send requests, by process id.
+    _requesters: dict[int, int] = field(default_factory=dict)
     #: Pending restarts with their times.
     _due: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
@@ -116,6 +122,15 @@ class Stage:
             self.running[kind] = []
             for _ in range(number):
                 self.start(kind)
+        self.running["requester"] = []
+        if self.plan.requests:
+            for number in range(REQUESTERS):
+                self._start_requester(number)
+
+    def _start_requester(self, number: int) -> None:
+        process = requests.start(self.store, self.folder, number, REQUESTERS)
+        self._requesters[process.pid] = number
+        self.running["requester"].append(process)
 
     def start(self, kind: str) -> None:
         plan = self.plan
@@ -159,7 +174,11 @@ class Stage:
             self.running[kind].remove(victim)
             victim.kill()
             victim.wait()
-            self._due.append((back, lambda: self.start(kind)))
+            number = self._requesters.pop(victim.pid, None)
+            if number is None:
+                self._due.append((back, lambda: self.start(kind)))
+            else:
+                self._due.append((back, lambda: self._start_requester(number)))
 
     def _can_be_killed(self, kind: str) -> bool:
         if kind == "broker":
@@ -194,10 +213,15 @@ class Stage:
                 processes.remove(process)
                 self.start(kind)
 
+    @property
+    def is_requesting(self) -> bool:
+        """Whether a process still sends requests."""
+        return any(process.poll() is None for process in self.running["requester"])
+
     def problems(self) -> Iterator[str]:
         for kind, processes in self.running.items():
             for process in processes:
-                if process.poll() is not None:
+                if process.poll() is not None and (kind, process.returncode) != ("requester", 0):
                     yield f"a {kind} ended by itself with {process.returncode}"
 
     def end(self) -> None:
@@ -229,6 +253,8 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
         )
         uuids = submit(plan, store, board)
         waiting = list(uuids) if plan.workflows else []
+        shared = requests.Requests(folder)
+        shared.write_flows(uuids)
 
         def signal(count: int) -> None:
             del waiting[: workflows.send_signals(waiting[:count], store)]
@@ -239,7 +265,8 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
         lines = _hurt(stage, reader, began, say, signal)
         calm = time.monotonic()
         stage.poll(all_of_them=True)
-        while _left(board) and time.monotonic() < calm + plan.patience:
+        shared.calm()
+        while (stage.is_requesting or _left(board)) and time.monotonic() < calm + plan.patience:
             if any(stage.problems()):
                 break
             stage.poll()
@@ -249,7 +276,8 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
         problems = list(stage.problems())
         stage.end()
         lines += reader.more()
-        problems += judge(plan, uuids, lines, store, board)
+        retries = shared.retries()
+        problems += judge(plan, uuids, lines, store, board, retries)
     return {
         "seed": plan.seed,
         "transport": plan.transport,
@@ -257,6 +285,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
         "board": plan.transport if plan.board else plan.store,
         "flows": len(uuids),
         "kills": dict(stage.killed),
+        "retries": sum(number.start for number in retries.values()),
         "runs": sum(line.what == audit.STARTED for line in lines),
         "tasks": plan.runs,
         "seconds": round(time.monotonic() - began, 1),
@@ -319,14 +348,20 @@ def judge(
     lines: Sequence[audit.Line],
     store: persistence.Backend,
     board: jobs.JobBoard,
+    retries: Mapping[str, range],
 ) -> list[str]:
-    """Return the problems: each flow must end once, and no saved task may run again."""
+    """Return the problems.
+
+    Each flow must end once, and once more for each retry, and no saved task may run again.
+    """
     problems = []
     if left := _left(board):
         problems.append(f"{left} jobs are left on the board")
     with contextlib.closing(store.get_connection()) as connection:
-        check = workflows.judge if plan.workflows else _judge_flows
-        return [*problems, *check(uuids, lines, connection)]
+        if plan.workflows:
+            found = workflows.judge(uuids, lines, connection, retries, plan.requests)
+            return [*problems, *found]
+        return [*problems, *_judge_flows(uuids, lines, connection)]
 
 
 def _judge_flows(
@@ -379,5 +414,6 @@ def summary(counts: Mapping[str, Any]) -> list[str]:
         *(f"PROBLEM {problem}" for problem in counts["first problems"]),
         f"seed {counts['seed']}: 3 x wbengine serve, 3 workers over {counts['transport']}, {where}",
         f"killed: {kills}; all had ended {counts['seconds until all had ended']} s after the last",
+        f"{counts['retries']} retries by other processes",
         f"{totals}; {counts['seconds']:.0f} s, {counts['problems']} problems",
     ]

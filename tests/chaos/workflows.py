@@ -133,9 +133,18 @@ def send_signals(uuids: Sequence[str], store: persistence.Backend) -> int:
 
 
 def judge(
-    uuids: Mapping[str, str], lines: Sequence[audit.Line], connection: persistence.Connection
+    uuids: Mapping[str, str],
+    lines: Sequence[audit.Line],
+    connection: persistence.Connection,
+    retries: Mapping[str, range],
+    suspensions: bool = False,
 ) -> Iterator[str]:
-    """Yield the problems: each workflow must end once, with all effects of its steps."""
+    """Yield the problems.
+
+    Each workflow must end once, with all effects of its steps, and once more for each retry. With
+    `suspensions`, an idempotent step that lost its worker while its flow was suspended may run
+    again for another request.
+    """
     runs = defaultdict[str, list[audit.Line]](list)
     for line in lines:
         if line.what == audit.STARTED:
@@ -144,14 +153,47 @@ def judge(
         detail = connection.get_flow_details(uuid)
         wanted = states.REVERTED if is_failing(name) else states.SUCCESS
         ends = [one.state for one in detail.history if one.state in states.FLOW_ENDED]
-        if detail.state != wanted or ends != [wanted]:
-            yield f"{name} ({uuid}) is in {detail.state}, and ended in {ends}"
+        allowed = retries.get(name, range(1))
+        if {detail.state, *ends} != {wanted} or len(ends) - 1 not in allowed:
+            yield f"{name} ({uuid}) is in {detail.state}, and ended in {ends}; retries: {allowed}"
             continue
-        yield from _judge_steps(name, runs[name], detail)
+        attempts = _attempts(detail)
+        parts = list(_split(name, runs[name]))
+        if not len(attempts) == len(parts) == len(ends):
+            counts = f"{len(attempts)} attempts and {len(parts)} series of runs"
+            yield f"{name} ended {len(ends)} times in {counts}"
+            continue
+        for steps, part in zip(attempts, parts, strict=True):
+            yield from _judge_steps(name, part, detail, steps, suspensions)
 
 
-def _judge_steps(flow: str, runs: Sequence[audit.Line], detail: Any) -> Iterator[str]:
-    steps = [(record, note) for record in detail if (note := StepNote.of(record)) is not None]
+def _attempts(detail: Any) -> list[list[tuple[Any, StepNote]]]:
+    """Return the steps of each attempt of the workflow, the earliest first."""
+    found = defaultdict[int, list[tuple[Any, StepNote]]](list)
+    for record in detail:
+        if (note := StepNote.of(record)) is not None:
+            found[note.attempt].append((record, note))
+    return [steps for _, steps in sorted(found.items())]
+
+
+def _split(flow: str, runs: Sequence[audit.Line]) -> Iterator[list[audit.Line]]:
+    """Yield the runs of each attempt: one begins after the last reversion of the one before."""
+    part: list[audit.Line] = []
+    for run in runs:
+        if run.name == f"{flow}.0" and any(one.name == f"{flow}.0.revert" for one in part):
+            yield part
+            part = []
+        part.append(run)
+    yield part
+
+
+def _judge_steps(
+    flow: str,
+    runs: Sequence[audit.Line],
+    detail: Any,
+    steps: Sequence[tuple[Any, StepNote]],
+    suspensions: bool = False,
+) -> Iterator[str]:
     count = sum(note.task.endswith(":Once") for _, note in steps)
     labels = [f"{flow}.{word}" for word in ("0", "1", "2", "map0", "map1", "map2", "last")]
     if not is_failing(flow):
@@ -192,7 +234,7 @@ def _judge_steps(flow: str, runs: Sequence[audit.Line], detail: Any) -> Iterator
         epochs = {epoch for each, _, epoch in begun if each == name}
         is_once = ".once" in name
         is_lost = is_once and name != f"{flow}.once{count - 1}"
-        if len(requests) > 1 or (is_once and len(epochs) > 1):
+        if (len(requests) > 1 and (is_once or not suspensions)) or (is_once and len(epochs) > 1):
             yield f"{name} ran for {len(requests)} requests, under epochs {sorted(epochs)}"
         if not requests and not is_lost:
             yield f"{name} never ran"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.chaos import audit, workflows
-from wbengine import engines
+from wbengine import engines, operations
 from wbengine.persistence import backends
 
 #: One workflow of each kind: a plain one and a coroutine that succeed, and one of each that fail.
@@ -39,10 +40,12 @@ def run(name: str, store: Any) -> str:
     return uuid
 
 
-def problems(ran: Any, change: Any = lambda lines: lines) -> list[str]:
+def problems(
+    ran: Any, change: Any = lambda lines: lines, retries: Mapping[str, range] = {}
+) -> list[str]:
     uuids, lines, store = ran
     with contextlib.closing(store.get_connection()) as connection:
-        return list(workflows.judge(uuids, change(lines), connection))
+        return list(workflows.judge(uuids, change(lines), connection, retries))
 
 
 def find(lines: list[audit.Line], name: str) -> int:
@@ -94,6 +97,43 @@ def test_repetition_after_the_loss_of_a_worker_is_no_fault(ran: Any) -> None:
     assert problems(ran, undone) == []
 
 
+@pytest.fixture(scope="module")
+def retried(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a failing workflow that was retried once, as `ran`."""
+    path = tmp_path_factory.mktemp("retried") / "audit"
+    audit.begin(path)
+    try:
+        with backends.backend("memory://") as store:
+            uuid = run("flow2", store)
+            with contextlib.suppress(ValueError):
+                operations.retry(store, uuid).run()
+            yield {uuid: "flow2"}, list(audit.parse(path.read_text(encoding="utf-8"))), store
+    finally:
+        audit.end()
+
+
+@pytest.mark.parametrize(
+    ("retries", "is_right"), [(range(1, 2), True), (range(3), True), (range(1), False)]
+)
+def test_each_retry_is_one_more_end(retried: Any, retries: range, is_right: bool) -> None:
+    assert (problems(retried, retries={"flow2": retries}) == []) is is_right
+
+
+def test_retry_that_was_lost_is_reported(ran: Any) -> None:
+    (problem,) = problems(ran, retries={"flow2": range(1, 2)})
+    assert "ended in ['REVERTED']; retries: range(1, 2)" in problem
+
+
+def test_run_of_a_saved_step_in_the_second_attempt_is_reported(retried: Any) -> None:
+    def change(lines: list[audit.Line]) -> list[audit.Line]:
+        starts = [line for line in lines if line.what == audit.STARTED]
+        latest = next(line for line in reversed(starts) if line.name == "flow2.last")
+        return [*lines, replace(latest, epoch=latest.epoch + 1)]
+
+    (problem,) = problems(retried, change, {"flow2": range(1, 2)})
+    assert problem.startswith("flow2.last was saved, and ran")
+
+
 @pytest.mark.parametrize(("name", "result"), [("flow0", []), ("flow1", [0])])
 def test_wrong_result_is_reported(ran: Any, name: str, result: Any) -> None:
     uuids, lines, store = ran
@@ -104,5 +144,7 @@ def test_wrong_result_is_reported(ran: Any, name: str, result: Any) -> None:
         record.results = result
         assert any(
             problem.startswith(f"{name} returned {result}")
-            for problem in workflows._judge_steps(name, lines, detail)
+            for problem in workflows._judge_steps(
+                name, lines, detail, workflows._attempts(detail)[0]
+            )
         )
