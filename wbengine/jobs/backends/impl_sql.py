@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -25,6 +26,7 @@ _T = TypeVar("_T")
 _JOBS: Final = tables.JOBS.name
 _FIRST_PAGE_SIZE: Final = 16
 _MAX_PAGE_SIZE: Final = 1024
+_DEFAULT_PORTS: Final = {dialects.MYSQL: 3306, dialects.POSTGRESQL: 5432}
 #: Time for which a job is parked that only a signal makes due.
 _MAX_PARK_SECONDS: Final = 1e9
 #: Interval between two polls if a thread watches the file, in case the clock was set.
@@ -88,8 +90,13 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
 
     @property
     def address(self) -> str:
-        """The database of the jobs, without its password."""
-        return str(self._store.options.url.render_as_string())
+        """The database of the jobs, however processes and hosts write its URL."""
+        url, dialect = self._store.options.url, self._store.options.dialect
+        database = url.database or ""
+        if dialect == dialects.SQLITE:
+            return f"sqlite {os.path.realpath(database.removeprefix('file:'))}"
+        port = url.port or _DEFAULT_PORTS[dialect]
+        return f"{dialect} {stored.host_name(url.host or 'localhost')}:{port} {database}"
 
     @property
     def connected(self) -> bool:
