@@ -123,12 +123,17 @@ def test_request_of_ended_flow_is_settled_by_one_write_or_not_at_all(
     revert = base.FlowCommand("revert", at=2.0)
     assert connection.send_command(flow.uuid, retry) == retry
     assert connection.send_command(flow.uuid, retry._replace(at=7.0, edits=None)) == retry
+    for other in (revert, retry._replace(edits={"inputs": {"n": "other"}})):
+        with pytest.raises(exceptions.InvalidState, match="with edits: withdraw this"):
+            connection.send_command(flow.uuid, other)
+    assert connection.commands([flow.uuid]) == {flow.uuid: retry}
     lease = connection.acquire_lease(flow.uuid, "me", 60)
     assert lease.command == retry
     flow.enter(states.PENDING, 2.0)
     with pytest.raises(exceptions.InvalidState, match="withdrawn or replaced"):
         connection.save_changes(flow, (), lease=lease, settled=commands.SettledCommand(revert))
     assert connection.get_flow_details(flow.uuid).state == states.FAILURE
+    assert connection.send_command(flow.uuid, CANCEL) is None
     assert connection.send_command(flow.uuid, revert) == revert
     settled = commands.SettledCommand(revert, CANCEL)
     connection.save_changes(flow, (), lease=lease, settled=settled)

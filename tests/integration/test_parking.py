@@ -74,7 +74,7 @@ def test_flows_waiting_for_signals_do_not_block_other_flows(
         later = engines.submit(f"{HERE}:waiting", ["eta", 0.0], backend=store)
         assert later.result(60)["found"] == "found"
         until(lambda: len(parked) == len(waiting))
-        assert {handle.state for handle in waiting} == {states.SUSPENDED}
+        assert {handle.state for handle in waiting} == {states.WAITING}
         assert "Waiting for signal 'approved' since " in str(_waiting_reason(store, waiting[0].id))
         assert next(board.iterjobs(only_unclaimed=True), None) is None
         for number, handle in enumerate(waiting):
@@ -127,7 +127,7 @@ def test_parked_flow_is_resumed_at_its_time(kind: str, local: persistence.Backen
     with conducting(local) as (_, parked):
         handle = engines.submit(f"{HERE}:waiting", [kind], backend=local)
         until(lambda: parked == [handle.id])
-        assert handle.state == states.SUSPENDED
+        assert handle.state == states.WAITING
         told = {"timeout": "Waiting for signal 'approved' since ", "retry": "Next attempt at "}[
             kind
         ]

@@ -56,7 +56,7 @@ def at_end_of_parking_run(handle: engines.FlowHandle, do: Callable[[], object]) 
     remaining = [do]
 
     def hook(point: str) -> None:
-        if point == "lease.before-give-back" and handle.state == states.SUSPENDED and remaining:
+        if point == "lease.before-give-back" and handle.state == states.WAITING and remaining:
             remaining.pop()()
 
     _crash.install(hook)
@@ -216,7 +216,7 @@ def test_job_of_suspended_flow_is_consumed_without_a_run(
     """The process that suspended the flow died before it deleted the job."""
     handle = engines.submit(signalled.flow, backend=store)
     with conducting(store, board):
-        until(lambda: handle.state == states.SUSPENDED and not list(board.iterjobs(True)))
+        until(lambda: handle.state == states.WAITING and not list(board.iterjobs(True)))
     with contextlib.closing(store.get_connection()) as connection, monkeypatch.context() as patch:
         patch.setattr(type(connection), "drop_job", lambda *_: None)
         operations.suspend(store, handle.id)
@@ -233,7 +233,7 @@ def test_service_cancels_suspended_flow_without_job(
     monkeypatch.setattr(service.ConductorService, "POLL_SECONDS", 0.05)
     handle = engines.submit(signalled.flow, backend=store)
     with conducted.running(service.ConductorService(store)):
-        until(lambda: handle.state == states.SUSPENDED)
+        until(lambda: handle.state == states.WAITING)
         operations.suspend(store, handle.id)
         until(lambda: is_suspended_by_command(store, handle.id) and board.job_count == 0)
         assert handle.cancel("not wanted")

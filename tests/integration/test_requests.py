@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,44 @@ def test_second_request_returns_the_first(store: base.Backend) -> None:
     assert not second.is_new and second[:4] == first[:4]
     command = commands.FlowCommand("retry", "one", "ann", first.at)
     assert command_of(store, handle.id) == command
+
+
+def test_handles_wait_for_a_requested_run(store: base.Backend) -> None:
+    handle = failed(store)
+    assert handle.wait(0)
+    operations.request(store, handle.id, "retry", by="ann")
+    assert not handle.wait(0)
+    with pytest.raises(TimeoutError, match="it is REVERTED, about to be retried by ann"):
+        handle.result(0)
+    run_jobs(store)
+    assert handle.wait(0) and handle.result()["of_a"] == "a"
+
+
+def test_other_request_is_refused_until_the_pending_one_is_withdrawn(store: base.Backend) -> None:
+    handle = failed(store, never_resolve=True)
+    operations.request(store, handle.id, "retry", by="ann")
+    for operation in ("revert", "resume"):
+        with pytest.raises(exceptions.InvalidState, match="about to be retried by ann: withdraw"):
+            operations.request(store, handle.id, operation)
+    operations.suspend(store, handle.id)
+    operations.request(store, handle.id, "revert")
+    run_jobs(store)
+    assert handle.state == states.REVERTED and flows.DONE == ["-c", "-b", "-a"]
+
+
+def test_refused_retry_does_not_run_a_flow_that_a_person_suspended(store: base.Backend) -> None:
+    """The reversion began, and was suspended, after the check of the request."""
+    handle = failed(store, never_resolve=True)
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(handle.id)
+        detail.enter(states.SUSPENDED, time.time(), "suspended by ann")
+        for atom in detail:
+            atom.intention = states.REVERT
+        connection.save_changes(detail, detail)
+        connection.send_command(handle.id, commands.FlowCommand("retry"))
+    run_jobs(store)
+    assert command_of(store, handle.id) is None
+    assert handle.state == states.SUSPENDED and flows.DONE == []
 
 
 @pytest.mark.parametrize("operation", ["cancel", "suspend"])

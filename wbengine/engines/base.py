@@ -384,10 +384,7 @@ class Engine(abc.ABC):
         held_lease.lease = dataclasses.replace(held_lease.lease, command=settled.successor)
         if refusal is not None:
             LOG.warning("Flow %r is not %s: %s", storage.flow_name, command.describe(), refusal)
-            stays_suspended = (
-                command.edits is not None and storage.flow_detail.is_suspended_by_command
-            )
-            if state in states.FLOW_ENDED or stays_suspended:
+            if state in states.FLOW_ENDED or storage.flow_detail.is_suspended_by_command:
                 raise ownership.StateRefused(refusal)
 
     def _store_defaults(self) -> None:

@@ -62,16 +62,25 @@ class FlowHandle:
 
     @property
     def state(self) -> str:
-        """The stored state; PENDING before the flow starts.
+        """The state; PENDING before the flow starts.
+
+        WAITING: a conductor continues the flow when a wait of its tasks ends. BLOCKED: the code of
+        a conductor did not repeat the recorded steps. SUSPENDED: a command suspended it, or its
+        conductor stopped. A flow that is to run again (`operations.request`) has its earlier state
+        until a conductor begins.
 
         :raises NotFound: if the flow is not stored any more.
         """
-        return self._read(lazy=True).state or states.PENDING
+        detail = self._read(lazy=True)
+        if detail.is_parked:
+            return states.WAITING
+        return states.BLOCKED if detail.is_blocked else self._stored_state(detail)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds until the flow has ended; return whether it has.
 
-        If the store is unavailable, this waits for it.
+        This waits also for the end of a run that was requested (`operations.request`), and for the
+        store if it is unavailable.
 
         :raises JobFailure: if its job was deleted and no engine runs the flow: the conductor could
             not run it, and its log contains the reason.
@@ -97,7 +106,7 @@ class FlowHandle:
         """
         if not self.wait(timeout):
             raise TimeoutError(
-                f"Flow {self.id} did not end within {timeout:g} s: it is {self.state}"
+                f"Flow {self.id} did not end within {timeout:g} s: it is {self._situation()}"
             )
         detail = self._read()
         if detail.state != states.SUCCESS:
@@ -153,7 +162,7 @@ class FlowHandle:
         pause = _FIRST_PAUSE_SECONDS
         while True:
             with contextlib.suppress(exceptions.StorageFailure):
-                if self.state in states.FLOW_ENDED:
+                if self._has_ended():
                     return
                 if pause == _MAX_PAUSE_SECONDS:
                     self._check_job_exists()
@@ -173,13 +182,31 @@ class FlowHandle:
         with contextlib.closing(self._backend.get_connection()) as connection:
             lease = connection.get_lease(self.id)
         is_running = lease is not None and not owners.is_dead(lease.owner)
-        state = self.state
+        state = self._stored_state()
         # A suspended flow waits to be resumed.
         if not is_running and state not in states.FLOW_ENDED | {states.SUSPENDED}:
             raise exceptions.JobFailure(
                 f"Flow {self.id} is {state}, and its job was deleted: the conductor could"
                 " not run it; see the log of the conductor"
             )
+
+    def _has_ended(self) -> bool:
+        """Return whether the flow has ended, and is not to run again."""
+        if self._stored_state() not in states.FLOW_ENDED:
+            return False
+        # A conductor may begin to carry out a request between two reads.
+        return self._request() is None and self._stored_state() in states.FLOW_ENDED
+
+    def _request(self) -> commands.FlowCommand | None:
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            return connection.commands([self.id]).get(self.id)
+
+    def _situation(self) -> str:
+        request = self._request()
+        return f"{self.state}, about to be {request.describe()}" if request else self.state
+
+    def _stored_state(self, detail: models.FlowDetail | None = None) -> str:
+        return (detail or self._read(lazy=True)).state or states.PENDING
 
     def _read(self, lazy: bool = False) -> models.FlowDetail:
         with contextlib.closing(self._backend.get_connection()) as connection:

@@ -137,7 +137,8 @@ def accepted(
 ) -> FlowCommand | None:
     """Return the command of a flow after it received `command`; None: no command.
 
-    - A request to run the flow that is pending already stays, unless the new one has other edits.
+    - A pending request to run the flow stays: the same request is accepted again, another one is
+      refused.
     - A request to revert a flow that has not ended is a command to cancel it.
     - A command to suspend or cancel withdraws a request to run a flow that has ended.
 
@@ -152,16 +153,18 @@ def accepted(
         if reason is not None:
             raise exceptions.InvalidState(reason)
         if command.what == REVERT and not has_ended:
-            command = command._replace(what=CANCEL)
-        elif stored is not None and stored.what == CANCEL and not has_ended:
+            return command._replace(what=CANCEL)
+        if stored is not None and stored.what == CANCEL and not has_ended:
             raise exceptions.InvalidState(f"Flow {flow_uuid} is about to be cancelled")
-        if (
-            stored is not None
-            and stored.what == command.what
-            and command.edits in (None, stored.edits)
-        ):
-            return stored
-        return command
+        if stored is None or not stored.runs_flow:
+            return command
+        if stored.what != command.what or command.edits not in (None, stored.edits):
+            edits = " with edits" if stored.edits is not None else ""
+            raise exceptions.InvalidState(
+                f"Flow {flow_uuid} is about to be {stored.describe()}{edits}: withdraw this request"
+                " first (suspend)"
+            )
+        return stored
     if has_ended:
         if stored is not None and stored.runs_flow:
             return None
