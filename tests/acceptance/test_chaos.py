@@ -74,7 +74,7 @@ def test_submitted_workflows_end_once_when_processes_are_killed(
 
 
 @pytest.mark.slow
-def test_workflows_that_other_processes_retry_and_resume_end_once_for_each_retry(
+def test_workflows_that_other_processes_retry_end_once_for_each_retry(
     tmp_path: Path,
 ) -> None:
     seed = str(random.randrange(1_000_000))
