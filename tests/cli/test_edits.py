@@ -58,16 +58,18 @@ def test_retry_of_reverted_flow_reads_the_input_from_a_file(
         (("--set", "card"), 2, "--set must be NAME=JSON"),
         (("--set", "card=1", "--set", "card=2"), 2, "must contain each key once, got 'card' twice"),
         (("--set", "card=@missing"), 2, "cannot read 'missing'"),
-        (("--set", "card=1", "--detach"), 2, "--detach cannot be used with --set"),
+        (("--set", "card=1", "--detach"), 2, "--detach cannot be used with --here, --set"),
     ],
 )
 def test_refused_edits_change_nothing_and_show_no_value(
     wbengine: Command, words: tuple[str, ...], code: int, text: str
 ) -> None:
     uuid = failed(wbengine, *KEEP)
-    answer = wbengine("flow", "retry", uuid, *words)
-    assert (answer.code, "hunter22" in answer.err) == (code, False)
-    assert text in answer.err
+    for dry_run in ((), ("--dry-run",)):
+        answer = wbengine("flow", "retry", uuid, *words, *dry_run)
+        if not (dry_run and "--detach" in words):
+            assert (answer.code, "hunter22" in answer.err) == (code, False)
+            assert text in answer.err
     assert wbengine("flow", "list", "--json").json["flows"][0]["state"] == "FAILURE"
 
 
@@ -84,6 +86,9 @@ def test_filters_retry_all_failed_flows_and_report_refusals(wbengine: Command) -
     reverted = failed(wbengine, order=3)
     plan = wbengine("flow", "retry", "--error", "DECLINED", "--dry-run", "--json")
     assert (plan.json["count"], {*plan.json["flows"]}) == (3, {*flows, reverted})
+    dry = wbengine("flow", "retry", "--all", "--set", "order=7", "--dry-run", "--json")
+    assert dry.json["flows"] == [reverted] and "would refuse 2 flows: " in dry.err
+    assert "task 'quote' has used it" in dry.err
     again = wbengine("flow", "retry", "--error", "declined", "--yes", "--json")
     assert again.code == 1
     assert {each["reason"] for each in again.json["refused"]} == {"pay: ValueError: card declined"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,13 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.operations import flows
-from tests.support import requested
+from tests.support import conducted, requested
 from tests.support.waiting import until
 from wbengine import engines, operations, states
-from wbengine.cli import errors
+from wbengine.cli import claimed_jobs, errors
+from wbengine.conductors import backends as conductors
+from wbengine.jobs import backends as boards
+from wbengine.operations import resuming
 from wbengine.persistence import backends, base
 
 
@@ -34,7 +38,7 @@ def test_retry_of_submitted_flow_runs_nothing_in_the_command(
     answer = wbengine("flow", "retry", uuid, "--json", "--reason", "release 43")
     assert answer.code == 0 and flows.DONE == []
     assert answer.json["uuid"] == uuid and answer.json["is_new"] is True
-    assert "retry requested; a conductor (wbengine serve) carries it out" in answer.err
+    assert "retry requested; no conductor (wbengine serve) runs now: the next one" in answer.err
     again = wbengine("flow", "retry", uuid, "--json")
     assert again.code == 0 and again.json["is_new"] is False and "requested before" in again.err
     command = requested.command_of(store, uuid)
@@ -103,4 +107,109 @@ def test_request_options_are_refused_for_flow_of_a_program(
 ) -> None:
     engine = operations.start(store, requested.STEPS)
     answer = wbengine("flow", "resume", engine.storage.flow_uuid, "--watch")
-    assert answer.code == errors.USAGE and "are for submitted flows" in answer.error
+    assert answer.code == errors.USAGE and "are for requests to conductors" in answer.error
+
+
+def jobs_of(store: base.Backend) -> dict[str, str | None]:
+    """Return the owners of the claimed and unclaimed jobs, by uuid."""
+    with boards.backend("b", "sql", persistence=store) as board:
+        return {job.uuid: board.find_owner(job) for job in board.iterjobs()}
+
+
+def test_flow_runs_in_the_command_and_its_job_is_deleted(
+    wbengine: Command, store: base.Backend
+) -> None:
+    uuid = requested.failed(store).id
+    answer = wbengine("flow", "retry", uuid, "--here", "--set", "a=1")
+    assert "has no input 'a'" in answer.err and jobs_of(store) == {}
+    answer = wbengine("flow", "retry", uuid, "--here", "--reason", "fixed")
+    assert answer.code == 0 and flows.DONE == ["a", "b", "c", "d"]
+    assert jobs_of(store) == {} and requested.command_of(store, uuid) is None
+
+
+def test_selected_flows_run_in_the_command(wbengine: Command, store: base.Backend) -> None:
+    uuids = {requested.failed(store).id for _ in range(2)}
+    answer = wbengine("flow", "retry", "--error", "c fails", "--here", "--yes", "--json")
+    assert {*answer.json["flows"]} == uuids and "".join(flows.DONE) == "abcdabcd"
+    assert jobs_of(store) == {}
+
+
+@pytest.mark.parametrize("words", [("--wait", "1m"), ("--watch",), ("--detach",)])
+def test_options_of_requests_are_refused_for_a_run_in_the_command(
+    words: tuple[str, ...], wbengine: Command, store: base.Backend
+) -> None:
+    answer = wbengine("flow", "retry", requested.failed(store).id, "--here", *words)
+    assert answer.code == errors.USAGE and words[0] in answer.error and flows.DONE == []
+
+
+def test_flow_that_never_ran_requires_the_engine(wbengine: Command, store: base.Backend) -> None:
+    handle = engines.submit(requested.STEPS, backend=store)
+    answer = wbengine("flow", "resume", handle.id, "--here")
+    assert answer.code == errors.USAGE and "--here requires --engine" in answer.error
+    assert wbengine("flow", "resume", handle.id, "--here", "--engine", "serial").code == 0
+    assert handle.state == states.SUCCESS and jobs_of(store) == {}
+
+
+def test_flow_of_a_conductor_does_not_run_in_the_command(
+    wbengine: Command, store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claimed_jobs, "_CLAIM_PATIENCE_SECONDS", 0.0)
+    uuid = engines.submit(requested.STEPS, backend=store).id
+    with boards.backend("b", "sql", persistence=store) as board:
+        (job,) = board.iterjobs()
+        board.claim(job, "other:1")
+        answer = wbengine("flow", "resume", uuid, "--here", "--engine", "serial")
+    assert answer.code != 0 and "other:1 has claimed its job" in answer.err
+    assert flows.DONE == [] and jobs_of(store) == {uuid: "other:1"}
+
+
+def test_flow_with_a_pending_request_does_not_run_in_the_command(
+    wbengine: Command, store: base.Backend
+) -> None:
+    uuid = requested.failed(store).id
+    operations.request(store, uuid, "retry", by="ann")
+    answer = wbengine("flow", "retry", uuid, "--here")
+    assert answer.code == errors.UNHEALTHY and flows.DONE == []
+    assert "is about to be retried by ann: withdraw this request first (suspend)" in answer.err
+
+
+def test_request_says_that_no_conductor_runs(wbengine: Command, store: base.Backend) -> None:
+    uuid = requested.failed(store).id
+    assert "no conductor (wbengine serve) runs now" in wbengine("flow", "retry", uuid).err
+    many = wbengine("flow", "retry", "--all", "--yes")
+    assert "no conductor (wbengine serve) runs now" in many.err
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.add_codes("", [""])
+    answer = wbengine("flow", "retry", uuid)
+    assert "a conductor (wbengine serve) carries it out" in answer.err
+
+
+@pytest.mark.parametrize("end", ["interrupted", "killed"])
+def test_flow_returns_to_the_conductors(end: str, wbengine: Command, store: base.Backend) -> None:
+    """After an interruption at once; the claim of a killed process expires."""
+    handle = engines.submit("tests.operations.flows:approval", backend=store)
+    process = wbengine.begin("flow", "resume", handle.id, "--here", "--engine", "serial")
+    until(lambda: operations.find(store, handle.id).waits_for)
+    assert f":{process.pid}" in str(jobs_of(store)[handle.id])
+    process.send_signal(signal.SIGINT if end == "interrupted" else signal.SIGKILL)
+    process.wait(60)
+    if end == "killed":
+        with boards.backend("b", "sql", persistence=store) as board:
+            (job,) = board.iterjobs()
+            assert 0 < job.expires_in() <= 15
+            board.abandon(job, str(board.find_owner(job)))  # as the end of that time
+    assert jobs_of(store) == {handle.id: None}
+    handle.signal("approved")
+    requested.run_jobs(store)
+    assert handle.state == states.SUCCESS
+
+
+def test_engine_of_the_conductor_is_recorded(store: base.Backend) -> None:
+    handle = engines.submit(requested.STEPS, backend=store)
+    with boards.backend("b", "sql", persistence=store) as board:
+        conductor = conductors.fetch(
+            "nonblocking", "c", board, persistence=store, engine="parallel"
+        )
+        with conducted.running(conductor):
+            assert handle.wait(60)
+    assert resuming.kind(store, handle.id) == "parallel"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from wbengine.cli.context import Context
     from wbengine.persistence import base as persistence
 
-__all__ = ["perform"]
+__all__ = ["carried_out", "perform"]
 
 #: Seconds between two polls of the flow: the first pause and the longest.
 _FIRST_PAUSE_SECONDS: Final = 0.05
@@ -53,10 +53,7 @@ def perform(
         printer.document(f"flow-{operation}/1", {**content, "state": requested.state})
     sender = f" by {requested.by}" if requested.by else ""
     already = "" if requested.is_new else f" before{sender}"
-    printer.note(
-        f"{row.name} {row.uuid}: {operation} requested{already}; a conductor (wbengine serve)"
-        " carries it out"
-    )
+    printer.note(f"{row.name} {row.uuid}: {operation} requested{already}; {carried_out(backend)}")
     if watch:
         return flow_watch.follow(context, backend, row.uuid)
     if wait is None:
@@ -67,22 +64,33 @@ def perform(
     if state == (states.REVERTED if operation == "revert" else states.SUCCESS):
         return errors.OK
     printer.note(f"{state}; details: wbengine flow show {row.uuid}")
-    return errors.UNHEALTHY if is_over and state in states.FLOW_ENDED else errors.TRY_AGAIN
+    is_failed = is_over and (state in states.FLOW_ENDED or state == states.BLOCKED)
+    return errors.UNHEALTHY if is_failed else errors.TRY_AGAIN
+
+
+def carried_out(backend: persistence.Backend) -> str:
+    """Return who carries requests out."""
+    with contextlib.closing(backend.get_connection()) as connection:
+        if any(code.is_live for code in connection.codes()):
+            return "a conductor (wbengine serve) carries it out"
+    return "no conductor (wbengine serve) runs now: the next one carries it out"
 
 
 def _await_end(backend: persistence.Backend, uuid: str, seconds: float) -> tuple[str, bool]:
     """Wait until the requested run is over. Return the state of the flow, and False if it is not.
 
-    A run is over if the flow has ended or stays suspended.
+    A run is over if the flow has ended, or stays suspended or blocked.
     """
     until, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
     with contextlib.closing(backend.get_connection()) as connection:
         while True:
             is_requested = bool(connection.commands([uuid]))
             detail = connection.get_flow_details(uuid, lazy=True)
-            has_stopped = detail.state in states.FLOW_ENDED or detail.is_suspended_by_command
+            has_ended = detail.state in states.FLOW_ENDED
+            has_stopped = has_ended or detail.is_suspended_by_command or detail.is_blocked
             is_over = has_stopped and not is_requested
             if is_over or time.monotonic() >= until:
-                return detail.state or states.PENDING, is_over
+                state = states.BLOCKED if detail.is_blocked else detail.state or states.PENDING
+                return state, is_over
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)

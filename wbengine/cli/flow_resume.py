@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -58,6 +57,9 @@ def _options(function: Any) -> Any:
         common_options.REPORT,
         common_options.PROGRESS,
         click.option("--detach", is_flag=True, help="Run the flow in a separate process."),
+        click.option("--here", is_flag=True,
+            help="Submitted flow: run it in this process, with the kind of engine and the broker of"
+            " its previous run, instead of requesting it from the conductors."),
         click.option("--watch", is_flag=True, help="Submitted flow: watch it until its run ends."),
         click.option("--engine", type=params.ENGINE, metavar="KIND",
             shell_complete=completions.engines,
@@ -257,12 +259,13 @@ def _perform_all(
     edits: Callable[[str], Edits | None] = _no_edits,
     reason: str | None = None,
     engine: str | None = None,
+    here: bool = False,
     **options: Any,
 ) -> int:
     """Perform an operation on one or several flows. Return the exit code."""
     if selection.is_single:
         return _perform(context, operation.name, selection.ids[0], dry_run=selection.dry_run,
-            reason=reason, edits=edits, engine=engine, **options)  # fmt: skip
+            reason=reason, edits=edits, engine=engine, here=here, **options)  # fmt: skip
     single_only = ("detach", "report", "deadline", "progress", "watch", "wait")
     for name in single_only:
         if options.get(name):
@@ -272,13 +275,18 @@ def _perform_all(
         submitted = _submitted(backend, rows)
 
         def work(row: FlowRow) -> None:
-            if row.uuid in submitted:
+            if row.uuid in submitted and not here:
                 operations.request(backend, row.uuid, operation.name, reason=reason,
                     by=confirmation.current_user(), edits=edits(row.uuid))  # fmt: skip
                 return
             arguments = _arguments(operation.name, reason, edits(row.uuid))
-            loaded_engine = _engine(context, backend, operation.name, row.uuid, engine, **arguments)
-            with _streams.aside():
+            is_submitted = row.uuid in submitted
+            with (
+                _loaded(
+                    context, backend, operation.name, row, engine, is_submitted, **arguments
+                ) as loaded_engine,
+                _streams.aside(),
+            ):
                 try:
                     loaded_engine.run()
                 except exceptions.StorageFailure:
@@ -288,9 +296,43 @@ def _perform_all(
                         reason_of_flow = loaded_engine.storage.flow_detail.error
                         raise errors.Failed(reason_of_flow or errors.line_of(error)) from error
 
-        if submitted:
+        if submitted and not here:
             operation = operation._replace(done=f"requested to {operation.name}")
-        return flow_selection.perform(context, operation, selection, rows, work)
+        if selection.dry_run:
+            rows = _editable(context, backend, rows, edits)
+        code = flow_selection.perform(context, operation, selection, rows, work)
+        if submitted and not here and not selection.dry_run:
+            context.printer.note(flow_request.carried_out(backend))
+        return code
+
+
+def _editable(
+    context: contexts.Context,
+    backend: persistence.Backend,
+    rows: Sequence[FlowRow],
+    edits: Callable[[str], Edits | None],
+) -> list[FlowRow]:
+    """Return the rows whose edits are accepted, and print the number of the others."""
+    accepted, reasons = [], []
+    for row in rows:
+        edits_of_flow = edits(row.uuid)
+        try:
+            if edits_of_flow:
+                _check_edits(backend, row.uuid, edits_of_flow)
+        except (exceptions.InvalidState, exceptions.NotFound) as error:
+            reasons.append(errors.line_of(error))
+        else:
+            accepted.append(row)
+    if reasons:
+        context.printer.note(f"would refuse {len(reasons):,} flows: {reasons[0]}")
+    return accepted
+
+
+def _check_edits(backend: persistence.Backend, uuid: str, edits: Edits) -> None:
+    from wbengine.operations import requesting
+
+    with contextlib.closing(backend.get_connection()) as connection:
+        requesting.check_edits(connection, uuid, edits)
 
 
 def _submitted(backend: persistence.Backend, rows: Iterable[FlowRow]) -> set[str]:
@@ -325,6 +367,7 @@ def _perform(
     engine: str | None,
     dry_run: bool,
     detach: bool,
+    here: bool,
     progress: bool | None,
     report: str | None,
     watch: bool,
@@ -338,8 +381,11 @@ def _perform(
         row = operations.find(backend, flow)
         edits_of_flow = edits(row.uuid)
         if dry_run:
+            if edits_of_flow:
+                _check_edits(backend, row.uuid, edits_of_flow)
             return _print_plan(context, backend, row.uuid, operation)
-        if _submitted(backend, [row]):
+        is_submitted = bool(_submitted(backend, [row]))
+        if is_submitted and not here:
             return flow_request.perform(
                 context,
                 backend,
@@ -356,11 +402,14 @@ def _perform(
             )  # fmt: skip
         if watch or (wait is not None and operation != "revert"):
             raise errors.Failed(
-                f"--watch and --wait are for submitted flows: this command runs flow {row.uuid}",
+                "--watch and --wait are for requests to conductors: this command runs flow"
+                f" {row.uuid}",
                 errors.USAGE,
             )
-        if detach and edits_of_flow:
-            raise errors.Failed("--detach cannot be used with --set or --set-result", errors.USAGE)
+        if detach and (edits_of_flow or here):
+            raise errors.Failed(
+                "--detach cannot be used with --here, --set or --set-result", errors.USAGE
+            )
         if detach:
             return detaching.start(
                 context,
@@ -372,49 +421,56 @@ def _perform(
                 reason=reason,
             )
         arguments = _arguments(operation, reason, edits_of_flow)
-        loaded_engine = _engine(context, backend, operation, row.uuid, engine, **arguments)
-        previous = getattr(loaded_engine, "previous_broker", None)
-        if previous is not None and engine is None:
-            password = " (replace ** by the password)" if ":**@" in previous else ""
-            context.printer.note(
-                f"the previous run used another broker; to use it{password}: wbengine --broker"
-                f" {shlex.quote(previous)} flow {operation} {row.uuid}"
+        with _loaded(
+            context, backend, operation, row, engine, is_submitted, **arguments
+        ) as loaded_engine:
+            run = engine_run.Running(
+                context=context,
+                backend=backend,
+                engine=loaded_engine,
+                schema=f"flow-{operation}/1",
+                progress=progress,
+                report=report,
+                deadline=deadline,
+                expected_state=states.REVERTED if operation == "revert" else states.SUCCESS,
             )
-        run = engine_run.Running(
-            context=context,
-            backend=backend,
-            engine=loaded_engine,
-            schema=f"flow-{operation}/1",
-            progress=progress,
-            report=report,
-            deadline=deadline,
-            expected_state=states.REVERTED if operation == "revert" else states.SUCCESS,
-        )
-        code = run.perform()
+            code = run.perform()
         before, after = flow_list.shown_state(row), run.shown_state
         context.printer.note(f"{row.name} {row.uuid}: {before} → {after}")
         return code
 
 
-def _engine(
+@contextlib.contextmanager
+def _loaded(
     context: contexts.Context,
     backend: persistence.Backend,
     operation: str,
-    uuid: str,
+    row: FlowRow,
     engine: str | None,
+    is_submitted: bool,
     **arguments: Any,
-) -> Engine:
+) -> Iterator[Engine]:
+    """Load the engine of an operation, and hold the job of a submitted flow in the block."""
     from wbengine.operations import resuming
 
     make = {"resume": operations.resume, "retry": operations.retry, "revert": operations.revert}
-    kind = engine or resuming.kind(backend, uuid)
-    action = "cannot rebuild the flow"
-    with (
-        errors.failing(errors.UNHEALTHY, ImportError, ValueError, where=action),
-        _streams.aside(),
-    ):
-        options = engine_run.engine_options(context, kind)
-        return make[operation](backend, uuid, engine=kind, **options, **arguments)
+    if is_submitted and engine is None and row.state == states.PENDING:
+        raise errors.Failed(f"flow {row.uuid} has not run: --here requires --engine", errors.USAGE)
+    kind = engine or resuming.kind(backend, row.uuid)
+    with contextlib.ExitStack() as holding:
+        if is_submitted:
+            from wbengine.cli import claimed_jobs  # not for other flows: it imports job boards
+
+            holding.enter_context(claimed_jobs.claimed(context, backend, row))
+        action = "cannot rebuild the flow"
+        with (
+            errors.failing(errors.UNHEALTHY, ImportError, ValueError, where=action),
+            _streams.aside(),
+        ):
+            options = engine_run.engine_options(context, kind)
+            loaded = make[operation](backend, row.uuid, engine=engine, **options, **arguments)
+        loaded.suspends_differing = is_submitted
+        yield loaded
 
 
 def _print_plan(

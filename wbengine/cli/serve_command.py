@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wbengine import exceptions
 from wbengine.cli import (
     base,
     common_options,
@@ -25,7 +24,6 @@ from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
     from wbengine.conductors.service import ConductorService
-    from wbengine.jobs import stored
     from wbengine.persistence import base as persistence
     from wbengine.telemetry.conducting import Watch
 
@@ -82,6 +80,7 @@ def command(
     health_addr: Any,
     strict: bool,
 ) -> int:
+    from wbengine.cli import claimed_jobs
     from wbengine.conductors import service
 
     if strict:
@@ -91,7 +90,7 @@ def command(
     declared = schedule_command.declared(context)
     watch = _watch(metrics_addr, health_addr)
     with context.backend(upgrade=True, missing_ok=True, patient=True) as backend:
-        board = _board(context, backend)
+        board = claimed_jobs.separate_board(context, backend)
         with errors.failing(errors.USAGE, ValueError):
             conductor = service.ConductorService(
                 backend,
@@ -133,22 +132,6 @@ def command(
                 )
                 conductor.run()
     return errors.OK
-
-
-def _board(context: contexts.Context, backend: persistence.Backend) -> stored.StoredJobBoard | None:
-    from wbengine.jobs import backends, stored
-
-    url = context.settings.board
-    if url is None:
-        return None
-    with context.settings.failing("board", exceptions.NotFound, ValueError, ImportError):
-        board = backends.fetch("served", url, persistence=backend)
-        if not isinstance(board, stored.StoredJobBoard):
-            raise ValueError(
-                "must be in Redis, ZooKeeper or etcd; for jobs in a database, pass only"
-                " --persistence"
-            )
-    return board
 
 
 def _watch(metrics_addr: Any, health_addr: Any) -> Watch | None:

@@ -207,6 +207,8 @@ def _load(
                 storage_module.add_injected(detail, inputs)
         elif open_backend is not None:
             _check_stored(detail, open_backend)
+            if detail.meta.get(models.ENGINE, ENGINE_DEFAULT) != kind:
+                detail.meta[models.ENGINE] = kind
         loaded = factory(flow, detail, open_backend, {**defaults, **given_options})
         loaded.compile()
         if record.require_inputs:

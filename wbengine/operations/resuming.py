@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from wbengine import engines, states
+from wbengine import engines, exceptions, states
 from wbengine.engines import factories, ownership
 from wbengine.persistence import base, commands, models
 from wbengine.persistence.models import ENGINE
@@ -72,10 +72,10 @@ def resume(
 ) -> engines_base.Engine:
     """Return an engine that continues a flow when its `run` is called.
 
-    :param engine: kind of engine, or a URI; None: the kind that ran it before.
+    :param engine: kind of engine, or a URI; None: the kind that ran it before, with its broker.
     :raises NotFound: if the flow does not exist.
-    :raises InvalidState: if it has ended. `run` raises it too, if another engine ended the flow
-        meanwhile.
+    :raises InvalidState: if it has ended, or `engine` is None and its broker was another one. `run`
+        raises it too, if another engine ended the flow meanwhile.
     :raises ValueError: if its factory is not recorded.
     :raises ImportError: if the factory cannot be imported here.
     """
@@ -229,5 +229,11 @@ def _load_engine(
     loaded = engines.load_from_detail(
         detail, backend=backend, engine=engine or _kind(detail), **options
     )
+    previous = getattr(loaded, "previous_broker", None)
+    if engine is None and previous is not None:
+        raise exceptions.InvalidState(
+            f"Flow {uuid} last ran with the broker {previous}: use this broker, or name the engine"
+            f" ({_kind(detail)}) to use another one"
+        )
     loaded.check_state = functools.partial(_check, uuid, operation)
     return loaded

@@ -65,6 +65,14 @@ class FlowCommand(NamedTuple):
         sender = f" by {self.by}" if self.by else ""
         return f"{_PARTICIPLES[self.what]}{sender}{f': {self.reason}' if self.reason else ''}"
 
+    def pending_error(self, flow_uuid: str) -> exceptions.InvalidState:
+        """Return the error for a flow that waits for a conductor which carries this request out."""
+        edits = " with edits" if self.edits is not None else ""
+        return exceptions.InvalidState(
+            f"Flow {flow_uuid} is about to be {self.describe()}{edits}: withdraw this request first"
+            " (suspend)"
+        )
+
     def check(self) -> None:
         """Validate the command.
 
@@ -159,11 +167,7 @@ def accepted(
         if stored is None or not stored.runs_flow:
             return command
         if stored.what != command.what or command.edits not in (None, stored.edits):
-            edits = " with edits" if stored.edits is not None else ""
-            raise exceptions.InvalidState(
-                f"Flow {flow_uuid} is about to be {stored.describe()}{edits}: withdraw this request"
-                " first (suspend)"
-            )
+            raise stored.pending_error(flow_uuid)
         return stored
     if has_ended:
         if stored is not None and stored.runs_flow:
