@@ -389,8 +389,16 @@ class Duplicate(WbengineException):
     """A name that must be unique is used twice."""
 
 
+class UniqueKeyConflict(Duplicate):
+    """A flow with the same unique key was submitted with another factory or other inputs."""
+
+
 class NotFound(WbengineException):
     """An object with this name or number does not exist."""
+
+
+class FlowDeleted(NotFound):
+    """A submitted flow was deleted from the store."""
 
 
 class Empty(WbengineException):

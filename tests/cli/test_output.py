@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.terminals import Terminal, environment
+from wbengine import durations
 from wbengine.cli import output, params
 from wbengine.views import redaction
 
@@ -140,12 +141,12 @@ def test_message_without_a_terminal_is_one_line(capsys: pytest.CaptureFixture[st
     [("90", 90.0), ("1.5h", 5400.0), ("30d", 2592000.0), ("2 min", 120.0), ("1w", 604800.0)],
 )
 def test_duration_is_parsed(text: str, seconds: float) -> None:
-    assert params.duration(text) == seconds
+    assert durations.seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1y", "h", "1e3", "99999w", "nan", "\u0661"])
 def test_invalid_duration_is_refused(text: str) -> None:
-    assert params.duration(text) is None
+    assert durations.seconds(text) is None
 
 
 def test_timestamp_is_parsed() -> None:

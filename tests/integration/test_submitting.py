@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -174,26 +174,6 @@ def test_exception_of_a_step_keeps_its_class_as_cause(local: str) -> None:
         with pytest.raises(RuntimeError, match="order failed") as raised:
             handle.result(60)
     assert isinstance(raised.value.__cause__, declining.Declined)
-
-
-def test_unique_submission_succeeds_if_its_logbook_is_deleted(
-    postgresql_url: str, tmp_path: Path
-) -> None:
-    """The insertion does not lock a logbook that exists already."""
-    inputs = {"folder": str(tmp_path), "mark": "x"}
-    with stores.backend(postgresql_url) as store, stores.backend(postgresql_url) as other:
-        first = engines.submit(conducted.plain, backend=store, inputs=inputs, unique="key")
-        (row,) = store.get_connection().list_flows().flows
-        store.get_connection().destroy_flow(first.id)
-        books = [row.book_uuid]
-
-        def delete_before_lock(_: Any, __: Any, statement: str, *___: Any) -> None:
-            if "wbe_logbooks" in statement and "FOR UPDATE" in statement and books:
-                other.get_connection().destroy_logbook(books.pop())
-
-        sa.event.listen(cast(Any, store).engine, "before_cursor_execute", delete_before_lock)
-        second = engines.submit(conducted.plain, backend=store, inputs=inputs, unique="key")
-        assert second.id != first.id and second.state == states.PENDING and not books
 
 
 @pytest.mark.parametrize("how", ["delete", "prune", "destroy_logbook", "clear_all"])

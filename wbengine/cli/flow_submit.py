@@ -37,6 +37,9 @@ __all__ = ["command"]
     help="Earliest start, from now, such as 90, 5m, 2h.")  # fmt: skip
 @click.option("--unique", metavar="KEY",
     help="If a flow with this key has not ended, submit nothing and print its uuid.")  # fmt: skip
+@click.option("--unique-for", type=params.LIFETIME, metavar="DURATION",
+    help="Time for which the key outlives the flow: 24h, 30d, forever. The factory and the inputs"
+    " must be the same then.")  # fmt: skip
 def command(context: contexts.Context, factory: str, **options: Any) -> None:
     store_access.check_outlives(context.settings)
     with context.backend(upgrade=True, missing_ok=True) as backend:

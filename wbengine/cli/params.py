@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine import _names, exceptions
+from wbengine import _names, durations, exceptions
 from wbengine.cli import errors
 
 if TYPE_CHECKING:
@@ -25,23 +24,9 @@ else:  # older versions of click have no generic types here
     Words = click.Choice
 
 __all__ = [
-    "ADDRESS", "ASSIGNMENT", "DURATION", "ENGINE", "INPUTS", "JSON", "TIMESTAMP", "NEW_FILE",
-    "TAG", "WAIT", "Choice", "Parsed", "duration", "file_text", "once",
+    "ADDRESS", "ASSIGNMENT", "DURATION", "ENGINE", "INPUTS", "JSON", "LIFETIME", "TIMESTAMP",
+    "NEW_FILE", "TAG", "WAIT", "Choice", "Parsed", "file_text", "once",
 ]  # fmt: skip
-
-_UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w)?", re.ASCII)
-_MAX_SECONDS: Final = 100 * 365 * 86400.0
-
-
-def duration(text: str) -> float | None:
-    """Return the seconds of a duration such as '90', '1.5h' or '30d'; None if it is invalid."""
-    match = _DURATION.fullmatch(text.strip().lower())
-    if match is None:
-        return None
-    seconds = float(match[1]) * _UNITS[match[2] or "s"]
-    return seconds if seconds <= _MAX_SECONDS else None
-
 
 class Choice(Words):
     """One of several words. The error message contains the most similar word."""
@@ -74,7 +59,7 @@ class Parsed(Kind):
 
 
 def _duration(text: str) -> float:
-    seconds = duration(text)
+    seconds = durations.seconds(text)
     if seconds is None:
         raise ValueError(f"must be a duration such as 30, 1.5h or 30d, got {text!r}")
     return seconds
@@ -95,6 +80,10 @@ def _wait(text: str) -> float:
     if not seconds:
         raise ValueError(f"must be a duration above 0, got {text!r}")
     return seconds
+
+
+def _lifetime(text: str) -> float | str:
+    return text if text == "forever" else _wait(text)
 
 
 def _tag(text: str) -> tuple[str, str]:
@@ -120,7 +109,7 @@ def once(context: click.Context, option: click.Parameter, pairs: Any) -> dict[st
 
 
 def _timestamp(text: str) -> float:
-    if (ago := duration(text)) is not None:
+    if (ago := durations.seconds(text)) is not None:
         return time.time() - ago
     try:
         moment = datetime.fromisoformat(text.strip())
@@ -191,6 +180,8 @@ ADDRESS: Final = Parsed("HOST:PORT", _address)
 DURATION: Final = Parsed("DURATION", _duration)
 #: A duration above 0.
 WAIT: Final = Parsed("DURATION", _wait)
+#: A duration above 0, or 'forever'.
+LIFETIME: Final = Parsed("DURATION", _lifetime)
 #: Unix seconds of a date and time, or of a time that lies a duration before now.
 TIMESTAMP: Final = Parsed("WHEN", _timestamp)
 JSON: Final = Parsed("JSON", _json)

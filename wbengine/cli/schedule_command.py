@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wbengine import _streams, exceptions
+from wbengine import _streams, durations, exceptions
 from wbengine.cli import base, common_options, completions, errors, params, store_access
 from wbengine.cli import context as contexts
 from wbengine.views import formatting
@@ -217,7 +217,7 @@ def declared(context: contexts.Context) -> list[Any]:
         with context.settings.failing("schedules", ValueError, TypeError):
             for option in ("every", "jitter"):
                 if isinstance(values.get(option), str):
-                    seconds = params.duration(values[option])
+                    seconds = durations.seconds(values[option])
                     if seconds is None:
                         words = (
                             f"{option} must be a duration such as 30 or 5m, got {values[option]!r}"

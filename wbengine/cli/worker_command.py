@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 import click
 from click.core import ParameterSource
 
-from wbengine import __version__, _installing
+from wbengine import __version__, _installing, durations
 from wbengine.cli import (
     base,
     common_options,
@@ -56,7 +56,7 @@ def _memory(text: str) -> int:
 def _retention(text: str) -> float | None:
     if text == "never":
         return None
-    if (seconds := params.duration(text)) is None:
+    if (seconds := durations.seconds(text)) is None:
         raise ValueError(f"must be a duration such as 30, 1.5h or 30d, or 'never', got {text!r}")
     return seconds
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 import types
-import uuid
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -23,6 +22,7 @@ from wbengine.persistence import base as persistence
 from wbengine.persistence import commands, lease_renewer, models, owners
 from wbengine.persistence.backends import sql
 from wbengine.persistence.published_values import published_in
+from wbengine.persistence.unique_keys import UniqueKey
 from wbengine.storage import Storage
 from wbengine.types import codec
 
@@ -31,9 +31,6 @@ __all__ = ["FlowHandle", "handle", "new_book", "new_flow", "submit", "submit_man
 
 #: A job board, or an argument for `jobs.backends.fetch`; None: the board in the flows' database.
 Board = jobs.JobBoard | Mapping[str, Any] | str | None
-
-#: Namespace of the uuids of logbooks that are derived from `unique` keys.
-_KEY_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "wbengine:unique")
 
 #: Seconds between two polls of a flow: the first pause and the longest.
 _FIRST_PAUSE_SECONDS: Final = 0.01
@@ -69,7 +66,7 @@ class FlowHandle:
         conductor stopped. A flow that is to run again (`operations.request`) has its earlier state
         until a conductor begins.
 
-        :raises NotFound: if the flow is not stored any more.
+        :raises FlowDeleted: if the flow is not stored any more.
         """
         detail = self._read(lazy=True)
         if detail.is_parked:
@@ -84,7 +81,7 @@ class FlowHandle:
 
         :raises JobFailure: if its job was deleted and no engine runs the flow: the conductor could
             not run it, and its log contains the reason.
-        :raises NotFound: if the flow is not stored any more.
+        :raises FlowDeleted: if the flow is not stored any more.
         """
         base.check_seconds("timeout", timeout)
         until = None if timeout is None else time.monotonic() + timeout
@@ -209,8 +206,11 @@ class FlowHandle:
         return (detail or self._read(lazy=True)).state or states.PENDING
 
     def _read(self, lazy: bool = False) -> models.FlowDetail:
-        with contextlib.closing(self._backend.get_connection()) as connection:
-            return connection.get_flow_details(self.id, lazy=lazy)
+        try:
+            with contextlib.closing(self._backend.get_connection()) as connection:
+                return connection.get_flow_details(self.id, lazy=lazy)
+        except exceptions.NotFound as error:
+            raise exceptions.FlowDeleted(f"Flow {self.id} was deleted", error) from error
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
@@ -227,6 +227,7 @@ def submit(
     priority: jobs.JobPriority | str = jobs.JobPriority.NORMAL,
     eta: datetime | float | None = None,
     unique: str | None = None,
+    unique_for: str | float | None = None,
     tags: Mapping[str, str] | None = None,
     board: Board = None,
 ) -> FlowHandle:
@@ -241,31 +242,31 @@ def submit(
     :param eta: earliest start: a time with a time zone, or seconds from now.
     :param unique: key; while a flow with this key has not ended, nothing is stored, and the
         returned handle refers to that flow, also with concurrent submissions.
+    :param unique_for: time from now for which the key outlives the end of its flow, and its
+        deletion: '24h', seconds, or 'forever'.
+    :raises UniqueKeyConflict: with `unique_for`, if the flow with this key was submitted with
+        another factory, other arguments or other inputs.
     :raises ValueError: if the factory cannot be imported elsewhere; if the priority is unknown; if
         `board` belongs to another store, or exists only in this call; if `unique` or `eta` is given
         and the job is not in the database of the flow.
     :raises MissingDependencies: if inputs are missing.
     :raises Exception: as `engines.load_from_factory`.
     """
-    detail, values = new_flow(
-        flow_factory, factory_args, factory_kwargs, inputs=inputs, name=name, tags=tags
+    (flow_handle,) = submit_many(
+        flow_factory,
+        [inputs],
+        factory_args,
+        factory_kwargs,
+        backend=backend,
+        name=name,
+        priority=priority,
+        eta=eta,
+        unique=None if unique is None else [unique],
+        unique_for=unique_for,
+        tags=tags,
+        board=board,
     )
-    book = new_book(detail, unique)
-    if unique is None:
-        (flow_handle,) = _submit([(detail, book)], [values], backend, board, priority, eta)
-        return flow_handle
-    priority = jobs.JobPriority.convert(priority)
-    with contextlib.ExitStack() as failing:
-        open_backend, open_board = _open(backend, board, [values], failing)
-        if not (isinstance(open_board, impl_sql.SQLJobBoard) and open_board.keeps_flows):
-            raise ValueError("unique= requires a flow and a job in the same database")
-        job = open_board.post_flow(detail.name, book, detail, priority, eta=eta)
-        assert job is not None
-        if isinstance(job, str):
-            return FlowHandle(
-                job, open_backend, open_board, open_board.find(job), _OpenResources(failing)
-            )
-        return FlowHandle(detail.uuid, open_backend, open_board, job, _OpenResources(failing))
+    return flow_handle
 
 
 def submit_many(
@@ -278,6 +279,8 @@ def submit_many(
     name: str | None = None,
     priority: jobs.JobPriority | str = jobs.JobPriority.NORMAL,
     eta: datetime | float | None = None,
+    unique: Iterable[str] | None = None,
+    unique_for: str | float | None = None,
     tags: Mapping[str, str] | None = None,
     board: Board = None,
 ) -> list[FlowHandle]:
@@ -288,22 +291,39 @@ def submit_many(
     exception: if a separate board is unavailable, the flows are stored and will run, as the error
     says.
 
+    :param unique: a key for each flow, as in `submit`. If two flows have the same key, both handles
+        refer to the first.
+    :raises ValueError: if the number of keys differs from that of `inputs`.
     :raises Exception: as `submit`.
     """
     args = None if factory_args is None else tuple(factory_args)
     flows, values = [], []
-    for flow_inputs in inputs:
+    all_flow_inputs = [dict(each or {}) for each in inputs]
+    for flow_inputs in all_flow_inputs:
         detail, all_inputs = new_flow(
             flow_factory, args, factory_kwargs, inputs=flow_inputs, name=name, tags=tags
         )
         flows.append((detail, new_book(detail)))
         values.append(all_inputs)
-    return _submit(flows, values, backend, board, priority, eta)
+    if unique is None and unique_for is not None:
+        raise ValueError("unique_for= requires unique=")
+    names = [] if unique is None else list(unique)
+    if unique is not None and len(names) != len(flows):
+        raise ValueError(f"unique must contain {len(flows)} keys, got {len(names)}")
+    keys = []
+    if names:
+        factory = factories.importable_name_of(flow_factory)
+        keys = [
+            UniqueKey.of(key, unique_for, factory, args, factory_kwargs, flow_inputs)
+            for key, flow_inputs in zip(names, all_flow_inputs, strict=True)
+        ]
+    return _submit(flows, values, keys, backend, board, priority, eta)
 
 
 def _submit(
     flows: Sequence[tuple[models.FlowDetail, models.LogBook]],
     inputs: Iterable[Mapping[str, Any]],
+    keys: Sequence[UniqueKey],
     backend: loading.Backend,
     board: Board,
     priority: jobs.JobPriority | str,
@@ -312,17 +332,21 @@ def _submit(
     priority = jobs.JobPriority.convert(priority)
     with contextlib.ExitStack() as failing:
         open_backend, open_board = _open(backend, board, inputs, failing)
-        posted_jobs: Sequence[jobs.Job | None]
+        posted: Sequence[tuple[str, jobs.Job | None]]
         if isinstance(open_board, impl_sql.SQLJobBoard) and open_board.keeps_flows:
-            posted_jobs = open_board.post_flows(flows, priority, eta=eta)
-        elif eta is not None:
-            raise ValueError("eta= requires a flow and a job in the same database")
+            posted = [
+                (uuid, job or open_board.find(uuid))
+                for uuid, job in open_board.post_flows(flows, priority, eta=eta, keys=keys)
+            ]
+        elif eta is not None or keys:
+            name = "eta" if eta is not None else "unique"
+            raise ValueError(f"{name}= requires a flow and a job in the same database")
         else:
-            posted_jobs = _store_and_post(flows, open_backend, open_board, priority)
+            new_jobs = _store_and_post(flows, open_backend, open_board, priority)
+            posted = [(flow.uuid, job) for (flow, _), job in zip(flows, new_jobs, strict=True)]
         opened = _OpenResources(failing)
         return [
-            FlowHandle(detail.uuid, open_backend, open_board, job, opened)
-            for (detail, _), job in zip(flows, posted_jobs, strict=True)
+            FlowHandle(uuid, open_backend, open_board, job, opened) for uuid, job in posted
         ]
 
 
@@ -416,7 +440,8 @@ def handle(
         open_backend, open_board = _open(backend, board, (), failing)
         job = open_board.find(flow_id) if isinstance(open_board, jobs.FlowBoard) else None
         flow_handle = FlowHandle(flow_id, open_backend, open_board, job, _OpenResources(failing))
-        _ = flow_handle.state  # raises NotFound if it is not stored
+        with contextlib.closing(open_backend.get_connection()) as connection:
+            connection.get_flow_details(flow_id, lazy=True)
         return flow_handle
 
 
@@ -443,19 +468,9 @@ def _importable_factory(
     return name, args
 
 
-def new_book(detail: models.FlowDetail, key: str | None = None) -> models.LogBook:
-    """Return a new logbook with the flow; with a key, the logbook of that key."""
-    if key is None:
-        book = models.LogBook(detail.name)
-    elif isinstance(key, str) and key and key.isprintable() and key == key.strip():
-        _names.check_length("unique", key)
-        book = models.LogBook(key, str(uuid.uuid5(_KEY_NAMESPACE, key)))
-        book.meta[models.UNIQUE] = detail.uuid
-    else:
-        raise ValueError(
-            f"unique must be 1 to {_names.MAX_NAME_LENGTH} printable characters without"
-            f" surrounding blanks, got {key!r:.80}"
-        )
+def new_book(detail: models.FlowDetail) -> models.LogBook:
+    """Return a new logbook with the flow."""
+    book = models.LogBook(detail.name)
     book.meta[models.MADE_BY] = "wbengine"
     book.add(detail)
     return book

@@ -52,6 +52,8 @@ def prune(
 ) -> Iterator[base.FlowRow]:
     """Delete the flows that were last written before a time (Unix seconds), and yield them.
 
+    Expired keys of deleted flows (`engines.submit(unique_for=...)`) are deleted, too.
+
     Flows that an engine runs, has run since they were listed, or has to run again (`request`) are
     skipped.
 
@@ -73,8 +75,10 @@ def prune(
                 except (exceptions.FlowBusy, exceptions.InvalidState, exceptions.NotFound):
                     continue  # another process ran or deleted it since it was listed
                 yield row
-        if page.after is None or page.after == after:
-            return
+            if page.after is None or page.after == after:
+                if not dry_run:
+                    connection.delete_expired_keys()
+                return
         after = page.after
 
 

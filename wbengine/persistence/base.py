@@ -538,6 +538,9 @@ class Connection(abc.ABC):
         """
         return 0
 
+    def delete_expired_keys(self) -> None:  # noqa: B027  (a default, not a stub)
+        """Delete unique keys of submissions that have expired and whose flows are deleted."""
+
     @abc.abstractmethod
     def get_outline(self, flow_uuid: str) -> Outline | None:
         """Return the structure of a flow, or None if it was never saved."""

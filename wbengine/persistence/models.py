@@ -54,7 +54,6 @@ __all__ = [
     "STEP",
     "SUBMITTED",
     "TAGS",
-    "UNIQUE",
     "WAITS_FOR",
     "WORKFLOW",
     "atom_detail_class",
@@ -110,10 +109,8 @@ DEADLINE_EXCEEDED: Final = "deadline_exceeded"
 GIVEN_UP_KEYS: Final = (DEADLINE_EXCEEDED, CANCELLED)
 #: Key in the `meta` of a flow: root log level of its engine, if that level excludes INFO.
 LOG_LEVEL: Final = "log_level"
-#: Keys in the `meta` of a logbook: program that created it for one flow; latest flow of its unique
-#: key.
+#: Key in the `meta` of a logbook: program that created it for one flow.
 MADE_BY: Final = "made_by"
-UNIQUE: Final = "unique"
 
 _UUID_LENGTH: Final = 16
 # Values of the seventh and ninth byte with the bits that identify version 4.

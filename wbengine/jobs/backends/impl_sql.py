@@ -18,6 +18,7 @@ from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import rows, tables, writing
+from wbengine.persistence.unique_keys import UniqueKey
 
 __all__ = ["SQLJobBoard"]
 
@@ -121,12 +122,8 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         *,
         eta: datetime | float | None = None,
         first: Callable[[sa.Connection], bool] | None = None,
-    ) -> stored.StoredJob | str | None:
+    ) -> stored.StoredJob | None:
         """Save a new flow in its logbook and post a job with the flow's uuid, in one transaction.
-
-        If the meta of `book` contains a unique key (`models.UNIQUE`) and the latest flow with that
-        key has not ended, nothing is saved and the uuid of that flow is returned. If its job is in
-        the trash, it is restored.
 
         :param eta: earliest start of the job: a datetime with a time zone, or seconds from now, on
             the clock of the database.
@@ -141,20 +138,14 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         new, statements, row = writing.NewBook(book), self._store.statements, self._row(job)
         delay = self._delay(eta)
 
-        def work(connection: sa.Connection) -> dict[str, Any] | str | None:
+        def work(connection: sa.Connection) -> dict[str, Any] | None:
             if first is not None and not first(connection):
                 return None
-            if models.UNIQUE in book.meta:
-                unfinished_uuid = new.unfinished(connection, statements)
-                if unfinished_uuid is not None:
-                    trashed_job = {"board": self.namespace, "uuid": unfinished_uuid}
-                    connection.execute(self._statements.restore, trashed_job)
-                    return unfinished_uuid
             new.put(connection, statements)
             return self._insert_one(connection, row, delay)
 
         result = self._transact(f"Submitting flow {flow.name!r}", work)
-        return self._posted(self._parse(result)) if isinstance(result, dict) else result
+        return None if result is None else self._posted(self._parse(result))
 
     def post_flows(
         self,
@@ -162,37 +153,70 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         priority: base.JobPriority | str = base.JobPriority.NORMAL,
         *,
         eta: datetime | float | None = None,
-    ) -> list[stored.StoredJob]:
+        keys: Iterable[UniqueKey] = (),
+    ) -> list[tuple[str, stored.StoredJob | None]]:
         """Save new flows, each in its own logbook, and post their jobs, in one transaction.
 
+        A flow whose unique key has another flow is not saved. If the job of that flow is in the
+        trash, it is restored.
+
+        :param keys: none, or one for each flow.
+        :returns: for each flow, its uuid and its job; or the uuid of the flow that has its key, and
+            None.
         :raises ValueError: as `post_flow` does.
+        :raises UniqueKeyConflict: as `writing.claim_key` does; then nothing is saved.
         """
         self._check_keeps_flows()
-        new_books, job_rows = [], []
+        new = []
         for flow, book in flows:
             job = stored.NewJob.of_flow(flow.uuid, flow.name, book, priority)
             stored.note_submitted(flow.meta, self, job.priority)
-            new_books.append(writing.NewBook(book))
-            job_rows.append(self._row(job))
-        delay = self._delay(eta)
+            new.append((flow.uuid, writing.NewBook(book), self._row(job)))
+        delay, keys_of_flows = self._delay(eta), list(keys)
 
-        def work(connection: sa.Connection) -> list[stored.Posting]:
-            writing.write_new_books(connection, self._store.statements, new_books)
-            self._insert(connection, job_rows, delay)
+        def work(connection: sa.Connection) -> list[tuple[str, stored.Posting | None]]:
+            owners = self._claim_keys(connection, [uuid for uuid, _, _ in new], keys_of_flows)
+            kept = [each for each, owner in zip(new, owners, strict=True) if each[0] == owner]
             postings = dict[str, stored.Posting]()
-            for start in range(0, len(job_rows), _MAX_PAGE_SIZE):
-                uuids = [row["uuid"] for row in job_rows[start : start + _MAX_PAGE_SIZE]]
+            if kept:
+                books = [book for _, book, _ in kept]
+                writing.write_new_books(connection, self._store.statements, books)
+                self._insert(connection, [row for _, _, row in kept], delay)
+            for start in range(0, len(kept), _MAX_PAGE_SIZE):
+                uuids = [uuid for uuid, _, _ in kept[start : start + _MAX_PAGE_SIZE]]
                 parameters = {"board": self.namespace, "uuids": uuids}
                 for row in connection.execute(self._statements.posted, parameters).mappings():
                     postings[row["uuid"]] = self._parse(row)
-            return [postings[row["uuid"]] for row in job_rows]
+            return [
+                (owner, postings[owner] if owner == uuid else None)
+                for (uuid, _, _), owner in zip(new, owners, strict=True)
+            ]
 
-        if not new_books:
+        if not new:
             return []
         return [
-            self._posted(posting)
-            for posting in self._transact(f"Submitting {len(new_books)} flows", work)
+            (uuid, None if posting is None else self._posted(posting))
+            for uuid, posting in self._transact(f"Submitting {len(new)} flows", work)
         ]
+
+    def _claim_keys(
+        self, connection: sa.Connection, uuids: list[str], keys: list[UniqueKey]
+    ) -> list[str]:
+        """Return the uuids of the flows that have these keys, or the given ones without keys."""
+        owners, claimed = list(uuids), dict[str, tuple[str, str]]()
+        # In the order of names, so that two transactions do not wait for each other.
+        for index in sorted(range(len(keys)), key=lambda index: keys[index].name):
+            key = keys[index]
+            if key.name in claimed:
+                owners[index], digest = claimed[key.name]
+                key.check(owners[index], digest)
+                continue
+            owner = writing.claim_key(connection, self._store.statements, key, uuids[index])
+            owners[index], claimed[key.name] = owner, (owner, key.digest)
+            if owner != uuids[index]:
+                trashed_job = {"board": self.namespace, "uuid": owner}
+                connection.execute(self._statements.restore, trashed_job)
+        return owners
 
     def _check_keeps_flows(self) -> None:
         if not self.keeps_flows:

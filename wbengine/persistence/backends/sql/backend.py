@@ -509,6 +509,12 @@ class SQLConnection(base.Connection):
             lambda connection: connection.execute(self._sql.drop_job, parameters),
         )
 
+    def delete_expired_keys(self) -> None:
+        self._transact(
+            "Removing expired keys",
+            lambda connection: connection.execute(self._sql.delete_expired_keys),
+        )
+
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
         parameters = {
             "flow_uuid": flow_uuid, "name": signal.stored_name, "value": signal.text,

@@ -22,6 +22,7 @@ _SIGNALS: Final = tables.SIGNALS.name
 _PAUSES: Final = tables.PAUSES.name
 _CODES: Final = tables.CODES.name
 _JOBS: Final = tables.JOBS.name
+_KEYS: Final = tables.UNIQUE_KEYS.name
 
 #: Columns that only the first insertion sets.
 _INSERT_ONLY_COLUMNS: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
@@ -49,6 +50,28 @@ class Statements:
         self.add_book = dialects.upsert(
             dialect, _BOOKS, rows.BOOK.columns, rows.BOOK.keys, keep=rows.BOOK.columns
         )
+        key_columns = ("name", "flow_uuid", "digest", "expires")
+        #: Insert the key unless it exists; in both cases its row is locked.
+        self.add_key = dialects.upsert(
+            dialect, _KEYS, key_columns, ["name"], keep=key_columns,
+            given={"expires": f"{now} + :seconds"},
+        )  # fmt: skip
+        self.key_for_update = sa.text(
+            f"SELECT flow_uuid, digest, expires - {now} AS remaining FROM {_KEYS}"
+            f" WHERE name = :name{lock}"
+        )
+        self.replace_key = sa.text(
+            f"UPDATE {_KEYS} SET flow_uuid = :flow_uuid, digest = :digest,"
+            f" expires = {now} + :seconds WHERE name = :name"
+        )
+        self.prolong_key = sa.text(
+            f"UPDATE {_KEYS} SET expires = {now} + :seconds WHERE name = :name"
+        )
+        self.delete_expired_keys = sa.text(
+            f"DELETE FROM {_KEYS} WHERE (expires IS NULL OR expires <= {now})"
+            f" AND NOT EXISTS (SELECT 1 FROM {_FLOWS} f WHERE f.uuid = {_KEYS}.flow_uuid)"
+        )
+        self.flow_state = sa.text(f"SELECT state FROM {_FLOWS} {flow}")
         self.put_flow = _upsert(
             dialect,
             rows.FLOW,

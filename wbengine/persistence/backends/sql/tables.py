@@ -14,7 +14,7 @@ from wbengine._sql import dialects
 
 __all__ = [
     "ATOMS", "BOOKS", "CODES", "FLOWS", "ITEMS", "JOBS", "LIMITS", "LOGS", "METADATA", "OUTLINES",
-    "PAUSES", "SCHEDULES", "SIGNALS", "VERSION_TABLE", "select",
+    "PAUSES", "SCHEDULES", "SIGNALS", "SPARSE_INDEXES", "UNIQUE_KEYS", "VERSION_TABLE", "select",
 ]  # fmt: skip
 
 #: Alembic's table with the revision of the layout.
@@ -238,6 +238,21 @@ CODES: Final = sa.Table(
     # Time of the latest report of a conductor, in Unix seconds on the database's clock.
     sa.Column("seen", sa.Double, nullable=False, server_default="0"),
     sa.UniqueConstraint("app", "version", name="uq_wbe_codes"),
+    **dialects.TABLE,
+)
+
+#: Unique keys of submissions (`unique_keys.UniqueKey`) with their flows.
+UNIQUE_KEYS: Final = sa.Table(
+    "wbe_unique_keys",
+    METADATA,
+    _number(),
+    _key("name"),
+    _key("flow_uuid"),
+    _key("digest"),
+    # In Unix seconds on the database's clock (NULL: the key ends with the run of its flow).
+    sa.Column("expires", sa.Double),
+    sa.UniqueConstraint("name", name="uq_wbe_unique_keys"),
+    sa.Index("ix_wbe_unique_keys_expires", "expires"),
     **dialects.TABLE,
 )
 

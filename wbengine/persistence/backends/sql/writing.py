@@ -20,6 +20,7 @@ from wbengine import exceptions, states
 from wbengine.persistence import base, commands, leases, models, trees
 from wbengine.persistence.backends.sql import reading, rows
 from wbengine.persistence.backends.sql.statements import Statements
+from wbengine.persistence.unique_keys import UniqueKey
 from wbengine.types import codec
 
 __all__ = [
@@ -320,26 +321,6 @@ class NewBook:
             batch_of(flow, flow, base.items_of(flow), book.uuid) for flow in book
         ]
 
-    def unfinished(self, connection: sa.Connection, statements: Statements) -> str | None:
-        """Return the uuid of the flow that uses this unique key, unless that flow has ended.
-
-        Locks the logbook until the transaction ends, also if the logbook is new.
-        """
-        stored_book = None
-        while stored_book is None:  # another process may delete it between the two statements
-            connection.execute(statements.add_book, self.row)
-            stored_book = reading.first(
-                connection, statements.book_for_update, uuid=self._book.uuid
-            )
-        book: models.LogBook = rows.BOOK.record(trees.BOOK, stored_book)
-        uuid = book.meta.get(models.UNIQUE)
-        if uuid is None:
-            return None
-        flow = reading.first(connection, statements.flow_for_update, flow_uuid=uuid)
-        if flow is None or flow["state"] in states.FLOW_ENDED:
-            return None
-        return str(uuid)
-
     def put(self, connection: sa.Connection, statements: Statements) -> None:
         """Write the logbook, except flows that an engine runs or has run since they were read."""
         book = self._book
@@ -360,6 +341,34 @@ class NewBook:
                 batch.flow = _flow_row(of_flow, stored["book_uuid"])
             connection.execute(statements.put_flow, batch.flow)
             batch.write(connection, statements)
+
+
+def claim_key(
+    connection: sa.Connection, statements: Statements, key: UniqueKey, flow_uuid: str
+) -> str:
+    """Return the uuid of the flow that has a unique key: `flow_uuid` if the key was free.
+
+    The key is locked until the transaction ends.
+
+    :raises UniqueKeyConflict: if its flow was submitted with other contents.
+    """
+    parameters = {**key._asdict(), "flow_uuid": flow_uuid}
+    row = None
+    while row is None:  # another process may delete it between the two statements
+        connection.execute(statements.add_key, [parameters])
+        row = reading.first(connection, statements.key_for_update, name=key.name)
+    owner = str(row["flow_uuid"])
+    if owner == flow_uuid:
+        return flow_uuid
+    if (row["remaining"] or 0) <= 0:
+        flow = reading.first(connection, statements.flow_state, flow_uuid=owner)
+        if flow is None or flow["state"] in states.FLOW_ENDED:
+            connection.execute(statements.replace_key, parameters)
+            return flow_uuid
+    key.check(owner, row["digest"])
+    if row["remaining"] is None and key.seconds is not None:
+        connection.execute(statements.prolong_key, parameters)
+    return owner
 
 
 def write_new_books(

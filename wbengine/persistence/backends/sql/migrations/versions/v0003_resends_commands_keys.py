@@ -1,8 +1,9 @@
-"""Add the time of the first resend to flows, and an index of commands."""
+"""Add the time of the first resend to flows, an index of commands, and unique keys."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
+from alembic import op
 
 from wbengine.persistence.backends.sql import tables
 from wbengine.persistence.backends.sql.migrations import steps
@@ -14,7 +15,8 @@ _FLOWS = "wbe_flowdetails"
 
 
 def upgrade() -> None:
-    """Add the column and the indexes. Earlier releases keep working: they write no resends."""
+    """Add the column, the indexes and the table. Earlier releases keep working without them."""
+    tables.UNIQUE_KEYS.create(op.get_bind(), checkfirst=True)
     steps.add_column(_FLOWS, sa.Column("resent_at", sa.Double))
     for index in tables.SPARSE_INDEXES:
         steps.add_index(str(index.name), _FLOWS, list(index.columns.keys()), **index.dialect_kwargs)

@@ -1,0 +1,190 @@
+"""Submissions with a key that outlives its flow."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import sqlalchemy as sa
+
+from tests.contract import places
+from tests.seams import stores as stored_in
+from tests.support import conducted, servers
+from wbengine import engines, exceptions, operations, states
+from wbengine.conductors import backends as conductors
+from wbengine.jobs import backends as boards
+from wbengine.persistence import backends as stores
+from wbengine.persistence import base as persistence
+
+PLAIN = "tests.support.conducted:plain"
+
+
+@pytest.fixture(params=[*stored_in.DURABLE, "mysql"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
+) -> Iterator[persistence.Backend]:
+    with (
+        places.place(request.param, tmp_path, database_servers) as conf,
+        stores.backend(conf["connection"]) as opened,
+    ):
+        yield opened
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[persistence.Backend]:
+    with stores.backend(f"sqlite:///{tmp_path}/flows.db") as opened:
+        yield opened
+
+
+def submit(
+    store: persistence.Backend, folder: Path, mark: str = "x", key: str = "k", **options: Any
+) -> engines.FlowHandle:
+    inputs = {"folder": str(folder), "mark": mark}
+    options = {"unique_for": "24h", **options}
+    return engines.submit(PLAIN, backend=store, inputs=inputs, unique=key, **options)
+
+
+def run(store: persistence.Backend, handle: engines.FlowHandle) -> None:
+    with boards.backend("b", "sql", persistence=store) as board:
+        conductor = conductors.fetch("nonblocking", "c", board, persistence=store)
+        with conducted.running(conductor):
+            assert handle.wait(60)
+
+
+def uuids(store: persistence.Backend) -> set[str]:
+    with contextlib.closing(store.get_connection()) as connection:
+        return {row.uuid for row in connection.list_flows().flows}
+
+
+def execute(store: persistence.Backend, statement: str) -> Any:
+    with cast(Any, store).engine.begin() as connection:
+        return connection.execute(sa.text(statement))
+
+
+def test_key_outlives_the_end_and_the_record_of_its_flow(
+    store: persistence.Backend, tmp_path: Path
+) -> None:
+    first = submit(store, tmp_path)
+    run(store, first)
+    again = submit(store, tmp_path)
+    assert again.id == first.id and again.result(0)["mark"] == "x"
+    assert len(uuids(store)) == 1
+    operations.delete(store, first.id)
+    deleted = submit(store, tmp_path)
+    assert deleted.id == first.id and uuids(store) == set()
+    with pytest.raises(exceptions.FlowDeleted, match=f"Flow {first.id} was deleted"):
+        deleted.wait(0)
+
+
+def test_expired_key_is_used_again(store: persistence.Backend, tmp_path: Path) -> None:
+    first = submit(store, tmp_path)
+    execute(store, "UPDATE wbe_unique_keys SET expires = 1")
+    assert submit(store, tmp_path).id == first.id  # the flow has not ended
+    run(store, first)
+    second = submit(store, tmp_path, "other")
+    assert second.id != first.id
+    assert submit(store, tmp_path, "other").id == second.id
+
+
+@pytest.mark.parametrize(
+    ("factory", "mark", "text"),
+    [
+        (PLAIN, "other", "with unique='k' and other arguments or inputs"),
+        (f"{PLAIN[:-6]}:greeting", "x", "with unique='k' and another factory"),
+    ],
+)
+def test_other_submission_with_the_same_key_is_refused(
+    sqlite: persistence.Backend, tmp_path: Path, factory: str, mark: str, text: str
+) -> None:
+    first = submit(sqlite, tmp_path)
+    inputs = {"folder": str(tmp_path), "mark": mark, "name": "Ada"}
+    if factory == PLAIN:
+        del inputs["name"]
+    with pytest.raises(exceptions.UniqueKeyConflict, match=text) as raised:
+        engines.submit(factory, backend=sqlite, inputs=inputs, unique="k", unique_for="forever")
+    assert first.id in str(raised.value) and isinstance(raised.value, exceptions.Duplicate)
+    assert uuids(sqlite) == {first.id}
+
+
+def test_keys_of_many_submissions(store: persistence.Backend, tmp_path: Path) -> None:
+    """Known keys and keys that are used twice do not prevent new flows."""
+    old = submit(store, tmp_path, "old", "old")
+    keys = ["b", "old", "a", "b"]
+    inputs = [{"folder": str(tmp_path), "mark": key} for key in keys]
+    handles = engines.submit_many(PLAIN, inputs, backend=store, unique=keys, unique_for=60)
+    ids = [handle.id for handle in handles]
+    assert ids[1] == old.id and ids[0] == ids[3] and len({*ids}) == 3
+    assert uuids(store) == {*ids}
+    again = engines.submit_many(PLAIN, inputs, backend=store, unique=keys, unique_for=60)
+    assert [handle.id for handle in again] == ids
+    inputs[2]["mark"] = "other"
+    with pytest.raises(exceptions.UniqueKeyConflict):
+        engines.submit_many(
+            PLAIN, [*inputs, inputs[0]], backend=store, unique=[*keys, "new"], unique_for=60
+        )
+    with pytest.raises(exceptions.UniqueKeyConflict):
+        engines.submit_many(PLAIN, inputs[1:3], backend=store, unique=["c", "c"], unique_for=60)
+    assert uuids(store) == {*ids}
+
+
+def test_key_without_lifetime_is_prolonged(sqlite: persistence.Backend, tmp_path: Path) -> None:
+    first = submit(sqlite, tmp_path, unique_for=None)
+    assert submit(sqlite, tmp_path, "other", unique_for=None).id == first.id
+    assert submit(sqlite, tmp_path).id == first.id
+    run(sqlite, first)
+    assert first.state == states.SUCCESS and submit(sqlite, tmp_path).id == first.id
+
+
+def test_prune_deletes_expired_keys_of_deleted_flows(
+    sqlite: persistence.Backend, tmp_path: Path
+) -> None:
+    handles = {key: submit(sqlite, tmp_path, key=key) for key in ("kept", "expired", "flow")}
+    submit(sqlite, tmp_path, key="short", unique_for=None)
+    for key in ("kept", "expired"):
+        operations.delete(sqlite, handles[key].id)
+    execute(sqlite, "UPDATE wbe_unique_keys SET expires = 1 WHERE name IN ('expired', 'flow')")
+    assert list(operations.prune(sqlite, before=0.0, dry_run=True)) == []
+    names = "SELECT name FROM wbe_unique_keys ORDER BY name"
+    with cast(Any, sqlite).engine.connect() as connection:
+        assert len(connection.scalars(sa.text(names)).all()) == 4
+    assert list(operations.prune(sqlite, before=0.0)) == []
+    with cast(Any, sqlite).engine.connect() as connection:
+        assert connection.scalars(sa.text(names)).all() == ["flow", "kept", "short"]
+
+
+def test_failed_submission_leaves_no_key(
+    sqlite: persistence.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("wbengine.persistence.backends.sql.writing.write_new_books", fail)
+        with pytest.raises(KeyboardInterrupt):
+            submit(sqlite, tmp_path)
+    assert submit(sqlite, tmp_path, "other").state == states.PENDING
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"unique_for": "soon"}, "unique_for must be a duration above 0 such as '24h'"),
+        ({"unique_for": 0}, "unique_for must be a duration above 0"),
+        ({"unique_for": True}, "unique_for must be a duration above 0"),
+        ({"unique": None}, "unique_for= requires unique="),
+    ],
+)
+def test_invalid_lifetime_is_refused(
+    sqlite: persistence.Backend, options: dict[str, Any], text: str
+) -> None:
+    arguments = {"unique": "k", "unique_for": "1h", **options}
+    with pytest.raises(ValueError, match=text):
+        engines.submit(PLAIN, backend=sqlite, inputs={"folder": "", "mark": ""}, **arguments)
+
+
+def test_number_of_keys_must_be_that_of_the_flows(sqlite: persistence.Backend) -> None:
+    with pytest.raises(ValueError, match="unique must contain 1 keys, got 2"):
+        engines.submit_many(PLAIN, [{"folder": "", "mark": ""}], backend=sqlite, unique=["a", "b"])
