@@ -96,7 +96,8 @@ class Invocation:
     :ivar index: index of the item of a `Map`, otherwise -1.
     :ivar resumed: how often the attempt of the Map was interrupted. Earlier calls may still run.
     :ivar epoch: the epoch for requests. Each run uses different epochs, which increase.
-    :ivar recovered: whether an unfinished earlier run may have submitted the call.
+    :ivar recovered: whether the call continues one that may have been submitted before.
+    :ivar lost: whether a worker was lost with the call in an earlier run.
     :ivar cancellation: cancels the call. A cancelled call must not start. If it is recovered, its
         earlier result is awaited.
     :ivar local: whether the call must run in the process of the engine.
@@ -127,6 +128,7 @@ class Invocation:
     resumed: int = 0
     epoch: int = 1
     recovered: bool = False
+    lost: bool = False
     cancellation: Cancellation = field(default_factory=Cancellation)
     local: bool = False
     not_before: float | None = None

@@ -359,8 +359,7 @@ def judge(
         problems.append(f"{left} jobs are left on the board")
     with contextlib.closing(store.get_connection()) as connection:
         if plan.workflows:
-            found = workflows.judge(uuids, lines, connection, retries, plan.requests)
-            return [*problems, *found]
+            return [*problems, *workflows.judge(uuids, lines, connection, retries)]
         return [*problems, *_judge_flows(uuids, lines, connection)]
 
 

@@ -137,13 +137,10 @@ def judge(
     lines: Sequence[audit.Line],
     connection: persistence.Connection,
     retries: Mapping[str, range],
-    suspensions: bool = False,
 ) -> Iterator[str]:
     """Yield the problems.
 
-    Each workflow must end once, with all effects of its steps, and once more for each retry. With
-    `suspensions`, an idempotent step that lost its worker while its flow was suspended may run
-    again for another request.
+    Each workflow must end once, with all effects of its steps, and once more for each retry.
     """
     runs = defaultdict[str, list[audit.Line]](list)
     for line in lines:
@@ -164,7 +161,7 @@ def judge(
             yield f"{name} ended {len(ends)} times in {counts}"
             continue
         for steps, part in zip(attempts, parts, strict=True):
-            yield from _judge_steps(name, part, detail, steps, suspensions)
+            yield from _judge_steps(name, part, detail, steps)
 
 
 def _attempts(detail: Any) -> list[list[tuple[Any, StepNote]]]:
@@ -192,7 +189,6 @@ def _judge_steps(
     runs: Sequence[audit.Line],
     detail: Any,
     steps: Sequence[tuple[Any, StepNote]],
-    suspensions: bool = False,
 ) -> Iterator[str]:
     count = sum(note.task.endswith(":Once") for _, note in steps)
     labels = [f"{flow}.{word}" for word in ("0", "1", "2", "map0", "map1", "map2", "last")]
@@ -234,7 +230,7 @@ def _judge_steps(
         epochs = {epoch for each, _, epoch in begun if each == name}
         is_once = ".once" in name
         is_lost = is_once and name != f"{flow}.once{count - 1}"
-        if (len(requests) > 1 and (is_once or not suspensions)) or (is_once and len(epochs) > 1):
+        if len(requests) > 1 or (is_once and len(epochs) > 1):
             yield f"{name} ran for {len(requests)} requests, under epochs {sorted(epochs)}"
         if not requests and not is_lost:
             yield f"{name} never ran"

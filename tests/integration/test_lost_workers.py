@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import engine_threads, sample_tasks, workers
 from tests.support import fragile_tasks as tasks
-from tests.support import sample_tasks, workers
 from wbengine import engines, invocation, states, task
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
@@ -64,6 +64,46 @@ def test_non_idempotent_task_fails_when_its_worker_is_lost(tmp_path: Path) -> No
         with pytest.raises(exc.WorkerLost):
             engine.run()
     assert tasks.runs(tmp_path) == ["execute-o"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_cancelled"),
+    [
+        ("task", False),
+        ("step", True),
+        pytest.param("task", True, marks=pytest.mark.slow),
+        pytest.param("step", False, marks=pytest.mark.slow),
+    ],
+)
+def test_resent_request_of_suspended_flow_keeps_its_id(
+    tmp_path: Path, kind: str, is_cancelled: bool
+) -> None:
+    """Its first copy may have taken effect, so it runs under the same id, or is reverted."""
+    flow = linear_flow.Flow("f").add(tasks.Keyed("k")) if kind == "task" else tasks.keyed
+    with backends.backend("memory://") as backend:
+        engine = load(flow, tmp_path, backend=backend)
+
+        def record() -> Any:
+            return list(engine.storage.flow_detail)[-1]
+
+        def is_resent() -> bool:
+            return states.RESENT in [each.event for each in record().incidents]
+
+        with fleet(tmp_path, 1), engine_threads.Running(engine) as run:
+            workers.until(is_resent)
+            engine.suspend()
+            assert run.end() == states.SUSPENDED
+        assert record().state == states.RUNNING
+        with fleet(tmp_path, 1):
+            if is_cancelled:
+                engine.notifier.register(states.RUNNING, lambda *_, **__: engine.cancel())
+                with pytest.raises(exc.Cancelled):
+                    engine.run()
+                assert tasks.runs(tmp_path)[2:] == ["revert"]
+            else:
+                engine.run()
+                first, _, second, _ = tasks.runs(tmp_path)
+                assert first == second
 
 
 @pytest.mark.parametrize("mapped", [False, True])

@@ -10,9 +10,12 @@ from pathlib import Path
 
 from tests.support.resuming_tasks import note, runs
 from wbengine import task
+from wbengine.steps import Steps
 from wbengine.types import codec
 
-__all__ = ["Killer", "Mortal", "Once", "Reader", "Sleeper", "Undone", "Venom", "runs"]
+__all__ = [
+    "Keyed", "Killer", "Mortal", "Once", "Reader", "Sleeper", "Undone", "Venom", "keyed", "runs",
+]  # fmt: skip
 
 
 class Killer(task.Task):
@@ -58,11 +61,29 @@ class Mortal(task.Task):
     def execute(self, folder: str, number: int = 0) -> int:
         note(folder, f"execute-{self.name}")
         try:
-            Path(folder, f"killed-{self.name}").touch(exist_ok=False)
+            Path(folder, f"killed-{Path(self.name).name}").touch(exist_ok=False)
         except FileExistsError:
             return number
         os.kill(os.getpid(), signal.SIGKILL)
         return -1
+
+
+class Keyed(Mortal):
+    """A `Mortal` that records its request, and its reversion."""
+
+    def execute(self, folder: str, number: int = 0) -> int:
+        assert self.request is not None
+        note(folder, self.request.id)
+        return super().execute(folder, number)
+
+    def revert(self, folder: str, **rest: object) -> None:
+        note(folder, "revert")
+
+
+@task.workflow
+def keyed(steps: Steps, folder: str) -> int:
+    number: int = steps.run(Keyed, folder)
+    return number
 
 
 class Once(Mortal):

@@ -463,17 +463,19 @@ class AtomLifecycle:
         assert failure is not None
         return failure
 
-    def undo_begin(self, node: int) -> bool:
+    def undo_begin(self, node: int, call: Call | None = None) -> bool:
         """Undo `begin` for a call that did not start. The attempt number stays used.
 
         This has no effect on an atom that did not begin and on a Map in flight.
 
-        :returns: True if an earlier run may have started the call. It then has to end, and may be
-            reverted.
+        :param call: the call, if the executor returned it.
+        :returns: True if the call may have run, in an earlier run or on a worker that was lost. It
+            then has to end, and may be reverted.
         """
         if node in self.maps.running:
             return False
-        if self._interrupted_attempts.keeps(node) or node in self._interrupted:
+        withdrawn_call = call if isinstance(call, calls.Invocation) else None
+        if self._interrupted_attempts.keeps(node, withdrawn_call) or node in self._interrupted:
             return True
         self.undo_record(self._record(node), self._plan.items[node])
         return False

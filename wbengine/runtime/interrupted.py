@@ -19,7 +19,7 @@ from wbengine.persistence import models, writer
 from wbengine.runtime import maps
 from wbengine.types import failure as ft
 
-__all__ = ["InterruptedAttempts", "is_refusal", "unknown_result"]
+__all__ = ["InterruptedAttempts", "has_lost_worker", "is_refusal", "unknown_result"]
 
 _BEGUN: Final = {calls.EXECUTE: states.RUNNING, calls.REVERT: states.REVERTING}
 
@@ -92,19 +92,28 @@ class InterruptedAttempts:
     def mark_recovered(self, call: calls.Invocation, record: models.AtomDetail) -> None:
         """Mark a call as one that an earlier run may have submitted."""
         call.recovered = True
+        call.lost = has_lost_worker(record)
         call.epoch = record.epoch
         self._calls[call.node] = call
 
-    def keeps(self, node: int) -> bool:
+    def keeps(self, node: int, withdrawn_call: calls.Invocation | None) -> bool:
         """Return whether a call that did not start in this run may still be in flight.
 
         Such a call has to be continued later. It is removed from the set.
         """
-        call = self._calls.pop(node, None)
+        call = self._calls.pop(node, withdrawn_call)
         if call is None or not call.recovered:
             return False
         record = self._storage.records[node]
         return record is not None and call.attempt == record.attempt  # it has not ended since
+
+
+def has_lost_worker(record: models.AtomDetail) -> bool:
+    """Return whether a worker was lost with the present attempt."""
+    return any(
+        each.event == states.WORKER_LOST and each.attempt == record.attempt
+        for each in record.incidents
+    )
 
 
 def is_refusal(value: object) -> bool:

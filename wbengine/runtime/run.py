@@ -221,7 +221,7 @@ class Run:
         if self._workflows is not None and is_step(call):
             self._workflows.return_step(call)
         else:
-            self._lifecycle.undo_begin(call.node)
+            self._lifecycle.undo_begin(call.node, call)
 
     def collect(self) -> None:
         """Save the outcomes that arrived after `abandon`. The next run resolves failures."""
@@ -845,6 +845,6 @@ class Run:
         if self._workflows is not None and is_step(call):
             self._workflows.return_step(call)
             return
-        may_have_begun = self._lifecycle.undo_begin(call.node)
+        may_have_begun = self._lifecycle.undo_begin(call.node, call)
         self._scheduler.undo_begin(call.node, may_have_begun)
         self.stats.withdrawn += 1

@@ -323,7 +323,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._requests.report(self._tracker.cancel, tuple(invocations))
 
     def withdraw(self, flow: str | None = None) -> list[invocation.Invocation]:
-        """Withdraw requests (of one flow) that no worker has started."""
+        """Withdraw requests (of one flow) that no worker has started.
+
+        If a worker was lost with a request, an earlier copy of it may have run. Its call is then
+        `recovered`, so that it continues under the same id.
+        """
         with self._requests.lock:
             unstarted = self._tracker.requests.unstarted(flow)
             # Inherited requests remain: the next run searches for them too.
@@ -340,8 +344,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 if not self._tracker.is_inherited(tracked):
                     if tracked.publish_count and tracked.id not in revoked:
                         continue
-                    # The request was revoked, so it does not run.
-                    call.recovered &= self._writer.ledger is None
+                    # The request was revoked, so no further copy runs.
+                    call.recovered = tracked.ran or (call.recovered and self._writer.ledger is None)
                 withdrawn.append(call)
                 self._tracker.forget(tracked)
                 _release_waiters([tracked])

@@ -17,7 +17,7 @@ from wbengine.persistence import macs, models
 from wbengine.persistence.step_notes import StepNote
 from wbengine.runtime import task_retries
 from wbengine.runtime.gates import awaited_signals, delayed_starts
-from wbengine.runtime.interrupted import is_refusal
+from wbengine.runtime.interrupted import has_lost_worker, is_refusal
 from wbengine.runtime.workflows.history import RecordedStep
 from wbengine.runtime.workflows.step import Step
 from wbengine.types import failure as ft
@@ -115,7 +115,7 @@ class StepRecords:
         call.flow_uuid = self._storage.flow_uuid
         lifecycle.prepare_call(call, record, task)
         if is_resumed:
-            call.recovered, call.epoch = True, record.epoch
+            call.recovered, call.lost, call.epoch = True, has_lost_worker(record), record.epoch
         if action == calls.REVERT:
             call.result = record.failure if record.failure is not None else record.results
         return call

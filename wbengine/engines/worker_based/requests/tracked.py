@@ -140,7 +140,8 @@ class TrackedRequest(pr.Request):
         self.lookups = self.resends = self.publish_count = 0
         self.search_started_at = now
         self.denied = self.dispatched = self.opened = self.heard = False
-        self.ran = self.possibly_lost = self.claimed = False
+        self.ran = call.lost
+        self.possibly_lost = self.claimed = False
         self.queue: str | None = None
         self.worker: str | None = None
         self.lost: str | None = None
