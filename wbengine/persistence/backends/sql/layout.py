@@ -195,6 +195,5 @@ def _migrate(connection: sa.Connection, present: str) -> None:
     connection.execute(_VERSIONS.update(), {"oldest": oldest})
     settings = config.Config()
     settings.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    settings.set_main_option("path_separator", "os")
     settings.attributes["connection"] = connection
     command.upgrade(settings, HEAD)
