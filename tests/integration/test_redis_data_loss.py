@@ -191,9 +191,10 @@ def test_server_that_denies_info_is_reported_and_ledger_works(
         )
     url = server.url().replace(f"redis://:{server.password}@", "redis://few:secret@")
     with caplog.at_level(logging.WARNING):
+        ledgers.open_ledger(url).close()
         ledger = ledgers.open_ledger(url)
     with contextlib.closing(ledger):
-        assert "INFO" in caplog.text and "with older data" in caplog.text
+        assert "INFO" in caplog.text and caplog.text.count("with older data") == 1
         ledger.open(ID, 1)
         assert ledger.claim(ID, 1, "w").granted
         assert ledger.finish(ID, 1, "w", b"r")

@@ -90,6 +90,11 @@ def test_cancel_is_sent_to_worker_that_claimed_the_request(bench: Bench) -> None
     assert settled(bench.succeed(entry, worker="w7"))  # any result of the worker is accepted
 
 
+def test_cancel_of_running_request_is_sent_only_to_its_worker(bench: Bench) -> None:
+    entry = bench.running("w1")
+    assert cancelled(bench.tracker.cancel([entry.invocation], T0)) == [("w1", [(entry.id, 1)])]
+
+
 def test_cancel_ends_request_without_ledger_row(bench: Bench) -> None:
     entry = bench.pending()
     entry.opened = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,3 +200,13 @@ def test_run_begins_with_the_command_of_its_lease() -> None:
     held = store.held(60)
     held.begin_run(lambda command: not done.append(command))
     assert done == [base.FlowCommand("cancel")] == [held.executed_command]
+
+
+@pytest.mark.parametrize(("seconds", "is_woken"), [(10.0, True), (1000.0, False)])
+def test_thread_is_woken_for_a_lease_that_is_due_earlier(seconds: float, is_woken: bool) -> None:
+    renewer: Any = lease_renewer._StoreLeases(lambda: 0.0)
+    renewer._running, renewer._until = True, 100.0
+    woken: list[bool] = []
+    renewer._changed = SimpleNamespace(notify_all=lambda: woken.append(True))
+    renewer.add(Store().held(seconds, clock=lambda: 0.0))
+    assert bool(woken) is is_woken

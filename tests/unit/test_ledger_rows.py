@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.engine_side import ledger_operations
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.ledger import memory
+from wbengine.engines.worker_based.ledger import memory, open_ledger, sql
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import headers as hd
 from wbengine.types.failure import Failure
@@ -130,3 +132,23 @@ def test_stored_reply_that_is_not_a_result_is_unreadable(reply: env.Envelope) ->
     unreadable, readable = rows.read(entries)
     assert (unreadable.state, unreadable.result) == (ledgers.ROW_DONE, None)
     assert readable.result is not None and readable.result.value() == 7
+
+
+def test_first_claim_of_a_worker_stores_its_heartbeat_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim without a heartbeat fails, and takes further statements."""
+    place = f"sqlite:///{tmp_path}/ledger.db"
+    with contextlib.closing(open_ledger(place)) as ledger:
+        assert isinstance(ledger, sql.SQLLedger)
+        ledger.open_many([("a", 1), ("b", 1)])
+        actions: list[str] = []
+        execute = ledger._execute
+
+        def record(action: str, *arguments: Any) -> int:
+            actions.append(action)
+            return execute(action, *arguments)
+
+        monkeypatch.setattr(ledger, "_execute", record)
+        assert ledger.claim("a", 1, "w").granted and ledger.claim("b", 1, "w").granted
+        assert actions == ["renewing", "claiming", "claiming"]

@@ -15,7 +15,8 @@ from hypothesis import given
 
 from tests.contract import records
 from wbengine import states
-from wbengine.persistence import models
+from wbengine.persistence import base, models, step_notes
+from wbengine.persistence.backends import memory
 from wbengine.types import failure as ft
 
 FAILURE = ft.Failure.from_exception(ValueError("no"))
@@ -493,3 +494,35 @@ def test_runtime_is_never_negative() -> None:
     assert item.runtime is None
     item.started, item.ended = 1.0, 1.5
     assert item.runtime == 0.5
+
+
+@pytest.mark.parametrize("deep", [None, False, True])
+def test_merge_shares_values_unless_they_are_copied(deep: bool | None) -> None:
+    value = {"key": [1]}
+    source, target = models.FlowDetail("f", "u"), models.FlowDetail("f", "u")
+    source.meta = {"value": value}
+    target.merge(source) if deep is None else target.merge(source, deep)
+    assert target.meta["value"] == value
+    assert (target.meta["value"] is value) is not (deep or False)
+
+
+def test_stored_record_omits_incidents_unless_there_are_any() -> None:
+    record = models.TaskDetail("t", "u")
+    assert "incidents" not in record.to_dict()
+    record.add_incident(models.Incident(states.RESENT, 1.0, 1))
+    assert models.TaskDetail.from_dict(record.to_dict()).incidents == record.incidents
+
+
+def test_step_note_keeps_the_arguments_of_the_revert() -> None:
+    record = models.TaskDetail("t", "u")
+    note = step_notes.StepNote("w", 1, 0, "m:f", "d", arguments={"key": 1})
+    note.store(record, "flow", None)
+    assert step_notes.StepNote.of(record) == note
+
+
+def test_memory_store_keeps_logs_of_the_latest_attempts() -> None:
+    stored = memory.StoredFlow(models.FlowDetail("f"), models.LogBook("b"), 1)
+    last = base.LOGGED_ATTEMPTS + 3
+    stored.add_logs(models.LogChunk("atom", attempt, -1, ()) for attempt in range(1, last + 1))
+    kept = [chunk.attempt for _, chunk in stored.logs["atom"]]
+    assert kept == list(range(last - base.LOGGED_ATTEMPTS + 1, last + 1))

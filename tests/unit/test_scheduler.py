@@ -23,6 +23,7 @@ from tests.unit.scheduling import (
     subflows,
 )
 from wbengine import states
+from wbengine.runtime import node_states, reverting
 
 RUNNING, SUCCESS, FAILURE = "RUNNING", "SUCCESS", "FAILURE"
 IGNORE = ("IGNORE", "IGNORE")
@@ -394,3 +395,23 @@ def test_atoms_over_the_limit_are_not_sorted_again_for_each_batch() -> None:
     assert taken == 2000
     # Bound for a heap of 2,000 atoms; sorting in each of 250 batches takes 500,000.
     assert compared < 2000 * 2 * 11
+
+
+def test_all_atoms_behind_an_unfinished_one_are_stale_once() -> None:
+    flow = GRAPH("g").add(*steps("a", "b", "c", "d"))
+    for start, end in ("ac", "bc", "cd"):
+        flow.link(*(next(each for each in flow if each.name == name) for name in (start, end)))
+    plan = Run(flow).plan
+    marks = bytearray(len(plan))
+    for name in "cd":
+        marks[plan.by_name[name]] = node_states.DONE
+    assert reverting.stale(plan, marks) == sorted(plan.by_name[name] for name in "cd")
+
+
+def test_failure_that_is_being_reverted_is_not_examined_again() -> None:
+    run = Run(LINEAR("l").add(*steps("a")))
+    assert run.take() == "execute: a"
+    run.failed("a")
+    assert run.names(run.scheduler.unresolved()) == "a"
+    run.apply(states.REVERT)
+    assert run.scheduler.unresolved() == [] and not run.scheduler._failed

@@ -882,6 +882,40 @@ def test_delayed_job_runs_only_if_its_claim_is_still_valid(
         assert bench.finish(job) == [] == bench.server.on_unstarted(job)
 
 
+class Observed:
+    """Records the events of jobs."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda job, *rest: self.events.append(f"{name} {job.id}")
+
+
+@pytest.mark.parametrize("found", [None, row(state="open", holder=None)])
+def test_observer_receives_return_of_delayed_job(found: Any) -> None:
+    observer = Observed()
+    bench = Bench(observers=[observer])
+    bench.server.on_checked(bench.granted(), found)
+    assert observer.events == ["received id-1", "started id-1", "returned id-1"]
+
+
+def test_observer_receives_jobs_that_a_stopped_worker_gives_up() -> None:
+    observer = Observed()
+    bench = Bench(observers=[observer])
+    bench.granted()
+    bench.server.shut_down(1.0)
+    assert observer.events == ["received id-1", "started id-1", "given_up id-1"]
+
+
+def test_renamed_ledger_is_announced_and_former_names_are_accepted() -> None:
+    changing = Bench().server
+    changing.rename_ledger("new", "older")
+    assert changing.ledger == "new"
+    assert all(map(changing.is_known_ledger, ["new", LEDGER, "older"]))
+    assert not changing.is_known_ledger("other")
+
+
 def test_fenced_result_is_acknowledged_without_a_reply(bench: Bench) -> None:
     job = bench.granted()
     only(server.Finish, bench.server.on_finished(job, invocation.Outcome(1)))

@@ -23,7 +23,7 @@ from tests.support import fresh, python
 from tests.support.workers import until
 from tests.unit import descriptors
 from wbengine import _sqlite_files, exceptions
-from wbengine.transports import _folder, filesystem
+from wbengine.transports import _fifos, _folder, filesystem
 from wbengine.transports.broker import Frame
 
 
@@ -129,8 +129,10 @@ def test_exclusive_queue_is_deleted_when_its_process_dies(
         connect()
         assert folder.queues == ["own", "q"]
         owner.kill()
+    (root / "bells" / "own").touch()
     connect()
     assert folder.queues == ["q"]
+    assert not (root / "bells" / "own").exists()
     assert "own" not in {queue for queue, _, _ in watching.broker.bindings()}
     assert folder.claims == folder.holders == []
 
@@ -223,6 +225,17 @@ def test_deleted_folder_is_reported_and_created_again(
 
 
 # Wake-ups.
+
+
+def test_discarded_queue_causes_no_wakeup(tmp_path: Path) -> None:
+    fifos = _fifos.QueueFifos(str(tmp_path), None, True)
+    fifos.add("kept")
+    fifos.add("discarded")
+    fifos.discard("discarded")
+    assert not fifos.is_notified()
+    _fifos.notify(str(tmp_path), "kept")
+    assert fifos.is_notified()
+    fifos.discard("kept")
 
 
 @pytest.mark.parametrize("what", ["removed", "full", "a file", "a link"])

@@ -1,0 +1,47 @@
+"""Implementations have the signatures of the interfaces that callers use."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.ledger import directory, memory, redis, sql
+from wbengine.persistence import base as persistence
+from wbengine.persistence.backends import directory as directories
+from wbengine.persistence.backends import memory as memories
+from wbengine.persistence.backends.sql import backend as databases
+
+MODULES = (memory, directory, redis, sql, memories, directories, databases)
+INTERFACES = (ledgers.Ledger, persistence.Backend, persistence.Connection)
+
+
+def implementations(interface: type[Any]) -> Iterator[type[Any]]:
+    for each in interface.__subclasses__():
+        if each.__module__.startswith("wbengine."):
+            yield each
+        yield from implementations(each)
+
+
+def parameters(method: Any) -> list[tuple[str, Any, Any]]:
+    return [
+        (each.name, each.kind, each.default)
+        for each in inspect.signature(method).parameters.values()
+    ]
+
+
+@pytest.mark.parametrize("interface", INTERFACES, ids=lambda each: each.__qualname__)
+def test_methods_have_the_parameters_and_defaults_of_their_interface(interface: Any) -> None:
+    classes = set(implementations(interface))
+    assert len(classes) >= 2
+    wrong = [
+        f"{cls.__module__}.{cls.__qualname__}.{name}"
+        for cls in classes
+        for name in sorted(interface.__abstractmethods__ & vars(cls).keys())
+        if inspect.isfunction(vars(cls)[name])
+        if parameters(vars(cls)[name]) != parameters(getattr(interface, name))
+    ]
+    assert wrong == []
