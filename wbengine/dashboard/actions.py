@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
@@ -72,8 +72,8 @@ class Actions:
         action = flow_actions.ACTIONS.get(name)
         if action is None:
             raise HTTPException(404)
-        await self._check(request, f"{name} flow {uuid}", visitors.OPERATOR)
-        act = functools.partial(self._act, action, uuid, request)
+        form = await self._check(request, f"{name} flow {uuid}", visitors.OPERATOR)
+        act = functools.partial(self._act, action, uuid, request, form)
         return await self._do(request, f"{name} flow {uuid}", act, f"/flows/{uuid}", name)
 
     async def signal(self, request: Request) -> Response:
@@ -155,7 +155,13 @@ class Actions:
     def _sender(request: Request) -> str:
         return f"dashboard ({audit.client_of(request)})"
 
-    def _act(self, action: flow_actions.Action, uuid: str, request: Request) -> None:
+    def _act(
+        self,
+        action: flow_actions.Action,
+        uuid: str,
+        request: Request,
+        form: Mapping[str, str],
+    ) -> None:
         view = self._state.store.flow(uuid)
         allowed = flow_actions.of_flow(view, self._state.runner is not None)
         if action not in allowed:
@@ -166,8 +172,14 @@ class Actions:
                 f" {names}.",
             )
         by = self._sender(request)
+        edits = _edits(form)
+        if edits and not view.is_submitted:
+            raise HTTPException(409, "Only a submitted flow can be retried with other values here.")
         if action.runs and view.is_submitted:
-            operations.request(self._state.store.backend, uuid, action.name, by=by)
+            reason = form.get("reason", "").strip() or None
+            operations.request(
+                self._state.store.backend, uuid, action.name, reason=reason, by=by, edits=edits
+            )
         elif action.runs and self._state.runner is not None:
             self._run(self._state.runner, action.name, uuid, request)
         elif action.name == "suspend":
@@ -228,6 +240,25 @@ class Actions:
             raise
         self._state.audit.done(request, action)
         return RedirectResponse(urls.href(request, page, done=other_notice or notice), 303)
+
+
+def _edits(form: Mapping[str, str]) -> operations.Edits | None:
+    """Return the values of the form that retries a flow with other values, or None.
+
+    :raises HTTPException: if a value is not JSON.
+    """
+    values: dict[str, dict[str, Any]] = {"input": {}, "result": {}}
+    for field, text in form.items():
+        kind, separator, name = field.partition(":")
+        if kind in values and separator and text.strip():
+            try:
+                values[kind][name] = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise HTTPException(
+                    400, f"The value of {kind} {name!r} must be JSON: {error}"
+                ) from error
+    edits = operations.Edits(values["input"], values["result"])
+    return edits if edits else None
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -24,6 +24,8 @@ from wbengine.dashboard import (
 )
 from wbengine.dashboard.app_state import AppState
 from wbengine.drawing import step_rows
+from wbengine.persistence import base, edits
+from wbengine.types import codec
 from wbengine.views import atoms, flow_list, formatting, shown_states, timeline
 from wbengine.views import flow_status as flows
 
@@ -72,6 +74,7 @@ class FlowPages:
             Route(f"{prefix}/events", self.events),
             Route(f"{prefix}/logs", self.logs),
             Route(f"{prefix}/failures", self.failures),
+            Route(f"{prefix}/retry", self.retry),
             Route(f"{prefix}/atoms/{{atom:uuid}}", self.atom),
         ]
 
@@ -175,6 +178,21 @@ class FlowPages:
             return {"failures": list(itertools.zip_longest(shown, lines, fillvalue=()))}
 
         return self._page(request, "failures", build_context)
+
+    def retry(self, request: Request) -> Response:
+        """Show the form that retries a submitted flow with other inputs and results."""
+
+        def build_context(view: flows.FlowView) -> dict[str, Any]:
+            def read(connection: base.Connection) -> tuple[list[str], list[str]]:
+                with codec.unknown_classes_as_text():
+                    detail = connection.get_flow_details(view.uuid)
+                inputs = edits.replaceable_inputs(detail, view.outline.used_inputs)
+                return list(inputs), edits.replaceable_results(detail)
+
+            inputs, results = self._state.store.read(read)
+            return {"inputs": inputs, "results": results}
+
+        return self._page(request, "retry", build_context)
 
     def atom(self, request: Request) -> Response:
         atom_uuid = str(request.path_params["atom"])

@@ -103,7 +103,7 @@ class Edits:
             if not isinstance(task, models.TaskDetail):
                 near = _names.hint(name, records)
                 raise exceptions.NotFound(f"Flow {flow.uuid} has no task {name!r}{near}")
-            if task.state != states.SUCCESS or task.items is not None:
+            if not _has_replaceable_result(task):
                 reason = (
                     f"it is in {task.state or states.PENDING} and has no result"
                     if task.state != states.SUCCESS
@@ -129,6 +129,19 @@ def replaceable_inputs(
         for name, value in inputs.items()
         if _user_of(name, flow, records, used_names) is None
     }
+
+
+def replaceable_results(flow: models.FlowDetail) -> list[str]:
+    """Return the names of the tasks whose results `Edits.check` accepts, if the flow failed."""
+    if flow.state != states.FAILURE:
+        return []
+    records, _ = _parts(flow)
+    return [name for name, record in records.items() if _has_replaceable_result(record)]
+
+
+def _has_replaceable_result(record: models.AtomDetail) -> bool:
+    is_task = isinstance(record, models.TaskDetail)
+    return is_task and record.state == states.SUCCESS and record.items is None
 
 
 def _parts(flow: models.FlowDetail) -> tuple[dict[str, models.AtomDetail], Mapping[str, Any]]:
