@@ -71,6 +71,8 @@ def test_non_idempotent_task_fails_when_its_worker_is_lost(tmp_path: Path) -> No
     [
         ("task", False),
         ("step", True),
+        ("map", True),
+        pytest.param("map", False, marks=pytest.mark.slow),
         pytest.param("task", True, marks=pytest.mark.slow),
         pytest.param("step", False, marks=pytest.mark.slow),
     ],
@@ -79,7 +81,11 @@ def test_resent_request_of_suspended_flow_keeps_its_id(
     tmp_path: Path, kind: str, is_cancelled: bool
 ) -> None:
     """Its first copy may have taken effect, so it runs under the same id, or is reverted."""
-    flow = linear_flow.Flow("f").add(tasks.Keyed("k")) if kind == "task" else tasks.keyed
+    flow: Any = tasks.keyed
+    if kind != "step":
+        atom = tasks.Keyed("k")
+        many = task.Map(atom, over="numbers", item="number")
+        flow = linear_flow.Flow("f").add(many if kind == "map" else atom)
     with backends.backend("memory://") as backend:
         engine = load(flow, tmp_path, backend=backend)
 

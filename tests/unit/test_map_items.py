@@ -155,3 +155,16 @@ def test_items_maybe_sent_earlier_are_handed_out_if_one_of_them_fails() -> None:
     assert not fanout.over and take(fanout) == [1]
     end(fanout, 1)
     assert fanout.over
+
+
+def test_returned_item_that_was_lost_is_submitted_again_after_the_end() -> None:
+    """An earlier copy may have run, so its result has to be known before the reversion."""
+    fanout = made(3, 2)
+    assert take(fanout) == [0, 1]
+    fanout.stop()
+    fanout.return_item(1, maybe_sent=True, lost=True)
+    fanout.return_item(0)
+    assert fanout.may_be_under_way and not fanout.over
+    assert take(fanout) == [1] and fanout.lost == {1}
+    end(fanout, 1, failure())
+    assert fanout.over and fanout.done == 1

@@ -223,6 +223,8 @@ class Maps:
             epoch=record.epoch,
             recovered=running.recovered,
         )
+        if item.index in running.fanout.lost:
+            invocation.recovered = invocation.lost = True
         invocation.local = running.local
         invocation.captures = self._captures
         return invocation
@@ -275,7 +277,7 @@ class Maps:
 
     def return_item(self, call: calls.Invocation) -> None:
         fanout = self.running[call.node].fanout
-        fanout.return_item(call.index, call.recovered)
+        fanout.return_item(call.index, call.recovered, call.lost)
         self._changed(call.node, fanout)
 
     def _changed(self, node: int, fanout: Fanout) -> None:
@@ -386,6 +388,7 @@ class Fanout:
         "action",
         "done",
         "items",
+        "lost",
         "running",
         "stopped",
         "total",
@@ -417,7 +420,9 @@ class Fanout:
         self._todo = deque(item.index for item in todo)
         # Items that an earlier run submitted: at most `limit`, in this order.
         self._maybe_sent = set(itertools.islice(self._todo, limit if maybe_sent else 0))
-        # Only such items are left in `_todo`.
+        #: Items of this run with which a worker was lost.
+        self.lost: set[int] = set()
+        # Only items of `_maybe_sent` are left in `_todo`.
         self._filtered = False
         self.total = self.done + len(todo)
         self.running = 0
@@ -462,10 +467,16 @@ class Fanout:
             self.item_failed()
         return item
 
-    def return_item(self, index: int, maybe_sent: bool = False) -> None:
-        """Take back an item that did not start; with `maybe_sent`, at least not in this run."""
+    def return_item(self, index: int, maybe_sent: bool = False, lost: bool = False) -> None:
+        """Take back an item that did not start; with `maybe_sent`, at least not in this run.
+
+        :param lost: whether a worker was lost with the item. Its result must be looked up.
+        """
         self.running -= 1
-        if not maybe_sent:
+        if lost:
+            self.lost.add(index)
+            self._maybe_sent.add(index)
+        elif not maybe_sent:
             self._maybe_sent.discard(index)
         if index in self._maybe_sent or not self._filtered:
             self._todo.appendleft(index)

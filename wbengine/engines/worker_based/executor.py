@@ -345,6 +345,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                     if tracked.publish_count and tracked.id not in revoked:
                         continue
                     # The request was revoked, so no further copy runs.
+                    call.lost = tracked.ran
                     call.recovered = tracked.ran or (call.recovered and self._writer.ledger is None)
                 withdrawn.append(call)
                 self._tracker.forget(tracked)
