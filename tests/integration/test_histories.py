@@ -99,8 +99,9 @@ def test_stored_requests_are_finished_by_new_workers(
         options: dict[str, Any] = {"ledger": urls[1]} if urls[1:] else {}
         with worker_in_thread(urls[0], flows, topic=make.TOPIC, **options):
             engine = operations.resume(
-                backend, "remote", url=urls[0], topics=[make.TOPIC], **options
-            )
+                backend, "remote", engine="worker-based", url=urls[0], topics=[make.TOPIC],
+                **options,
+            )  # fmt: skip
             engine.run()
         assert state(backend, "remote") == states.SUCCESS
         results = {name: engine.storage.fetch(f"result-{name}") for name in "abcd"}

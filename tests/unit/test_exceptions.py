@@ -16,7 +16,9 @@ CLASSES = [
 ]
 
 TREE = {
+    exc.FlowDeleted: exc.NotFound,
     exc.LedgerFailure: exc.StorageFailure,
+    exc.UniqueKeyConflict: exc.Duplicate,
     exc.UnclaimableJob: exc.JobFailure,
     exc.RequestTimeout: exc.ExecutionFailure,
     exc.NeverStarted: exc.RequestTimeout,

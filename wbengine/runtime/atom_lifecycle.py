@@ -161,7 +161,8 @@ class AtomLifecycle:
         #: Calls that ended before they could be submitted.
         self.failed_before_submit: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
-        self._incidents = Incidents(storage, notifier, on_progress)
+        # None: no worker can be lost, and no task was resent yet.
+        self._incidents = None if in_process else Incidents(storage, notifier, on_progress)
         self.maps = Maps(storage, local_tasks, captures=self._stores_logs)
         self._interrupted_attempts = InterruptedAttempts(storage, executor, local_tasks)
         self._begin_timer: timers.Timer | None = None
@@ -348,6 +349,8 @@ class AtomLifecycle:
 
     def note_resend(self, record: models.AtomDetail, lost_worker: str | None) -> None:
         """Note that an attempt begins again whose first copy may have had effects."""
+        if self._incidents is None:
+            self._incidents = Incidents(self._storage, self._notifier, self._on_progress)
         self._incidents.add(record, record.attempt, states.RESENT, lost_worker)
 
     def change_state(self, record: models.AtomDetail, atom: Any, state: str, result: Any) -> None:
@@ -619,7 +622,7 @@ class AtomLifecycle:
 
     def take_incidents(self) -> None:
         """Add new incidents to `events`, before the records are written."""
-        if self._incidents.undelivered:
+        if self._incidents is not None and self._incidents.undelivered:
             # they concern atoms that were reported as running
             self.events[:0] = self._incidents.take()
 
@@ -754,7 +757,9 @@ class _Events:
             self._lifecycle._local_event(self._record, event_type, details)
 
     def incident(self, event: str, worker: str | None) -> None:
-        self._lifecycle._incidents.add(self._record, self._attempt, event, worker, self._item)
+        incidents = self._lifecycle._incidents
+        if incidents is not None:
+            incidents.add(self._record, self._attempt, event, worker, self._item)
 
 
 class _TaskEvents(_Events):
