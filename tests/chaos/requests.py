@@ -92,13 +92,15 @@ def start(store: str, folder: Path, number: int, count: int) -> Any:
 def run(store: str, folder: Path, number: int, count: int) -> None:
     chance = random.Random()
     requests = Requests(folder)
-    with backends.backend(store) as backend:
-        left = requests.part(number, count)
+    left = requests.part(number, count)
+    with contextlib.ExitStack() as opened:
+        backend: persistence.Backend | None = None
         while left:
             is_calm = requests.is_calm
             uuids = list(left) if is_calm else chance.sample(list(left), 1)
             for uuid in uuids:
                 with contextlib.suppress(*REFUSALS):
+                    backend = backend or opened.enter_context(backends.backend(store))
                     if not _change(backend, uuid, left[uuid], requests) and is_calm:
                         del left[uuid]
             time.sleep(chance.uniform(0.02, 0.3))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.chaos import audit, workflows
-from wbengine import engines, operations
+from tests.chaos import audit, requests, workflows
+from wbengine import engines, exceptions, operations
 from wbengine.persistence import backends
 
 #: One workflow of each kind: a plain one and a coroutine that succeed, and one of each that fail.
@@ -132,6 +134,26 @@ def test_run_of_a_saved_step_in_the_second_attempt_is_reported(retried: Any) -> 
 
     (problem,) = problems(retried, change, {"flow2": range(1, 2)})
     assert problem.startswith("flow2.last was saved, and ran")
+
+
+def test_requests_are_sent_after_the_store_is_reachable(
+    ran: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuids, _, store = ran
+    outages = [exceptions.StorageFailure("down")]
+
+    @contextlib.contextmanager
+    def backend(url: str) -> Iterator[Any]:
+        if outages:
+            raise outages.pop()
+        yield store
+
+    monkeypatch.setattr(requests, "backends", SimpleNamespace(backend=backend))
+    shared = requests.Requests(tmp_path)
+    shared.write_flows({uuid: name for uuid, name in uuids.items() if name == "flow0"})
+    shared.calm()
+    requests.run("postgresql://down", tmp_path, 0, 1)
+    assert not outages and shared.retries() == {}
 
 
 @pytest.mark.parametrize(("name", "result"), [("flow0", []), ("flow1", [0])])
