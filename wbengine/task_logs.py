@@ -12,9 +12,10 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final
 
-from wbengine import running
+from wbengine import _secrets, running
 from wbengine.concurrency import interrupts, timers
 from wbengine.logged_lines import EVENT, MAX_CHARACTERS, MAX_LINES, Line
 
@@ -32,7 +33,7 @@ _capturing = False
 
 
 class TaskLog:
-    """Collects the lines of one execution and sends them.
+    """Collects the lines of one execution, masks the secrets among its arguments, and sends them.
 
     Logging only appends to a queue. The timer thread sends the lines; `close` sends the rest. Lines
     beyond the maximum are only counted, and the last line contains their number.
@@ -44,12 +45,20 @@ class TaskLog:
         "_dropped_count",
         "_events",
         "_lines",
+        "_secrets",
         "_send_lock",
         "_timer",
     )
 
-    def __init__(self, events: Any) -> None:
+    def __init__(self, events: Any, arguments: Mapping[str, Any]) -> None:
         self._events = events
+        # The record of a step does not always contain all arguments, so readers cannot mask them.
+        searched = {
+            name: value
+            for name, value in arguments.items()
+            if type(value) in (str, dict) or _secrets.is_secret_key(name)
+        }
+        self._secrets = _secrets.SecretMatcher(_secrets.secrets_in([searched]))
         self._lines: deque[Line] = deque()
         self._count = self._characters = self._dropped_count = 0
         self._send_lock = threading.RLock()
@@ -61,7 +70,7 @@ class TaskLog:
             if self._dropped_count or self._count >= MAX_LINES:
                 self._dropped_count += 1
                 return
-            text = _text_of(record)
+            text = self._secrets.hide(_text_of(record), _secrets.MASK)
             self._characters += len(text) + len(record.name)
             if self._characters > MAX_CHARACTERS:
                 self._dropped_count = 1
@@ -118,7 +127,7 @@ class _Factory:
         # Records from other processes are created without a name.
         if call is not None and call.captures and record.name:
             if call.log is None:
-                call.log = TaskLog(call.events)
+                call.log = TaskLog(call.events, call.arguments)
             call.log.add(record)
         return record
 

@@ -304,3 +304,14 @@ def test_empty_log_lines_count_towards_limit() -> None:
     assert logged_lines.MAX_LINES < len(found) < 10 * logged_lines.MAX_LINES
     assert allowance.take(1, (line,)) == ()
     assert allowance.take(2, (line,)) == (line,)
+
+
+def test_secrets_among_arguments_are_masked_if_the_record_does_not_contain_them(
+    kept: base.Backend,
+) -> None:
+    uuid = run(tasks.connecting("connecting"), kept)
+    with contextlib.closing(kept.get_connection()) as connection:
+        (chunk,) = connection.get_logs(uuid)
+    (line,) = chunk.lines
+    assert "hunter22" not in str(line) and "key-of-shop" not in str(line)
+    assert line.text.endswith(" redis://:***@host ***")

@@ -101,3 +101,15 @@ def flow() -> Any:
     return linear_flow.Flow("f").add(
         Talker("talker"), AsyncTalker("async"), Silent("silent"), mapped
     )
+
+
+@task.task
+def connect(label: str, url: str, settings: dict[str, str]) -> None:
+    LOG.info("%s %s %s", label, url, settings["api_key"])
+
+
+@task.workflow
+def connecting(steps: Any) -> None:
+    steps.run(
+        connect, "l" * 300, url="redis://:hunter22@host", settings={"api_key": "key-of-shop"}
+    )
