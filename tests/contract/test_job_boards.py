@@ -659,6 +659,10 @@ def test_job_of_a_flow_is_posted_once(
     board.trash(posted, "me")
     assert another.is_trashed(flow) and another.repost(flow, "x", book) is None
     assert another.find(flow) is None
+    again = another.repost(flow, "x", book, replaces_trashed=True)
+    assert again is not None and not another.is_trashed(flow) and board.find(flow) == again
+    assert another.repost(flow, "x", book, replaces_trashed=True) is None
+    assert names(board) == ["x"]
 
 
 @dialects

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import brokers, conducted, python, servers
+from tests.support import brokers, conducted, python, requested, servers
 from tests.support.waiting import until
-from wbengine import engines, exceptions, states
+from wbengine import engines, exceptions, operations, states
 from wbengine.conductors import service
 from wbengine.conductors.backends import impl_blocking
 from wbengine.jobs import backends as boards
@@ -94,6 +94,30 @@ def test_conductor_of_the_board_runs_flows_of_submit_many(
         with serving(store, boards.fetch("served", place, persistence=store)):
             found = {engines.handle(uuid, backend=store).result(60)["name"] for uuid in uuids}
         assert found == {one["name"] for one in given}
+
+
+def test_requests_restore_jobs_of_the_board_from_the_trash(
+    store: persistence.Backend, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conductor that could create no engine trashed the job of a flow; another flow has ended."""
+    monkeypatch.setattr(service.ConductorService, "POLL_SECONDS", 0.05)
+    with boards.backend("mine", place, persistence=store) as mine:
+        pending = engines.submit(
+            f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "Ada"}
+        )
+        (job,) = mine.iterjobs()
+        mine.claim(job, "me")
+        mine.trash(job, "me")
+        with requested.failing_step():
+            ended = engines.submit(requested.STEPS, backend=store, board=mine)
+            with serving(store, boards.fetch("served", place, persistence=store)):
+                assert ended.wait(60)
+                until(lambda: mine.job_count == 0)
+        operations.request(store, pending.id, "resume")
+        operations.request(store, ended.id, "retry")
+        with serving(store, boards.fetch("served", place, persistence=store)):
+            assert pending.result(60)["greeting"] == "hello Ada"
+            assert ended.result(60)["of_d"] == "d"
 
 
 @pytest.mark.parametrize("dies", [False, True])

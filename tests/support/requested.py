@@ -28,15 +28,23 @@ def conducting(store: base.Backend, **engine_options: Any) -> Iterator[jobs.JobB
             yield board
 
 
+@contextlib.contextmanager
+def failing_step() -> Iterator[None]:
+    """Let the third step of `STEPS` fail in a `with` block."""
+    flows.FAILING.add("c")
+    try:
+        yield
+    finally:
+        flows.FAILING.clear()
+        flows.DONE.clear()
+
+
 def failed(store: base.Backend, **engine_options: Any) -> engines.FlowHandle:
     """Submit a flow whose third step fails, and return its handle when its job is consumed."""
-    flows.FAILING.add("c")
-    with conducting(store, **engine_options) as board:
+    with failing_step(), conducting(store, **engine_options) as board:
         handle = engines.submit(STEPS, backend=store)
         assert handle.wait(60)
         until(lambda: board.job_count == 0)
-    flows.FAILING.clear()
-    flows.DONE.clear()
     return handle
 
 

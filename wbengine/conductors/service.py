@@ -33,7 +33,7 @@ LOG: Final = logging.getLogger(__name__)
 
 _PENDING_STATES: Final = (states.PENDING,)
 _SUSPENDED_STATES: Final = (states.SUSPENDED,)
-_COMMANDED_STATES: Final = (*_SUSPENDED_STATES, *sorted(states.FLOW_ENDED))
+_COMMANDED_STATES: Final = (*_PENDING_STATES, *_SUSPENDED_STATES, *sorted(states.FLOW_ENDED))
 _EVENTS: Final[Mapping[tuple[str, ...], str]] = {
     _PENDING_STATES: "had no job; posting one",
     _SUSPENDED_STATES: "is suspended and has a command; resuming it",
@@ -305,7 +305,10 @@ class ConductorService:
                 return  # The flow was not submitted, or was submitted to another board.
             priority = jobs.JobPriority.NORMAL
         book = models.LogBook(row.book_name, row.book_uuid)
-        if self._reposting.repost(row.uuid, row.name, book, priority) is not None:
+        posted = self._reposting.repost(
+            row.uuid, row.name, book, priority, replaces_trashed=row.command is not None
+        )
+        if posted is not None:
             LOG.warning(
                 *("flow %s (%s) %s", row.name, row.uuid, _EVENTS[among]), extra={"flow": row.uuid}
             )

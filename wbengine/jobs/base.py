@@ -398,8 +398,13 @@ class FlowBoard(Protocol):
         name: str,
         book: models.LogBook,
         priority: JobPriority | str = JobPriority.NORMAL,
+        *,
+        replaces_trashed: bool = False,
     ) -> Job | None:
-        """Post a job for a stored flow. Return None if it has a job, even in the trash."""
+        """Post a job for a stored flow. Return None if it has a job, even in the trash.
+
+        :param replaces_trashed: delete a job in the trash first.
+        """
 
     def is_trashed(self, uuid: str) -> bool:
         """Return True if the job with this uuid is in the trash."""

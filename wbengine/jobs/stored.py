@@ -291,6 +291,10 @@ class BaseStoredJobBoard(base.NotifyingJobBoard):
     def _is_trashed(self, uuid: str) -> bool:
         """Implement `is_trashed`."""
 
+    @abc.abstractmethod
+    def _delete_trashed(self, uuid: str) -> None:
+        """Delete the job with this uuid if it is in the trash."""
+
     @property
     @abc.abstractmethod
     def note(self) -> dict[str, str]:
@@ -340,8 +344,15 @@ class BaseStoredJobBoard(base.NotifyingJobBoard):
         name: str,
         book: models.LogBook,
         priority: base.JobPriority | str = base.JobPriority.NORMAL,
+        *,
+        replaces_trashed: bool = False,
     ) -> StoredJob | None:
-        """Post a job under the uuid of a stored flow. Return None if it has one, even trashed."""
+        """Post a job under the uuid of a stored flow. Return None if it has one, even trashed.
+
+        :param replaces_trashed: delete a job in the trash first.
+        """
+        if replaces_trashed:
+            self._delete_trashed(flow_uuid)
         posting = self._put(NewJob.of_flow(flow_uuid, name, book, priority))
         return posting and self._posted(posting)
 

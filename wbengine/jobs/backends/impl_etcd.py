@@ -195,6 +195,9 @@ class EtcdJobBoard(stored.StoredJobBoard):
         [entries] = self._read(_get(self._trash(uuid)))
         return bool(entries)
 
+    def _delete_trashed(self, uuid: str) -> None:
+        self._transact([], [_delete(self._trash(uuid))])
+
     def status_of(self, job: base.Job) -> stored.Status | None:
         place = self._place_of(job.uuid)
         state = None if place is None else self._state_of(place)

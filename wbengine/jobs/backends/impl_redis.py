@@ -212,6 +212,10 @@ class RedisJobBoard(stored.StoredJobBoard):
         with self._accessing_store(f"Reading job {uuid}"):
             return bool(self._client.hexists(self._keys[_KEYS.index("trash")], uuid))
 
+    def _delete_trashed(self, uuid: str) -> None:
+        with self._accessing_store(f"Deleting trashed job {uuid}"):
+            self._client.hdel(self._keys[_KEYS.index("trash")], uuid)
+
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
     ) -> tuple[str, int] | stored.Status:

@@ -269,6 +269,13 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         row = self._first(f"Reading job {uuid}", self._statements.trashed, uuid)
         return row is not None
 
+    def _delete_trashed(self, uuid: str) -> None:
+        parameters = {"uuid": uuid, "board": self.namespace}
+        self._transact(
+            f"Deleting trashed job {uuid}",
+            lambda connection: connection.execute(self._statements.delete_trashed, parameters),
+        )
+
     def _row(self, job: stored.NewJob) -> dict[str, Any]:
         book = job.book
         return {
@@ -649,6 +656,7 @@ class _Statements:
         }
         in_trash = "uuid = :uuid AND board = :board AND trashed = 1"
         self.trashed = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {in_trash}")
+        self.delete_trashed = sa.text(f"DELETE FROM {_JOBS} WHERE {in_trash}")
         self.restore = sa.text(f"UPDATE {_JOBS} SET trashed = 0, updated = {now} WHERE {in_trash}")
 
 

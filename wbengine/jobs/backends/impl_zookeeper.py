@@ -259,6 +259,9 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
     def _is_trashed(self, uuid: str) -> bool:
         return self._get(self._trash(uuid)) is not None
 
+    def _delete_trashed(self, uuid: str) -> None:
+        self._commit(f"Deleting trashed job {uuid}", _delete(self._trash(uuid)))
+
     def status_of(self, job: base.Job) -> stored.Status | None:
         node = self._node_of(job.uuid) if not isinstance(job, stored.StoredJob) else _node(job)
         state = None if node is None else self._state_of(node)
