@@ -306,7 +306,7 @@ def test_empty_log_lines_count_towards_limit() -> None:
     assert allowance.take(2, (line,)) == (line,)
 
 
-def test_secrets_among_arguments_are_masked_if_the_record_does_not_contain_them(
+def test_secret_arguments_that_the_record_omits_are_masked(
     kept: base.Backend,
 ) -> None:
     uuid = run(tasks.connecting("connecting"), kept)
