@@ -59,6 +59,8 @@ class Running:
     deadline: float | None = None
     #: The state of the flow for which the exit code is 0.
     expected_state: str = states.SUCCESS
+    #: Whether conductors continue the flow after this run.
+    is_submitted: bool = False
     _stop_displays: list[Callable[[], None]] = field(default_factory=list)
 
     @cached_property
@@ -106,9 +108,16 @@ class Running:
             stopping = threading.Thread(target=stop, daemon=True)
             stopping.start()
             stopping.join(_STOP_SECONDS)
-        output.say_on_new_line(f"stopped; to resume: wbengine flow resume {self.uuid}")
+        output.say_on_new_line(f"stopped; {self._continuation}")
         logging.shutdown()
         os._exit(errors.INTERRUPTED)
+
+    @property
+    def _continuation(self) -> str:
+        detail = self.engine.storage.flow_detail
+        if self.is_submitted and not detail.is_suspended_by_command:
+            return "conductors (wbengine serve) continue it"
+        return f"to resume: wbengine flow resume {self.uuid}"
 
     @property
     def state(self) -> str:
@@ -130,7 +139,7 @@ class Running:
             printer.guide(f"{self.shown_state}{details}")
             return errors.OK
         if state == states.SUSPENDED:
-            advice = f"; to resume: wbengine flow resume {self.uuid}" if self._is_durable else ""
+            advice = f"; {self._continuation}" if self._is_durable else ""
             printer.note(f"suspended{advice}")
             return errors.INTERRUPTED if self._signals.received else errors.TRY_AGAIN
         printer.note(f"{self.shown_state}{details}")

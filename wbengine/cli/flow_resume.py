@@ -433,6 +433,7 @@ def _perform(
                 report=report,
                 deadline=deadline,
                 expected_state=states.REVERTED if operation == "revert" else states.SUCCESS,
+                is_submitted=is_submitted,
             )
             code = run.perform()
         before, after = flow_list.shown_state(row), run.shown_state
