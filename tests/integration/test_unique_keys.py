@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
+from wbengine.persistence.unique_keys import UniqueKey
 
 PLAIN = "tests.support.conducted:plain"
 
@@ -75,8 +76,15 @@ def test_key_outlives_the_end_and_the_record_of_its_flow(
     operations.delete(store, first.id)
     deleted = submit(store, tmp_path)
     assert deleted.id == first.id and uuids(store) == set()
-    with pytest.raises(exceptions.FlowDeleted, match=f"Flow {first.id} was deleted"):
-        deleted.wait(0)
+    calls: list[Callable[[], object]] = [
+        lambda: deleted.wait(0),
+        deleted.cancel,
+        lambda: deleted.signal("paid"),
+        lambda: deleted.signal("paid", strict=True),
+    ]
+    for call in calls:
+        with pytest.raises(exceptions.FlowDeleted, match=f"Flow {first.id} was deleted"):
+            call()
 
 
 def test_expired_key_is_used_again(store: persistence.Backend, tmp_path: Path) -> None:
@@ -107,6 +115,17 @@ def test_other_submission_with_the_same_key_is_refused(
         engines.submit(factory, backend=sqlite, inputs=inputs, unique="k", unique_for="forever")
     assert first.id in str(raised.value) and isinstance(raised.value, exceptions.Duplicate)
     assert uuids(sqlite) == {first.id}
+
+
+def test_order_of_dict_keys_and_set_items_is_no_conflict() -> None:
+    def digest(value: object) -> str:
+        return UniqueKey.of("k", "24h", PLAIN, None, {"value": value}, {"value": value}).digest
+
+    assert digest([{1: {(2, 3): 0, None: {"a", "b"}}, "x": 5}]) == digest(
+        [{"x": 5, 1: {None: {"b", "a"}, (2, 3): 0}}]
+    )
+    different = [1, True, 1.0, "1", [1], (1,), {1: 1}, {"1": 1}, {1: 2}]
+    assert len({digest(value) for value in different}) == len(different)
 
 
 def test_keys_of_many_submissions(store: persistence.Backend, tmp_path: Path) -> None:

@@ -127,9 +127,14 @@ class FlowHandle:
 
         An engine that runs the flow reads this command within about a second. If no engine runs
         it, the conductor that claims it next reverts it, without waiting for its `eta`.
+
+        :raises FlowDeleted: if the flow is not stored any more.
         """
         command = commands.FlowCommand(commands.CANCEL, reason, None, time.time())
-        with contextlib.closing(self._backend.get_connection()) as connection:
+        with (
+            self._checking_deletion(),
+            contextlib.closing(self._backend.get_connection()) as connection,
+        ):
             try:
                 connection.send_command(self.id, command)
             except exceptions.InvalidState:
@@ -140,11 +145,14 @@ class FlowHandle:
         """Send a signal to the flow, for tasks that wait for it (`task.WaitFor`) now or later.
 
         `operations.signal` has the same arguments, result and exceptions.
+
+        :raises FlowDeleted: if the flow is not stored any more.
         """
         new_signal = signals.Signal.of(name, value, time.time())
-        return lease_renewer.send_signal(
-            self._backend, self.id, new_signal, strict=strict
-        ).number
+        with self._checking_deletion():
+            return lease_renewer.send_signal(
+                self._backend, self.id, new_signal, strict=strict
+            ).number
 
     def published(self) -> dict[str, Any]:
         """Return the values that workflows of the flow published so far, by name.
@@ -211,6 +219,14 @@ class FlowHandle:
                 return connection.get_flow_details(self.id, lazy=lazy)
         except exceptions.NotFound as error:
             raise exceptions.FlowDeleted(f"Flow {self.id} was deleted", error) from error
+
+    @contextlib.contextmanager
+    def _checking_deletion(self) -> Iterator[None]:
+        try:
+            yield
+        except exceptions.NotFound:
+            self._read(lazy=True)
+            raise
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"

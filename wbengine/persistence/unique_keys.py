@@ -54,7 +54,7 @@ class UniqueKey(NamedTuple):
             )
         _names.check_length("unique", name)
         contents = [list(args or ()), dict(kwargs or {}), dict(inputs)]
-        text = json.dumps(codec.pack(contents, "inputs"), sort_keys=True)
+        text = json.dumps(_without_order(codec.pack(contents, "inputs")), sort_keys=True)
         digest = _digest(factory)[:_FACTORY_LENGTH] + _digest(text)[_FACTORY_LENGTH:]
         return cls(name, digest, _seconds(lifetime))
 
@@ -70,6 +70,18 @@ class UniqueKey(NamedTuple):
             f"Flow {flow_uuid} was submitted with unique={self.name!r} and"
             f" {'another factory' if is_factory else 'other arguments or inputs'}"
         )
+
+
+def _without_order(tree: Any) -> Any:
+    """Return an encoded value with the pairs of its dicts sorted: equal dicts are equal texts."""
+    if isinstance(tree, list):
+        return [_without_order(item) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    parts = {name: _without_order(item) for name, item in tree.items()}
+    if parts.get(codec.TAG) == "dict":
+        parts["v"].sort(key=lambda pair: json.dumps(pair, sort_keys=True))
+    return parts
 
 
 def _digest(text: str) -> str:
