@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import multiprocessing
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from tests.support import conducted
+from tests.support.killed import is_killed
 from tests.support.waiting import until
-from wbengine import _crash, engines, operations, states
+from wbengine import engines, operations, states
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends
 from wbengine.persistence.backends import sql
-
-KILLED = 9
 
 
 def run_jobs(url: str) -> None:
@@ -41,24 +36,6 @@ def request(url: str, uuid: str) -> None:
     with backends.backend(url) as store:
         edits = operations.Edits({"card": "a"}, {"quote": 7})
         operations.request(store, uuid, "retry", by="ann", edits=edits)
-
-
-def _killed_at(number: int, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    points = itertools.count(1)
-    _crash.install(lambda _: os._exit(KILLED) if next(points) == number else None)
-    work(*arguments)
-    os._exit(0)
-
-
-def is_killed(number: int, work: Callable[..., object], *arguments: Any) -> bool:
-    """Run `work` in another process and kill it at a crash point. Return False without a kill."""
-    process = multiprocessing.get_context("fork").Process(
-        target=_killed_at, args=(number, work, arguments)
-    )
-    process.start()
-    process.join(60)
-    assert process.exitcode in (0, KILLED)
-    return process.exitcode == KILLED
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from tests.contract import places
 from tests.seams import stores as stored_in
 from tests.support import conducted, servers
+from tests.support.killed import is_killed
 from wbengine import engines, exceptions, operations, states
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
@@ -185,6 +186,32 @@ def test_failed_submission_leaves_no_key(
         with pytest.raises(KeyboardInterrupt):
             submit(sqlite, tmp_path)
     assert submit(sqlite, tmp_path, "other").state == states.PENDING
+
+
+def test_killed_submission_stores_its_keys_with_its_flows_or_not_at_all(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/flows.db"
+    with stores.backend(url):
+        pass  # creates the tables
+
+    def submit_two(keys: list[str]) -> list[str]:
+        inputs = [{"folder": "", "mark": key} for key in keys]
+        with stores.backend(url) as opened:
+            handles = engines.submit_many(
+                PLAIN, inputs, backend=opened, unique=keys, unique_for="24h"
+            )
+        return [handle.id for handle in handles]
+
+    number = 1
+    while is_killed(number, submit_two, [f"a{number}", f"b{number}"]):
+        with stores.backend(url) as opened:
+            before = uuids(opened)
+        ids = submit_two([f"a{number}", f"b{number}"])
+        assert len(before & {*ids}) in (0, 2)
+        assert submit_two([f"b{number}", f"a{number}"]) == ids[::-1]
+        number += 1
+    assert number > 2
+    with stores.backend(url) as opened, boards.backend("b", "sql", persistence=opened) as board:
+        assert board.job_count == len(uuids(opened)) == 2 * number
 
 
 @pytest.mark.parametrize(

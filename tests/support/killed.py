@@ -1,0 +1,31 @@
+"""Calls in a forked process that is killed at a crash point."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+from collections.abc import Callable
+from typing import Any
+
+from wbengine import _crash
+
+_KILLED = 9
+
+
+def _killed_at(number: int, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    points = itertools.count(1)
+    _crash.install(lambda _: os._exit(_KILLED) if next(points) == number else None)
+    work(*arguments)
+    os._exit(0)
+
+
+def is_killed(number: int, work: Callable[..., object], *arguments: Any) -> bool:
+    """Run `work` in another process and kill it at a crash point. Return False without a kill."""
+    process = multiprocessing.get_context("fork").Process(
+        target=_killed_at, args=(number, work, arguments)
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode in (0, _KILLED)
+    return process.exitcode == _KILLED
