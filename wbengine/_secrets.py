@@ -6,6 +6,7 @@ import base64
 import functools
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
@@ -98,16 +99,19 @@ def _is_secret(key: str) -> bool:
     return any(word in _SECRET_WORDS for word in words)
 
 
-def secrets_in(values: Iterable[Any]) -> Iterator[Any]:
+def secrets_in(values: Iterable[Any], most: int = sys.maxsize) -> Iterator[Any]:
     """Yield the values of secret keys in `values`, at any depth, and the passwords of URLs.
 
     Mappings, lists, tuples, sets and failures are searched. Each object is visited once, so cycles
     are safe.
+
+    :param most: maximum number of values that are visited.
     """
     seen: set[int] = set()
     pending: list[tuple[Any, bool, int]] = [(value, False, 0) for value in values]
-    while pending:
+    while pending and most > 0:
         value, secret, depth = pending.pop()
+        most -= 1
         if isinstance(value, str):
             if secret or "://" in value:
                 yield from _in_text(value, secret)

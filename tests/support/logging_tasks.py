@@ -104,12 +104,12 @@ def flow() -> Any:
 
 
 @task.task
-def connect(label: str, url: str, settings: dict[str, str]) -> None:
-    LOG.info("%s %s %s", label, url, settings["api_key"])
+def connect(label: str, urls: list[str], shops: tuple[dict[str, str], ...]) -> None:
+    LOG.info("%s %s %s", label, urls[0], shops[0]["api_key"])
 
 
 @task.workflow
 def connecting(steps: Any) -> None:
     steps.run(
-        connect, "l" * 300, url="redis://:hunter22@host", settings={"api_key": "key-of-shop"}
+        connect, "l" * 300, urls=["redis://:hunter22@host"], shops=({"api_key": "key-of-shop"},)
     )
