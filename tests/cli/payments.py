@@ -18,3 +18,13 @@ def pay(price: int, card: str) -> str:
 
 def purchase() -> linear_flow.Flow:
     return linear_flow.Flow("purchase").add(quote(), pay())
+
+
+@task.task
+def note() -> None:
+    pass
+
+
+def long_purchase() -> linear_flow.Flow:
+    notes = [note(name=f"note {number}") for number in range(120)]
+    return linear_flow.Flow("long purchase").add(*notes, quote(), pay())

@@ -164,7 +164,7 @@ def test_bearer_token_alone_cannot_act(running: Running) -> None:
         (b"{}", "application/json", 415),
         (b"x" * 20_000, "application/x-www-form-urlencoded", 413),
         (b"\xff\xfe", "application/x-www-form-urlencoded", 400),
-        (b"&".join(b"a=1" for _ in range(40)), "application/x-www-form-urlencoded", 400),
+        (b"&".join(b"a=1" for _ in range(1_001)), "application/x-www-form-urlencoded", 400),
     ],
 )
 def test_invalid_form_body_is_refused(
@@ -176,7 +176,7 @@ def test_invalid_form_body_is_refused(
 
 
 def test_get_requests_perform_no_action(kept: story.Kept, keeper: TestClient) -> None:
-    for action in ("suspend", "resume", "retry", "revert", "cancel"):
+    for action in ("suspend", "resume", "revert", "cancel"):
         answer = keeper.get(f"/flows/{kept.uuids['good']}/{action}")
         assert answer.status_code in (404, 405)
     fields = {"form_token": "x"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from wbengine.jobs import backends as boards
 from wbengine.persistence import backends, base
 
 PURCHASE = "tests.cli.payments:purchase"
+LONG_PURCHASE = "tests.cli.payments:long_purchase"
 
 
 @pytest.fixture
@@ -26,8 +28,8 @@ def store(tmp_path: Path) -> Iterator[base.Backend]:
         yield opened
 
 
-def failed(store: base.Backend, **options: object) -> str:
-    handle = engines.submit(PURCHASE, backend=store, inputs={"order": 1, "card": "bad"})
+def failed(store: base.Backend, factory: str = PURCHASE, **options: object) -> str:
+    handle = engines.submit(factory, backend=store, inputs={"order": 1, "card": "bad"})
     with boards.backend("b", "sql", persistence=store) as board:
         conductor = conductors.fetch(
             "nonblocking", "c", board, persistence=store, engine_options=options
@@ -46,6 +48,7 @@ def test_form_requests_a_retry_with_other_values(store: base.Backend) -> None:
         # A complete task has used the order.
         assert 'name="input:card"' in form and 'name="input:order"' not in form
         assert 'name="result:quote"' in form and 'name="result:pay"' not in form
+        assert requested.command_of(store, uuid) is None
         token = {"form_token": token_in(form)}
         for values, code, text in (
             ({"input:card": "4111 '"}, 400, "The value of input &#39;card&#39; must be JSON"),
@@ -57,6 +60,8 @@ def test_form_requests_a_retry_with_other_values(store: base.Backend) -> None:
             assert requested.command_of(store, uuid) is None
         values = {"input:card": '"a"', "result:quote": "7", "reason": " typo "}
         assert send(browser, f"/flows/{uuid}/retry", {**token, **values}).status_code == 303
+        form = browser.get(f"/flows/{uuid}/retry").text
+        assert "cannot be retried in its present state" in form and 'name="reason"' not in form
     command = requested.command_of(store, uuid)
     assert command is not None and command.edits is not None
     assert (command.reason, command.by) == ("typo", "dashboard (192.0.2.5)")
@@ -70,8 +75,24 @@ def test_form_of_a_reverted_flow_contains_all_inputs_and_no_results(store: base.
         admitted(browser)
         form = browser.get(f"/flows/{uuid}/retry").text
     assert 'name="input:card"' in form and 'name="input:order"' in form
-    assert 'now: ' in form
+    assert "now: " in form
     assert 'name="result:' not in form
+
+
+def test_form_of_a_flow_with_many_tasks_is_accepted(store: base.Backend) -> None:
+    uuid = failed(store, LONG_PURCHASE, never_resolve=True)
+    with client(types.SimpleNamespace(backend=store), allow_actions=True) as browser:
+        admitted(browser)
+        form = browser.get(f"/flows/{uuid}/retry").text
+        assert "the first 100 of 121 results" in form
+        # A browser sends the empty fields, too.
+        fields = dict.fromkeys(re.findall(r'name="((?:input|result):[^"]+)"', form), "")
+        assert len(fields) == 101
+        values = {"form_token": token_in(form), **fields, "input:card": '"a"'}
+        assert send(browser, f"/flows/{uuid}/retry", values).status_code == 303
+    command = requested.command_of(store, uuid)
+    assert command is not None and command.edits is not None
+    assert operations.Edits.from_dict(command.edits, uuid) == operations.Edits({"card": "a"})
 
 
 def test_form_needs_allowed_actions(store: base.Backend) -> None:

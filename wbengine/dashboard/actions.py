@@ -274,7 +274,7 @@ async def _form(request: Request) -> dict[str, str]:
     except TimeoutError as error:
         raise HTTPException(408, "The form was not received in time.") from error
     try:
-        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=20))
+        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=1_000))
     except ValueError as error:
         raise HTTPException(400, "The form is malformed.") from error
 
