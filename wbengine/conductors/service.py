@@ -21,7 +21,7 @@ from wbengine.engines import allowed
 from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
-from wbengine.listeners.base import Listener
+from wbengine.listeners import base as base_listeners
 from wbengine.persistence import base, models, owners
 from wbengine.persistence.backends import sql
 from wbengine.schedules.service import ScheduleService
@@ -47,12 +47,17 @@ _RECONNECT_SECONDS: Final = 1.0
 
 class _Conductor(impl_nonblocking.NonBlockingConductor):
     def __init__(
-        self, make_listeners: Sequence[Callable[[engines.Engine], Listener]], *args: Any, **kw: Any
+        self,
+        make_listeners: Sequence[Callable[[engines.Engine], base_listeners.Listener]],
+        *args: Any,
+        **kw: Any,
     ) -> None:
         super().__init__(*args, **kw)
         self._make_listeners = make_listeners
 
-    def _listeners_from_job(self, job: jobs.Job, engine: engines.Engine) -> list[Listener]:
+    def _listeners_from_job(
+        self, job: jobs.Job, engine: engines.Engine
+    ) -> list[base_listeners.Listener]:
         inherited = super()._listeners_from_job(job, engine)
         return [*inherited, *(make(engine) for make in self._make_listeners)]
 
@@ -97,7 +102,7 @@ class ConductorService:
         code_version: str | None = None,
         app: str | None = None,
         exact_code: bool = False,
-        listeners: Iterable[Callable[[engines.Engine], Listener]] = (),
+        listeners: Iterable[Callable[[engines.Engine], base_listeners.Listener]] = (),
     ) -> None:
         self.name: Final = f"{socket.gethostname()}:{os.getpid()}"
         self._persistence = persistence
