@@ -19,6 +19,7 @@ from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
+from wbengine.persistence.backends.sql import writing
 from wbengine.persistence.unique_keys import UniqueKey
 
 PLAIN = "tests.support.conducted:plain"
@@ -148,6 +149,22 @@ def test_keys_of_many_submissions(store: persistence.Backend, tmp_path: Path) ->
     with pytest.raises(exceptions.UniqueKeyConflict):
         engines.submit_many(PLAIN, inputs[1:3], backend=store, unique=["c", "c"], unique_for=60)
     assert uuids(store) == {*ids}
+
+
+@pytest.mark.parametrize("store", ["postgresql", "mysql"], indirect=True)
+def test_latest_state_of_the_flow_of_a_later_key_is_read(
+    store: persistence.Backend, tmp_path: Path
+) -> None:
+    """The first key begins the snapshot of the transaction, the second must not read from it."""
+    flows = {key: submit(store, tmp_path, key=key, unique_for=None).id for key in "az"}
+    change = f"UPDATE wbe_flowdetails SET state = '%s' WHERE uuid = '{flows['z']}'"
+    execute(store, change % states.SUCCESS)
+    keys = [UniqueKey(name, "", None) for name in "az"]
+    with cast(Any, store).engine.begin() as connection:
+        statements = cast(Any, store).statements
+        assert writing.claim_key(connection, statements, keys[0], "new") == flows["a"]
+        execute(store, change % states.PENDING)
+        assert writing.claim_key(connection, statements, keys[1], "new") == flows["z"]
 
 
 def test_key_without_lifetime_is_prolonged(sqlite: persistence.Backend, tmp_path: Path) -> None:

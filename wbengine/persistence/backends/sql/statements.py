@@ -71,7 +71,9 @@ class Statements:
             f"DELETE FROM {_KEYS} WHERE (expires IS NULL OR expires <= {now})"
             f" AND NOT EXISTS (SELECT 1 FROM {_FLOWS} f WHERE f.uuid = {_KEYS}.flow_uuid)"
         )
-        self.flow_state = sa.text(f"SELECT state FROM {_FLOWS} {flow}")
+        # The snapshot of a transaction with several keys is older than the last of their flows.
+        latest = " LOCK IN SHARE MODE" if dialect == dialects.MYSQL else ""
+        self.flow_state = sa.text(f"SELECT state FROM {_FLOWS} {flow}{latest}")
         self.put_flow = _upsert(
             dialect,
             rows.FLOW,
