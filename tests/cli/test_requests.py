@@ -163,6 +163,18 @@ def test_flow_of_a_conductor_does_not_run_in_the_command(
     assert flows.DONE == [] and jobs_of(store) == {uuid: "other:1"}
 
 
+def test_flow_whose_job_is_in_the_trash_runs_in_the_command(
+    wbengine: Command, store: base.Backend
+) -> None:
+    uuid = engines.submit(requested.STEPS, backend=store).id
+    with boards.backend("b", "sql", persistence=store) as board:
+        (job,) = board.iterjobs()
+        board.claim(job, "other:1")
+        board.trash(job, "other:1")
+        assert wbengine("flow", "resume", uuid, "--here", "--engine", "serial").code == 0
+        assert not board.is_trashed(uuid) and flows.DONE == ["a", "b", "c", "d"]
+
+
 def test_flow_with_a_pending_request_does_not_run_in_the_command(
     wbengine: Command, store: base.Backend
 ) -> None:
