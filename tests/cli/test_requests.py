@@ -18,6 +18,7 @@ from wbengine import engines, operations, states
 from wbengine.cli import claimed_jobs, errors
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
+from wbengine.jobs.backends.impl_sql import SQLJobBoard
 from wbengine.operations import resuming
 from wbengine.persistence import backends, base
 
@@ -173,6 +174,24 @@ def test_flow_whose_job_is_in_the_trash_runs_in_the_command(
         board.trash(job, "other:1")
         assert wbengine("flow", "resume", uuid, "--here", "--engine", "serial").code == 0
         assert not board.is_trashed(uuid) and flows.DONE == ["a", "b", "c", "d"]
+
+
+def test_job_is_kept_if_the_command_dies_before_it_claims(
+    wbengine: Command, store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conductors do not post a job again on a board in the store of its flow."""
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    handle = engines.submit(requested.STEPS, backend=store, eta=3600)
+    words = ("flow", "resume", handle.id, "--here", "--engine", "serial")
+    for name in ("repost", "claim"):
+        with monkeypatch.context() as patch:
+            patch.setattr(SQLJobBoard, name, die)
+            assert wbengine(*words).code != 0
+        assert jobs_of(store) == {handle.id: None}
+    assert wbengine(*words).code == 0 and handle.state == states.SUCCESS
 
 
 def test_flow_with_a_pending_request_does_not_run_in_the_command(

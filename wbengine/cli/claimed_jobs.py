@@ -102,10 +102,9 @@ def _claim(
             job = board.find(row.uuid)
             owner = None if job is None else board.find_owner(job)
             if owner is None:
-                connection.drop_job(row.uuid)  # It may wait for a time.
-                job = (
-                    board.repost(row.uuid, row.name, book, priority, replaces_trashed=True) or job
-                )
+                job = board.repost(row.uuid, row.name, book, priority, replaces_trashed=True) or job
+                if isinstance(board, impl_sql.SQLJobBoard):
+                    board.make_due(row.uuid)
                 with (
                     contextlib.suppress(exceptions.UnclaimableJob, exceptions.NotFound),
                     jobs.claims_expiring_after(_CLAIM_SECONDS),

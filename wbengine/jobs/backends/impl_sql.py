@@ -269,6 +269,13 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         row = self._first(f"Reading job {uuid}", self._statements.trashed, uuid)
         return row is not None
 
+    def make_due(self, uuid: str) -> None:
+        """Let the job with this uuid, if there is one, wait no longer for a time or for code."""
+        self._transact(
+            f"Making job {uuid} due",
+            lambda connection: writing.make_job_due(connection, self._store.statements, uuid),
+        )
+
     def _delete_trashed(self, uuid: str) -> None:
         parameters = {"uuid": uuid, "board": self.namespace}
         self._transact(
