@@ -230,6 +230,39 @@ def test_versions_that_start_at_once_get_one_number_each(store: base.Backend) ->
         assert numbers[3][0] == "other:v1"
 
 
+@dialects
+@pytest.mark.parametrize("first", ["v42", "v43"])
+def test_versions_keep_their_order_if_the_later_one_runs_a_new_app_first(
+    store: base.Backend, first: str
+) -> None:
+    versions = {name: code_versions.CodeVersions(store, name) for name in ("v42", "v43")}
+    for each in versions.values():
+        each.register()
+    handle = engines.submit(conducted.greeting, backend=store, inputs={"name": "x"})
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(handle.id, lazy=True)
+        detail.code = versions[first].code_of(detail)
+        assert [each.accepts(detail) for each in versions.values()] == [first == "v42", True]
+        for each in versions.values():
+            each.code_of(detail)
+        known = [code.text for code in connection.codes() if code.app]
+    assert known == ["tests:v42", "tests:v43"]
+    with pytest.raises(exceptions.NotFound, match="Unknown code version 'v44'"):
+        operations.assign(store, "v44", "v42")
+
+
+def test_versions_of_other_apps_do_not_change_the_order_of_an_app(store: base.Backend) -> None:
+    for version in ("v2", "v1"):
+        code_versions.CodeVersions(store, version).register()
+    handle = engines.submit(conducted.greeting, backend=store, inputs={"name": "x"})
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(handle.id, lazy=True)
+        for version in ("v1", "v2"):
+            code_versions.CodeVersions(store, version, "shop").code_of(detail)
+        known = [code.text for code in connection.codes() if code.app]
+    assert known == ["shop:v1", "shop:v2"]
+
+
 def test_memory_store_keeps_versions() -> None:
     with contextlib.closing(backends.fetch("memory://")) as store:
         add_codes(store, "v1", "v2", "v1")
@@ -237,6 +270,10 @@ def test_memory_store_keeps_versions() -> None:
             assert [code.text for code in connection.codes()] == ["tests:v1", "tests:v2"]
             connection.report_code("v2")
             assert all(code.is_live for code in connection.codes())
+            connection.add_codes("v4", ["tests"], ["v3", "v1"])
+            known = connection.codes()
+            assert [code.version for code in known if code.is_live] == ["v1", "v2", "v4"]
+            assert [code.version for code in known] == ["v1", "v2", "v3", "v4"]
 
 
 def test_unknown_versions_are_refused(store: base.Backend) -> None:

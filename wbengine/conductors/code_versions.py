@@ -49,8 +49,8 @@ class CodeVersions:
     def register(self) -> None:
         """Add the version to the stored order, and report that a process has it.
 
-        Without an `app`, this applies to all apps in the store; others follow with their first
-        flow.
+        Without an `app`, this applies to all apps in the store, and to others from their first
+        flow on.
         """
         with self._lock, contextlib.closing(self._persistence.get_connection()) as connection:
             if self.version is None:
@@ -58,8 +58,8 @@ class CodeVersions:
             elif self._app is not None:
                 connection.add_codes(self.version, [self._app])
             else:
-                apps = {code.app for code in connection.codes() if code.app}
-                connection.add_codes(self.version, sorted(apps))
+                apps = {code.app for code in connection.codes()}
+                connection.add_codes(self.version, sorted({"", *apps}))
             self._read(connection)
 
     def report(self) -> None:
@@ -87,7 +87,10 @@ class CodeVersions:
         with self._lock:
             if text not in self._codes:
                 with contextlib.closing(self._persistence.get_connection()) as connection:
-                    connection.add_codes(self.version, [app])
+                    # Other versions may have appeared before the first flow of the app.
+                    known = () if self._app else connection.codes()
+                    earlier = [code.version for code in known if code.version and not code.app]
+                    connection.add_codes(self.version, [app], earlier)
                     self._read(connection)
         return text
 

@@ -30,7 +30,7 @@ def assign(
         `from_code` is unknown.
     """
     with contextlib.closing(backend.get_connection()) as connection:
-        codes = [code for code in connection.codes() if code.version and app in (None, code.app)]
+        codes = [code for code in connection.codes() if code.app and app in (None, code.app)]
         known = {code.text for code in codes}
         versions = [code.version for code in codes]
         apps = [code.app for code in codes if code.version == from_code]

@@ -509,9 +509,10 @@ class Connection(abc.ABC):
     def pauses(self) -> Sequence[TaskPause]:
         """Return all pauses, by pattern, including those that are over."""
 
-    def add_codes(self, version: str, apps: Iterable[str]) -> None:
+    def add_codes(self, version: str, apps: Iterable[str], earlier: Iterable[str] = ()) -> None:
         """Add a version to the stored order of these apps, unless it is there, and report it.
 
+        :param earlier: versions that are added before it.
         :raises StorageFailure: if the store does not keep versions.
         """
         raise exceptions.StorageFailure(f"{self.backend} does not keep versions of code")

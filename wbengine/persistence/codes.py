@@ -18,6 +18,7 @@ class Code(NamedTuple):
     """A version of the code of an app.
 
     :ivar number: order of first appearance in the store.
+    :ivar app: "" in the entry of conductors without an app of their own.
     :ivar version: "" in the entry of conductors without a version, which has no app.
     :ivar age: seconds since a conductor reported that it has this code.
     """

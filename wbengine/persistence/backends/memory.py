@@ -490,10 +490,12 @@ class MemoryConnection(base.Connection):
         with self._backend.lock:
             return sorted(self._backend.pauses.values())
 
-    def add_codes(self, version: str, apps: Iterable[str]) -> None:
+    def add_codes(self, version: str, apps: Iterable[str], earlier: Iterable[str] = ()) -> None:
+        versions = (*earlier, version)
         with self._backend.lock:
             for app in apps:
-                self._backend.codes.setdefault((app, version), -math.inf)
+                for each in versions:
+                    self._backend.codes.setdefault((app, each), -math.inf)
         self.report_code(version)
 
     def report_code(self, version: str) -> None:

@@ -566,8 +566,9 @@ class SQLConnection(base.Connection):
 
         return self._transact("Reading the pauses", work, write=False)
 
-    def add_codes(self, version: str, apps: Iterable[str]) -> None:
-        parameters = [{"app": app, "version": version} for app in apps]
+    def add_codes(self, version: str, apps: Iterable[str], earlier: Iterable[str] = ()) -> None:
+        versions = (*earlier, version)
+        parameters = [{"app": app, "version": each} for app in apps for each in versions]
 
         def work(connection: sa.Connection) -> None:
             if parameters:
