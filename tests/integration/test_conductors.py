@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -326,6 +328,31 @@ def test_job_is_abandoned_if_its_code_cannot_be_loaded(error: Exception, site: S
     site.run_jobs(name="old")
     assert job.state == states.UNCLAIMED
     site.run_jobs(name="new")
+    assert job.state == states.COMPLETE and site.notes() == ["m a", "m b"]
+
+
+@pytest.mark.parametrize("body", ["order = (", "raise KeyError('SHOP_URL')"])
+def test_job_is_abandoned_if_the_module_of_its_factory_raises(
+    body: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong release: the flow waits for the corrected one."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"released_{tmp_path.name}"
+    module = tmp_path / f"{name}.py"
+
+    def release(code: str) -> None:
+        module.write_text(code)
+        sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+
+    correct = "from tests.support.conducted import plain\n\ndef order():\n    return plain()\n"
+    release(correct)
+    job, _ = site.post(importlib.import_module(name).order)
+    release(f"{body}\n")
+    site.run_jobs()
+    assert job.state == states.UNCLAIMED
+    release(correct)
+    site.run_jobs()
     assert job.state == states.COMPLETE and site.notes() == ["m a", "m b"]
 
 

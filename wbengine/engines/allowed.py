@@ -57,7 +57,7 @@ class AllowedFlows:
 
         :raises NotTrusted: if it is not allowed, or is neither a flow nor a function or class that
             makes one.
-        :raises ImportError: if it cannot be found.
+        :raises ImportError: if it cannot be found, or its module raises an exception.
         """
         if is_in_main(name) and not hasattr(sys.modules["__main__"], _dotted(name).split(".")[1]):
             raise ImportError(
@@ -66,7 +66,14 @@ class AllowedFlows:
             )
         if (reason := self._why_not_allowed(name)) is not None:
             raise exceptions.NotTrusted(f"Flow factory {name!r:.200} is not allowed: it {reason}")
-        loaded = _names.load(name)
+        try:
+            loaded = _names.load(name)
+        except ImportError:
+            raise
+        except Exception as error:  # for example SyntaxError, or KeyError of a missing variable
+            raise ImportError(
+                f"Flow factory {name!r:.200} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
         if isinstance(loaded, flow_module.Flow | task_module.Task):
             return loaded
         made_by = _factory_behind(loaded)

@@ -110,7 +110,7 @@ def remake(
 
     :param flows: the allowed factories (see `allowed.AllowedFlows`).
     :raises NotTrusted: if the factory is not allowed.
-    :raises ImportError: if it cannot be found.
+    :raises ImportError: if it cannot be found, or its module raises an exception.
     :raises Exception: as `make`.
     """
     _check(args, kwargs)
@@ -126,7 +126,7 @@ def load(name: str, args: Iterable[Any] | None, flows: allowed.Flows = None) -> 
     """Import the module of a factory that is named in a record.
 
     :raises NotTrusted: if the factory is not allowed.
-    :raises ImportError: if it cannot be found.
+    :raises ImportError: if it cannot be found, or its module raises an exception.
     """
     allowed.of_process(flows).load(_flow_of_path(name, args) or name)
 

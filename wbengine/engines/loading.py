@@ -369,7 +369,7 @@ def flow_from_detail(flow_detail: models.FlowDetail, flows: allowed.Flows = None
         package.
     :raises NotTrusted: if the factory is not allowed; or if there are keys (`WBENGINE_KEYS`), and
         the note has no MAC of one of them.
-    :raises ImportError: if the factory cannot be found.
+    :raises ImportError: if the factory cannot be found, or its module raises an exception.
     :raises ValueError: if no factory was recorded.
     :raises TypeError: if `flow_detail` is not a flow detail.
     :raises NotAFlow: if the factory returns neither a flow nor a task.

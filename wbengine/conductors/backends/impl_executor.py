@@ -88,8 +88,9 @@ class ExecutorConductor(base.Conductor):
     - The flow cannot be run (for example, inputs are missing): the job is consumed.
     - `sys.exit()` or Ctrl-C interrupts the flow or its factory: the job is abandoned, and not
       claimed for a while. In the thread of `run`, the interruption is raised.
-    - The factory raises ImportError or AttributeError, as in an old deployment, or is not allowed
-      here (`flows`): the job is abandoned, and not claimed for a while.
+    - The module of the factory raises an exception, the factory raises ImportError or
+      AttributeError, as in an old deployment, or it is not allowed here (`flows`): the job is
+      abandoned, and not claimed for a while.
     - No engine can be created for it: the job is trashed.
 
     A claim expires after the time of the board (`ttl` of etcd), or else after `CLAIM_SECONDS`.
