@@ -130,6 +130,16 @@ def test_order_of_dict_keys_and_set_items_is_no_conflict() -> None:
     assert len({digest(value) for value in different}) == len(different)
 
 
+def test_name_of_a_function_and_the_function_are_no_conflict(
+    sqlite: persistence.Backend, tmp_path: Path
+) -> None:
+    first = submit(sqlite, tmp_path)
+    inputs = {"folder": str(tmp_path), "mark": "x"}
+    for factory in (conducted.plain, PLAIN.replace(":", ".")):
+        again = engines.submit(factory, backend=sqlite, inputs=inputs, unique="k", unique_for="1h")
+        assert again.id == first.id
+
+
 def test_keys_of_many_submissions(store: persistence.Backend, tmp_path: Path) -> None:
     """Known keys and keys that are used twice do not prevent new flows."""
     old = submit(store, tmp_path, "old", "old")

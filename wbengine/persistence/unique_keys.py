@@ -55,7 +55,8 @@ class UniqueKey(NamedTuple):
         _names.check_length("unique", name)
         contents = [list(args or ()), dict(kwargs or {}), dict(inputs)]
         text = json.dumps(_without_order(codec.pack(contents, "inputs")), sort_keys=True)
-        digest = _digest(factory)[:_FACTORY_LENGTH] + _digest(text)[_FACTORY_LENGTH:]
+        path = factory.replace(":", ".")  # A function has a name with dots only.
+        digest = _digest(path)[:_FACTORY_LENGTH] + _digest(text)[_FACTORY_LENGTH:]
         return cls(name, digest, _seconds(lifetime))
 
     def check(self, flow_uuid: str, digest: str) -> None:
