@@ -177,6 +177,17 @@ def test_latest_state_of_the_flow_of_a_later_key_is_read(
         assert writing.claim_key(connection, statements, keys[1], "new") == flows["z"]
 
 
+def test_flow_that_is_requested_to_run_again_has_its_key(
+    sqlite: persistence.Backend, tmp_path: Path
+) -> None:
+    first = submit(sqlite, tmp_path, unique_for=None)
+    execute(sqlite, f"UPDATE wbe_flowdetails SET state = '{states.FAILURE}'")
+    operations.request(sqlite, first.id, "retry")
+    assert submit(sqlite, tmp_path, unique_for=None).id == first.id
+    operations.suspend(sqlite, first.id)  # withdraws the request
+    assert submit(sqlite, tmp_path, unique_for=None).id != first.id
+
+
 def test_key_without_lifetime_is_prolonged(sqlite: persistence.Backend, tmp_path: Path) -> None:
     first = submit(sqlite, tmp_path, unique_for=None)
     assert submit(sqlite, tmp_path, "other", unique_for=None).id == first.id

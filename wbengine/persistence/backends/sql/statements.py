@@ -73,7 +73,7 @@ class Statements:
         )
         # The snapshot of a transaction with several keys is older than the last of their flows.
         latest = " LOCK IN SHARE MODE" if dialect == dialects.MYSQL else ""
-        self.flow_state = sa.text(f"SELECT state FROM {_FLOWS} {flow}{latest}")
+        self.flow_state = sa.text(f"SELECT state, wish FROM {_FLOWS} {flow}{latest}")
         self.put_flow = _upsert(
             dialect,
             rows.FLOW,

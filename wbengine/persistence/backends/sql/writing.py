@@ -362,7 +362,9 @@ def claim_key(
         return flow_uuid
     if (row["remaining"] or 0) <= 0:
         flow = reading.first(connection, statements.flow_state, flow_uuid=owner)
-        if flow is None or flow["state"] in states.FLOW_ENDED:
+        request = None if flow is None else rows.command_of(flow["wish"])
+        is_requested = request is not None and request.runs_flow
+        if flow is None or (flow["state"] in states.FLOW_ENDED and not is_requested):
             connection.execute(statements.replace_key, parameters)
             return flow_uuid
     key.check(owner, row["digest"])
