@@ -104,7 +104,7 @@ def test_file_contains_other_edits_for_each_flow(wbengine: Command, tmp_path: Pa
         {"flow": two[:13], "set": {"card": "b"}, "set_result": {"quote": 5}},
     ]
     path = tmp_path / "edits"
-    path.write_text("\n\n".join(map(json.dumps, lines)))
+    path.write_text("\n\n".join(map(json.dumps, lines)), encoding="utf-8-sig")
     answer = wbengine("flow", "retry", "--edits", str(path), "--json")
     assert answer.code == 0 and answer.json["flows"] == [one, two]
     assert [paid(wbengine, uuid) for uuid in (one, two)] == ["a 10", "b 5"]
@@ -135,6 +135,7 @@ def test_file_edits_some_of_the_selected_flows(wbengine: Command, tmp_path: Path
             "line 1: flow ID is not selected by",
         ),
         ([], ("--set", "card=1"), "--edits contains the values: omit --set"),
+        (["", ""], ("ID",), "edits contains no edits"),
     ],
 )
 def test_invalid_file_of_edits_is_refused(
@@ -143,6 +144,7 @@ def test_invalid_file_of_edits_is_refused(
     uuid = failed(wbengine, *KEEP)
     path = tmp_path / "edits"
     path.write_text("\n".join(lines).replace("ID", uuid))
+    words = tuple(word.replace("ID", uuid) for word in words)
     answer = wbengine("flow", "retry", "--edits", str(path), *words)
     assert answer.code == 2 and "hunter22" not in answer.err
     assert text.replace("ID", uuid) in answer.err

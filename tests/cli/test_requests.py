@@ -139,8 +139,13 @@ def test_selected_flows_run_in_the_command(wbengine: Command, store: base.Backen
 def test_options_of_requests_are_refused_for_a_run_in_the_command(
     words: tuple[str, ...], wbengine: Command, store: base.Backend
 ) -> None:
-    answer = wbengine("flow", "retry", requested.failed(store).id, "--here", *words)
-    assert answer.code == errors.USAGE and words[0] in answer.error and flows.DONE == []
+    uuid = requested.failed(store, never_resolve=True).id
+    for operation in ("retry", "revert"):
+        if operation == "retry" or words[0] != "--detach":
+            sure = ("--yes",) if operation == "revert" else ()
+            answer = wbengine("flow", operation, uuid, "--here", *words, *sure)
+            assert answer.code == errors.USAGE and words[0] in answer.error
+    assert flows.DONE == []
 
 
 def test_flow_that_never_ran_requires_the_engine(wbengine: Command, store: base.Backend) -> None:

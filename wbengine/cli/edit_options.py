@@ -55,7 +55,7 @@ def read_edits(path: str) -> Iterator[FlowEdits]:
         message does not contain values.
     """
     with errors.failing(errors.USAGE, ValueError):
-        text = params.file_text(path)
+        text = params.file_text(path).removeprefix("\ufeff")  # a byte order mark
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             yield _parsed(line, number, path)

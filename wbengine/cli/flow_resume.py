@@ -164,8 +164,8 @@ def _edits_by_uuid(
 ) -> dict[str, Edits]:
     """Return the edits of a file by the uuid of their flow.
 
-    :raises Failed: if the file is invalid, edits a flow twice, or edits a flow that is not
-        selected.
+    :raises Failed: if the file is invalid or empty, edits a flow twice, or edits a flow that is
+        not selected.
     """
     by_uuid: dict[str, Edits] = {}
     selected = None
@@ -183,6 +183,8 @@ def _edits_by_uuid(
             if fault:
                 raise errors.Failed(f"{path}, line {entry.line}: flow {uuid} {fault}", errors.USAGE)
             by_uuid[uuid] = entry.edits
+    if not by_uuid:
+        raise errors.Failed(f"{path} contains no edits", errors.USAGE)
     return by_uuid
 
 
@@ -400,7 +402,7 @@ def _perform(
                     "progress": progress,
                 },
             )  # fmt: skip
-        if watch or (wait is not None and operation != "revert"):
+        if watch or (wait is not None and (here or operation != "revert")):
             raise errors.Failed(
                 "--watch and --wait are for requests to conductors: this command runs flow"
                 f" {row.uuid}",

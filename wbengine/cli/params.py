@@ -83,7 +83,10 @@ def _wait(text: str) -> float:
 
 
 def _lifetime(text: str) -> float | str:
-    return text if text == "forever" else _wait(text)
+    seconds = durations.seconds(text)
+    if not seconds and text != "forever":
+        raise ValueError(f"must be a duration above 0, such as 24h, or forever, got {text!r}")
+    return seconds or text
 
 
 def _tag(text: str) -> tuple[str, str]:
