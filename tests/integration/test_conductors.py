@@ -356,6 +356,45 @@ def test_job_is_abandoned_if_the_module_of_its_factory_raises(
     assert job.state == states.COMPLETE and site.notes() == ["m a", "m b"]
 
 
+def failing_factory() -> Any:
+    raise ValueError("no variable SHOP_URL")
+
+
+@pytest.mark.parametrize("release", [failing_factory, conducted.failing])
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_flow_in_progress_keeps_its_job_if_code_cannot_run_it(
+    is_begun: bool, release: Any, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The factory fails, or a new task requires an input. A flow that never ran loses its job."""
+    job, _ = site.post(conducted.interrupted)
+    if is_begun:
+        conducted.RAISED_ONCE["task"] = SystemExit(3)
+        with pytest.raises(SystemExit):
+            site.run_jobs()
+    with monkeypatch.context() as patch:
+        patch.setattr(conducted, "interrupted", release)
+        site.run_jobs(name="new")
+    assert job.state == (states.UNCLAIMED if is_begun else states.COMPLETE)
+    if is_begun:
+        site.run_jobs(name="corrected")
+        assert job.state == states.COMPLETE and site.notes() == ["m a", "m b"]
+
+
+def test_requested_flow_keeps_its_job_if_its_factory_fails(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = engines.submit(
+        conducted.greeting, inputs={"name": "x"}, backend=site.store, board=site.board
+    )
+    handle.cancel()
+    with monkeypatch.context() as patch:
+        patch.setattr(conducted, "greeting", failing_factory)
+        site.run_jobs()
+    site.run_jobs()
+    with pytest.raises(exceptions.Cancelled):
+        handle.result(60)
+
+
 INTERRUPTIONS = [SystemExit(3), KeyboardInterrupt("interrupted")]
 
 

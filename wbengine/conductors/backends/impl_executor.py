@@ -85,13 +85,16 @@ class ExecutorConductor(base.Conductor):
       with the uuid of its flow (`engines.submit`).
     - A workflow did not repeat its recorded steps: the flow is blocked, and the job is abandoned.
       Each conductor process claims it once, when it finds no other jobs.
-    - The flow cannot be run (for example, inputs are missing): the job is consumed.
+    - The flow cannot be run (for example, inputs are missing): the job is consumed. If a run of the
+      flow has begun before, the job is abandoned, and not claimed for a while, because other code
+      can run the flow.
     - `sys.exit()` or Ctrl-C interrupts the flow or its factory: the job is abandoned, and not
       claimed for a while. In the thread of `run`, the interruption is raised.
     - The module of the factory raises an exception, the factory raises ImportError or
       AttributeError, as in an old deployment, or it is not allowed here (`flows`): the job is
       abandoned, and not claimed for a while.
-    - No engine can be created for it: the job is trashed.
+    - No engine can be created for it: the job is trashed, or abandoned if a run of the flow has
+      begun before.
 
     A claim expires after the time of the board (`ttl` of etcd), or else after `CLAIM_SECONDS`.
     While the flow runs, the claim is extended at intervals of a third of this time. If the claim is
@@ -351,7 +354,7 @@ class ExecutorConductor(base.Conductor):
         claim = self._claims[id(job)]
         if claim.lost or self._stopping:
             return False
-        prepared = False
+        prepared = runs = False
         temporary_errors: tuple[type[Exception], ...] = (
             *self.NO_CONSUME_EXCEPTIONS,
             *_FACTORY_ERRORS,
@@ -363,7 +366,9 @@ class ExecutorConductor(base.Conductor):
             claim.blocked = isinstance(job, stored.StoredJob) and job.blocked is not None
             self._refuse_codes(job, error)
             return False
-        except temporary_errors as error:
+        except Exception as error:
+            if not isinstance(error, temporary_errors) and not self._is_in_progress(job):
+                raise
             self._log.warning("cannot create an engine for %s yet: %s", job, error)
             self._postpone(job, error)
             return False
@@ -395,6 +400,7 @@ class ExecutorConductor(base.Conductor):
                 self._stage("preparation", engine.prepare, job, engine)
                 prepared = True
                 self._stage("validation", engine.validate, job, engine)
+                runs = True
                 self._stage("running", engine.run, job, engine)
         except ownership.StateRefused as error:
             self._log.info("%s is not run: %s", job, error)
@@ -406,7 +412,11 @@ class ExecutorConductor(base.Conductor):
                 return False
             # Before the preparation, a stored final state belongs to an earlier job.
             ended = prepared and self._has_ended(engine)
-            consume = ended or not (self._is_transient(error) or self._has_command(engine))
+            consume = ended or not (
+                self._is_transient(error)
+                or self._has_command(engine)
+                or (not runs and self._is_in_progress(job))
+            )
             action = "consumed" if consume else "abandoned"
             cancelled = ended and engine.storage.flow_detail.is_cancelled
             if isinstance(error, exceptions.FlowBusy):
@@ -459,6 +469,24 @@ class ExecutorConductor(base.Conductor):
         if isinstance(error, exceptions.WrappedFailure):
             return all(failure.check(*self.NO_CONSUME_EXCEPTIONS) for failure in error)
         return isinstance(error, self.NO_CONSUME_EXCEPTIONS)
+
+    def _is_in_progress(self, job: jobs.Job) -> bool:
+        """Return whether a run of the flow has begun before and it has not ended, as far as known.
+
+        Other code has run this flow, so its job is left to conductors with that code.
+        """
+        uuid = job.details.get("flow_uuid") if isinstance(job.details, Mapping) else None
+        if uuid is None or self._persistence is None:
+            return False
+        try:
+            with contextlib.closing(self._persistence.get_connection()) as connection:
+                state = connection.get_flow_details(uuid, lazy=True).state
+                is_requested = bool(connection.commands([uuid]))
+        except exceptions.NotFound:
+            return False
+        except exceptions.StorageFailure:
+            return True
+        return is_requested or state not in {None, states.PENDING, *states.FLOW_ENDED}
 
     def _has_command(self, engine: engines.Engine) -> bool:
         """Return whether a command is left to the next engine of the flow, as far as known."""
