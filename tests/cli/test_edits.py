@@ -121,6 +121,28 @@ def test_file_edits_some_of_the_selected_flows(wbengine: Command, tmp_path: Path
     assert [paid(wbengine, uuid) for uuid in (one, two)] == ["a 10", None]
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\x85"])
+def test_value_of_file_contains_a_line_separator(
+    wbengine: Command, tmp_path: Path, separator: str
+) -> None:
+    uuid = failed(wbengine, *KEEP)
+    edits = {"flow": uuid, "set": {"card": f"a{separator}b"}}
+    path = tmp_path / "edits"
+    path.write_text(json.dumps(edits, ensure_ascii=False), encoding="utf-8")
+    assert wbengine("flow", "retry", "--edits", str(path)).code == 0
+    assert paid(wbengine, uuid) == f"a{separator}b 10"
+
+
+@pytest.mark.parametrize("command", ["resume", "retry", "revert"])
+@pytest.mark.parametrize("words", [("--all",), ("--state", "REVERTED")])
+def test_id_with_a_filter_is_refused(
+    wbengine: Command, command: str, words: tuple[str, ...]
+) -> None:
+    uuid = failed(wbengine, *KEEP)
+    answer = wbengine("flow", command, uuid, *words, "--yes")
+    assert answer.code == 2 and "select flows by IDs, by filters" in answer.err
+
+
 @pytest.mark.parametrize(
     ("lines", "words", "text"),
     [
@@ -134,6 +156,12 @@ def test_file_edits_some_of_the_selected_flows(wbengine: Command, tmp_path: Path
             ("--error", "nothing"),
             "line 1: flow ID is not selected by",
         ),
+        (
+            ['{"flow": "ID", "set": {"card": 1, "card": 2}}'],
+            (),
+            "line 1: an object contains a name",
+        ),
+        (["", '{"flow": "ffffffff"}'], (), "line 2: Unknown flow 'ffffffff'"),
         ([], ("--set", "card=1"), "--edits contains the values: omit --set"),
         (["", ""], ("ID",), "edits contains no edits"),
     ],

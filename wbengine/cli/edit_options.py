@@ -56,14 +56,14 @@ def read_edits(path: str) -> Iterator[FlowEdits]:
     """
     with errors.failing(errors.USAGE, ValueError):
         text = params.file_text(path).removeprefix("\ufeff")  # a byte order mark
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # not at U+2028, which JSON texts contain
         if line.strip():
             yield _parsed(line, number, path)
 
 
 def _parsed(line: str, number: int, path: str) -> FlowEdits:
     with errors.failing(errors.USAGE, ValueError, RecursionError, where=f"{path}, line {number}"):
-        content = json.loads(line)
+        content = json.loads(line, object_pairs_hook=_unique)
     values = content if isinstance(content, dict) else {}
     inputs, results = values.get("set", {}), values.get("set_result", {})
     is_valid = isinstance(inputs, dict) and isinstance(results, dict)
@@ -74,3 +74,10 @@ def _parsed(line: str, number: int, path: str) -> FlowEdits:
             errors.USAGE,
         )
     return FlowEdits(number, values["flow"], Edits(inputs, results))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("an object contains a name twice")
+    return values

@@ -165,7 +165,7 @@ def _edits_by_uuid(
     """Return the edits of a file by the uuid of their flow.
 
     :raises Failed: if the file is invalid or empty, edits a flow twice, or edits a flow that is
-        not selected.
+        unknown or not selected.
     """
     by_uuid: dict[str, Edits] = {}
     selected = None
@@ -174,14 +174,17 @@ def _edits_by_uuid(
             rows = flow_selection.rows_of(backend, selection, _RETRY.states)
             selected = {row.uuid for row in rows}
         for entry in edit_options.read_edits(path):
-            uuid = operations.find(backend, entry.flow).uuid
+            where = f"{path}, line {entry.line}"
+            unknown = (exceptions.NotFound, exceptions.MultipleChoices)
+            with errors.failing(errors.USAGE, *unknown, where=where):
+                uuid = operations.find(backend, entry.flow).uuid
             fault = None
             if uuid in by_uuid:
                 fault = "has an earlier line"
             elif selected is not None and uuid not in selected:
                 fault = "is not selected by the IDs or filters"
             if fault:
-                raise errors.Failed(f"{path}, line {entry.line}: flow {uuid} {fault}", errors.USAGE)
+                raise errors.Failed(f"{where}: flow {uuid} {fault}", errors.USAGE)
             by_uuid[uuid] = entry.edits
     if not by_uuid:
         raise errors.Failed(f"{path} contains no edits", errors.USAGE)
@@ -219,6 +222,7 @@ def revert(
     wait: float | None,
     **options: Any,
 ) -> int:
+    selection.check()
     if not selection.is_single:
         return _perform_all(context, _REVERT, selection, reason=reason, wait=wait, **options)
     dry_run = selection.dry_run
@@ -265,6 +269,7 @@ def _perform_all(
     **options: Any,
 ) -> int:
     """Perform an operation on one or several flows. Return the exit code."""
+    selection.check()
     if selection.is_single:
         return _perform(context, operation.name, selection.ids[0], dry_run=selection.dry_run,
             reason=reason, edits=edits, engine=engine, here=here, **options)  # fmt: skip
