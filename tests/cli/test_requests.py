@@ -206,7 +206,7 @@ def test_flow_with_a_pending_request_does_not_run_in_the_command(
     operations.request(store, uuid, "retry", by="ann")
     answer = wbengine("flow", "retry", uuid, "--here")
     assert answer.code == errors.UNHEALTHY and flows.DONE == []
-    assert "is about to be retried by ann: withdraw this request first (suspend)" in answer.err
+    assert "is about to be retried by ann. To withdraw this request" in answer.err
 
 
 def test_request_says_that_no_conductor_runs(wbengine: Command, store: base.Backend) -> None:

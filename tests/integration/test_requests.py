@@ -83,12 +83,28 @@ def test_other_request_is_refused_until_the_pending_one_is_withdrawn(store: base
     handle = failed(store, never_resolve=True)
     operations.request(store, handle.id, "retry", by="ann")
     for operation in ("revert", "resume"):
-        with pytest.raises(exceptions.InvalidState, match="about to be retried by ann: withdraw"):
+        with pytest.raises(exceptions.InvalidState, match="is about to be retried by ann"):
             operations.request(store, handle.id, operation)
     operations.suspend(store, handle.id)
     operations.request(store, handle.id, "revert")
     run_jobs(store)
     assert handle.state == states.REVERTED and flows.DONE == ["-c", "-b", "-a"]
+
+
+def test_revert_of_suspended_flow_with_another_request_is_refused(
+    store: base.Backend,
+) -> None:
+    handle = engines.submit(STEPS, backend=store)
+    operations.suspend(store, handle.id, by="ann")
+    run_jobs(store)
+    operations.request(store, handle.id, "resume", by="ann")
+    with pytest.raises(
+        exceptions.InvalidState, match="is about to be resumed by ann"
+    ):
+        operations.request(store, handle.id, "revert", by="bob")
+    operations.cancel(store, handle.id, by="bob")
+    run_jobs(store)
+    assert handle.state == states.REVERTED and flows.DONE == []
 
 
 def test_refused_retry_does_not_run_a_flow_that_a_person_suspended(store: base.Backend) -> None:

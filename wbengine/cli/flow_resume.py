@@ -279,12 +279,13 @@ def _perform_all(
             raise errors.Failed(f"--{name} requires one ID", errors.USAGE)
     with context.backend(upgrade=True, patient=True) as backend:
         rows = flow_selection.rows_of(backend, selection, operation.states)
-        submitted = _submitted(backend, rows)
+        submitted, requested = _submitted(backend, rows), list[str]()
 
         def work(row: FlowRow) -> None:
             if row.uuid in submitted and not here:
                 operations.request(backend, row.uuid, operation.name, reason=reason,
                     by=confirmation.current_user(), edits=edits(row.uuid))  # fmt: skip
+                requested.append(row.uuid)
                 return
             arguments = _arguments(operation.name, reason, edits(row.uuid))
             is_submitted = row.uuid in submitted
@@ -308,7 +309,7 @@ def _perform_all(
         if selection.dry_run:
             rows = _editable(context, backend, rows, edits)
         code = flow_selection.perform(context, operation, selection, rows, work)
-        if submitted and not here and not selection.dry_run:
+        if requested:
             context.printer.note(flow_request.carried_out(backend))
         return code
 

@@ -11,6 +11,7 @@ deletes the command.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, states
@@ -67,10 +68,11 @@ class FlowCommand(NamedTuple):
 
     def pending_error(self, flow_uuid: str) -> exceptions.InvalidState:
         """Return the error for a flow that waits for a conductor which carries this request out."""
-        edits = " with edits" if self.edits is not None else ""
+        since = datetime.fromtimestamp(self.at, UTC).isoformat(" ", "seconds")
+        edits = ", with edits" if self.edits is not None else ""
         return exceptions.InvalidState(
-            f"Flow {flow_uuid} is about to be {self.describe()}{edits}: withdraw this request first"
-            " (suspend)"
+            f"Flow {flow_uuid} has a pending request since {since}{edits}: it is about to be"
+            f" {self.describe()}. To withdraw this request, suspend or cancel the flow"
         )
 
     def check(self) -> None:
@@ -161,6 +163,8 @@ def accepted(
         if reason is not None:
             raise exceptions.InvalidState(reason)
         if command.what == REVERT and not has_ended:
+            if stored is not None and stored.runs_flow:
+                raise stored.pending_error(flow_uuid)
             return command._replace(what=CANCEL)
         if stored is not None and stored.what == CANCEL and not has_ended:
             raise exceptions.InvalidState(f"Flow {flow_uuid} is about to be cancelled")
