@@ -16,6 +16,9 @@ from wbengine import _crash, engines, exceptions, states
 from wbengine.persistence import backends
 from wbengine.persistence.step_notes import StepNote
 
+#: Thorough runs of one test take two minutes on an idle machine.
+pytestmark = pytest.mark.timeout(1200)
+
 WORKFLOWS = {"plain": programs.plain, "async": programs.coroutines}
 
 #: Points at which a run may crash.
