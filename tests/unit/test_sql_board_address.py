@@ -34,6 +34,7 @@ def test_board_on_a_server_is_recognized_under_each_url() -> None:
         "postgresql://localhost/jobs",
         "postgresql://anna:secret@127.0.0.1:5432/jobs?max_pool_size=3",
         f"postgresql+psycopg://{socket.gethostname()}/jobs",
+        "postgresql:///jobs?host=localhost&port=5432",
     )
     boards = [board(url) for url in urls]
     others = [
@@ -41,6 +42,9 @@ def test_board_on_a_server_is_recognized_under_each_url() -> None:
         board("postgresql://localhost:5433/jobs"),
         board("postgresql://db/jobs"),
         board("mysql://localhost/jobs"),
+        board("postgresql:///jobs?host=db&port=5432"),
+        board("postgresql:///jobs?host=localhost&port=5433"),
+        board("postgresql://localhost/jobs?options=-csearch_path%3Da"),
     ]
     for each in boards:
         assert all(each.is_noted(another.note) for another in boards)

@@ -96,8 +96,10 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         database = url.database or ""
         if dialect == dialects.SQLITE:
             return f"sqlite {os.path.realpath(database.removeprefix('file:'))}"
-        port = url.port or _DEFAULT_PORTS[dialect]
-        return f"{dialect} {stored.host_name(url.host or 'localhost')}:{port} {database}"
+        # psycopg also reads the host, the port and the schema in the query.
+        host = stored.host_name(url.host or str(url.query.get("host", "localhost")))
+        port = url.port or url.query.get("port") or _DEFAULT_PORTS[dialect]
+        return f"{dialect} {host}:{port} {database} {url.query.get('options', '')}".rstrip()
 
     @property
     def connected(self) -> bool:
