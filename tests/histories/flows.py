@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import uuid
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,6 +158,11 @@ LOCAL: Final = {
         succeeded, reverted, failed, suspended, killed, waiting, retried, mapped, limited,
     )
 }  # fmt: skip
+
+
+def uuid_of(name: str) -> str:
+    """Return the uuid of the flow with this name in new histories."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
 def suspend_after_number(engine: engines.Engine) -> None:

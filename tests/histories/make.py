@@ -145,7 +145,7 @@ def _await(folder: Path, suffix: str, count: int) -> None:
 
 def _state(url: str, name: str) -> str:
     with backends.backend(url) as backend, contextlib.closing(backend.get_connection()) as source:
-        return str(source.get_flow_details(name).state)
+        return str(source.get_flow_details(flows.uuid_of(name)).state)
 
 
 def _checkpoint(folder: Path) -> None:
@@ -162,7 +162,7 @@ def run_local(url: str, name: str) -> None:
     with backends.backend(url) as backend:
         path = f"{flows.__name__}:{name}"
         inputs = {"items": list(range(10))} if name == "mapped" else None
-        engine = operations.start(backend, path, store=inputs, uuid=name)
+        engine = operations.start(backend, path, store=inputs, uuid=flows.uuid_of(name))
         if name == "suspended":
             flows.suspend_after_number(engine)
         if name == "waiting":
@@ -176,9 +176,8 @@ def run_remote(url: str, broker: str, ledger: str | None = None) -> None:
     if ledger is not None:
         options["ledger"] = ledger
     with backends.backend(url) as backend:
-        engine = operations.start(
-            backend, f"{flows.__name__}:remote", engine="worker-based", uuid="remote", **options
-        )
+        path, uuid = f"{flows.__name__}:remote", flows.uuid_of("remote")
+        engine = operations.start(backend, path, engine="worker-based", uuid=uuid, **options)
         engine.run()
 
 

@@ -48,9 +48,15 @@ def store(request: pytest.FixtureRequest, history: Path) -> Iterator[base.Backen
         yield backend
 
 
-def state(backend: base.Backend, uuid: str) -> str:
+def uuid_of(backend: base.Backend, name: str) -> str:
     with contextlib.closing(backend.get_connection()) as connection:
-        return str(connection.get_flow_details(uuid).state)
+        (uuid,) = [flow.uuid for flow in connection.list_flows().flows if flow.name == name]
+    return uuid
+
+
+def state(backend: base.Backend, name: str) -> str:
+    with contextlib.closing(backend.get_connection()) as connection:
+        return str(connection.get_flow_details(uuid_of(backend, name)).state)
 
 
 def test_history_contains_each_kind_of_flow() -> None:
@@ -58,11 +64,20 @@ def test_history_contains_each_kind_of_flow() -> None:
     assert RESULTS.keys() | ENDED.keys() == flows.LOCAL.keys()
 
 
+@pytest.mark.parametrize("kind", make.STORES)
+def test_program_stores_flows_of_a_new_history(tmp_path: Path, kind: str) -> None:
+    url = make.STORES[kind].format(tmp_path)
+    for name, (expected, _) in ENDED.items():
+        make.run_local(url, name)
+        with backends.backend(url) as backend:
+            assert state(backend, name) == expected
+
+
 @pytest.mark.parametrize("name", RESULTS)
 def test_stored_flow_is_resumed_to_its_result(store: base.Backend, name: str) -> None:
     if name == "waiting":
-        operations.signal(store, name, flows.SIGNAL, "yes")
-    engine = operations.resume(store, name)
+        operations.signal(store, uuid_of(store, name), flows.SIGNAL, "yes")
+    engine = operations.resume(store, uuid_of(store, name))
     engine.run()
     expected, result = RESULTS[name]
     assert state(store, name) == expected
@@ -72,13 +87,13 @@ def test_stored_flow_is_resumed_to_its_result(store: base.Backend, name: str) ->
 @pytest.mark.parametrize("name", ENDED)
 def test_stored_flow_that_ended_keeps_its_state(store: base.Backend, name: str) -> None:
     with contextlib.closing(store.get_connection()) as connection:
-        flow = connection.get_flow_details(name)
+        flow = connection.get_flow_details(uuid_of(store, name))
     (first,) = [atom for atom in flow if atom.name == f"{flows.__name__}.Number"]
     assert (flow.state, first.state) == ENDED[name]
 
 
 def test_stored_reverted_flow_is_retried(store: base.Backend) -> None:
-    engine = operations.retry(store, "reverted")
+    engine = operations.retry(store, uuid_of(store, "reverted"))
     with pytest.raises(ValueError, match="fails always"):
         engine.run()
     assert state(store, "reverted") == states.REVERTED
@@ -99,8 +114,8 @@ def test_stored_requests_are_finished_by_new_workers(
         options: dict[str, Any] = {"ledger": urls[1]} if urls[1:] else {}
         with worker_in_thread(urls[0], flows, topic=make.TOPIC, **options):
             engine = operations.resume(
-                backend, "remote", engine="worker-based", url=urls[0], topics=[make.TOPIC],
-                **options,
+                backend, uuid_of(backend, "remote"), engine="worker-based", url=urls[0],
+                topics=[make.TOPIC], **options,
             )  # fmt: skip
             engine.run()
         assert state(backend, "remote") == states.SUCCESS
