@@ -9,18 +9,18 @@ __all__ = ["main"]
 _INTERRUPTED = 130
 
 if __name__ == "__main__":  # Before any other import.
-    from wbengine import _import_path
+    from wbengine._imports import search_path
 
-    _import_path.put_current_folder_last()
+    search_path.put_current_folder_last()
 
 
 def main() -> int:
     try:
-        from wbengine.cli import collector
+        from wbengine._cli import collector
 
         collector.take_over()
         with collector.loading():
-            from wbengine.cli import app
+            from wbengine._cli import app
 
         return app.main()
     except KeyboardInterrupt:  # During the import.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from wbengine import _binding, _names
+from wbengine._introspection import binding, object_names
 
 #: Arguments of `revert` that the engine provides.
 REVERT_RESULT: Final = "result"
@@ -18,7 +18,7 @@ Provides = str | Sequence[str] | AbstractSet[str]
 
 # Shared; never modified.
 _NOTHING: Final[dict[str, Any]] = {}
-_NO_OUTPUTS: Final = (_NOTHING, _binding.NO_NAMES)
+_NO_OUTPUTS: Final = (_NOTHING, binding.NO_NAMES)
 
 _FIRST_VERSION: Final = (1, 0)
 
@@ -44,8 +44,8 @@ _INIT_ATTRIBUTES: Final = frozenset(
 class _Bodies(NamedTuple):
     """Data from the signatures of `execute` and `revert`, without constructor arguments."""
 
-    execute: _binding.Signature
-    revert: _binding.Signature
+    execute: binding.Signature
+    revert: binding.Signature
     revert_accepts: frozenset[str] | None
     async_bodies: frozenset[str]
 
@@ -76,9 +76,9 @@ def save_as(provides: Provides | None) -> dict[str, Any]:
     if provides is None:
         return _NOTHING
     if isinstance(provides, str):
-        return {_names.check_length("Value name", provides): None}
+        return {object_names.check_length("Value name", provides): None}
     if isinstance(provides, Sequence | AbstractSet):
-        _binding.check_names("Atom provides", provides)
+        binding.check_names("Atom provides", provides)
     if isinstance(provides, Sequence):
         return {name: index for index, name in enumerate(provides)} or _NOTHING
     if isinstance(provides, AbstractSet):
@@ -130,7 +130,7 @@ class Atom(abc.ABC):
     __outputs: ClassVar[tuple[Any, _Outputs] | None] = None
 
     #: The methods among `execute` and `revert` that are `async def`.
-    async_bodies: frozenset[str] = _binding.NO_NAMES
+    async_bodies: frozenset[str] = binding.NO_NAMES
 
     save_as: dict[str, Any]
     provides: frozenset[str]
@@ -149,10 +149,10 @@ class Atom(abc.ABC):
         provides: Provides | None = None,
         requires: str | Iterable[str] | None = None,
         auto_extract: bool = True,
-        rebind: _binding.Rebind | None = None,
+        rebind: binding.Rebind | None = None,
         inject: Mapping[str, Any] | None = None,
         ignore_list: Iterable[str] | None = None,
-        revert_rebind: _binding.Rebind | None = None,
+        revert_rebind: binding.Rebind | None = None,
         revert_requires: str | Iterable[str] | None = None,
     ) -> None:
         if name is None:
@@ -162,11 +162,11 @@ class Atom(abc.ABC):
         elif not name:
             raise ValueError("Atom name must not be empty")
         if name is not None:  # Without a name, a retry controller is named after its flow.
-            _names.check_length("Atom name", name)
+            object_names.check_length("Atom name", name)
         if inject is not None:
             if not isinstance(inject, Mapping):
                 raise TypeError(f"Atom inject must be a dict, got {inject!r}")
-            _binding.check_names("Atom inject", inject)
+            binding.check_names("Atom inject", inject)
         self.name: str = name  # type: ignore[assignment]
         self.inject = inject
         if provides is None:
@@ -181,12 +181,12 @@ class Atom(abc.ABC):
             own = "execute" in vars(self) or "revert" in vars(self)
             shape = self._shape(
                 self._inspect_bodies() if class_data is None or own else class_data.bodies,
-                None if requires is None else _binding.names_of(requires),
+                None if requires is None else binding.names_of(requires),
                 auto_extract,
                 rebind,
-                _binding.names_of(ignore_list),
+                binding.names_of(ignore_list),
                 revert_rebind,
-                None if revert_requires is None else _binding.names_of(revert_requires),
+                None if revert_requires is None else binding.names_of(revert_requires),
                 inject or (),
             )
         (
@@ -241,12 +241,12 @@ class Atom(abc.ABC):
         return class_data
 
     def _inspect_bodies(self) -> _Bodies:
-        execute, revert = map(_binding.signature_of, self._bodies())
+        execute, revert = map(binding.signature_of, self._bodies())
         self._reject_async()
         accepts = None
         if not revert.takes_any:
             accepts = frozenset(name for name in self._REVERT_IGNORES if revert.takes(name))
-        async_bodies = _binding.async_among(execute=execute, revert=revert)
+        async_bodies = binding.async_among(execute=execute, revert=revert)
         return _Bodies(execute, revert, accepts, async_bodies)
 
     def _shape(
@@ -254,14 +254,14 @@ class Atom(abc.ABC):
         bodies: _Bodies,
         requires: tuple[str, ...] | None = None,
         infer: bool = True,
-        rebind: _binding.Rebind | None = None,
+        rebind: binding.Rebind | None = None,
         ignore: tuple[str, ...] = (),
-        revert_rebind: _binding.Rebind | None = None,
+        revert_rebind: binding.Rebind | None = None,
         revert_requires: tuple[str, ...] | None = None,
         injected: Collection[str] = (),
     ) -> _Requirements:
         execute, revert, revert_accepts, async_bodies = bodies
-        forward = _binding.bind(
+        forward = binding.bind(
             self.name,
             "execute",
             execute,
@@ -273,7 +273,7 @@ class Atom(abc.ABC):
         )
         revert_ignore = (*ignore, *self._REVERT_IGNORES)
         if revert_rebind is None:
-            revert_rebind = _binding.for_revert(execute, revert, revert_ignore, rebind)
+            revert_rebind = binding.for_revert(execute, revert, revert_ignore, rebind)
         if revert_requires is None:
             revert_requires = ()
             if requires:
@@ -282,7 +282,7 @@ class Atom(abc.ABC):
         if anything and revert_rebind == forward.rebind:
             back = forward  # Frequent: the class does not define `revert`.
         else:
-            back = _binding.bind(
+            back = binding.bind(
                 self.name,
                 "revert",
                 revert,
@@ -309,9 +309,9 @@ class Atom(abc.ABC):
 
     def _reject_async(self) -> None:
         for method in self._NEVER_ASYNC:
-            if _binding.is_async(getattr(self, method)):
+            if binding.is_async(getattr(self, method)):
                 raise ValueError(
-                    f"{_names.dotted(type(self))}.{method} must be a plain method, got an"
+                    f"{object_names.dotted(type(self))}.{method} must be a plain method, got an"
                     " 'async def', which the engine does not await"
                 )
 
@@ -351,10 +351,12 @@ class Atom(abc.ABC):
                 return self.provides
             if name in _INIT_ATTRIBUTES:
                 raise AttributeError(
-                    f"{_names.dotted(type(self))} has no {name!r}: its __init__ must call"
+                    f"{object_names.dotted(type(self))} has no {name!r}: its __init__ must call"
                     " super().__init__()"
                 )
-            raise AttributeError(f"{_names.dotted(type(self))!r} object has no attribute {name!r}")
+            raise AttributeError(
+                f"{object_names.dotted(type(self))!r} object has no attribute {name!r}"
+            )
 
     @property
     def version_string(self) -> str:
@@ -368,4 +370,4 @@ class Atom(abc.ABC):
         return f'"{self.name}=={self.version_string}"'
 
     def __repr__(self) -> str:
-        return f"<{_names.dotted(type(self))} {self}>"
+        return f"<{object_names.dotted(type(self))} {self}>"

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from wbengine import _names
+from wbengine._introspection import object_names
 
 
 class Depth(enum.StrEnum):
@@ -84,7 +84,7 @@ def _translate(cls: type[_E], kind: str, value: Any) -> _E:
     except ValueError:
         values = [member.value for member in cls]
         raise ValueError(
-            f"Unknown {kind} {value!r}{_names.hint(value, values)};"
+            f"Unknown {kind} {value!r}{object_names.hint(value, values)};"
             f" known values: {', '.join(values)}"
         ) from None
 

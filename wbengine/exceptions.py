@@ -58,7 +58,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NoReturn
 
-from wbengine import _names
+from wbengine._introspection import object_names
 
 #: Maximum number of causes that `pformat` prints. Chains may be circular or very long.
 _MAX_CAUSES = 100
@@ -353,7 +353,7 @@ class MissingDependencies(DependencyFailure):
         choices = list(available)
         # No hint for an existing name that is provided too late: the hint would be the same name.
         missing_names = ", ".join(
-            repr(name) if name in choices else f"{name!r}{_names.hint(str(name), choices)}"
+            repr(name) if name in choices else f"{name!r}{object_names.hint(str(name), choices)}"
             for name in names
         )
         method_prefix = f"{method!r} of " if method else ""

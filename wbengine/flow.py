@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, Union
 
-from wbengine import _names, atom
+from wbengine import atom
 from wbengine import retry as retry_module
+from wbengine._introspection import object_names
 
 #: Keys in the metadata of links (`iter_links`).
 LINK_INVARIANT: Final = "invariant"
@@ -60,12 +61,12 @@ class Flow(abc.ABC):
         :param retry: the retry controller. If it has no name, its name becomes `<flow name>_retry`.
         :raises ValueError: if the name is too long.
         """
-        self._name = _names.check_length("Flow name", str(name))
+        self._name = object_names.check_length("Flow name", str(name))
         if retry is not None and not isinstance(retry, retry_module.Retry):
             raise TypeError(f"Retry of flow {self._name!r} must be a Retry, got {retry!r}")
         self._retry = retry
         if retry is not None and retry.name is None:
-            retry.name = _names.check_length("Retry name", f"{self._name}_retry")
+            retry.name = object_names.check_length("Retry name", f"{self._name}_retry")
         # Members in the order of addition, by `id`, because objects are compared by identity.
         self._nodes: dict[int, Any] = {}
         # Flows that contain this flow. They are notified when its symbols may have changed.

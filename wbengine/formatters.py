@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _names, exceptions
-from wbengine.runtime import plan as plan_module
+from wbengine import exceptions
+from wbengine._introspection import object_names
+from wbengine._runtime import plan as plan_module
 from wbengine.types import _failure_text, tree
 from wbengine.types import failure as ft
 
@@ -65,7 +66,7 @@ class FailureFormatter:
         if not hasattr(engine, "storage"):
             raise TypeError(f"engine must be an engine, got {engine!r}")
         # A string is a single name, not a sequence of characters.
-        words = _names.as_tuple
+        words = object_names.as_tuple
         self._hide_inputs_outputs_of = words("hide_inputs_outputs_of", hide_inputs_outputs_of)
         self._mask_inputs_keys = words("mask_inputs_keys", mask_inputs_keys)
         self._mask_outputs_keys = words("mask_outputs_keys", mask_outputs_keys)

@@ -17,7 +17,7 @@ All pools implement this contract:
   pools are killed.
 """
 
-from wbengine.concurrency.process_pool import ProcessPool
-from wbengine.concurrency.thread_pools import ExternalPool, Pool, PoolCall, SoloPool, ThreadPool
+from wbengine._concurrency.process_pool import ProcessPool
+from wbengine._concurrency.thread_pools import ExternalPool, Pool, PoolCall, SoloPool, ThreadPool
 
 __all__ = ["ExternalPool", "Pool", "PoolCall", "ProcessPool", "SoloPool", "ThreadPool"]

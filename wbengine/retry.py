@@ -11,7 +11,8 @@ import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from wbengine import _binding, atom, exceptions
+from wbengine import atom, exceptions
+from wbengine._introspection import binding
 from wbengine.backoff import Backoff, Errors
 from wbengine.types import failure as ft
 
@@ -140,7 +141,7 @@ class Retry(atom.Atom):
         provides: atom.Provides | None = None,
         requires: str | Iterable[str] | None = None,
         auto_extract: bool = True,
-        rebind: _binding.Rebind | None = None,
+        rebind: binding.Rebind | None = None,
     ) -> None:
         super().__init__(
             name, provides, requires, auto_extract, rebind, ignore_list=[EXECUTE_REVERT_HISTORY]
@@ -221,7 +222,7 @@ class Counted(Retry):
         provides: atom.Provides | None = None,
         requires: str | Iterable[str] | None = None,
         auto_extract: bool = True,
-        rebind: _binding.Rebind | None = None,
+        rebind: binding.Rebind | None = None,
         revert_all: bool = False,
         *,
         backoff: Backoff | float | None = None,
@@ -278,7 +279,7 @@ class Times(Counted):
         provides: atom.Provides | None = None,
         requires: str | Iterable[str] | None = None,
         auto_extract: bool = True,
-        rebind: _binding.Rebind | None = None,
+        rebind: binding.Rebind | None = None,
         revert_all: bool = False,
         *,
         backoff: Backoff | float | None = None,
@@ -348,7 +349,7 @@ class ForEach(ForEachBase):
         provides: atom.Provides | None = None,
         requires: str | Iterable[str] | None = None,
         auto_extract: bool = True,
-        rebind: _binding.Rebind | None = None,
+        rebind: binding.Rebind | None = None,
         revert_all: bool = False,
         *,
         backoff: Backoff | float | None = None,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from wbengine import exceptions
 
 if TYPE_CHECKING:
-    from wbengine import invocation
     from wbengine import task as task_module
+    from wbengine._calls import invocation
 
 #: The worker name of tasks that ran in the process of the engine.
 LOCAL: Final = "local"

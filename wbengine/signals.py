@@ -12,7 +12,9 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple
 
-from wbengine import _json_text, _names, exceptions
+from wbengine import exceptions
+from wbengine._introspection import object_names
+from wbengine._text import json_text
 from wbengine.types import codec
 
 __all__ = [
@@ -44,12 +46,12 @@ def check_name(name: Any, what: str = "Signal name") -> str:
     """
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, got {name!r:.80}")
-    if not (name and name.isprintable() and _json_text.is_text(name)):
+    if not (name and name.isprintable() and json_text.is_text(name)):
         raise ValueError(
-            f"{what} must have 1 to {_names.MAX_NAME_LENGTH} printable characters, got"
+            f"{what} must have 1 to {object_names.MAX_NAME_LENGTH} printable characters, got"
             f" {name!r:.80}"
         )
-    return _names.check_length(what, name)
+    return object_names.check_length(what, name)
 
 
 def label(name: str, number: int) -> str:
@@ -65,7 +67,7 @@ def not_awaited(name: str, awaited: Collection[str]) -> str | None:
     if any(name == text or name in text.split(OR) for text in awaited):
         return None
     listed = f"awaited signals: {', '.join(awaited)}" if awaited else "no signal is awaited"
-    return f"nothing waits for signal {name!r} now{_names.hint(name, awaited)}; {listed}"
+    return f"nothing waits for signal {name!r} now{object_names.hint(name, awaited)}; {listed}"
 
 
 def stored_name(name: str, number: int) -> str:
@@ -93,7 +95,7 @@ class Signal(NamedTuple):
         :raises NotEncodable: if the value cannot be sent or is too long.
         """
         tree = codec.pack_to_send(value, f"signal {check_name(name)!r}")
-        text = _json_text.encode(tree, finite=True).decode()
+        text = json_text.encode(tree, finite=True).decode()
         if len(text.encode()) > MAX_VALUE_BYTES:
             raise exceptions.NotEncodable(
                 f"Value of signal {name!r} must have at most {MAX_VALUE_BYTES:,} bytes as JSON"
@@ -126,8 +128,8 @@ class Signal(NamedTuple):
             )
         signal = self._replace(number=number)
         extra_length = len(signal.stored_name) - len(self.name)
-        _names.check_length(
-            f"Name of signal number {number:,}", self.name, _names.MAX_NAME_LENGTH - extra_length
+        object_names.check_length(
+            f"Name of signal number {number:,}", self.name, object_names.MAX_NAME_LENGTH - extra_length
         )
         return signal
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from wbengine import _names, exceptions
+from wbengine import exceptions
+from wbengine._introspection import object_names
 
 # Jobs.
 UNCLAIMED: Final = "UNCLAIMED"
@@ -143,7 +144,7 @@ def _hint_at(state: Any, allowed: frozenset[Pair]) -> str:
     return (
         ""
         if state in targets or not isinstance(state, str)
-        else _names.hint(state, sorted(targets))
+        else object_names.hint(state, sorted(targets))
     )
 
 
@@ -153,7 +154,7 @@ def check_known(what: str, word: str, known: tuple[str, ...]) -> str:
     :raises ValueError: if it is not; the message contains `what` and the most similar word.
     """
     if word not in known:
-        near = _names.hint(word, known) if isinstance(word, str) else ""
+        near = object_names.hint(word, known) if isinstance(word, str) else ""
         raise ValueError(f"Unknown {what} {word!r}{near}; known values: {', '.join(known)}")
     return word
 

@@ -12,10 +12,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from wbengine import _names, arguments, exceptions, states
 from wbengine import atom as atom_module
+from wbengine import exceptions, states
 from wbengine import retry as retry_module
-from wbengine.persistence import base, leases, macs, models, owners, writer
+from wbengine._introspection import object_names
+from wbengine._tasks import arguments
+from wbengine.persistence import _leases, _macs, _owners, base, models
+from wbengine.persistence import _writer as writer
 from wbengine.running import LOCAL
 from wbengine.types import codec
 from wbengine.types import failure as ft
@@ -144,7 +147,7 @@ class Storage:
 
     # Ownership.
 
-    def acquire_lease(self, owner: str, seconds: float) -> leases.Lease:
+    def acquire_lease(self, owner: str, seconds: float) -> _leases.Lease:
         """Acquire the lease of the flow. Read records again that other processes may have changed.
 
         `writer` releases the lease.
@@ -186,7 +189,7 @@ class Storage:
 
     @contextlib.contextmanager
     def _leased(self) -> Iterator[None]:
-        owner = owners.new(momentary=True)
+        owner = _owners.new(momentary=True)
         try:
             self._await_lease(str(owner))
             try:
@@ -200,13 +203,13 @@ class Storage:
             finally:
                 owner.end_run()
 
-    def _await_lease(self, owner: str) -> leases.Lease:
-        until = time.monotonic() + leases.CHANGE_WAIT_SECONDS
+    def _await_lease(self, owner: str) -> _leases.Lease:
+        until = time.monotonic() + _leases.CHANGE_WAIT_SECONDS
         while True:
             try:
-                return self.acquire_lease(owner, leases.LEASE_SECONDS)
+                return self.acquire_lease(owner, _leases.LEASE_SECONDS)
             except exceptions.FlowBusy as busy:
-                if not owners.is_momentary(busy.owner) or time.monotonic() >= until:
+                if not _owners.is_momentary(busy.owner) or time.monotonic() >= until:
                     raise
                 time.sleep(_LEASE_RETRY_SECONDS)
 
@@ -304,7 +307,11 @@ class Storage:
         record = self._by_name.get(atom_name) if isinstance(atom_name, str) else None
         if record is None:
             records = self._by_name
-            near = _names.hint(str(atom_name), records) if records else ": no atom is prepared yet"
+            near = (
+                object_names.hint(str(atom_name), records)
+                if records
+                else ": no atom is prepared yet"
+            )
             raise exceptions.NotFound(f"Unknown atom name {atom_name!r}{near}")
         return record
 
@@ -733,7 +740,7 @@ class Storage:
         with self.writer.mutex, self.batch():
             self._injector = add_injected(self._flow_detail, values, self._injector)
             self._by_name[self.injector_name] = self._injector
-            macs.sign_injected(self._flow_detail, self._injector)
+            _macs.sign_injected(self._flow_detail, self._injector)
             self.writer.mark(self._injector)
         return list(values)
 
@@ -744,7 +751,7 @@ class Storage:
         """
         with self.writer.mutex, self.batch():
             self.inject(values)
-            macs.sign_again(self._flow_detail)
+            _macs.sign_again(self._flow_detail)
             self.writer.mark_flow()
 
     def replace_result(self, task_name: str, value: Any) -> None:
@@ -791,7 +798,7 @@ class Storage:
         self.check(values, f"values injected for {atom_name!r}")
         with self.writer.mutex, self._changed(atom_name) as record:
             record.meta[META_INJECTED] = {**record.meta.get(META_INJECTED, _NOTHING), **values}
-            macs.sign_injected(self._flow_detail, record)
+            _macs.sign_injected(self._flow_detail, record)
 
     def fetch(self, name: str, many_handler: ManyHandler | None = None) -> Any:
         """Return the first value of `name`, or the result of `many_handler` for all its values.
@@ -810,7 +817,7 @@ class Storage:
         if name not in known_names:
             raise exceptions.NotFound(
                 f"No atom provides {name!r} in flow {self.flow_name!r}"
-                f"{_names.hint(name, known_names)}"
+                f"{object_names.hint(name, known_names)}"
             )
         raise exceptions.NotFound(f"No atom has provided {name!r} yet")
 
@@ -1053,7 +1060,7 @@ def values_by_name(pairs: Pairs) -> dict[str, Any]:
             raise TypeError(
                 f"Injected value names must be str, got {type(name).__name__}: {name!r}"
             )
-        _names.check_length("Value name", name)
+        object_names.check_length("Value name", name)
     return values
 
 

@@ -22,13 +22,13 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code."""
     # Imported here, because child processes of pools import this module without the command.
-    from wbengine.cli import app
+    from wbengine._cli import app
 
     return app.main(["worker", *(sys.argv[1:] if arguments is None else arguments)])
 
 
 if __name__ == "__main__":
-    from wbengine import _import_path
+    from wbengine._imports import search_path
 
-    _import_path.put_current_folder_last()
+    search_path.put_current_folder_last()
     sys.exit(main())

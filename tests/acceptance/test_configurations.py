@@ -23,9 +23,9 @@ import yaml
 from examples import table_transport
 from tests.support import pages, servers, workers
 from tools import _servers
-from wbengine.cli import app, context, dashboard_command, schedule_command
-from wbengine.dashboard import visitors
-from wbengine.transports import kinds
+from wbengine._cli import app, context, dashboard_command, schedule_command
+from wbengine.dashboard import _visitors
+from wbengine.transports import _kinds
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 FILES = [
@@ -77,7 +77,7 @@ def load_settings(text: str, folder: Path) -> None:
 
 
 def load_users(text: str, folder: Path) -> None:
-    users = visitors.parse_users(text.replace("…", "0" * 12))
+    users = _visitors.parse_users(text.replace("…", "0" * 12))
     assert len(users) == len(text.splitlines())
 
 
@@ -104,7 +104,7 @@ def load_nginx(text: str, folder: Path) -> None:
 
 def load_entry_points(text: str, folder: Path) -> None:
     for group, points in tomllib.loads(text)["project"]["entry-points"].items():
-        assert group == kinds.GROUP
+        assert group == _kinds.GROUP
         for name, value in points.items():
             point = importlib.metadata.EntryPoint(name, f"examples.{value}", group)
             assert point.load() is table_transport.KIND

@@ -22,8 +22,8 @@ import yaml
 from referencing.jsonschema import DRAFT202012
 
 from tests.support import workers
-from wbengine.cli import app, context, dashboard_command, serve_command, worker_command
-from wbengine.telemetry import serving
+from wbengine._cli import app, context, dashboard_command, serve_command, worker_command
+from wbengine.telemetry import _serving
 
 FOLDER = workers.REPOSITORY / "doc" / "deployment"
 UNITS = sorted(FOLDER.glob("systemd/*.service"))
@@ -352,8 +352,8 @@ def test_health_check_of_conductor_reads_readiness(status: int, code: int) -> No
     service = services()["conductor"]
     start, *words = service["healthcheck"]["test"]
     assert start == "CMD" and "--health-addr=127.0.0.1:8586" in service["command"]
-    server = serving.Server(
-        serving.address("127.0.0.1:0"), {"/readyz": lambda: serving.Answer(b"", status=status)}
+    server = _serving.Server(
+        _serving.address("127.0.0.1:0"), {"/readyz": lambda: _serving.Answer(b"", status=status)}
     )
     server.start()
     try:

@@ -17,13 +17,13 @@ import pytest
 from tests.acceptance.state_tables import CHECKS, transitions
 from tests.support import changes, page_scripts, pages, python, workers
 from wbengine import states
+from wbengine._cli import worker_command
+from wbengine._runtime import saving
 from wbengine._sql import connection_options as sql_options
-from wbengine.cli import worker_command
-from wbengine.engines import ownership
-from wbengine.engines.worker_based.discovery.snapshots import STATES
+from wbengine.engines import _ownership
+from wbengine.engines.worker_based._discovery.snapshots import STATES
 from wbengine.engines.worker_based.engine import WorkerBasedActionEngine
-from wbengine.runtime import saving
-from wbengine.transports import kinds
+from wbengine.transports import _kinds
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"
@@ -240,7 +240,7 @@ def test_database_options_and_durability_levels_are_described() -> None:
     text = "".join(guide.read_text(encoding="utf-8") for guide in guides)
     wanted = {f"``{name}``" for name in sql_options.OPTIONS}
     wanted |= {f'``"{level}"``' for level in saving.LEVELS}
-    wanted |= {f'``on_busy="{word}"``' for word in ownership.ON_BUSY}
+    wanted |= {f'``on_busy="{word}"``' for word in _ownership.ON_BUSY}
     assert {words for words in wanted if words not in text} == set()
 
 
@@ -259,7 +259,7 @@ def test_options_of_transports_are_described() -> None:
     tables = re.findall(r"\.\. transport_options:: (\S+)", page)
     # Other tests may have loaded transports of other packages.
     own = f"{PACKAGE.name}."
-    loaded = [kind for kind in kinds.loaded_kinds() if type(kind).__module__.startswith(own)]
+    loaded = [kind for kind in _kinds.loaded_kinds() if type(kind).__module__.startswith(own)]
     assert {*tables} == {f"{kind.options.__module__}:{kind.options.__name__}" for kind in loaded}
     guide = (SOURCE / "howto" / "choose_brokers.rst").read_text(encoding="utf-8")
     names = {each.name for kind in loaded for each in dataclasses.fields(kind.options)}

@@ -20,8 +20,8 @@ from wbengine import __version__
 TOOL = workers.REPOSITORY / "tools" / "package"
 #: A module that needs the extra, for each extra.
 MODULES = {
-    "celery": "wbengine.interop.celery.internals",
-    "dashboard": "wbengine.dashboard.asgi",
+    "celery": "wbengine.interop.celery._internals",
+    "dashboard": "wbengine.dashboard._asgi",
     "dev": "mypy",
     "docs": "furo",
     "etcd": "wbengine.jobs.backends.impl_etcd",
@@ -30,7 +30,7 @@ MODULES = {
     "mysql": "pymysql",
     "otel": "wbengine.telemetry.tracing",
     "postgresql": "psycopg",
-    "redis": "wbengine.transports.redis",
+    "redis": "wbengine.transports._redis",
     "test": "pytest",
     "zookeeper": "wbengine.jobs.backends.impl_zookeeper",
 }

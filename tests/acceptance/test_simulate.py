@@ -10,7 +10,7 @@ import pytest
 
 from tests.property import lives
 from tests.support import tools
-from wbengine.runtime.decisions import DecisionPoints
+from wbengine._runtime.decisions import DecisionPoints
 
 
 def test_random_flows_run_in_processes_without_failures() -> None:

@@ -20,7 +20,7 @@ from tests.support import python, sample_tasks, worker_tasks, workers
 from tests.support.workers import until
 from wbengine import engines, exceptions
 from wbengine import worker as command
-from wbengine.cli import app, context, worker_command
+from wbengine._cli import app, context, worker_command
 from wbengine.patterns import linear_flow
 
 TASKS = "tests.support.sample_tasks"
@@ -37,7 +37,7 @@ FORBIDDEN = """
 import sys, runpy, atexit
 def look():
     bad = [m for m in sys.modules if m == "networkx" or m.startswith(
-        ("wbengine.runtime", "wbengine.storage", "wbengine.arguments", "wbengine.persistence"))]
+        ("wbengine._runtime", "wbengine.storage", "wbengine._tasks.arguments", "wbengine.persistence"))]
     print("LOADED", bad, file=sys.stderr)
 atexit.register(look)
 sys.argv = ["wbengine.worker", "--topic", "t", "--tasks", "tests.support.sample_tasks", "--burst"]

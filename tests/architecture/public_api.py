@@ -216,8 +216,8 @@ def _default(value: Any) -> Any:
 
 
 def _commands() -> Iterator[str]:
-    from wbengine.cli import app
-    from wbengine.cli.settings_schema import SETTINGS
+    from wbengine._cli import app
+    from wbengine._cli.settings_schema import SETTINGS
 
     settings = {each for setting in SETTINGS.values() for each in setting.spellings}
     settings |= {part for each in settings for part in each.split("/")}
@@ -243,9 +243,9 @@ def _command(
 
 
 def _configuration() -> Iterator[str]:
-    from wbengine.cli import settings_schema
-    from wbengine.engines import option_table
-    from wbengine.transports import kinds
+    from wbengine._cli import settings_schema
+    from wbengine.engines import _option_table
+    from wbengine.transports import _kinds
 
     for name, setting in settings_schema.SETTINGS.items():
         yield f"setting {name}"
@@ -254,9 +254,9 @@ def _configuration() -> Iterator[str]:
     yield from (f"variable {each}" for each in {*variables.values(), *_variables()})
     yield from (f"variable {variables[each]}_FILE" for each in settings_schema.SECRETS)
     for engines, table in _ENGINE_OPTIONS.items():
-        yield from (f"engine-option {engines}: {each}" for each in getattr(option_table, table))
-    for kind in _points()[kinds.GROUP]:
-        for field in dataclasses.fields(kinds.find_kind(kind).options):
+        yield from (f"engine-option {engines}: {each}" for each in getattr(_option_table, table))
+    for kind in _points()[_kinds.GROUP]:
+        for field in dataclasses.fields(_kinds.find_kind(kind).options):
             yield f"transport-option {kind} {field.name}"
 
 
@@ -276,11 +276,11 @@ def _variables() -> set[str]:
 
 
 def _points() -> dict[str, list[str]]:
-    from wbengine import _plugins
+    from wbengine._configuration import plugins
 
     parser = configparser.ConfigParser(delimiters=("=",))
     parser.read(imports.ROOT / "setup.cfg")
-    groups: dict[str, list[str]] = {group: [] for group in _plugins.GROUPS}
+    groups: dict[str, list[str]] = {group: [] for group in plugins.GROUPS}
     for group, text in parser["options.entry_points"].items():
         lines = filter(None, text.splitlines())
         groups[group] = [line.partition("=")[0].strip() for line in lines]
@@ -294,16 +294,16 @@ def _entry_points() -> Iterator[str]:
 
 
 def _metrics() -> Iterator[str]:
-    from wbengine.telemetry import metric_definitions
+    from wbengine.telemetry import _metric_definitions
 
-    for name, metric in {**metric_definitions.METRICS, **metric_definitions.MESSAGING}.items():
+    for name, metric in {**_metric_definitions.METRICS, **_metric_definitions.MESSAGING}.items():
         yield f"metric {name} {metric.kind} {{{', '.join(metric.labels)}}}"
 
 
 def _messages() -> Iterator[str]:
-    from wbengine import formats
+    from wbengine._text import data_formats
 
-    for form in formats.ALL:
+    for form in data_formats.ALL:
         yield f"format {form.name} writes {form.written}, reads {', '.join(map(str, form.read))}"
     headers = vars(importlib.import_module(f"{_WIRE}.messages.headers"))
     for name, value in headers.items():
@@ -329,12 +329,12 @@ def _fields(schema: Any, path: str = "") -> Iterator[str]:
 
 def _endpoints() -> Iterator[str]:
     """Yield the paths of the API and the probes. Pages for browsers are not public."""
-    from wbengine.dashboard import api, health, stream
+    from wbengine.dashboard import _api, _health, _stream
 
     state: Any = mock.MagicMock()
-    for part in (api.Api(state), health.Probes(state), stream.Streams(state)):
+    for part in (_api.Api(state), _health.Probes(state), _stream.Streams(state)):
         for route in part.routes():
-            if route.path.startswith("/api/") or isinstance(part, health.Probes):
+            if route.path.startswith("/api/") or isinstance(part, _health.Probes):
                 yield f"endpoint {route.path}"
 
 

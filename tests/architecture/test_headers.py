@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from wbengine.engines.worker_based.messages import headers
+from wbengine.engines.worker_based._messages import headers
 
 from . import imports
 
-PACKAGE = "wbengine.engines.worker_based.messages"
+PACKAGE = "wbengine.engines.worker_based._messages"
 
 #: Modules that name headers themselves, with the reason.
 EXCEPTIONS = {

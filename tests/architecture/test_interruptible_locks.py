@@ -17,11 +17,11 @@ UNSAFE = tuple(
 CONDITIONS = (*UNSAFE[:3], "conditions.Condition")
 #: Modules and packages that may use them -> reason.
 ALLOWED = {
-    "wbengine/cli/": "after an interrupt the command ends",
-    "wbengine/compat/": "the functions of TaskFlow return objects of `threading`",
-    "wbengine/concurrency/child_process.py": "an event that no other thread has",
+    "wbengine/_cli/": "after an interrupt the command ends",
+    "wbengine/_compat/": "the functions of TaskFlow return objects of `threading`",
+    "wbengine/_concurrency/child_process.py": "an event that no other thread has",
     "wbengine/dashboard/": "it runs as a program, which ends after an interrupt",
-    "wbengine/dev.py": "after an interrupt the program ends",
+    "wbengine/_cli/dev_fleet.py": "after an interrupt the program ends",
     "wbengine/diagnosis/": "after an interrupt the program ends",
     "wbengine/telemetry/": "servers and exporters, whose threads nothing interrupts",
     "wbengine/testing/": "tests only",
@@ -60,7 +60,7 @@ def problems(sources: dict[str, str]) -> list[str]:
             continue
         for line, made, _ in constructors(tree, UNSAFE):
             module = "threads" if made == "Thread" else "conditions"
-            advice = f"use wbengine.concurrency.{module}"
+            advice = f"use wbengine._concurrency.{module}"
             told = f"threading.{made} may stay locked after an interrupt: {advice}"
             found.append((path, line, told))
     is_used = re.compile(rf"\bwith\b.*\b({'|'.join(entered)})\b").search
@@ -143,7 +143,7 @@ _places = threading.BoundedSemaphore(2)
 threading.Thread(target=_places.release).start()
 """
     other = "with a.store.safe, a._places, a._lock: pass"
-    advice = "may stay locked after an interrupt: use wbengine.concurrency."
+    advice = "may stay locked after an interrupt: use wbengine._concurrency."
     entered = "may leave it locked after an interrupt: enter the lock itself"
     assert problems({"a.py": source, "b.py": other}) == [
         f"a.py:6: threading.Condition {advice}conditions",

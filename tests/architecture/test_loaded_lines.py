@@ -32,7 +32,7 @@ def make():
 
 SCRIPT = """
 import json, sys
-from wbengine.cli import app
+from wbengine._cli import app
 code = app.main(sys.argv[2:])
 modules = [module for name, module in sys.modules.items() if name.startswith("wbengine")]
 with open(sys.argv[1], "w") as file:

@@ -16,9 +16,9 @@ FORBIDDEN = (
     "networkx",
     "redis",  # imported only for a Redis broker or ledger
     "sqlalchemy",  # imported only for a ledger in a database
-    "wbengine.runtime",
+    "wbengine._runtime",
     "wbengine._sql",
-    "wbengine.arguments",
+    "wbengine._tasks.arguments",
     "wbengine.engines.base",
     "wbengine.persistence",
     "wbengine.storage",
@@ -100,7 +100,7 @@ def test_flow_list_imports_only_libraries_of_its_store(tmp_path: Path) -> None:
     output, modules, *_ = end_of_command(tmp_path, "flow", "list", "--persistence", url)
     assert "listed" in output and "sqlalchemy" in modules
     unused = {"alembic", "jsonschema", "kombu", "networkx", "redis", "rich", "tenacity"}
-    assert modules & {*unused, "wbengine.engines.base", "wbengine.runtime"} == set()
+    assert modules & {*unused, "wbengine.engines.base", "wbengine._runtime"} == set()
 
 
 def test_command_without_store_reads_no_package_metadata(tmp_path: Path) -> None:
@@ -121,6 +121,6 @@ def test_modules_of_command_are_excluded_from_garbage_collection(tmp_path: Path)
 
 def test_forbidden_import_is_found() -> None:
     assert "networkx" in forbidden(loaded_by("networkx"))
-    assert forbidden(["wbengine.storage_of_old", "wbengine.runtime.plan"]) == [
-        "wbengine.runtime.plan"
+    assert forbidden(["wbengine.storage_of_old", "wbengine._runtime.plan"]) == [
+        "wbengine._runtime.plan"
     ]

@@ -112,7 +112,7 @@ def test_documented_and_imported_modules_without_underscore_are_public(
 ) -> None:
     lines = [
         ".. automodule:: wbengine.task",
-        ".. automodule:: wbengine._clock",
+        ".. automodule:: wbengine._concurrency.clocks",
         "   from wbengine.engines import base, load",
         "   import wbengine.flow",
         "The module wbengine.states",

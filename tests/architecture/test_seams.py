@@ -15,34 +15,34 @@ SUITES = ("simulation", "property", "contract", "crashing", "chaos", "fleet", "h
 #: among these suites.
 SEAMS: dict[str, tuple[str, ...]] = {
     "scheduling": (
-        "wbengine.runtime.compiler",
-        "wbengine.runtime.decisions",
-        "wbengine.runtime.node_states",
-        "wbengine.runtime.plan",
-        "wbengine.runtime.retry_decisions",
-        "wbengine.runtime.reverting",
-        "wbengine.runtime.scheduler",
+        "wbengine._runtime.compiler",
+        "wbengine._runtime.decisions",
+        "wbengine._runtime.node_states",
+        "wbengine._runtime.plan",
+        "wbengine._runtime.retry_decisions",
+        "wbengine._runtime.reverting",
+        "wbengine._runtime.scheduler",
     ),
     "ledgers": ("wbengine.engines.worker_based.ledger",),
     "server": (
         "wbengine.engines.worker_based.endpoint",
         "wbengine.engines.worker_based.server",
-        "wbengine.engines.worker_based.worker_side",
+        "wbengine.engines.worker_based._worker_side",
     ),
     "stores": (
-        "wbengine.persistence.history",
-        "wbengine.persistence.backends.directory",
-        "wbengine.persistence.backends.memory",
-        "wbengine.persistence.backends.sql",
-        "wbengine.persistence.lease_renewer",
-        "wbengine.persistence.leases",
-        "wbengine.persistence.owners",
-        "wbengine.persistence.trees",
-        "wbengine.persistence.writer",
+        "wbengine.persistence._history",
+        "wbengine.persistence.backends._directory",
+        "wbengine.persistence.backends._memory",
+        "wbengine.persistence.backends._sql",
+        "wbengine.persistence._lease_renewer",
+        "wbengine.persistence._leases",
+        "wbengine.persistence._owners",
+        "wbengine.persistence._trees",
+        "wbengine.persistence._writer",
     ),
     "tracker": (
-        "wbengine.engines.worker_based.discovery",
-        "wbengine.engines.worker_based.requests",
+        "wbengine.engines.worker_based._discovery",
+        "wbengine.engines.worker_based._requests",
         "wbengine.engines.worker_based.types",
     ),
     "transports": tuple(
@@ -96,7 +96,7 @@ def test_direct_import_of_a_part_is_found(tmp_path: pathlib.Path) -> None:
         (tmp_path / suite).mkdir()
         (tmp_path / suite / "test_it.py").write_text("from wbengine import engines\n")
     assert reaching(SEAMS["scheduling"], tmp_path) == []
-    late = "def late():\n    from wbengine.runtime import plan\n"
+    late = "def late():\n    from wbengine._runtime import plan\n"
     (tmp_path / "chaos" / "test_it.py").write_text(late)
     [found] = reaching(SEAMS["scheduling"], tmp_path)
-    assert "tests.chaos.test_it imports wbengine.runtime.plan" in found
+    assert "tests.chaos.test_it imports wbengine._runtime.plan" in found

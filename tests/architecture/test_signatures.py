@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.ledger import directory, memory, redis, sql
+from wbengine.engines.worker_based.ledger import _base as ledgers
+from wbengine.engines.worker_based.ledger import _directory, _memory, _redis, _sql
 from wbengine.persistence import base as persistence
-from wbengine.persistence.backends import directory as directories
-from wbengine.persistence.backends import memory as memories
-from wbengine.persistence.backends.sql import backend as databases
+from wbengine.persistence.backends import _directory as directories
+from wbengine.persistence.backends import _memory as memories
+from wbengine.persistence.backends._sql import backend as databases
 
-MODULES = (memory, directory, redis, sql, memories, directories, databases)
+MODULES = (_memory, _directory, _redis, _sql, memories, directories, databases)
 INTERFACES = (ledgers.Ledger, persistence.Backend, persistence.Connection)
 
 

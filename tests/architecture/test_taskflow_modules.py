@@ -87,8 +87,8 @@ def test_module_with_two_names_is_one_object() -> None:
         for module in pkgutil.iter_modules(importlib.import_module(f"wbengine.{home}").__path__)
         if not module.ispkg
     ]
-    assert ("wbengine.types.entity", "wbengine.compat.types.entity") in pairs
-    assert ("wbengine.utils.misc", "wbengine.compat.misc") in pairs
+    assert ("wbengine.types.entity", "wbengine._compat.types.entity") in pairs
+    assert ("wbengine.utils.misc", "wbengine._compat.misc") in pairs
     for alias, home in pairs:
         assert importlib.import_module(alias) is importlib.import_module(home), alias
 

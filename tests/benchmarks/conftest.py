@@ -7,7 +7,7 @@ import math
 import pytest
 
 from wbengine import running
-from wbengine.runtime import saving
+from wbengine._runtime import saving
 
 
 @pytest.fixture(autouse=True)

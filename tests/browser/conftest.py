@@ -15,7 +15,7 @@ from tests.browser import stage as stages
 from tests.dashboard import story
 from tests.support import workers
 from tests.support.browsers import PATIENCE
-from wbengine.dashboard import Site, runner
+from wbengine.dashboard import Site, _runner
 
 SIZE: Any = {"width": 1280, "height": 860}
 AXE = Axe()
@@ -38,7 +38,7 @@ def site(stage: stages.Stage) -> Iterator[Site]:
 def acting(stage: stages.Stage) -> Iterator[Site]:
     """A dashboard that allows actions; started commands are assumed not to fail at once."""
     with pytest.MonkeyPatch.context() as patch, stage.site(allow_actions=True) as acting_site:
-        patch.setattr(runner, "FAILURE_SECONDS", 0.0)
+        patch.setattr(_runner, "FAILURE_SECONDS", 0.0)
         yield acting_site
 
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 from tests.browser.conftest import Opener, accessible, is_the_same, marked
 from tests.browser.stage import Stage
 from tests.support.browsers import PATIENCE
-from wbengine.dashboard import Site, cache
+from wbengine.dashboard import Site, _cache
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -150,7 +150,7 @@ _ANSWERED = """() => {
 def test_final_state_is_shown_although_its_view_is_costly(
     stage: Stage, site: Site, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "COSTLY_SECONDS", -1.0)
+    monkeypatch.setattr(_cache, "COSTLY_SECONDS", -1.0)
     with stage.held() as flow:
         page = opened(site, f"flows/{flow}/timeline")
         marked(page)
@@ -158,7 +158,7 @@ def test_final_state_is_shown_although_its_view_is_costly(
         attempts = page.locator(".wbe-chart .attempt")
         expect(page.locator("#live")).to_have_text("Live")
         expect(attempts).to_have_count(2)
-        with cache._COSTLY_BUILD_LOCK:  # no view can be built
+        with _cache._COSTLY_BUILD_LOCK:  # no view can be built
             flow.let_go()
             expect(page.locator("body[data-answered]")).to_have_count(1)
             expect(attempts).to_have_count(2)

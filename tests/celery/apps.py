@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from tests.support import python
-from wbengine import limits
-from wbengine.interop.celery.protocol import TaskMessage
+from wbengine import time_limits
+from wbengine.interop.celery._protocol import TaskMessage
 
 PEER = pathlib.Path(__file__).with_name("codec_peer.py")
 
@@ -36,7 +36,7 @@ def ours(fields: dict[str, Any], protocol: int) -> TaskMessage:
         | {
             "eta": when(fields["eta"]),
             "expires": when(fields["expires"]),
-            "timelimit": limits.TimeLimit(*fields["timelimit"]),
+            "timelimit": time_limits.TimeLimit(*fields["timelimit"]),
             "protocol": protocol,
         }
     )

@@ -17,7 +17,7 @@ from tests.celery.peers import NAME
 from tests.support import changes
 from tests.support.brokers import Brokers, Place
 from tests.support.workers import WorkerProcess
-from wbengine.interop.celery import reconnecting
+from wbengine.interop.celery import _reconnecting
 
 HERE = Path(__file__).parent
 PACKAGE = "wbengine.interop.celery"
@@ -186,7 +186,7 @@ def side(beds: Beds, request: pytest.FixtureRequest) -> Bed:
 def _closed() -> Iterator[None]:
     """Close connections of flows to Celery's brokers."""
     yield
-    reconnecting.close_all()
+    _reconnecting.close_all()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.celery.conftest import Bed
 from tests.celery.peers import NAME
-from wbengine import invocation
+from wbengine._calls import invocation
 from wbengine.interop.celery.task import CeleryTask
 from wbengine.patterns import linear_flow, unordered_flow
 

@@ -16,8 +16,8 @@ import pytest
 from kombu import compression
 
 from wbengine import exceptions
-from wbengine.interop.celery import serializers
-from wbengine.interop.celery.serializers import Accepted, Refused, Undecodable, Wire
+from wbengine.interop.celery import _serializers
+from wbengine.interop.celery._serializers import Accepted, Refused, Undecodable, Wire
 
 
 def load(accepted: Accepted, body: bytes, kind: str | None, encoding: str | None) -> Any:
@@ -62,7 +62,7 @@ def test_accepting_pickle_warns_that_it_can_run_code() -> None:
 
 
 def reversed_dump(value: Any, name: str) -> tuple[bytes, str, str]:
-    kind, encoding, body = serializers.dump(value, name)
+    kind, encoding, body = _serializers.dump(value, name)
     return body, kind, encoding
 
 
@@ -126,17 +126,17 @@ def test_content_type_is_accepted_as_serializer_name() -> None:
 
 
 def test_unserializable_value_raises_not_encodable() -> None:
-    for name in serializers.MIME_TYPES:
+    for name in _serializers.MIME_TYPES:
         with pytest.raises(exceptions.NotEncodable, match=f"as {name}") as raised:
-            serializers.dump({"a": lambda: None}, name)
+            _serializers.dump({"a": lambda: None}, name)
         assert raised.value.type_name == "dict"
     with pytest.raises(ValueError, match="did you mean 'json'"):
-        serializers.dump(1, "jsno")
+        _serializers.dump(1, "jsno")
     tree: Any = []
     for _ in range(100_000):
         tree = [tree]
     with pytest.raises(exceptions.NotEncodable):
-        serializers.dump(tree)
+        _serializers.dump(tree)
 
 
 # Messages of brokers. -----------------------------------------------------------------------------

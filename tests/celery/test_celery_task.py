@@ -15,8 +15,8 @@ import pytest
 
 from tests.support import fresh
 from wbengine import exceptions
-from wbengine.interop.celery import CeleryTask, publisher, results
-from wbengine.interop.celery.protocol import Result
+from wbengine.interop.celery import CeleryTask, _publisher, _results
+from wbengine.interop.celery._protocol import Result
 from wbengine.patterns import linear_flow
 from wbengine.types.failure import Failure
 
@@ -100,7 +100,7 @@ def test_address_is_read_from_app_settings() -> None:
         control_exchange="ctl",
         result_backend_transport_options={"global_keyprefix": "p-"},
     )
-    address = publisher.address_of(given)
+    address = _publisher.address_of(given)
     assert address == (
         "redis://here/1",
         "redis://there",
@@ -109,17 +109,17 @@ def test_address_is_read_from_app_settings() -> None:
         "ctl",
         "celeryev",
     )
-    assert publisher.route_of(given, "t", None, None, None)[:2] == ("", "work")
+    assert _publisher.route_of(given, "t", None, None, None)[:2] == ("", "work")
     task = Space(name="proj.sub", app=given)
     assert CeleryTask(task).name == "proj.sub"
-    assert publisher.address_of(given, "rpc://").backend == "rpc://"
+    assert _publisher.address_of(given, "rpc://").backend == "rpc://"
 
 
 def test_environment_variables_override_app_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     given = celery.Celery("proj", broker="redis://settings", set_as_current=False)
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://variable")
     monkeypatch.setenv("CELERY_RESULT_BACKEND", "redis://results")
-    address = publisher.address_of(given)
+    address = _publisher.address_of(given)
     assert (address.broker, address.backend) == ("redis://variable", "redis://results")
 
 
@@ -129,19 +129,19 @@ def test_prefix_of_result_key_equals_celerys(prefix: str) -> None:
     given = celery.Celery("proj", broker="redis://h", backend="redis://h", set_as_current=False)
     given.conf.result_backend_transport_options = options
     key = given.backend.get_key_for_task("id").decode()
-    assert key == f"{publisher.address_of(given).prefix}celery-task-meta-id"
+    assert key == f"{_publisher.address_of(given).prefix}celery-task-meta-id"
 
 
 @pytest.mark.parametrize("url", ["redis://:s3@cret@host", "redis://host?password=s3@cret"])
 def test_password_of_result_backend_is_masked(url: str) -> None:
-    reader = publisher.address_of(URL, url).reader()
+    reader = _publisher.address_of(URL, url).reader()
     assert reader is not None and "host" in reader.place
     assert "cret" not in reader.place
 
 
 def test_error_for_broker_url_without_transport_contains_no_password() -> None:
     with pytest.raises(ValueError, match=r"as in amqp://host$"):
-        publisher.address_of("me:s3cret@host")
+        _publisher.address_of("me:s3cret@host")
 
 
 def test_app_without_result_backend_requires_ignore_result() -> None:
@@ -149,7 +149,7 @@ def test_app_without_result_backend_requires_ignore_result() -> None:
     with pytest.raises(ValueError, match="ignore_result=True"):
         CeleryTask("t", given)
     CeleryTask("t", given, ignore_result=True)
-    assert publisher.address_of(given).broker == "amqp://a;amqp://b"
+    assert _publisher.address_of(given).broker == "amqp://a;amqp://b"
 
 
 def test_route_is_read_from_router_of_app() -> None:
@@ -157,15 +157,15 @@ def test_route_is_read_from_router_of_app() -> None:
     conf: dict[str, Any] = {}
     given = app()
     given.amqp = Space(router=Space(route=lambda *_: conf))
-    assert publisher.route_of(given, "t", None, None, None)[:2] == ("", "celery")
+    assert _publisher.route_of(given, "t", None, None, None)[:2] == ("", "celery")
     conf["queue"] = kombu.Queue("direct", kombu.Exchange("e"), "k")
-    assert publisher.route_of(given, "t", None, None, None)[:2] == ("", "direct")
+    assert _publisher.route_of(given, "t", None, None, None)[:2] == ("", "direct")
     conf["queue"] = kombu.Queue("topic", kombu.Exchange("e", "topic"), "k.#")
-    assert publisher.route_of(given, "t", None, None, None)[:2] == ("e", "k.#")
+    assert _publisher.route_of(given, "t", None, None, None)[:2] == ("e", "k.#")
     conf["routing_key"] = "k.a"
-    assert publisher.route_of(given, "t", None, None, None)[:2] == ("e", "k.a")
-    assert publisher.route_of(given, "t", "mine", None, None)[:2] == ("", "mine")
-    assert publisher.route_of(given, "t", None, "x", "y") == ("x", "y", None)
+    assert _publisher.route_of(given, "t", None, None, None)[:2] == ("e", "k.a")
+    assert _publisher.route_of(given, "t", "mine", None, None)[:2] == ("", "mine")
+    assert _publisher.route_of(given, "t", None, "x", "y") == ("x", "y", None)
 
 
 def test_result_backend_url_is_normalized() -> None:
@@ -175,7 +175,7 @@ def test_result_backend_url_is_normalized() -> None:
         ("rediss://h?ssl_cert_reqs=CERT_REQUIRED", "rediss://h?ssl_cert_reqs=required"),
         ("rediss://h?ssl_cert_reqs=CERT_NONE&db=2", "rediss://h?ssl_cert_reqs=none&db=2"),
     ):
-        assert publisher.address_of(URL, given).backend == normalized
+        assert _publisher.address_of(URL, given).backend == normalized
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_celery_exception_matches_wbengine_exception(
     kind: str, module: str, ours: type[Exception]
 ) -> None:
     stored = {"exc_type": kind, "exc_message": ["text"], "exc_module": module}
-    failure = results.failure_of(Result("id", "FAILURE", stored))
+    failure = _results.failure_of(Result("id", "FAILURE", stored))
     assert next(iter(failure)) == f"{module}.{kind}"
     assert failure.check(ours) is ours
     assert failure.exception_str == "text"
@@ -217,7 +217,7 @@ def test_malformed_failed_result_becomes_failure_without_imports(value: Any) -> 
     # imports the modules that validation needs
     Failure.validate(Failure.from_exception(KeyError()).to_dict())
     before = set(sys.modules)
-    failure = results.failure_of(Result("id", "FAILURE", value, "text"))
+    failure = _results.failure_of(Result("id", "FAILURE", value, "text"))
     assert all(isinstance(part, str | int | None) for part in failure.exception_args)
     Failure.validate(failure.to_dict())
     with pytest.raises(Exception):  # noqa: B017

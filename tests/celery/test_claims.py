@@ -20,7 +20,7 @@ from tests.celery.journal import lines
 from tests.support import brokers
 from tests.support.workers import until
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.interop.celery import embedded_worker, run_claims
+from wbengine.interop.celery import _embedded_worker, _run_claims
 
 NAME = f"{peers.NAME}."
 
@@ -40,7 +40,7 @@ def key_of(task_id: str, task: str, *args: object) -> str:
     """Return the ledger key of the first run of a task that `send` published."""
     embed = dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))
     body = json.dumps([list(map(str, args)), {}, embed])
-    return run_claims.key_of(task_id, 0, 0, f"{NAME}{task}", body)
+    return _run_claims.key_of(task_id, 0, 0, f"{NAME}{task}", body)
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq"])
@@ -277,43 +277,43 @@ def test_task_that_expires_while_waiting_for_its_claim_is_not_run(
 def test_claim_released_while_ledger_is_down_is_released_later(ledger: brokers.Redis) -> None:
     with contextlib.ExitStack() as stack:
         first, second = (
-            run_claims.Claims(ledger.url(), None, shared=True, serializer="json") for _ in "ab"
+            _run_claims.Claims(ledger.url(), None, shared=True, serializer="json") for _ in "ab"
         )
         for one, name in ((first, "a"), (second, "b")):
             one.open(name)
             stack.callback(one.close)
-        run = run_claims.Run("run")
+        run = _run_claims.Run("run")
         assert first.claim(run, may_repeat=False).run
         ledger.kill()
         first.release(run)
         ledger.start()
-        until(lambda: second.claim(run_claims.Run("run"), may_repeat=False).run)
+        until(lambda: second.claim(_run_claims.Run("run"), may_repeat=False).run)
 
 
 def test_row_retention_covers_redelivery_of_messages() -> None:
     app = celerys.Celery(set_as_current=False)
-    assert embedded_worker.retention(app) == 86400  # result_expires
+    assert _embedded_worker.retention(app) == 86400  # result_expires
     app.conf.result_expires = 60
-    assert embedded_worker.retention(app) == 2 * 3600  # twice the visibility_timeout
+    assert _embedded_worker.retention(app) == 2 * 3600  # twice the visibility_timeout
     app.conf.broker_transport_options = {"visibility_timeout": 10}
-    assert embedded_worker.retention(app) == 1800  # the consumer_timeout
+    assert _embedded_worker.retention(app) == 1800  # the consumer_timeout
     app.conf.broker_transport_options = {"visibility_timeout": 10, "consumer_timeout": 5}
     app.conf.result_expires = None
-    assert embedded_worker.retention(app) == 20
+    assert _embedded_worker.retention(app) == 20
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_sweep_deletes_old_rows_except_those_of_live_owners(shared: bool, redis_url: Any) -> None:
     """A ledger that also stores rows of flows deletes rows of completed sends by its own rule."""
-    claims = run_claims.Claims(redis_url, 5.0, shared=shared, serializer="json")
+    claims = _run_claims.Claims(redis_url, 5.0, shared=shared, serializer="json")
     claims.open("mine")
     try:
-        ended, runs = run_claims.Run("ended"), run_claims.Run("runs")
+        ended, runs = _run_claims.Run("ended"), _run_claims.Run("runs")
         for run in (ended, runs):
             assert claims.claim(run, may_repeat=False).run
         assert claims.finish(ended, {"kind": "value", "value": 1})
         claims.sent(ended)
-        assert claims.claim(run_claims.Run("ended"), may_repeat=False) == run_claims.Verdict()
+        assert claims.claim(_run_claims.Run("ended"), may_repeat=False) == _run_claims.Verdict()
 
         def kept() -> set[str]:
             claims.sweep()

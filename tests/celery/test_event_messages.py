@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from kombu import serialization
 
 from tests.celery.apps import celery
+from wbengine.interop.celery import _serializers as wire
 from wbengine.interop.celery import events
-from wbengine.interop.celery import serializers as wire
-from wbengine.interop.celery.protocol import Malformed
+from wbengine.interop.celery._protocol import Malformed
 
 #: Example of the reference page.
 BODY: dict[str, Any] = {

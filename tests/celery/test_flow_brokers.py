@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from wbengine import engines, exceptions
-from wbengine.interop.celery import reconnecting
+from wbengine.interop.celery import _reconnecting
 from wbengine.interop.celery.task import CeleryTask
 from wbengine.patterns import linear_flow
 
@@ -39,7 +39,7 @@ def test_wrong_password_fails_flow_without_retry(
         with pytest.raises(exceptions.TransportFailure, match="refuses this user or password"):
             engines.run(flow, engine=engine)
     # A retry would be logged.
-    messages = [one.getMessage() for one in caplog.records if one.name == reconnecting.LOG.name]
+    messages = [one.getMessage() for one in caplog.records if one.name == _reconnecting.LOG.name]
     assert not [line for line in messages if "cannot be reached" in line]
 
 
@@ -74,7 +74,7 @@ def test_unreachable_broker_fails_task_after_its_timeout(
     text = str(raised.value)
     assert f"its message was not sent to the broker at {url}" in text, text
     assert "connection refused" in text.lower(), text
-    lines = [one.getMessage() for one in caplog.records if one.name == reconnecting.LOG.name]
+    lines = [one.getMessage() for one in caplog.records if one.name == _reconnecting.LOG.name]
     assert len([line for line in lines if line.startswith("the Celery broker at")]) == 1, lines
 
 

@@ -18,7 +18,7 @@ from tests.celery.peers import NAME, Peer, noted
 from tests.support import brokers, python, workers
 from tests.support.workers import until
 from wbengine import engines, exceptions
-from wbengine.interop.celery import reconnecting
+from wbengine.interop.celery import _reconnecting
 from wbengine.interop.celery.task import CeleryTask
 from wbengine.persistence import backends
 
@@ -212,7 +212,7 @@ def test_resumed_flow_resends_requests_without_result_if_idempotent(
         failures = engine.storage.get_execute_failures().values()
         known = exceptions.WorkerLost, exceptions.Cancelled
         assert len(failures) >= 20 and all(failure.check(*known) for failure in failures)
-        reconnecting.close_all(30.0)  # revocations have been sent
+        _reconnecting.close_all(30.0)  # revocations have been sent
         worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 30
@@ -231,7 +231,7 @@ def test_cancelled_resumed_flow_revokes_pending_tasks(
         engine = resumed(tmp_path, uuid)
         with pytest.raises(exceptions.Cancelled):
             _cancelled(engine)
-        reconnecting.close_all(30.0)  # revocations have been sent
+        _reconnecting.close_all(30.0)  # revocations have been sent
         worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 20

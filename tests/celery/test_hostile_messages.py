@@ -22,13 +22,13 @@ from tests.celery import random_messages
 from tests.celery.apps import ours
 from tests.support.amounts import amount
 from wbengine import exceptions
-from wbengine.interop.celery import protocol as codec
-from wbengine.interop.celery import results, serializers
-from wbengine.interop.celery.protocol import Malformed
-from wbengine.interop.celery.serializers import Wire
+from wbengine.interop.celery import _protocol as codec
+from wbengine.interop.celery import _results, _serializers
+from wbengine.interop.celery._protocol import Malformed
+from wbengine.interop.celery._serializers import Wire
 
 COUNT = amount(2_000, 10_000)
-ACCEPTED = serializers.Accepted(("json", "msgpack", "yaml"))
+ACCEPTED = _serializers.Accepted(("json", "msgpack", "yaml"))
 
 ODD: list[Any] = [
     None, True, -1, 0, 2**63, 10**400, 1e999, float("nan"), "", "x", "\ud800", "x" * 2_000, b"\xff",
@@ -113,7 +113,14 @@ def body(rng: random.Random, wire: Draft) -> None:
 
 
 def typed(rng: random.Random, wire: Draft) -> None:
-    types = *serializers.MIME_TYPES.values(), *serializers.RAW, None, "", "x/y", "APPLICATION/JSON"
+    types = (
+        *_serializers.MIME_TYPES.values(),
+        *_serializers.RAW,
+        None,
+        "",
+        "x/y",
+        "APPLICATION/JSON",
+    )
     wire.content_type = rng.choice(types)
     codecs = ["utf-8", "binary", "zlib", "hex", "idna", "utf-7", "utf-16", "punycode"]
     wire.content_encoding = rng.choice((*codecs, "", None, "x" * 300))
@@ -174,7 +181,7 @@ def consume(wire: Wire) -> str:
 def read_result(wire: Wire) -> str:
     """Decode a result and return "read" or the name of the error."""
     try:
-        results.failure_of(codec.decode_result(wire, ACCEPTED))
+        _results.failure_of(codec.decode_result(wire, ACCEPTED))
     except exceptions.InvalidFormat as error:
         assert len(str(error)) < 600
         return type(error).__name__
@@ -238,7 +245,7 @@ def test_body_of_unaccepted_content_type_is_not_decompressed() -> None:
     wire = wires(1)
     wire.headers["compression"], wire.content_type = "gzip", "application/x-python-serialize"
     wire.body = b"no gzip, and no pickle"
-    with pytest.raises(serializers.Refused):
+    with pytest.raises(_serializers.Refused):
         codec.decode(wire.wire(), ACCEPTED)
 
 
@@ -248,11 +255,11 @@ def test_body_of_unaccepted_content_type_is_not_decompressed() -> None:
         ("application/json", deep(100_000), exceptions.InvalidFormat),
         ("application/json", b"[[" + b"9" * 100_000 + b"], {}, null]", exceptions.InvalidFormat),
         ("application/x-yaml", deep(5_000), exceptions.InvalidFormat),
-        ("application/x-yaml", b"!!python/object/apply:os.system [x]", serializers.Undecodable),
-        ("application/x-msgpack", b"\x91" * 100_000, serializers.Undecodable),
-        ("application/x-msgpack", b"\xdd\xff\xff\xff\xff", serializers.Undecodable),
-        ("application/json", b"", serializers.Undecodable),
-        ("application/json", b"\xff\xfe", serializers.Undecodable),
+        ("application/x-yaml", b"!!python/object/apply:os.system [x]", _serializers.Undecodable),
+        ("application/x-msgpack", b"\x91" * 100_000, _serializers.Undecodable),
+        ("application/x-msgpack", b"\xdd\xff\xff\xff\xff", _serializers.Undecodable),
+        ("application/json", b"", _serializers.Undecodable),
+        ("application/json", b"\xff\xfe", _serializers.Undecodable),
         ("application/json", b"[1, 2]", Malformed),
         ("application/json", b'"args"', Malformed),
         ("application/json", b"7", Malformed),
@@ -270,7 +277,7 @@ def test_malformed_body_is_refused_quickly(kind: str, text: bytes, error: type[E
 
 @given(
     st.dictionaries(st.text(), st.text() | st.integers() | st.none() | st.binary()),
-    st.sampled_from([*serializers.MIME_TYPES.values(), "text/plain", None]),
+    st.sampled_from([*_serializers.MIME_TYPES.values(), "text/plain", None]),
     st.binary(),
 )
 def test_random_message_is_read_or_refused(

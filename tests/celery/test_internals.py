@@ -25,8 +25,8 @@ from tests.celery import peers
 from tests.celery.conftest import Bed
 from tests.support import brokers
 from tests.support.workers import REPOSITORY, until
-from wbengine import limits
-from wbengine.interop.celery import internals
+from wbengine import time_limits
+from wbengine.interop.celery import _internals
 
 
 def test_installed_celery_is_supported() -> None:
@@ -44,9 +44,9 @@ class Recorder:
     """A pool that only records requests."""
 
     def __init__(self) -> None:
-        self.deliveries: list[internals.HostedRequest] = []
+        self.deliveries: list[_internals.HostedRequest] = []
 
-    def submit(self, delivery: internals.HostedRequest) -> Recorder:
+    def submit(self, delivery: _internals.HostedRequest) -> Recorder:
         self.deliveries.append(delivery)
         return self
 
@@ -60,7 +60,7 @@ def same(x: Any) -> Any:
 
 @pytest.fixture
 def pool() -> Any:
-    class Pool(internals.HostedPool):
+    class Pool(_internals.HostedPool):
         host = Recorder()
 
     return Pool(2, semaphore=LaxBoundedSemaphore(1))
@@ -71,7 +71,7 @@ def received(app: celery.Celery, task: Any, pool: Any, **options: Any) -> Any:
     with app.connection_for_read() as connection:
         queue = kombu.Queue("celery", kombu.Exchange("celery"), "celery")
         message = queue(connection.default_channel).get()
-    cls = request.create_request_cls(internals.HostedRequest, task, pool, "w@h", None, app=app)
+    cls = request.create_request_cls(_internals.HostedRequest, task, pool, "w@h", None, app=app)
     delivery = cls(message, app=app, task=task, body=message.body, decoded=False, **options)
     delivery.execute_using_pool(pool)
     return delivery
@@ -84,7 +84,7 @@ def test_pool_receives_request_with_limits_and_fields(pool: Any) -> None:
     submitted = received(app, task, pool)
     (delivery,) = pool.host.deliveries
     assert delivery is submitted
-    assert (delivery.id, delivery.limit) == ("i", limits.TimeLimit(5, 9))
+    assert (delivery.id, delivery.limit) == ("i", time_limits.TimeLimit(5, 9))
     assert [delivery.fields[name] for name in ("task", "retries", "color")] == ["t", 2, "red"]
     assert delivery.fields["delivery_info"]["routing_key"] == "celery"
     app.set_current()
@@ -160,7 +160,7 @@ def test_message_stays_unacknowledged_if_failure_cannot_be_stored(
 
 
 def test_failure_handler_receives_exception() -> None:
-    class Told(internals.HostedRequest):
+    class Told(_internals.HostedRequest):
         def __init__(self) -> None:
             self.told: list[Any] = []
 
@@ -177,7 +177,7 @@ def test_waiting_callback_receives_released_slot_in_event_loop(pool: Any) -> Non
     """Waiting callbacks get a released slot in order."""
     hub, called = Hub(), []
     pool.register_with_event_loop(hub)
-    event_loop, semaphore = internals.HostedRequest.loop, pool.options["semaphore"]
+    event_loop, semaphore = _internals.HostedRequest.loop, pool.options["semaphore"]
     assert pool.uses_semaphore and not base.BasePool.uses_semaphore
 
     def turn(while_: Callable[[], bool]) -> None:
@@ -196,13 +196,13 @@ def test_waiting_callback_receives_released_slot_in_event_loop(pool: Any) -> Non
 
 
 def test_shut_down_stops_celery_worker() -> None:
-    internals.shut_down()
+    _internals.shut_down()
     try:
         with pytest.raises(SystemExit):
             state.maybe_shutdown()
     finally:
         state.should_stop = None
-    assert not internals.is_busy()
+    assert not _internals.is_busy()
 
 
 @pytest.mark.parametrize("kind", ["redis"])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import pages, workers
 from wbengine.interop import celery
-from wbengine.interop.celery import events, protocol, serializers
+from wbengine.interop.celery import _protocol, _serializers, events
 
 PAGE = workers.REPOSITORY / "doc" / "source" / "reference" / "celery_messages.rst"
 
@@ -32,12 +32,12 @@ SPECIFIED = {
 }  # fmt: skip
 
 TABLES = {
-    "properties": protocol.PROPERTIES,
-    "headers": protocol.HEADERS,
-    "arguments": protocol.ARGUMENTS,
-    "embed": protocol.EMBED,
-    "version 1": (*protocol.VERSION_1, protocol.UTC),
-    "result": protocol.RESULT,
+    "properties": _protocol.PROPERTIES,
+    "headers": _protocol.HEADERS,
+    "arguments": _protocol.ARGUMENTS,
+    "embed": _protocol.EMBED,
+    "version 1": (*_protocol.VERSION_1, _protocol.UTC),
+    "result": _protocol.RESULT,
 }
 
 
@@ -50,10 +50,10 @@ def test_tables_contain_each_specified_field(what: str) -> None:
 
 #: Parts of a message of version 2 by their names on the page.
 PLACES = {
-    "properties": protocol.PROPERTIES,
-    "headers": protocol.HEADERS,
-    "body": protocol.ARGUMENTS,
-    "embed": protocol.EMBED,
+    "properties": _protocol.PROPERTIES,
+    "headers": _protocol.HEADERS,
+    "body": _protocol.ARGUMENTS,
+    "embed": _protocol.EMBED,
 }
 
 
@@ -65,7 +65,7 @@ def table(mark: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.split(";")] for row in rows]
 
 
-def check(field: protocol.Field, kind: str, default: str) -> None:
+def check(field: _protocol.Field, kind: str, default: str) -> None:
     assert kind == field.kind.words, field.name
     assert (default == "required") == field.required, field.name
 
@@ -81,7 +81,7 @@ def test_page_describes_all_fields_of_version_2(place: str) -> None:
 
 
 def test_page_describes_all_fields_of_version_1() -> None:
-    fields = (*protocol.VERSION_1, protocol.UTC)
+    fields = (*_protocol.VERSION_1, _protocol.UTC)
     known: Mapping[str, list[str]] = {
         row[0]: row for row in table("fields: task") if row[2] == "body"
     }
@@ -95,8 +95,8 @@ def test_page_describes_all_fields_of_version_1() -> None:
 
 def test_page_describes_all_fields_of_results() -> None:
     rows = table("fields: result")
-    assert [row[0] for row in rows] == [f"``{field.name}``" for field in protocol.RESULT]
-    for (_, kind, default, _), field in zip(rows, protocol.RESULT, strict=True):
+    assert [row[0] for row in rows] == [f"``{field.name}``" for field in _protocol.RESULT]
+    for (_, kind, default, _), field in zip(rows, _protocol.RESULT, strict=True):
         check(field, kind, default)
 
 
@@ -114,7 +114,9 @@ def test_page_describes_all_events() -> None:
 
 def test_page_describes_all_serializers() -> None:
     rows = [row[:2] for row in table("serializers: types")]
-    assert rows == [[f"``{name}``", f"``{mime}``"] for name, mime in serializers.MIME_TYPES.items()]
+    assert rows == [
+        [f"``{name}``", f"``{mime}``"] for name, mime in _serializers.MIME_TYPES.items()
+    ]
 
 
 def test_examples_of_page_print_shown_output(tmp_path: Path) -> None:

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from tests.celery import random_messages
 from tests.celery.apps import ours
 from tests.support import fresh
-from wbengine import exceptions, limits, running, task
+from wbengine import exceptions, running, task, time_limits
 from wbengine.engines.worker_based import endpoint
-from wbengine.interop.celery import protocol as codec
-from wbengine.interop.celery import request, serializers
-from wbengine.interop.celery.protocol import Malformed, TaskMessage
-from wbengine.interop.celery.serializers import Wire
+from wbengine.interop.celery import _protocol as codec
+from wbengine.interop.celery import _request, _serializers
+from wbengine.interop.celery._protocol import Malformed, TaskMessage
+from wbengine.interop.celery._serializers import Wire
 
 UTC = UTC
-ACCEPTED = serializers.Accepted(("json", "msgpack", "yaml"))
+ACCEPTED = _serializers.Accepted(("json", "msgpack", "yaml"))
 ID = "4cc7438e-afd4-4f8f-a2f3-f46567e7ca77"
 
 #: Sample messages of Celery's protocol specification.
@@ -97,7 +97,7 @@ class Constructed(task.Task):
 
 def test_long_shadow_is_shortened_to_255_characters() -> None:
     message = TaskMessage("proj.tasks.add", ID, shadow="x" * 1000)
-    outcome = request.execute(
+    outcome = _request.execute(
         endpoint.Endpoint(Constructed), message, (), {}, running.Request(ID), None, print
     )
     assert outcome.value == "x" * 255
@@ -153,7 +153,7 @@ def test_message_contains_hard_limit_before_soft_limit() -> None:
     """The API of this package names the soft limit first."""
     for wire in (v2({"timelimit": [3, 1]}), v1(timelimit=[3, 1])):
         message = read(wire)
-        assert message.timelimit == limits.TimeLimit(soft=1, hard=3)
+        assert message.timelimit == time_limits.TimeLimit(soft=1, hard=3)
         again = codec.encode(message)
         written = again.headers or json.loads(again.body)
         assert written["timelimit"] == [3, 1]
@@ -162,19 +162,21 @@ def test_message_contains_hard_limit_before_soft_limit() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ([None, None], limits.UNLIMITED),
-        ([0, 0], limits.UNLIMITED),
-        ([10, None], limits.TimeLimit(None, 10)),
-        ([None, 10], limits.TimeLimit(10, None)),
-        ([3, 3], limits.TimeLimit(None, 3)),
-        ([1, 3], limits.TimeLimit(None, 1)),
-        ([1e300, 5], limits.TimeLimit(5, None)),
-        ([float("inf"), None], limits.UNLIMITED),
+        ([None, None], time_limits.UNLIMITED),
+        ([0, 0], time_limits.UNLIMITED),
+        ([10, None], time_limits.TimeLimit(None, 10)),
+        ([None, 10], time_limits.TimeLimit(10, None)),
+        ([3, 3], time_limits.TimeLimit(None, 3)),
+        ([1, 3], time_limits.TimeLimit(None, 1)),
+        ([1e300, 5], time_limits.TimeLimit(5, None)),
+        ([float("inf"), None], time_limits.UNLIMITED),
     ],
 )
-def test_ineffective_time_limit_is_dropped(given: list[Any], expected: limits.TimeLimit) -> None:
+def test_ineffective_time_limit_is_dropped(
+    given: list[Any], expected: time_limits.TimeLimit
+) -> None:
     message = read(v2({"timelimit": given}))
-    assert message.timelimit == expected == limits.read(expected)
+    assert message.timelimit == expected == time_limits.read(expected)
 
 
 def test_taskset_is_the_group_of_version_1() -> None:
@@ -249,7 +251,7 @@ def test_message_is_written_in_format_it_was_read_in() -> None:
     for name in ("json", "msgpack", "yaml"):
         wire = codec.encode(TaskMessage("a", ID, (1,)), serializer=name)
         message = read(wire)
-        assert message.content_type == wire.content_type == serializers.MIME_TYPES[name]
+        assert message.content_type == wire.content_type == _serializers.MIME_TYPES[name]
         assert codec.encode(message).content_type == wire.content_type
     assert codec.encode(read(v1())).headers == {}
 

@@ -15,14 +15,14 @@ import pytest
 from tests.celery import random_messages
 from tests.celery.apps import celery, ours, when
 from tests.support.amounts import amount
-from wbengine.interop.celery import protocol as codec
-from wbengine.interop.celery import serializers
-from wbengine.interop.celery.protocol import TaskMessage
-from wbengine.interop.celery.serializers import Wire
+from wbengine.interop.celery import _protocol as codec
+from wbengine.interop.celery import _serializers
+from wbengine.interop.celery._protocol import TaskMessage
+from wbengine.interop.celery._serializers import Wire
 
 COUNT = amount(300, 1_000)  # in each direction
 BATCHES = 4
-ACCEPTED = serializers.Accepted()
+ACCEPTED = _serializers.Accepted()
 
 
 def protocol_of(seed: int) -> int:
@@ -111,10 +111,10 @@ def test_results_stored_by_celery_are_decoded(serializer: str, extended: bool) -
         for at, value in enumerate(VALUES)
     ]
     lines.append(["stored", "bad", "FAILURE", ["why", 7], None, conf])
-    accepted = serializers.Accepted(serializer)
+    accepted = _serializers.Accepted(serializer)
     decoded = []
     for data in celery(lines):
-        wire = Wire({}, {}, serializers.MIME_TYPES[serializer], "utf-8", base64.b64decode(data))
+        wire = Wire({}, {}, _serializers.MIME_TYPES[serializer], "utf-8", base64.b64decode(data))
         decoded.append(codec.decode_result(wire, accepted))
         jsonschema.validate(accepted.read(wire), codec.RESULT_SCHEMA)
         again = codec.encode_result(decoded[-1], serializer)

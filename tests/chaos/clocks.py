@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from wbengine import _clock
+from wbengine._concurrency import clocks
 
 _real: Callable[[], float] = time.time
 _SIZE = struct.calcsize("d")
@@ -33,4 +33,4 @@ class Clocks:
             return _real() + offset
 
         time.time = wrong
-        _clock.Clock.time = staticmethod(wrong)
+        clocks.Clock.time = staticmethod(wrong)

@@ -24,7 +24,8 @@ from typing import Any
 from tests.chaos import audit, clocks, flows, program, workers
 from tests.seams import tracker
 from wbengine import engines as loading
-from wbengine import exceptions, invocation, states
+from wbengine import exceptions, states
+from wbengine._calls import invocation
 from wbengine.engines.worker_based import engine as engines
 from wbengine.engines.worker_based import executor as executors
 from wbengine.persistence import backends, base, models

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.support import python, servers
 from wbengine import exceptions, operations, states
-from wbengine.persistence import backends, commands
+from wbengine.persistence import _commands, backends
 from wbengine.persistence import base as persistence
 
 #: Maximum number of retries of a flow, so that the run ends.
@@ -122,11 +122,11 @@ def _change(backend: persistence.Backend, uuid: str, name: str, requests: Reques
     :returns: False if the flow has ended and is not changed.
     """
     state, is_suspended, command = _read(backend, uuid)
-    is_suspending = command is not None and command.what == commands.SUSPEND
+    is_suspending = command is not None and command.what == _commands.SUSPEND
     is_calm = requests.is_calm
     if is_suspended or is_suspending:
         if command is None or is_suspending:
-            operations.request(backend, uuid, commands.RESUME)
+            operations.request(backend, uuid, _commands.RESUME)
     elif state not in states.FLOW_ENDED:
         if not is_calm:
             operations.suspend(backend, uuid)
@@ -135,7 +135,7 @@ def _change(backend: persistence.Backend, uuid: str, name: str, requests: Reques
         if state != states.REVERTED or requests.retries().get(name, range(1))[-1] >= limit:
             return False
         requests.note(_SENT, name)
-        if operations.request(backend, uuid, commands.RETRY).is_new:
+        if operations.request(backend, uuid, _commands.RETRY).is_new:
             requests.note(_ACCEPTED, name)
     return True
 

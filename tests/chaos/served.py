@@ -20,7 +20,7 @@ from typing import Any
 from tests.chaos import audit, media, requests, tasks, workflows
 from tests.support import python, servers
 from wbengine import engines, exceptions, states, task
-from wbengine.cli import errors
+from wbengine._cli import errors
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.patterns import linear_flow

@@ -22,7 +22,7 @@ from tests.chaos.checking import FinalState, History, Verdict
 from tests.chaos.flows import KINDS
 from tests.crashing import children
 from tests.crashing import engines as crashing
-from wbengine import formats
+from wbengine._text import data_formats
 from wbengine.persistence import backends
 
 #: Seconds between two polls.
@@ -255,7 +255,7 @@ def _left(stage: Stage, ledger: ledgers.Place) -> list[str]:
     Objects of killed processes, or objects that could not be deleted without a broker, must expire.
     """
     # The builds of `tests.chaos.builds` do not change the tables of folders.
-    with mock.patch.object(formats, "FOLDER", formats.Format("folder", 1, (1, 2))):
+    with mock.patch.object(data_formats, "FOLDER", data_formats.Format("folder", 1, (1, 2))):
         left = [*stage.medium.left(), *ledger.left()]
     pids = {str(fault.pid) for fault in stage.crew.faults if fault.kills and fault.pid}
     dead = re.compile(rf"-({'|'.join(pids)})-[0-9a-f]+" if pids else "(?!)")

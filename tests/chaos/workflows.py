@@ -17,7 +17,7 @@ from tests.chaos import audit, tasks
 from wbengine import engines, exceptions, states, task
 from wbengine.jobs import base as jobs
 from wbengine.persistence import base as persistence
-from wbengine.persistence.step_notes import StepNote
+from wbengine.persistence._step_notes import StepNote
 from wbengine.signals import Signal
 from wbengine.steps import AsyncSteps, Steps
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from wbengine.cli import app
+from wbengine._cli import app
 
 UNKNOWN = "12345678-1234-4123-8123-123456789012"
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.support import python
 from tests.support.waiting import until
-from wbengine.cli import app
-from wbengine.concurrency import fork_signals
+from wbengine._cli import app
+from wbengine._concurrency import fork_signals
 
 #: Timeout in seconds for a broker or a store.
 PATIENCE = 50.0

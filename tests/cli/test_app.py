@@ -16,7 +16,7 @@ from tests.support import fresh
 from tests.support import worker_tasks as tasks
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, task
-from wbengine.cli import app, errors
+from wbengine._cli import app, errors
 from wbengine.diagnosis import findings
 from wbengine.patterns import linear_flow
 
@@ -31,7 +31,7 @@ HEAVY = (
 def loaded(*words: str) -> set[str]:
     """Return the modules that a call of the command loads."""
     script = (
-        "import sys; from wbengine.cli import app; code = app.main(sys.argv[1:]);"
+        "import sys; from wbengine._cli import app; code = app.main(sys.argv[1:]);"
         "print(*sys.modules, file=sys.stderr); sys.exit(code)"
     )
     return set(fresh.run(script, *words, cwd=os.getcwd()).stderr.split())

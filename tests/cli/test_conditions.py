@@ -23,7 +23,7 @@ from tests.cli.conftest import Answer, Command
 from tests.support import servers
 from tests.support.later_layout import later_release
 from wbengine.persistence import backends
-from wbengine.persistence.backends.sql import layout, tables
+from wbengine.persistence.backends._sql import layout, tables
 
 FACTORY = "tests.operations.flows:steps"
 

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from tests.cli.conftest import Answer, Command
-from wbengine import _import_path
-from wbengine.cli import config, settings_schema
+from wbengine._cli import config, settings_schema
+from wbengine._imports import search_path
 
 
 def setting(answer: Answer, name: str) -> tuple[Any, str]:
@@ -382,7 +382,7 @@ def test_command_in_deleted_folder_fails_with_reason(
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    _import_path.put_current_folder_last()
+    search_path.put_current_folder_last()
     (home / "other.toml").touch()
     for words in (["flow", "list"], ["flow", "list", "--config", str(home / "other.toml")]):
         answer = wbengine(*words)

@@ -24,13 +24,13 @@ from tests.support.later_layout import LATER, later_release
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, transports
 from wbengine.engines.worker_based import worker as workers
-from wbengine.engines.worker_based.connections import dead_letters
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.fleet import ledgers
+from wbengine.engines.worker_based._connections import dead_letters
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.fleet import _ledgers
 from wbengine.patterns import unordered_flow
 from wbengine.persistence import backends, models
-from wbengine.persistence.backends.sql import layout
+from wbengine.persistence.backends._sql import layout
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_queues_are_listed_and_purged(wbengine: Command, one: workers.Worker, ur
 def put_aside(url: str, home: Path, number: int, queue: str = "t.gone", cls: str = "Touch") -> None:
     """Dead-letter a request as an engine does after the loss of the workers that received it."""
     target = transports.resolve(url)
-    with ledgers.open_ledger(None, target) as ledger:
+    with _ledgers.open_ledger(None, target) as ledger:
         assert ledger is not None
         headers = {hd.WBE_VERSION: "1", hd.WBE_EPOCH: 3, hd.WBE_LEDGER: ledger.digest}
     headers |= {hd.WBE_DEAD: "lost with 2 workers", hd.WBE_QUEUE: queue}
@@ -296,7 +296,7 @@ def test_retry_completes_an_interrupted_retry(
 ) -> None:
     for number in range(3):
         put_aside(url, home, number)
-    with ledgers.open_ledger(None, transports.resolve(url)) as ledger:
+    with _ledgers.open_ledger(None, transports.resolve(url)) as ledger:
         assert ledger is not None
         ledger.open("id-0", 4)
         ledger.open("id-1", 3)  # not from a retry: its engine continues

@@ -15,7 +15,8 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.support.workers import until
-from wbengine import dev, keys
+from wbengine._cli import dev_fleet
+from wbengine._security import keys
 
 WARES = """
 from wbengine import task
@@ -64,7 +65,7 @@ def test_dev_runs_flows_with_worker_conductor_and_dashboard(wbengine: Command, w
     try:
         assert process.stdout is not None
         data = json.loads(process.stdout.readline())
-        assert data["schema"] == "wbengine/dev/1"
+        assert data["schema"] == "wbengine/_cli/dev_fleet/1"
         assert page(data["dashboard"]) == 200
         assert page(data["dashboard"].partition("?")[0]) in (401, 403)
         where = ("--url", data["broker"], "--persistence", data["persistence"])
@@ -90,7 +91,7 @@ def test_dev_runs_flows_with_worker_conductor_and_dashboard(wbengine: Command, w
 
 def test_dev_keeps_a_given_folder(wares: Path, home: Path) -> None:
     folder = str(home / "kept")
-    with dev.DevServer("wares", folder=folder, port=None, concurrency=1) as shop:
+    with dev_fleet.DevServer("wares", folder=folder, port=None, concurrency=1) as shop:
         assert shop.login_url is None
         assert shop.worker.life.state == "idle"
     assert shop.worker.life.state == "dead"
@@ -105,7 +106,7 @@ def test_dev_signs_with_configured_keys(
     keys.write(file, keys.new()[keys.ANY])
     monkeypatch.setenv(keys.VARIABLE, str(file))
     monkeypatch.syspath_prepend(str(wares))
-    with dev.DevServer("wares", port=None) as server:
+    with dev_fleet.DevServer("wares", port=None) as server:
         where = ("--url", server.url, "--persistence", server.persistence)
         ran = wbengine("flow", "run", "wares:order", "--engine", "workers", "--json", *where)
         assert ran.json["results"]["price"] == 7 and server.keys == str(file)
@@ -114,7 +115,7 @@ def test_dev_signs_with_configured_keys(
 def test_dev_does_not_sign_with_keys_of_one_role(wares: Path) -> None:
     for role, content in keys.new(per_role=True).items():
         keys.write(wares / role, content)
-    with dev.DevServer("wares", port=None, keys=wares / keys.ENGINE) as server:
+    with dev_fleet.DevServer("wares", port=None, keys=wares / keys.ENGINE) as server:
         assert server.keys == keys.NONE
 
 

@@ -22,10 +22,12 @@ from tests.support import brokers, python, servers, tcp_proxy
 from tests.support import worker_tasks as tasks
 from tests.support.later_layout import later_release
 from tests.support.workers import until, worker_in_thread
-from wbengine import formats, keys, transports
-from wbengine.diagnosis import examining, findings
+from wbengine import transports
+from wbengine._security import keys
+from wbengine._text import data_formats
+from wbengine.diagnosis import _examining, findings
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.persistence.backends.sql import layout
+from wbengine.persistence.backends._sql import layout
 
 Find = dict[str, Any]
 
@@ -159,7 +161,7 @@ def test_missing_rabbitmq_permission_is_reported(
 def test_round_trip_leaves_no_queue_of_any_format(
     wbengine: Command, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "MESSAGE", formats.Format("message", 1, (1, 2)))
+    monkeypatch.setattr(data_formats, "MESSAGE", data_formats.Format("message", 1, (1, 2)))
     findings = wbengine("doctor", "--json").json["findings"]
     assert "round trip" in {each["check"] for each in findings}
     with contextlib.closing(transports.resolve(folder).open()) as broker:
@@ -445,7 +447,7 @@ def test_unreachable_store_is_reported(wbengine: Command, served: str) -> None:
 def examined(seconds: float, **place: Any) -> list[findings.Finding]:
     """Return the findings of all checks with `seconds` left."""
     began = time.monotonic() - 7 + seconds
-    return list(examining.examine(findings.Place(**place), began=began))
+    return list(_examining.examine(findings.Place(**place), began=began))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Command
 from tests.support import conducted
 from wbengine import engines
-from wbengine.persistence import backends, codes
+from wbengine.persistence import _codes, backends
 
 
 def test_flows_are_assigned_after_confirmation(
@@ -33,7 +33,7 @@ def test_flows_are_assigned_after_confirmation(
         document = wbengine(*words, "v42", "--dry-run", "--json").json
         assert (document["flows"], document["dry_run"]) == ({"tests": 1}, True)
         assert connection.get_flow_details(uuid).code == "tests:v43"
-        monkeypatch.setattr(codes, "LIVE_SECONDS", 0.0)
+        monkeypatch.setattr(_codes, "LIVE_SECONDS", 0.0)
         assert "waits for code v43 or newer of tests" in wbengine("flow", "show", uuid).out
         answer = wbengine(*words, "v42", "--yes")
         assert (answer.code, answer.out) == (0, "1 flow of tests assigned\n")

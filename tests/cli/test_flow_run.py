@@ -16,8 +16,9 @@ import pytest
 
 from tests.cli.conftest import ORDER, SLOW, Answer, Command, appears, slow_flow, state
 from tests.support.workers import until
-from wbengine import _crash, engines
-from wbengine.cli import errors
+from wbengine import engines
+from wbengine._cli import errors
+from wbengine._concurrency import crash_points
 from wbengine.persistence import backends, models
 from wbengine.views import flow_status, watcher
 
@@ -350,11 +351,11 @@ def test_ctrl_c_before_the_run_names_the_stored_flow(
         if place == "sql.after-logbook-commit":
             os.kill(os.getpid(), signal.SIGINT)
 
-    _crash.install(press)
+    crash_points.install(press)
     try:
         answer = wbengine("flow", "run", ORDER, "--flow-id", KEPT, *words)
     finally:
-        _crash.install(None)
+        crash_points.install(None)
     assert (answer.code, answer.out) == (130, "")
     how = f"the flow is stored; to resume: wbengine flow resume {KEPT}"
     assert answer.err == f"wbengine flow run: error: interrupted; {how}\n"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from wbengine import states
-from wbengine.persistence import backends, base, listing, models
+from wbengine.persistence import _listing, backends, base, models
 
 NAMES = {
     "failed": states.FAILURE,
@@ -50,7 +50,7 @@ def flows(store: base.Connection) -> dict[str, models.FlowDetail]:
     made["cancelled"] = put(store, "cancelled", states.REVERTED)
     made["cancelled"].cancel(1.0, None)
     made["waits"] = put(store, "waits", states.SUSPENDED, "it waits")
-    made["waits"].waits_for = (listing.Wait("t", "go", 1.0, None),)
+    made["waits"].waits_for = (_listing.Wait("t", "go", 1.0, None),)
     for name in ("cancelled", "waits"):
         store.save_changes(made[name], ())
     return made

@@ -11,8 +11,8 @@ import pytest
 
 from tests.cli.commands import ALL
 from tests.cli.conftest import Command
-from wbengine.cli import app, base
-from wbengine.cli import context as contexts
+from wbengine._cli import app, base
+from wbengine._cli import context as contexts
 
 #: First words of summaries.
 IMPERATIVES = {

@@ -13,8 +13,9 @@ import pytest
 
 from tests.support import workers
 from tests.support.waiting import until
-from wbengine import _log_fields, engines, exceptions, task
-from wbengine.cli import log_output
+from wbengine import engines, exceptions, task
+from wbengine._cli import log_output
+from wbengine._logs import record_fields
 from wbengine.patterns import linear_flow
 
 LOG = logging.getLogger("tests.json_log")
@@ -99,7 +100,7 @@ def test_lines_of_local_tasks_name_their_flow_and_request() -> None:
     try:
         with log_output.fields(code_version="v43", absent=None):
             engines.run(linear_flow.Flow("f").add(charge("c", inject={"amount": 1})))
-            with _log_fields.adding_flow("some-flow"):
+            with record_fields.adding_flow("some-flow"):
                 LOG.warning("between")
         LOG.warning("after")
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Command
-from wbengine import keys
+from wbengine._security import keys
 
 
 def test_new_key_file_is_private_and_never_overwritten(wbengine: Command, tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.conftest import Command
+from wbengine._permits import account_stores
+from wbengine._permits.accounts import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
-from wbengine.permits import account_stores
-from wbengine.permits.accounts import PermitRequest
 from wbengine.persistence import backends
 
 FOUR = Quota("100/m", 0.6, 4)
@@ -29,7 +29,7 @@ def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> No
     assert head.split("  ")[0] == "LIMIT"
     assert line.split() == ["shop.call[eve]", "100/m", "4", "4", "29", "2"]
     document = wbengine("limits", "--persistence", url, "--json").json
-    assert document["schema"] == "wbengine/limits/1"
+    assert document["schema"] == "wbengine/time_limits/1"
     (limit,) = document["limits"]
     assert (limit["name"], limit["rate"], limit["concurrency"]) == ("shop.call[eve]", "100/m", 4)
     assert limit["flows"] == [

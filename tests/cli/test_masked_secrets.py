@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from wbengine import _log_lines
-from wbengine.cli import log_output, secret_arguments
+from wbengine._cli import log_output, secret_arguments
+from wbengine._logs import line_format
 
 URL = "redis://flows:nightingale@queues/0"
 
@@ -76,7 +76,7 @@ LEAKS = {
 def of_command(form: str, record: logging.LogRecord) -> str:
     if form == "json":
         return log_output.JSONLines().format(record)
-    return _log_lines.Lines(mask=log_output._masked).format(record)
+    return line_format.Lines(mask=log_output._masked).format(record)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

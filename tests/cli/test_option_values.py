@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli import commands
 from tests.cli.conftest import Command
-from wbengine.cli import base, common_options, config, params, settings_schema
+from wbengine._cli import base, common_options, config, params, settings_schema
 from wbengine.jobs.base import JobPriority
 
 #: If a wrong value were accepted, some of the commands would run without end.
@@ -232,9 +232,9 @@ def test_valid_options_of_an_unused_broker_have_no_effect(
     (home / "runtime").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "runtime"))
     missing: Any = None
-    for name in ("redis", "wbengine.transports.redis"):
+    for name in ("redis", "wbengine.transports._redis"):
         monkeypatch.setitem(sys.modules, name, missing)
-    monkeypatch.delattr("wbengine.transports.redis", raising=False)
+    monkeypatch.delattr("wbengine.transports._redis", raising=False)
     for words in (
         ("--transport-option", "inotify=false"),
         ("--transport", "filesystem"),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.terminals import Terminal, environment
-from wbengine import durations
-from wbengine.cli import output, params
+from wbengine._cli import output, params
+from wbengine._text import durations
 from wbengine.views import redaction
 
 
@@ -69,7 +69,7 @@ def test_secrets_are_masked_in_every_kind_of_output(capsys: pytest.CaptureFixtur
 
 
 SCRIPT = """
-from wbengine.cli import output
+from wbengine._cli import output
 printer = output.Printer(color={color!r})
 print(printer.is_terminal)
 printer.table(("A", "B"), [("x " * 100, "y")])
@@ -102,7 +102,7 @@ def test_table_fits_a_narrow_terminal() -> None:
 
 
 MESSAGES = """
-from wbengine.cli import output
+from wbengine._cli import output
 printer = output.Printer(quiet=False)
 printer.note("suspended; to go on: wbengine flow resume 5b4b4f53")
 printer.note("it ended; once more: wbengine flow revert 5b4b4f53-8e10; then look at the log")

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from wbengine import engines, task
-from wbengine.drawing import terminal_tree as trees
+from wbengine.drawing import _terminal_tree as trees
 from wbengine.listeners.progress import ProgressListener
 from wbengine.patterns import linear_flow
 from wbengine.persistence.models import FlowDetail, TaskDetail
 from wbengine.types import failure as ft
-from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
+from wbengine.types._outline import FLOW, TASK, Outline, OutlineNode
 from wbengine.views import flow_status as flows
 
 

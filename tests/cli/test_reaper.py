@@ -9,7 +9,7 @@ from tests.support import python
 #: A subreaper inherits orphans as process 1 of a container does.
 PROGRAM = """
 import ctypes, os, signal, sys, time
-from wbengine.cli import reaper
+from wbengine._cli import reaper
 
 PR_SET_CHILD_SUBREAPER = 36
 assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0

@@ -15,11 +15,11 @@ from tests.operations import flows
 from tests.support import conducted, requested
 from tests.support.waiting import until
 from wbengine import engines, operations, states
-from wbengine.cli import claimed_jobs, errors
+from wbengine._cli import claimed_jobs, errors
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends.impl_sql import SQLJobBoard
-from wbengine.operations import resuming
+from wbengine.operations import _resuming
 from wbengine.persistence import backends, base
 
 
@@ -250,4 +250,4 @@ def test_engine_of_the_conductor_is_recorded(store: base.Backend) -> None:
         )
         with conducted.running(conductor):
             assert handle.wait(60)
-    assert resuming.kind(store, handle.id) == "parallel"
+    assert _resuming.kind(store, handle.id) == "parallel"

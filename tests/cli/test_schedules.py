@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import ORDER, Command
 from tests.support.waiting import until
-from wbengine.cli import settings_schema
+from wbengine._cli import settings_schema
 
 
 @pytest.fixture

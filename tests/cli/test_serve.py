@@ -19,8 +19,8 @@ from tests.support.brokers import Place
 from tests.support.server_kinds import free_port
 from tests.support.waiting import until
 from tests.telemetry import scraping
-from wbengine.cli import errors
-from wbengine.views import formatting
+from wbengine._cli import errors
+from wbengine.views import _formatting
 
 FACTORIES = "tests.cli.shop"
 
@@ -241,7 +241,7 @@ def test_serve_reports_metrics_and_json_log_with_fields(wbengine: Command, store
     assert scraping.value(found, "wbengine_flows_pending") == 1
     oldest = scraping.value(found, "wbengine_oldest_pending_flow_timestamp_seconds")
     [row] = wbengine("flow", "list", "--state", "PENDING", "--json").json["flows"]
-    assert formatting.iso(oldest) == row["created"]
+    assert _formatting.iso(oldest) == row["created"]
     assert scraping.value(found, "wbengine_flows_running", flow="slow") == 1
     assert wbengine("flow", "cancel", slow, "--reason", "no stock").code == 0
     assert any("is being cancelled" in line for line in process.stderr)

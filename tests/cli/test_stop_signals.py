@@ -17,14 +17,14 @@ from tests.support import fresh
 from tests.support.waiting import until
 from tests.unit import pool_calls
 from wbengine import engines, pools
-from wbengine.cli import stop_signals
-from wbengine.concurrency import event_loop
-from wbengine.engines.worker_based.messages import life
+from wbengine._cli import stop_signals
+from wbengine._concurrency import event_loop
+from wbengine.engines.worker_based._messages import life
 from wbengine.patterns import linear_flow
 
 _BEGIN = """
 import os, signal, sys, threading, time
-from wbengine.cli import stop_signals
+from wbengine._cli import stop_signals
 
 told = threading.Event()
 

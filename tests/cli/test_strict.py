@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from wbengine import keys
+from wbengine._security import keys
 
 URL = "redis://flows:nightingale@127.0.0.1:1/0"
 

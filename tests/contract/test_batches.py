@@ -15,7 +15,7 @@ from tests.seams.transports import MAX_BATCH_BYTES
 from tests.support import outgoing
 from tests.support.waiting import until
 from wbengine.engines.worker_based import dispatcher
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
 
 #: Transports that deliver several messages at once.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.contract.stored_flows import Turns, few, make
 from tests.seams import stores
 from wbengine import exceptions, states
-from wbengine.persistence import backends, base, commands, models
+from wbengine.persistence import _commands, backends, base, models
 
 from . import places, records
 
@@ -221,10 +221,10 @@ def test_conditional_deletion_keeps_a_flow_with_a_pending_request(connection: Co
     book, flow = make(models.TaskDetail("t"))
     flow.state = states.FAILURE
     connection.save_logbook(book)
-    connection.put_command(flow.uuid, commands.FlowCommand(commands.RETRY))
+    connection.put_command(flow.uuid, _commands.FlowCommand(_commands.RETRY))
     with pytest.raises(exceptions.InvalidState, match="without a pending command"):
         connection.destroy_flow(flow.uuid, base.Removable())
-    connection.put_command(flow.uuid, commands.FlowCommand(commands.SUSPEND))  # withdraws it
+    connection.put_command(flow.uuid, _commands.FlowCommand(_commands.SUSPEND))  # withdraws it
     connection.destroy_flow(flow.uuid, base.Removable())
 
 

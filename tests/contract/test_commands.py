@@ -7,8 +7,8 @@ import pytest
 from tests.contract.stored_flows import make
 from tests.seams import stores
 from wbengine import exceptions, states
-from wbengine.persistence import base, commands, models
-from wbengine.types.outline import Outline, OutlineNode
+from wbengine.persistence import _commands, base, models
+from wbengine.types._outline import Outline, OutlineNode
 
 from . import places
 
@@ -131,11 +131,11 @@ def test_request_of_ended_flow_is_settled_by_one_write_or_not_at_all(
     assert lease.command == retry
     flow.enter(states.PENDING, 2.0)
     with pytest.raises(exceptions.InvalidState, match="withdrawn or replaced"):
-        connection.save_changes(flow, (), lease=lease, settled=commands.SettledCommand(revert))
+        connection.save_changes(flow, (), lease=lease, settled=_commands.SettledCommand(revert))
     assert connection.get_flow_details(flow.uuid).state == states.FAILURE
     assert connection.send_command(flow.uuid, CANCEL) is None
     assert connection.send_command(flow.uuid, revert) == revert
-    settled = commands.SettledCommand(revert, CANCEL)
+    settled = _commands.SettledCommand(revert, CANCEL)
     connection.save_changes(flow, (), lease=lease, settled=settled)
     assert connection.get_flow_details(flow.uuid).state == states.PENDING
     assert connection.commands([flow.uuid]) == {flow.uuid: CANCEL}

@@ -13,7 +13,7 @@ from hypothesis import given
 from tests.contract.stored_flows import few
 from wbengine import exceptions, operations, states
 from wbengine.persistence import backends, base, models
-from wbengine.types.outline import Outline, OutlineNode
+from wbengine.types._outline import Outline, OutlineNode
 
 from . import records
 

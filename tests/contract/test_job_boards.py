@@ -24,7 +24,7 @@ from tests.seams import stores
 from tests.support import brokers, forks, servers
 from tests.support.waiting import until
 from wbengine import exceptions, states
-from wbengine.jobs import backends, base, stored
+from wbengine.jobs import _stored, backends, base
 from wbengine.persistence import backends as flow_stores
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
@@ -490,16 +490,16 @@ def test_names_of_maximum_length_are_stored(board: base.JobBoard, another: base.
 
 
 def test_job_with_too_long_name_is_skipped_and_logged_once(
-    board: stored.BaseStoredJobBoard, another: base.JobBoard, caplog: pytest.LogCaptureFixture
+    board: _stored.BaseStoredJobBoard, another: base.JobBoard, caplog: pytest.LogCaptureFixture
 ) -> None:
     normal = base.JobPriority.NORMAL
-    bad = board._put(stored.NewJob(models.new_uuid(), "x" * 256, None, {}, normal, False))
+    bad = board._put(_stored.NewJob(models.new_uuid(), "x" * 256, None, {}, normal, False))
     board.post("good")
     for _ in range(2):
         assert names(another) == ["good"]
     assert caplog.text.count("must have at most 255 characters, got 256") == 1
     assert bad is not None
-    removable = stored.StoredJob(board, bad._replace(content={**bad.content, "name": "bad"}))
+    removable = _stored.StoredJob(board, bad._replace(content={**bad.content, "name": "bad"}))
     board.claim(removable, "me")
     board.consume(removable, "me")
 
@@ -684,11 +684,11 @@ def test_repost_from_many_threads_posts_one_job(
 @pytest.fixture
 def elsewhere(
     conf: dict[str, Any], board: base.JobBoard, another: base.JobBoard
-) -> tuple[stored.StoredJobBoard, stored.StoredJobBoard]:
+) -> tuple[_stored.StoredJobBoard, _stored.StoredJobBoard]:
     """One board as seen by two programs."""
-    if not isinstance(board, stored.StoredJobBoard):
+    if not isinstance(board, _stored.StoredJobBoard):
         pytest.skip("its jobs are in a database")
-    assert isinstance(another, stored.StoredJobBoard)
+    assert isinstance(another, _stored.StoredJobBoard)
     return board, another
 
 
@@ -746,7 +746,7 @@ def zookeeper_client(conf: dict[str, Any]) -> Iterator[Any]:
 
 
 def test_note_identifies_one_board_under_any_address(
-    conf: dict[str, Any], elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard]
+    conf: dict[str, Any], elsewhere: tuple[_stored.StoredJobBoard, _stored.StoredJobBoard]
 ) -> None:
     """The note contains the id stored on the server, whatever address hosts use."""
     board, another = elsewhere
@@ -754,7 +754,7 @@ def test_note_identifies_one_board_under_any_address(
     assert board.is_noted(another.note) and another.is_noted(board.note)
     option = "namespace" if kind_of(conf) == "redis" else "path"
     with backends.backend("other", {**conf, option: "/other"}) as other:
-        assert isinstance(other, stored.StoredJobBoard)
+        assert isinstance(other, _stored.StoredJobBoard)
         assert not other.is_noted(board.note) and not board.is_noted(other.note)
         # As a server with the same address on another host.
         other.address = "another-name:1"
@@ -762,7 +762,7 @@ def test_note_identifies_one_board_under_any_address(
 
 
 def test_note_is_recognized_after_store_lost_its_data(
-    conf: dict[str, Any], elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard]
+    conf: dict[str, Any], elsewhere: tuple[_stored.StoredJobBoard, _stored.StoredJobBoard]
 ) -> None:
     if kind_of(conf) == "zookeeper":
         pytest.skip("there nothing is lost")
@@ -774,7 +774,7 @@ def test_note_is_recognized_after_store_lost_its_data(
     board.address = another.address = None
     assert board.is_noted(note) and board.is_noted(another.note)  # earlier clients recognize both
     with backends.backend("late", conf) as late:
-        assert isinstance(late, stored.StoredJobBoard)
+        assert isinstance(late, _stored.StoredJobBoard)
         assert late.is_noted(note)
         late.address = "elsewhere:1"
         assert not late.is_noted(note)
@@ -784,7 +784,7 @@ def test_note_is_recognized_after_store_lost_its_data(
 def test_damaged_document_is_skipped_and_logged_once(
     garbage: bytes,
     conf: dict[str, Any],
-    elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard],
+    elsewhere: tuple[_stored.StoredJobBoard, _stored.StoredJobBoard],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     board, another = elsewhere
@@ -800,7 +800,7 @@ def test_damaged_document_is_skipped_and_logged_once(
 
 
 def test_boards_with_nested_paths_are_separate(
-    conf: dict[str, Any], elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard]
+    conf: dict[str, Any], elsewhere: tuple[_stored.StoredJobBoard, _stored.StoredJobBoard]
 ) -> None:
     if kind_of(conf) == "redis":
         pytest.skip("it has no paths")

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from tests.support.waiting import until
 from wbengine import exceptions
+from wbengine._permits import RedisStore, SQLStore, account_stores, sql_accounts
+from wbengine._permits.accounts import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
-from wbengine.permits import RedisStore, SQLStore, account_stores, sql_accounts
-from wbengine.permits.accounts import PermitRequest
 from wbengine.persistence import backends
 
 THREE = Quota(None, None, 3)

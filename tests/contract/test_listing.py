@@ -15,7 +15,7 @@ from tests.seams import stores
 from tests.support.amounts import amount
 from wbengine import states
 from wbengine.persistence import base, models
-from wbengine.persistence.step_notes import StepNote
+from wbengine.persistence._step_notes import StepNote
 
 from . import places
 

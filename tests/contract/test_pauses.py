@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from wbengine.persistence import base
-from wbengine.persistence.pauses import MAX_PATTERN_CHARACTERS, TaskPause
+from wbengine.persistence._pauses import MAX_PATTERN_CHARACTERS, TaskPause
 
 from . import places
 

@@ -24,7 +24,7 @@ from wbengine.conductors import service
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends
 from wbengine.schedules import Schedule, Schedules
-from wbengine.schedules.service import ScheduleService
+from wbengine.schedules._service import ScheduleService
 
 KINDS = stores.DURABLE
 #: Mark of tests for a database in memory, which has one connection, and for variants, too.

@@ -11,7 +11,7 @@ from tests.contract.stored_flows import make
 from wbengine import exceptions, operations, states
 from wbengine.persistence import backends, base, models
 from wbengine.signals import MAX_VALUE_BYTES, Signal
-from wbengine.types.outline import ANY_SIGNAL, Outline, OutlineNode
+from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
 
 from . import places
 

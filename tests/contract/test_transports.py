@@ -24,7 +24,8 @@ from wbengine import engines, exceptions, task
 from wbengine.patterns import linear_flow
 from wbengine.testing import worker_in_thread
 from wbengine.testing.transport_contract import TransportContract
-from wbengine.transports import kinds, resolve
+from wbengine.transports import _kinds as kinds
+from wbengine.transports import resolve
 
 _numbers = itertools.count()
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.support.values import Access, Color, Frozen, Point, same
 from wbengine import exceptions
-from wbengine.engines.worker_based.messages import envelope
+from wbengine.engines.worker_based._messages import envelope
 from wbengine.types import codec
 from wbengine.types import failure as ft
 

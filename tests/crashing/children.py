@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from wbengine import _crash
+from wbengine._concurrency import crash_points
 
 _PR_SET_PDEATHSIG = 1
 
@@ -55,7 +55,7 @@ class Hits:
         self._saved = time.monotonic()
 
     def install(self) -> None:
-        _crash.install(self._hit)
+        crash_points.install(self._hit)
 
     def save(self) -> None:
         """Record the time of a save, or of the end."""

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.crashing import audit, children, engines, spreading, tasks, workers
-from wbengine import _crash, exceptions, operations, states, task
 from wbengine import engines as flows
+from wbengine import exceptions, operations, states, task
+from wbengine._concurrency import crash_points
 from wbengine.conductors import service
 from wbengine.conductors.backends import impl_executor
 from wbengine.jobs.backends import impl_sql
@@ -96,7 +97,7 @@ class Run:
         options = engines.options(self.engine, self.broker)
 
         def work() -> None:
-            engines.limit({"wbengine.persistence.lease_renewer:POLL_SECONDS": 0.2})
+            engines.limit({"wbengine.persistence._lease_renewer:POLL_SECONDS": 0.2})
             service.ConductorService.POLL_SECONDS = 0.3  # type: ignore[misc]
             impl_executor.ExecutorConductor.CLAIM_SECONDS = 1.0
             conducting = service.ConductorService(
@@ -105,7 +106,7 @@ class Run:
                 engine_options=options,
             )
             signal.signal(signal.SIGTERM, lambda number, frame: conducting.stop())
-            _crash.install(hook)
+            crash_points.install(hook)
             conducting.run()
 
         log = self.folder / f"conductor-{len(self.pids)}.log"

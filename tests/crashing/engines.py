@@ -136,9 +136,9 @@ _PARTS = (
     "jsonschema",
     "kombu.common",
     "networkx",
-    "wbengine.engines.local",
+    "wbengine.engines._local",
     "wbengine.engines.worker_based.engine",
-    "wbengine.transports.filesystem",
+    "wbengine.transports._filesystem",
 )
 
 

@@ -26,11 +26,11 @@ from tests.crashing.in_flight_tasks import fail, flaky, work
 from tests.seams import stores
 from wbengine import engines as loading
 from wbengine import exceptions, operations, states, task
+from wbengine._runtime.workflows import workflow_run
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends
-from wbengine.runtime.workflows import workflow_run
 from wbengine.steps import AsyncSteps, Steps
-from wbengine.testing import workers as testing_workers
+from wbengine.testing import _workers as testing_workers
 
 #: How the step in flight was called.
 SHAPES = ("gather", "map", "scope", "retry", "wait", "child")

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.crashing import audit
 from wbengine import exceptions, task
-from wbengine._crash import crashpoint
+from wbengine._concurrency.crash_points import crashpoint
 from wbengine.types import failure as ft
 
 

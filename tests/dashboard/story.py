@@ -10,7 +10,7 @@ import wbengine
 from wbengine import engines, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base
-from wbengine.persistence.backends import memory
+from wbengine.persistence.backends import _memory
 
 #: Secret that must appear in no output.
 CANARY = "canary-8c1f-do-not-show"
@@ -41,7 +41,7 @@ class Kept:
     """A store, and the uuids of its flows by name."""
 
     def __init__(self) -> None:
-        self.backend = memory.MemoryBackend()
+        self.backend = _memory.MemoryBackend()
         self.uuids: dict[str, str] = {}
 
     def run(self, name: str, flow: Any, store: Any = None, **options: Any) -> str:

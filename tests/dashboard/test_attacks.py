@@ -21,9 +21,9 @@ from tests.dashboard.routes import everything
 from tests.dashboard.site import PATIENCE, running
 from tests.support.waiting import until
 from tests.views import records
-from wbengine.dashboard import actions, flow_cache, stream
+from wbengine.dashboard import _actions, _flow_cache, _stream
 from wbengine.persistence import models
-from wbengine.types import outline as outlines
+from wbengine.types import _outline as outlines
 from wbengine.views import watcher
 
 
@@ -107,7 +107,7 @@ def test_no_response_contains_control_characters(show_values: bool) -> None:
             assert not CONTROLS.search(str(answer.headers)), path
         listed = browser.get("/api/v1/flows").json()["flows"]
     assert f"flow {hostile.ORDERS}" in [flow["name"] for flow in listed]
-    event = stream._event({"name": hostile.ORDERS}, None).decode()
+    event = _stream._event({"name": hostile.ORDERS}, None).decode()
     assert not CONTROLS.search(event.replace("\r\n", "\n"))
 
 
@@ -199,7 +199,7 @@ def test_head_request_of_flow_stream_closes_its_watcher(
 ) -> None:
     begun: list[watcher.FlowWatcher] = []
     ended: list[watcher.FlowWatcher] = []
-    watch, close = flow_cache.Store.watch, watcher.FlowWatcher.close
+    watch, close = _flow_cache.Store.watch, watcher.FlowWatcher.close
 
     def begin(*given: Any) -> watcher.FlowWatcher:
         begun.append(watch(*given))
@@ -209,7 +209,7 @@ def test_head_request_of_flow_stream_closes_its_watcher(
         ended.append(each)
         close(each)
 
-    monkeypatch.setattr(flow_cache.Store, "watch", begin)
+    monkeypatch.setattr(_flow_cache.Store, "watch", begin)
     monkeypatch.setattr(watcher.FlowWatcher, "close", end)
     assert guest.head(f"/flows/{kept.uuids['good']}/stream").status_code == 200
     # A poll in progress completes first.
@@ -221,7 +221,7 @@ def test_incomplete_form_is_refused_after_a_timeout(
     kept: story.Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client has no token."""
-    monkeypatch.setattr(actions, "FORM_SECONDS", 0.2)
+    monkeypatch.setattr(_actions, "FORM_SECONDS", 0.2)
     with running(kept.backend) as site:
         where = urllib.parse.urlsplit(site.address)
         with socket.create_connection((where.hostname, where.port), PATIENCE) as connection:

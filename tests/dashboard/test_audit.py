@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send
-from wbengine.dashboard.audit import MAX_REFUSALS, WINDOW_SECONDS, Audit
+from wbengine.dashboard._audit import MAX_REFUSALS, WINDOW_SECONDS, Audit
 from wbengine.views.redaction import Redactor
 
 WRONG = "wrong-token-0123456789"

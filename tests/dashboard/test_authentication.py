@@ -15,8 +15,8 @@ from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send
 from tests.dashboard.routes import everything
 from wbengine.dashboard import Visitor, create_app
-from wbengine.dashboard.sessions import COOKIE_SECONDS, Sessions
-from wbengine.persistence.backends import memory
+from wbengine.dashboard._sessions import COOKIE_SECONDS, Sessions
+from wbengine.persistence.backends import _memory
 
 ANN = Visitor("ann")
 
@@ -141,7 +141,7 @@ def test_websocket_is_refused(guest: TestClient) -> None:
         pass
 
 
-class Broken(memory.MemoryBackend):
+class Broken(_memory.MemoryBackend):
     """A store whose connections fail with a secret in the exception."""
 
     def get_connection(self) -> Any:

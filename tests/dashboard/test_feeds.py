@@ -12,14 +12,14 @@ import pytest
 from tests.dashboard import story
 from tests.dashboard.site import running, stream
 from wbengine import exceptions
-from wbengine.dashboard import feeds
-from wbengine.dashboard import stream as streams
+from wbengine.dashboard import _feeds
+from wbengine.dashboard import _stream as streams
 from wbengine.persistence import base
 from wbengine.views import flow_status as flows
 from wbengine.views import watcher
 
 
-class Written(feeds.Source[list[int]]):
+class Written(_feeds.Source[list[int]]):
     """A source of numbers; its cursor is the number of numbers read."""
 
     def __init__(self, numbers: list[int], seen: int = 0) -> None:
@@ -55,14 +55,14 @@ def said(error: Exception) -> None:
 
 
 @contextlib.asynccontextmanager
-async def kind() -> AsyncIterator[feeds.Feeds[list[int]]]:
+async def kind() -> AsyncIterator[_feeds.Feeds[list[int]]]:
     """Yield feeds that poll without a pause."""
     closing = threading.Event()
-    yield feeds.Feeds(0.0, closing, said)
+    yield _feeds.Feeds(0.0, closing, said)
     closing.set()
 
 
-async def heard(listener: feeds.Listener[list[int]], last: int) -> list[int]:
+async def heard(listener: _feeds.Listener[list[int]], last: int) -> list[int]:
     """Return the received numbers up to `last`."""
     numbers: list[int] = []
     async for turn in listener:
@@ -112,11 +112,11 @@ def test_listeners_with_the_same_cursor_share_one_poll_and_text() -> None:
     numbers, texts = [1, 2], list[bytes]()
     begun = Begun(numbers)
 
-    def tell(turn: feeds.Update[list[int]]) -> bytes:
+    def tell(turn: _feeds.Update[list[int]]) -> bytes:
         texts.append(repr(turn.content).encode())
         return texts[-1]
 
-    async def first_text(listener: feeds.Listener[list[int]]) -> bytes:
+    async def first_text(listener: _feeds.Listener[list[int]]) -> bytes:
         async for turn in listener:
             text: bytes = await turn.text("alike", tell)
             return text
@@ -124,7 +124,7 @@ def test_listeners_with_the_same_cursor_share_one_poll_and_text() -> None:
 
     async def story_() -> None:
         # Only joins cause polls.
-        open_feeds: feeds.Feeds[list[int]] = feeds.Feeds(1e6, threading.Event(), said)
+        open_feeds: _feeds.Feeds[list[int]] = _feeds.Feeds(1e6, threading.Event(), said)
         one = await open_feeds.join("numbers", "2", begun.at("2"))
         others = await asyncio.gather(
             *(open_feeds.join("numbers", None, begun.at(None)) for _ in range(100))
@@ -199,7 +199,7 @@ def test_cancelled_join_takes_no_updates_from_other_listeners() -> None:
 
     async def story_() -> None:
         # Only joins cause polls.
-        open_feeds: feeds.Feeds[list[int]] = feeds.Feeds(1e6, threading.Event(), said)
+        open_feeds: _feeds.Feeds[list[int]] = _feeds.Feeds(1e6, threading.Event(), said)
         one = await open_feeds.join("numbers", "1", begun.at("1"))
         (source,), reading, go_on = begun.sources, threading.Event(), threading.Event()
         while source.looks < 2 or one.feed.lock.locked():  # the first poll of the feed
@@ -242,7 +242,7 @@ def test_feed_that_fails_to_start_leaves_no_state() -> None:
 
 def test_slow_listener_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue of a slow listener is bounded."""
-    monkeypatch.setattr(feeds, "_MAX_QUEUED", 2)
+    monkeypatch.setattr(_feeds, "_MAX_QUEUED", 2)
     numbers: list[int] = []
     begun = Begun(numbers)
 
@@ -262,7 +262,7 @@ def test_slow_listener_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_deleted_source_ends_and_unreachable_source_is_polled_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feeds, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(_feeds, "RETRY_SECONDS", 0.01)
     numbers: list[int] = []
     failures = [exceptions.StorageFailure("away"), exceptions.NotFound("gone")]
     errors: list[Exception] = []
@@ -275,7 +275,7 @@ def test_deleted_source_ends_and_unreachable_source_is_polled_again(
                 raise failures.pop(0)
 
         source.around = fails
-        open_feeds: feeds.Feeds[list[int]] = feeds.Feeds(0.0, threading.Event(), errors.append)
+        open_feeds: _feeds.Feeds[list[int]] = _feeds.Feeds(0.0, threading.Event(), errors.append)
         listener = await open_feeds.join("numbers", None, lambda: source)
         numbers.append(1)
         assert [turn.content async for turn in listener] == [[1]]
@@ -294,7 +294,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return read_changes(records)
 
     monkeypatch.setattr(flows.FlowRecords, "read_changes", counting)
-    monkeypatch.setattr(feeds, "IDLE_POLL_SECONDS", 1e6)
+    monkeypatch.setattr(_feeds, "IDLE_POLL_SECONDS", 1e6)
     return counted
 
 

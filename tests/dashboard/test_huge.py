@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from tests.dashboard.conftest import client
 from tests.support.workers import until
 from tests.views import records
-from wbengine.dashboard import cache, flow_cache
+from wbengine.dashboard import _cache, _flow_cache
 from wbengine.persistence import backends, base, models
 from wbengine.views import redaction
 
@@ -58,7 +58,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wide]:
 
 @pytest.fixture(autouse=True)
 def it_is_huge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow_cache, "SUMMARY_ATOMS", 1_000)
+    monkeypatch.setattr(_flow_cache, "SUMMARY_ATOMS", 1_000)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_first_page_reads_no_atoms(
     wide: Wide, browser: TestClient, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The next test counts what builds read.
-    monkeypatch.setattr(cache.ViewCache, "start_build", lambda made: None)
+    monkeypatch.setattr(_cache.ViewCache, "start_build", lambda made: None)
     answer = browser.get(f"/flows/{wide.uuid}")
     read, masked = counted.since()
     assert answer.headers["refresh"] == "2"
@@ -142,11 +142,11 @@ def test_following_pages_read_the_atoms_once(
 def test_page_does_not_wait_for_a_costly_view(
     wide: Wide, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "COSTLY_SECONDS", -1.0)
-    monkeypatch.setattr(cache, "REBUILD_FACTOR", 0.0)
+    monkeypatch.setattr(_cache, "COSTLY_SECONDS", -1.0)
+    monkeypatch.setattr(_cache, "REBUILD_FACTOR", 0.0)
     assert browser.get(f"/api/v1/flows/{wide.uuid}?atoms=0").json()["counts"]["SUCCESS"] == RAN
     with contextlib.ExitStack() as end:
-        with cache._COSTLY_BUILD_LOCK:  # no view can be built
+        with _cache._COSTLY_BUILD_LOCK:  # no view can be built
             end.enter_context(wide.one_more())
             assert "1,200 SUCCESS" in browser.get(f"/flows/{wide.uuid}").text
         until(lambda: "1,201 SUCCESS" in browser.get(f"/flows/{wide.uuid}").text)
@@ -185,16 +185,16 @@ def test_outdated_answer_contains_a_refresh_time(
         assert "refresh" not in page.headers, "scripts would begin anew"
         return '<noscript><meta http-equiv="refresh"' in page.text
 
-    monkeypatch.setattr(cache, "COSTLY_SECONDS", -1.0)
-    monkeypatch.setattr(cache, "REBUILD_FACTOR", 0.0)
+    monkeypatch.setattr(_cache, "COSTLY_SECONDS", -1.0)
+    monkeypatch.setattr(_cache, "REBUILD_FACTOR", 0.0)
     assert part() == (False, None)
-    with cache._COSTLY_BUILD_LOCK:  # no view can be built
+    with _cache._COSTLY_BUILD_LOCK:  # no view can be built
         assert part() == (False, None), "nothing is new"
         enter("FAILURE")
         reply, again = part()
         assert not reply and again is not None and again >= 1
     views_are_made()
-    monkeypatch.setattr(cache, "REBUILD_FACTOR", 1e6)
+    monkeypatch.setattr(_cache, "REBUILD_FACTOR", 1e6)
     assert part() == (True, None)
     assert not is_read_again_without_scripts()
     enter("RUNNING")
@@ -212,15 +212,15 @@ def test_change_during_a_build_of_the_view_is_not_lost(
         making.set()
         assert go_on.wait(60)
 
-    def latest() -> cache.Latest:
+    def latest() -> _cache.Latest:
         view = store.latest(wide.uuid)
-        assert isinstance(view, cache.Latest)
+        assert isinstance(view, _cache.Latest)
         return view
 
-    monkeypatch.setattr(cache, "COSTLY_SECONDS", -1.0)
-    monkeypatch.setattr(cache, "REBUILD_FACTOR", 0.0)
+    monkeypatch.setattr(_cache, "COSTLY_SECONDS", -1.0)
+    monkeypatch.setattr(_cache, "REBUILD_FACTOR", 0.0)
     go_on.set()
-    store = flow_cache.Store(wide.backend, redaction.Redactor(), offered)
+    store = _flow_cache.Store(wide.backend, redaction.Redactor(), offered)
     with contextlib.closing(store), contextlib.ExitStack() as end:
         end.callback(go_on.set)
         store.flow(wide.uuid)
@@ -232,7 +232,7 @@ def test_change_during_a_build_of_the_view_is_not_lost(
         assert latest().refresh_seconds is not None
         go_on.set()
         views_are_made()
-        monkeypatch.setattr(cache, "REBUILD_FACTOR", 1e6)
+        monkeypatch.setattr(_cache, "REBUILD_FACTOR", 1e6)
         view = latest()
         assert view.view.state == "RUNNING" and view.refresh_seconds is not None
         assert store.flow(wide.uuid).state == "FAILURE"
@@ -243,8 +243,8 @@ def test_change_during_a_build_of_the_view_is_not_lost(
 def test_unchanged_flow_is_not_read_again(
     wide: Wide, browser: TestClient, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "COSTLY_SECONDS", -1.0)
-    monkeypatch.setattr(cache, "REBUILD_FACTOR", 1e6)
+    monkeypatch.setattr(_cache, "COSTLY_SECONDS", -1.0)
+    monkeypatch.setattr(_cache, "REBUILD_FACTOR", 1e6)
     path = f"/api/v1/flows/{wide.uuid}?atoms=0"
     first = browser.get(path).json()
     counted.since()
@@ -271,7 +271,7 @@ def test_events_are_listed_in_pages(wide: Wide, browser: TestClient, counted: Co
 
 
 def test_resumed_stream_reads_no_atoms_again(wide: Wide, counted: Counted) -> None:
-    store = flow_cache.Store(wide.backend, redaction.Redactor())
+    store = _flow_cache.Store(wide.backend, redaction.Redactor())
     cursor = store.flow(wide.uuid).cursor
     counted.since()
     with contextlib.closing(store.watch(wide.uuid, cursor)) as watch:

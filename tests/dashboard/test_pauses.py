@@ -13,9 +13,9 @@ from tests.dashboard.conftest import FILE, site
 from tests.dashboard.forms import send, token_in
 from wbengine import operations
 from wbengine.dashboard import parse_users
-from wbengine.dashboard.sessions import Sessions
+from wbengine.dashboard._sessions import Sessions
 from wbengine.persistence import backends
-from wbengine.persistence.pauses import TaskPause
+from wbengine.persistence._pauses import TaskPause
 
 PATTERN = "shop.billing.*"
 WHO = "olga, operator, 192.0.2.5"

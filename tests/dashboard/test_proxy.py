@@ -10,7 +10,7 @@ import pytest
 from tests.dashboard import story
 from tests.dashboard.site import asked, running
 from wbengine import dashboard
-from wbengine.cli import app
+from wbengine._cli import app
 
 NAME = "flows.example.com"
 #: Headers that nginx sends in the guide.

@@ -17,8 +17,8 @@ from tests.dashboard.conftest import TOKENS
 from tests.dashboard.raw import answer, bearer, connected, request, status
 from tests.dashboard.site import PATIENCE, running
 from tests.support.waiting import until
-from wbengine.dashboard import Site, parse_users, quotas
-from wbengine.persistence.backends import memory
+from wbengine.dashboard import Site, _quotas, parse_users
+from wbengine.persistence.backends import _memory
 
 USERS = """\
 ann     viewer  token-of-ann-0123456789
@@ -26,7 +26,7 @@ victor  viewer  token-of-victor-0123456789
 """
 
 
-class Slow(memory.MemoryBackend):
+class Slow(_memory.MemoryBackend):
     """A store that blocks until `may` is set."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ def held(site: Site, store: Slow, ask: Ask, count: int, *headers: str, source: s
 
 
 def test_client_above_its_request_limit_is_refused_and_others_are_not(store: Slow) -> None:
-    limit = quotas.MAX_REQUESTS_PER_CLIENT
+    limit = _quotas.MAX_REQUESTS_PER_CLIENT
     with running(store) as site, asking(site) as ask:
         hers, his = session(site), session(site)
         held(site, store, ask, limit, hers, source="127.0.0.1")
@@ -102,7 +102,7 @@ def test_client_above_its_request_limit_is_refused_and_others_are_not(store: Slo
 def test_refused_client_is_disconnected(store: Slow) -> None:
     """Its pipelined requests are not answered."""
     with running(store) as site, asking(site) as ask:
-        held(site, store, ask, quotas.MAX_REQUESTS_PER_CLIENT, bearer(), source="127.0.0.1")
+        held(site, store, ask, _quotas.MAX_REQUESTS_PER_CLIENT, bearer(), source="127.0.0.1")
         with connected(site) as connection:
             connection.sendall(request("/", bearer()) * 20)
             received = b""
@@ -117,7 +117,7 @@ def test_named_user_is_one_client_in_all_sessions(store: Slow) -> None:
     users = parse_users(USERS)
     ann, victor = bearer(TOKENS["ann"]), bearer(TOKENS["victor"])
     with running(store, users=users) as site, asking(site) as ask:
-        held(site, store, ask, quotas.MAX_REQUESTS_PER_CLIENT, ann, source="127.0.0.1")
+        held(site, store, ask, _quotas.MAX_REQUESTS_PER_CLIENT, ann, source="127.0.0.1")
         assert status(site, "/", ann, source="127.0.0.2") == 429
         other = ask("/", victor)
         store.may.set()
@@ -127,8 +127,8 @@ def test_named_user_is_one_client_in_all_sessions(store: Slow) -> None:
 def test_one_address_takes_at_most_half_of_the_requests(
     store: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quotas, "MAX_REQUESTS", 6)
-    monkeypatch.setattr(quotas, "MAX_REQUESTS_PER_CLIENT", 2)
+    monkeypatch.setattr(_quotas, "MAX_REQUESTS", 6)
+    monkeypatch.setattr(_quotas, "MAX_REQUESTS_PER_CLIENT", 2)
     with running(store) as site, asking(site) as ask:
         sessions = [session(site) for _ in range(7)]
         for each in sessions[:3]:
@@ -150,8 +150,8 @@ def test_streams_above_the_limit_are_refused(
     per_client: int,
     code: int,
 ) -> None:
-    monkeypatch.setattr(quotas, "MAX_STREAMS", most)
-    monkeypatch.setattr(quotas, "MAX_STREAMS_PER_CLIENT", per_client)
+    monkeypatch.setattr(_quotas, "MAX_STREAMS", most)
+    monkeypatch.setattr(_quotas, "MAX_STREAMS_PER_CLIENT", per_client)
     paths = ("/stream/flows", f"/flows/{kept.uuids['good']}/stream")
     with running(kept.backend) as site:
         with asking(site) as ask:
@@ -175,7 +175,7 @@ def test_streams_above_the_limit_are_refused(
 
 
 def test_quota_counts_only_requests_in_progress() -> None:
-    quota = quotas.Quota("requests", 4, 2)
+    quota = _quotas.Quota("requests", 4, 2)
     for _ in range(10):
         with quota.acquire("ann", "192.0.2.1"), quota.acquire("ann", "192.0.2.1"):
             with pytest.raises(HTTPException, match="429"), quota.acquire("ann", "192.0.2.2"):

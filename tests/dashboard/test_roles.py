@@ -11,7 +11,7 @@ from tests.dashboard.conftest import FILE, TOKENS, client, site
 from tests.dashboard.forms import send, token_in
 from tests.dashboard.held import Running
 from wbengine.dashboard import Visitor, create_app, parse_users
-from wbengine.dashboard.sessions import Sessions
+from wbengine.dashboard._sessions import Sessions
 
 
 def test_operator_acts_and_is_named_in_the_audit(running: Running, audit: Any) -> None:

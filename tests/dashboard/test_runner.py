@@ -136,7 +136,7 @@ def test_exit_code_1_is_shown_on_the_page_and_logged(
     (line,) = audit()
     assert line.startswith(f"retry flow {shop.uuid} failed, from 192.0.2.5: ")
     assert "exit code 1" in line and "\n" not in line
-    (logged,) = [r for r in caplog.records if r.name == "wbengine.dashboard.runner"]
+    (logged,) = [r for r in caplog.records if r.name == "wbengine.dashboard._runner"]
     assert logged.levelno == logging.ERROR
     assert logged.getMessage().startswith(f"flow retry {shop.uuid}: exit code 1: ")
     assert story.CANARY not in caplog.text

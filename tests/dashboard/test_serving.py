@@ -94,7 +94,7 @@ def test_switch_interval_is_lower_while_serving() -> None:
 #: because streams may end slowly on a slow machine.
 _SLOW = """
 import itertools, sys, time
-from wbengine.cli import app
+from wbengine._cli import app
 from wbengine.dashboard import listings, site, stream
 assert stream.ENDING_SECONDS < site._GRACE_SECONDS
 stream.ENDING_SECONDS, site._GRACE_SECONDS = 40, 50
@@ -149,7 +149,7 @@ def test_missing_extra_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) ->
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *rest, **more)
 
-    monkeypatch.delitem(sys.modules, "wbengine.dashboard.site")
+    monkeypatch.delitem(sys.modules, "wbengine.dashboard._site")
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"uvicorn: .*pip install .*\[dashboard\]'"):
         _ = dashboard.serve

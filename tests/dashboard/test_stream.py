@@ -11,9 +11,9 @@ from tests.dashboard import story
 from tests.dashboard.held import Running
 from tests.dashboard.site import running as serving
 from tests.dashboard.site import stream
-from wbengine.dashboard import guard
-from wbengine.dashboard import site as servers
-from wbengine.dashboard import stream as streams
+from wbengine.dashboard import _guard
+from wbengine.dashboard import _site as servers
+from wbengine.dashboard import _stream as streams
 
 
 def states(told: dict[str, Any]) -> dict[str, str]:
@@ -88,7 +88,7 @@ def test_keepalive_is_not_sent_within_an_event() -> None:
         sent.append(message["body"])
 
     async def story_() -> None:
-        visit = guard._ResponseState({}, send)
+        visit = _guard._ResponseState({}, send)
         texts = [b"x" * 300_000, b": ping", b"y" * 300_000]
         messages = (
             {"type": "http.response.body", "body": text, "more_body": True} for text in texts

@@ -15,7 +15,7 @@ from tests.support import shown_workflows
 from tests.support.engine_threads import Running
 from tests.support.waiting import until
 from wbengine import engines
-from wbengine.dashboard import atom_table
+from wbengine.dashboard import _atom_table
 from wbengine.persistence import backends, base
 
 STEPS = {"attempt", "counts", "shown", "earlier"}
@@ -119,7 +119,7 @@ def test_number_of_rows_for_steps_is_limited(
     stored: Stored, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid = stored.run(shown_workflows.various)
-    monkeypatch.setattr(atom_table, "MAX_STEP_ROWS", 5)
+    monkeypatch.setattr(_atom_table, "MAX_STEP_ROWS", 5)
     first, *others = rows(browser.get(f"/flows/{uuid}").text)
     assert re.fullmatch(r"\.\.\. 29\d earlier steps", first)
     assert len(others) == 4 and others[-1].startswith("299 book")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.views import records
 from wbengine import states
-from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
+from wbengine.types._outline import FLOW, TASK, Outline, OutlineNode
 from wbengine.views import flow_status as flows
 
 HOSTILE = "</text><script>alert(1)</script>\"'&<b>\\N \x00\x1b[31m\ud800 $(x) ]] #quot; %s\nend"

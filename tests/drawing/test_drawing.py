@@ -15,11 +15,11 @@ from tests.drawing.flow_views import HOSTILE, hostile, view_of
 from tests.support import cpu_time
 from tests.views import canaries, records
 from wbengine import drawing, states
-from wbengine.drawing import styles
+from wbengine.drawing import _styles
 from wbengine.persistence import backends
-from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
+from wbengine.types._outline import FLOW, TASK, Outline, OutlineNode
+from wbengine.views import _timeline as timelines
 from wbengine.views import flow_status as flows
-from wbengine.views import timeline as timelines
 
 CRASH = "kill -SEGV $$"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -173,8 +173,8 @@ def test_svg_shows_icon_word_and_class_of_every_atom(direction):
         assert group.get("tabindex") == "0"
         assert atom.name in group.get("aria-label")
         texts = {text.get("class"): "".join(text.itertext()) for text in group.iter(f"{SVG}text")}
-        assert texts["name"] == f"{styles.icon(atom.state)} {atom.name}"
-        assert texts["state"].startswith(styles.word(atom.state))
+        assert texts["name"] == f"{_styles.icon(atom.state)} {atom.name}"
+        assert texts["state"].startswith(_styles.word(atom.state))
         assert group.find(f"{SVG}title").text.startswith(f"{atom.kind} {atom.name}")
     frames = [g for g in root.iter(f"{SVG}g") if g.get("class", "").startswith("flow")]
     assert [g.get("data-node") for g in frames] == ["0", "1", "5"]
@@ -355,7 +355,7 @@ def test_unordered_flow_is_laid_out_as_a_square():
 )
 def test_page_shows_tree_and_reason_if_graphviz_fails(program, words, dot, monkeypatch):
     if program and "sleep" in program:
-        monkeypatch.setattr("wbengine.drawing.graphviz.TIMEOUT_SECONDS", 0.5)
+        monkeypatch.setattr("wbengine.drawing._graphviz.TIMEOUT_SECONDS", 0.5)
     dot(program)
     view = view_of(records.flat(len(words)))  # unique, because layouts are cached
     for make in (drawing.png, functools.partial(drawing.draw, format="svg")):
@@ -457,7 +457,7 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-@pytest.mark.parametrize("state", styles.STATES)
+@pytest.mark.parametrize("state", _styles.STATES)
 def test_colors_of_a_state_have_readable_contrast(state, scheme):
     """The contrast that WCAG requires for text."""
     colours = [
@@ -469,13 +469,13 @@ def test_colors_of_a_state_have_readable_contrast(state, scheme):
 
 
 def test_every_state_has_its_own_icon_and_word():
-    assert set(styles.STATES) == {
+    assert set(_styles.STATES) == {
         *(*states.FLOW_STATES, *states.ATOM_STATES),
         *("INTERRUPTED", "QUEUED", "WAITING", "BLOCKED", "CANCELLING", "CANCELLED"),
     }  # fmt: skip
-    assert len({style.icon for style in styles.STATES.values()}) == len(styles.STATES)
-    assert len({style.plain for style in styles.STATES.values()}) == len(styles.STATES)
-    assert len({style.word for style in styles.STATES.values()}) == len(styles.STATES)
+    assert len({style.icon for style in _styles.STATES.values()}) == len(_styles.STATES)
+    assert len({style.plain for style in _styles.STATES.values()}) == len(_styles.STATES)
+    assert len({style.word for style in _styles.STATES.values()}) == len(_styles.STATES)
 
 
 def test_no_picture_contains_a_secret():

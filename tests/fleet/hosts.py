@@ -40,7 +40,7 @@ def _load(url: str, *names: str) -> None:
         importlib.import_module(name)
     kind = url.partition("://")[0]
     if kind == "redis":
-        importlib.import_module("wbengine.transports.redis")
+        importlib.import_module("wbengine.transports._redis")
         ledgers.preloaded(url)
     elif kind == "amqp":
         importlib.import_module("kombu.transport.pyamqp")
@@ -88,7 +88,7 @@ def engines(url: str, folder: Path, count: int) -> None:
         "networkx",
         "wbengine.engines.worker_based.engine",
         "wbengine.engines.worker_based.executor",
-        "wbengine.persistence.backends.memory",
+        "wbengine.persistence.backends._memory",
     )
     hands = [_engine(url, folder, number) for number in range(count)]
     answers = [_lines(heard) for _, heard, _ in hands]

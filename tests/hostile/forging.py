@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.signed import AUDIENCE, KINDS, TOPIC, InvalidMessageError, Party, read, sealed
-from wbengine import _clock, keys
+from wbengine._concurrency import clocks
+from wbengine._security import keys
 from wbengine.engines.worker_based import dispatcher, proxy
-from wbengine.engines.worker_based.messages import signing
+from wbengine.engines.worker_based._messages import signing
 
 NOW = 1_000_000.0
 
@@ -44,7 +45,7 @@ def try_mutations(examples: int, seed: int) -> Report:
 class _Trial:
     def __init__(self, content: dict[str, dict[str, Any]], seed: int) -> None:
         self._chance = random.Random(seed)
-        clock = _clock.ManualClock(NOW)
+        clock = clocks.ManualClock(NOW)
         parties = {role: Party(secrets, clock) for role, secrets in content.items()}
         speakers = {
             kind: parties.get(role) or parties[keys.ANY] for kind, (role, _) in KINDS.items()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from wbengine import engines, invocation, states, task
-from wbengine.engines import base, local
+from wbengine import engines, states, task
+from wbengine._calls import invocation
+from wbengine.engines import _local, base
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 
@@ -88,7 +89,7 @@ class RecordingExecutor(invocation.TaskExecutor):
 def load_recording_engine(flow: Any, log: list[Any], backend: Any, **options: Any) -> base.Engine:
     detail = persistence.create_flow_detail(flow, backend=backend)
     executor = {"executor": RecordingExecutor(log)}
-    engine = local.ParallelActionEngine(flow, detail, backend, {**executor, **options})
+    engine = _local.ParallelActionEngine(flow, detail, backend, {**executor, **options})
     engine.compile()
     engine.prepare()
     return engine

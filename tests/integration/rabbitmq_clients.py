@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from tests.support import brokers, outgoing
 from wbengine.engines.worker_based import dispatcher
-from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
 
 QUICK = {"heartbeat": 1}

@@ -18,10 +18,10 @@ import pytest
 from tests.support import async_tasks as tasks
 from tests.support.workers import until, worker_in_thread, workers
 from wbengine import engines, exceptions, states, task
-from wbengine.engines import local
+from wbengine.engines import _local
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import models
-from wbengine.persistence.backends import memory
+from wbengine.persistence.backends import _memory
 
 Load = Callable[..., Any]
 
@@ -312,7 +312,7 @@ def test_arun_accepts_the_options_of_run() -> None:
         asyncio.run(engines.arun(tasks.Double()))
 
 
-class ThreadsOfStore(memory.MemoryBackend):
+class ThreadsOfStore(_memory.MemoryBackend):
     """Backend that records the threads in which it is opened, used and closed."""
 
     threads: ClassVar[list[tuple[str, threading.Thread]]] = []
@@ -324,7 +324,7 @@ class ThreadsOfStore(memory.MemoryBackend):
     def note(self, what: str) -> None:
         self.threads.append((what, threading.current_thread()))
 
-    def get_connection(self) -> memory.MemoryConnection:
+    def get_connection(self) -> _memory.MemoryConnection:
         self.note("use")
         return super().get_connection()
 
@@ -461,7 +461,7 @@ def test_cancelled_arun_suspends_and_waits_for_running_task(
     assert storage.record("w").attempt == 1
 
 
-class Held(local.SerialActionEngine):
+class Held(_local.SerialActionEngine):
     """Engine that blocks at the named method before it runs."""
 
     def hold_at(self, method: str) -> None:

@@ -17,7 +17,7 @@ from wbengine import engines, exceptions, operations, states
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends, base
-from wbengine.views import flow_list, flow_status
+from wbengine.views import _flow_list, flow_status
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def shown(store: base.Backend, uuid: str) -> str:
         (row,) = connection.list_flows(uuid=uuid).flows
         view = flow_status.read(connection, uuid)
     if row.lease is None and row.state == view.state:
-        assert view.shown_state == flow_list.shown_state(row)
+        assert view.shown_state == _flow_list.shown_state(row)
     return view.shown_state
 
 

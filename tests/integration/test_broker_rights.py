@@ -18,9 +18,9 @@ from tests.support import brokers
 from tests.support import sample_tasks as tasks
 from tests.support.workers import REPOSITORY, worker_in_thread
 from wbengine import engines, transports
-from wbengine.engines.worker_based.connections import dead_letters
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based._connections import dead_letters
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.patterns import linear_flow
 
 HOWTO = REPOSITORY / "doc" / "source" / "howto"

@@ -15,7 +15,8 @@ from tests.integration.engine_kinds import engine_options
 from tests.support import cancelled_tasks, ending_tasks
 from tests.support.engine_threads import Running
 from tests.support.workers import until
-from wbengine import _clock, engines, exceptions, retry, states, task
+from wbengine import engines, exceptions, retry, states, task
+from wbengine._concurrency import clocks
 
 KINDS = ("threads", "processes", "memory", "filesystem")
 
@@ -112,7 +113,7 @@ def test_other_error_of_cancelled_task_reaches_the_retry_controller(
     assert log.lines.count("+b") == 1
 
 
-class ClockUntilTaskStarts(_clock.Clock):
+class ClockUntilTaskStarts(clocks.Clock):
     """Clock that stands still until a task has started."""
 
     def __init__(self, log: Log, name: str) -> None:

@@ -14,10 +14,10 @@ from tests.seams import stores as stored_in
 from tests.support import conducted, released, servers
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
-from wbengine.conductors import code_versions, service
-from wbengine.diagnosis import findings, store_checks
+from wbengine.conductors import _code_versions, service
+from wbengine.diagnosis import _store_checks, findings
 from wbengine.jobs import backends as boards
-from wbengine.persistence import backends, base, codes
+from wbengine.persistence import _codes, backends, base
 from wbengine.views import flow_status
 
 
@@ -51,7 +51,7 @@ def serving(
     store: base.Backend, version: str | None, code: str = "old", exact: bool = False
 ) -> Iterator[released.Conductor]:
     with boards.backend("b", "sql", persistence=store) as board:
-        versions = code_versions.CodeVersions(store, version, is_exact=exact)
+        versions = _code_versions.CodeVersions(store, version, is_exact=exact)
         versions.register()
         conductor = released.Conductor(board, store, code, versions=versions)
         with conducted.running(conductor):
@@ -102,11 +102,11 @@ def test_flow_of_later_code_waits_until_it_is_assigned(
     handle = submit(store, "v43")
     assert code_of(store, handle.id) == "tests:v43"
     handle.signal("go")
-    monkeypatch.setattr(codes, "LIVE_SECONDS", 3600.0)
+    monkeypatch.setattr(_codes, "LIVE_SECONDS", 3600.0)
     with serving(store, "v42") as conductor:
         run_other_flow(store)
         assert handle.id not in conductor.runs
-        monkeypatch.setattr(codes, "LIVE_SECONDS", 0.0)
+        monkeypatch.setattr(_codes, "LIVE_SECONDS", 0.0)
         waiting = read(store, handle.id).waiting or ""
         assert waiting.startswith(
             "The flow waits for code v43 or newer of tests: no conductor has it."
@@ -203,7 +203,7 @@ def test_board_in_another_store_leaves_flows_of_later_code(
             detail = connection.get_flow_details(uuid)
             detail.code = "tests:v43"
             connection.save_changes(detail, ())
-        versions = code_versions.CodeVersions(store, "v42")
+        versions = _code_versions.CodeVersions(store, "v42")
         versions.register()
         conductor = released.Conductor(board, store, "old", versions=versions)
         with conducted.running(conductor):
@@ -235,7 +235,7 @@ def test_versions_that_start_at_once_get_one_number_each(store: base.Backend) ->
 def test_versions_keep_their_order_if_the_later_one_runs_a_new_app_first(
     store: base.Backend, first: str
 ) -> None:
-    versions = {name: code_versions.CodeVersions(store, name) for name in ("v42", "v43")}
+    versions = {name: _code_versions.CodeVersions(store, name) for name in ("v42", "v43")}
     for each in versions.values():
         each.register()
     handle = engines.submit(conducted.greeting, backend=store, inputs={"name": "x"})
@@ -253,12 +253,12 @@ def test_versions_keep_their_order_if_the_later_one_runs_a_new_app_first(
 
 def test_versions_of_other_apps_do_not_change_the_order_of_an_app(store: base.Backend) -> None:
     for version in ("v2", "v1"):
-        code_versions.CodeVersions(store, version).register()
+        _code_versions.CodeVersions(store, version).register()
     handle = engines.submit(conducted.greeting, backend=store, inputs={"name": "x"})
     with contextlib.closing(store.get_connection()) as connection:
         detail = connection.get_flow_details(handle.id, lazy=True)
         for version in ("v1", "v2"):
-            code_versions.CodeVersions(store, version, "shop").code_of(detail)
+            _code_versions.CodeVersions(store, version, "shop").code_of(detail)
         known = [code.text for code in connection.codes() if code.app]
     assert known == ["shop:v1", "shop:v2"]
 
@@ -315,7 +315,7 @@ def test_doctor_counts_flows_that_wait_for_code(
     store: base.Backend, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(store, "v43")
-    monkeypatch.setattr(codes, "LIVE_SECONDS", 0.0)
-    found = [each for each in store_checks.check(findings.Place(persistence=uri)) if not each.good]
+    monkeypatch.setattr(_codes, "LIVE_SECONDS", 0.0)
+    found = [each for each in _store_checks.check(findings.Place(persistence=uri)) if not each.good]
     assert [each.check for each in found] == ["code versions"]
     assert found[0].text.startswith("1 flow waits for code v43 or newer of tests")

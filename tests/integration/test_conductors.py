@@ -24,11 +24,11 @@ from tests.support.waiting import until
 from wbengine import engines, exceptions, states
 from wbengine.conductors import backends
 from wbengine.conductors.backends import impl_blocking, impl_executor, impl_nonblocking
+from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
-from wbengine.jobs import stored
 from wbengine.listeners import capturing
+from wbengine.persistence import _commands, models
 from wbengine.persistence import base as persistence
-from wbengine.persistence import commands, models
 
 KINDS: dict[str, dict[str, Any]] = {
     "blocking": {},
@@ -442,7 +442,7 @@ def test_flow_suspended_by_command_is_not_resumed_by_the_conductor(site: Site) -
     )
     with site.connection() as connection, running(conductor):
         until(gate.inside.is_set)
-        connection.send_command(uuid, commands.FlowCommand("suspend", "hold it"))
+        connection.send_command(uuid, _commands.FlowCommand("suspend", "hold it"))
         until(lambda: ran[0].storage.get_flow_state() == states.SUSPENDING)
         gate.let.set()
         until(is_done(job))
@@ -495,14 +495,14 @@ def test_conductor_renews_claims_for_the_expiry_of_its_board(
 ) -> None:
     """Octavia configures the `claim` of its board in this way."""
     extended, seen = [], []
-    extend = stored.StoredJob.extend_expiry
+    extend = _stored.StoredJob.extend_expiry
 
-    def spy(job: stored.StoredJob, seconds: float) -> bool:
+    def spy(job: _stored.StoredJob, seconds: float) -> bool:
         extended.append(seconds)
         seen.append(job.expires_in())
         return extend(job, seconds)
 
-    monkeypatch.setattr(stored.StoredJob, "extend_expiry", spy)
+    monkeypatch.setattr(_stored.StoredJob, "extend_expiry", spy)
     monkeypatch.setattr(site.board, "claim", functools.partial(site.board.claim, expiry=2.5))
     gate = site.gate()
     job, _ = site.post(conducted.gated)

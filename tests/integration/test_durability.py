@@ -19,26 +19,26 @@ from tests.seams.scheduling import load_at
 from tests.support import disks, map_tasks
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
+from wbengine._runtime import saving
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends
-from wbengine.persistence.backends import memory
-from wbengine.runtime import saving
+from wbengine.persistence.backends import _memory
 from wbengine.testing import Fault, FaultyBackend
 
 LEVELS = saving.LEVELS
 
 
-class LoggingBackend(memory.MemoryBackend):
+class LoggingBackend(_memory.MemoryBackend):
     """Backend that logs the changes it saves."""
 
     def __init__(self, log: list[Any]) -> None:
         super().__init__()
         self.log = log
 
-    def get_connection(self) -> memory.MemoryConnection:
+    def get_connection(self) -> _memory.MemoryConnection:
         log = self.log
 
-        class Connection(memory.MemoryConnection):
+        class Connection(_memory.MemoryConnection):
             def save_changes(self, flow: Any, atoms: Iterable[Any], **more: Any) -> None:
                 found = list(atoms)
                 super().save_changes(flow, found, **more)
@@ -152,7 +152,7 @@ def test_level_end_writes_all_results_when_the_flow_ends(immediate: bool) -> Non
 @pytest.mark.parametrize("way", ["suspended", "failed", "interrupted", "a bug"])
 def test_state_is_written_however_the_run_ends(durability: str, way: str) -> None:
     """The next engine resumes after the saved tasks."""
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
 
     def act() -> str:
         if way == "suspended":
@@ -190,7 +190,7 @@ def test_state_is_written_however_the_run_ends(durability: str, way: str) -> Non
 @pytest.mark.parametrize("durability", LEVELS)
 def test_atom_record_is_stored_before_its_task_starts(durability: str) -> None:
     """The record contains the identifier of the request."""
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     seen: list[str] = []
 
     def look() -> None:
@@ -530,11 +530,11 @@ def test_transient_values_are_never_written_to_the_store(
 
 def test_long_serial_iteration_is_written_in_several_batches() -> None:
     """Level 'each' writes often, 'batch' seldom, 'end' only at the end."""
-    from wbengine import _clock
+    from wbengine._concurrency import clocks
 
     found = {}
     for durability in LEVELS:
-        clock = _clock.ManualClock()
+        clock = clocks.ManualClock()
         log: list[Any] = []
         wait = functools.partial(clock.advance, 0.1)
         flow = unordered_flow.Flow("f").add(*[Step(f"t{n:02}", wait) for n in range(30)])

@@ -12,17 +12,18 @@ import pytest
 
 from tests.support import resuming_tasks as tasks
 from tests.support import workers
-from wbengine import _crash, invocation
 from wbengine import exceptions as exc
+from wbengine._calls import invocation
+from wbengine._concurrency import crash_points
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based._requests import effects as fx
 
 
 @pytest.fixture(autouse=True)
 def no_hook() -> Iterator[None]:
     yield
-    _crash.install(None)
+    crash_points.install(None)
 
 
 class Results(queue.SimpleQueue[Any]):
@@ -60,7 +61,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Any]:
     with workers.worker_in_thread(url, tasks, threads_count=1):
         found.wait_for_workers(1, 60)
         yield found
-        _crash.install(None)
+        crash_points.install(None)
         found.disown()
         found.stop()
 
@@ -92,7 +93,7 @@ def test_row_opened_during_a_state_query_is_not_reported_as_lost(
             assert looked.wait(60)
 
     monkeypatch.setattr(ledger, "states", slowly)
-    _crash.install(publishing)
+    crash_points.install(publishing)
     executor.submit(call, results)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-p"])
     started.set()
@@ -118,7 +119,7 @@ def test_row_revoked_by_cancel_is_not_reported_as_lost(
             do = lambda: executor._requests.apply([fx.Inspect(entry)])  # noqa: E731
             looking.append(run_in_thread(do, 0.2))
 
-    _crash.install(look)
+    crash_points.install(look)
     executor.cancel([call])
     workers.until(lambda: looking)
     looking[0].join(60)
@@ -148,7 +149,7 @@ def test_dropped_row_is_not_opened_again_by_a_late_publish(
         elif name == "executor.after-open":
             claims.append(ledger.claim(entry.id, 1, "another"))
 
-    _crash.install(end)
+    crash_points.install(end)
     executor._requests.apply([fx.Dispatch(entry, 1, again)])
     assert executor._proxy.flush(60)
     assert not any(claim.granted for claim in claims)

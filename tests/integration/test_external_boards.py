@@ -17,12 +17,12 @@ from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
 from wbengine.conductors import service
 from wbengine.conductors.backends import impl_blocking
+from wbengine.jobs import _stored
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
-from wbengine.jobs import stored
 from wbengine.persistence import base as persistence
 from wbengine.schedules import Schedule, Schedules
-from wbengine.schedules.service import ScheduleService
+from wbengine.schedules._service import ScheduleService
 
 HERE = "tests.support.conducted"
 KINDS = ("redis", "zookeeper", "etcd")
@@ -278,10 +278,10 @@ def test_handle_finds_job_posted_by_another_process(
 ) -> None:
     """A conductor of the board can post the job before the submitter does."""
     with boards.backend("mine", str(redis_url), persistence=store) as mine:
-        assert isinstance(mine, stored.StoredJobBoard)
+        assert isinstance(mine, _stored.StoredJobBoard)
         post = mine.repost_all
 
-        def late(*told: Any) -> list[stored.StoredJob | None]:
+        def late(*told: Any) -> list[_stored.StoredJob | None]:
             post(*told)
             return post(*told)
 

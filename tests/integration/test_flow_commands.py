@@ -15,7 +15,7 @@ from tests.support.engine_threads import running
 from wbengine import engines, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models
-from wbengine.persistence.backends import memory
+from wbengine.persistence.backends import _memory
 
 PROGRAM = """
 import sys, time
@@ -126,7 +126,7 @@ def test_command_that_a_run_did_not_read_is_refused_if_the_flow_ended(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The engine logs the refusal, and a later run does not execute the command."""
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     first, second = Waits("first"), Waits("second")
     engine = engines.load(linear_flow.Flow("f").add(first, second), backend=backend)
     with backend.get_connection() as connection, running(engine):

@@ -16,11 +16,11 @@ from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.ledger.sql import SQLLedger
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import notices
-from wbengine.engines.worker_based.requests import tracker
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import notices
+from wbengine.engines.worker_based._requests import tracker
+from wbengine.engines.worker_based.ledger._sql import SQLLedger
 from wbengine.patterns import linear_flow
 from wbengine.types.failure import Failure
 
@@ -106,7 +106,7 @@ def test_worker_announcing_a_foreign_queue_is_rejected(
 
     The first one that is ignored is logged as a warning, later ones at level DEBUG.
     """
-    caplog.set_level(logging.DEBUG, "wbengine.engines.worker_based.discovery")
+    caplog.set_level(logging.DEBUG, "wbengine.engines.worker_based._discovery")
     executor = executors.WorkerTaskExecutor("victim", "default", url=url)
     forger = executors.WorkerTaskExecutor("forger", "default", url=url)
     executor.start()

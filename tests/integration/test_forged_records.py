@@ -14,16 +14,17 @@ import pytest
 
 from tests.support import conducted
 from tests.support.waiting import until
-from wbengine import engines, exceptions, keys, operations, states, task
-from wbengine.cli import app
+from wbengine import engines, exceptions, operations, states, task
+from wbengine._cli import app
+from wbengine._security import keys
 from wbengine.conductors import service
-from wbengine.engines import allowed
+from wbengine.engines import _allowed
 from wbengine.jobs.backends import impl_sql
-from wbengine.operations import resuming
+from wbengine.operations import _resuming
 from wbengine.persistence import backends, base, models
-from wbengine.persistence.edits import Edits
+from wbengine.persistence._edits import Edits
 from wbengine.schedules import Schedule, Schedules
-from wbengine.schedules.service import ScheduleService
+from wbengine.schedules._service import ScheduleService
 from wbengine.steps import Steps
 
 HERE = conducted.__name__
@@ -62,8 +63,8 @@ def pay(steps: Steps, amount: int) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Working directory, in which a forged factory would create `called`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(allowed, "_used_names", set())
-    monkeypatch.setattr(allowed, "_of_process", None)
+    monkeypatch.setattr(_allowed, "_used_names", set())
+    monkeypatch.setattr(_allowed, "_of_process", None)
     return tmp_path
 
 
@@ -175,7 +176,7 @@ def test_resume_uses_only_the_engine_kind_of_a_record(store: base.Backend) -> No
     with contextlib.closing(store.get_connection()) as connection:
         connection.save_changes(detail, ())
     assert operations.resume(store, detail.uuid).storage.flow_uuid == detail.uuid
-    assert resuming.kind(store, detail.uuid) == "parallel"
+    assert _resuming.kind(store, detail.uuid) == "parallel"
 
 
 @pytest.fixture
@@ -543,4 +544,4 @@ def test_keys_option_applies_to_one_command_only(
     assert app.main([*words, bad, *more]) == 1
     assert app.main([*words, good, *more]) == 0
     assert keys.VARIABLE not in os.environ
-    assert allowed.of_process().names == ()
+    assert _allowed.of_process().names == ()

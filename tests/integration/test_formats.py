@@ -10,10 +10,11 @@ import pytest
 import redis
 import sqlalchemy as sa
 
-from wbengine import exceptions, formats, transports
+from wbengine import exceptions, transports
+from wbengine._text import data_formats
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import proxy, worker
-from wbengine.engines.worker_based.ledger import sql
+from wbengine.engines.worker_based.ledger import _sql
 from wbengine.jobs import backends
 
 NEWER = 99
@@ -61,11 +62,11 @@ def test_ledger_tables_that_two_releases_create_have_one_digest(
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     with contextlib.closing(ledgers.open_ledger(url)) as first:
-        monkeypatch.setattr(formats, "LEDGER", formats.Format("ledger", 2, (1, 2)))
+        monkeypatch.setattr(data_formats, "LEDGER", data_formats.Format("ledger", 2, (1, 2)))
         reads = iter((None,))
-        read_about = sql.SQLLedger._about
+        read_about = _sql.SQLLedger._about
         monkeypatch.setattr(
-            sql.SQLLedger,
+            _sql.SQLLedger,
             "_about",
             lambda self, connection: next(reads, read_about(self, connection)),
         )
@@ -79,7 +80,7 @@ def test_ledger_tables_that_two_releases_create_have_one_digest(
 
 
 def test_worker_prefers_earlier_topics_in_each_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "MESSAGE", formats.Format("message", 1, (1, 2)))
+    monkeypatch.setattr(data_formats, "MESSAGE", data_formats.Format("message", 1, (1, 2)))
     consumed: list[str] = []
     monkeypatch.setattr(
         proxy.Proxy, "consume_shared", lambda self, names, slots: consumed.extend(names)

@@ -15,20 +15,22 @@ from tests.seams import ledgers
 from tests.support import resuming_tasks as tasks
 from tests.support import workers
 from tests.support.messages import Message
-from wbengine import _crash, engines, invocation, states, task
+from wbengine import engines, states, task
 from wbengine import exceptions as exc
+from wbengine._calls import invocation
+from wbengine._concurrency import crash_points
+from wbengine._runtime import control
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.patterns import linear_flow
-from wbengine.persistence.backends import memory
-from wbengine.runtime import control
+from wbengine.persistence.backends import _memory
 
 
 @pytest.fixture(autouse=True)
 def no_hook() -> Iterator[None]:
     yield
-    _crash.install(None)
+    crash_points.install(None)
 
 
 class Guard:
@@ -68,7 +70,7 @@ def test_request_published_after_lease_is_lost_is_not_run(tmp_path: Path, point:
     with workers.worker_in_thread(url, tasks) as held:
         executor.guard("flow", guard.check)
         executor.wait_for_workers(1, 60)
-        _crash.install(freeze)
+        crash_points.install(freeze)
         submit(executor, tasks.Plain("p"), folder=str(tmp_path))
         assert executor._proxy.flush(60)
         executor.disown()
@@ -93,7 +95,7 @@ def test_row_opened_late_by_old_owner_does_not_block_the_next_owner(tmp_path: Pa
     )
     with workers.worker_in_thread(url, tasks):
         executor.wait_for_workers(1, 60)
-        _crash.install(thaw)
+        crash_points.install(thaw)
         executor.submit(call, lambda _, outcome: ended.put(outcome.value))
         assert ended.get(timeout=60) == "done-p"
         executor.retire([call])
@@ -121,9 +123,9 @@ def test_withdraw_does_not_revoke_row_of_the_next_owner(tmp_path: Path) -> None:
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
         call = submit(executor, tasks.Plain("b"), "b", folder=str(tmp_path))
         assert executor._proxy.flush(60)
-        _crash.install(freeze)
+        crash_points.install(freeze)
         assert executor.withdraw() == []
-        _crash.install(None)
+        crash_points.install(None)
         assert executor._writer.ledger is not None
         assert executor._writer.ledger.state(call.ticket.id) == ledgers.Row(
             call.ticket.id, 2048, ledgers.ROW_OPEN
@@ -293,7 +295,7 @@ class Step(task.Task):
 
 def test_write_of_old_owner_is_rejected_and_next_uses_new_records() -> None:
     """During one write another engine takes over the flow and completes it."""
-    backend, others = memory.MemoryBackend(), list[Any]()
+    backend, others = _memory.MemoryBackend(), list[Any]()
     engine = engines.load(linear_flow.Flow("f").add(Step("a")), backend=backend)
     engine.prepare()
 
@@ -314,7 +316,7 @@ def test_write_of_old_owner_is_rejected_and_next_uses_new_records() -> None:
             others.append(engines.load(flow, flow_detail=detail, backend=backend))
             others[0].run()
 
-    _crash.install(run_elsewhere)
+    crash_points.install(run_elsewhere)
     with pytest.raises(exc.LeaseLost):
         engine.storage.update_atom_metadata("a", {"lost": 1})
     found = atom()

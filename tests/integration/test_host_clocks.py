@@ -14,7 +14,8 @@ import pytest
 
 from tests.integration.engine_kinds import engine_options
 from tests.support import servers
-from wbengine import _clock, engines, operations, retry, states, task
+from wbengine import engines, operations, retry, states, task
+from wbengine._concurrency import clocks
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
 
@@ -36,7 +37,7 @@ def set_host(monkeypatch: pytest.MonkeyPatch) -> SetHost:
 
     def set_host(seconds: float) -> None:
         monkeypatch.setattr(time, "time", lambda: real() + seconds)
-        monkeypatch.setattr(_clock.Clock, "time", staticmethod(lambda: real() + seconds))
+        monkeypatch.setattr(clocks.Clock, "time", staticmethod(lambda: real() + seconds))
 
     return set_host
 

@@ -18,9 +18,9 @@ from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import worker as workers
-from wbengine.engines.worker_based.connections import consumer_loop
+from wbengine.engines.worker_based._connections import consumer_loop
 from wbengine.patterns import linear_flow
-from wbengine.transports import reasons
+from wbengine.transports import _reasons
 
 REASONS = {"full": "maxmemory", "read-only": "read only replica", "down": "refused"}
 
@@ -132,11 +132,11 @@ def test_state_of_a_redis_that_may_pass_is_distinguished(error: Exception, passe
     failure.__cause__ = error
     outer = exceptions.TransportFailure("broker")
     outer.__cause__ = failure
-    assert reasons.may_pass(failure) == reasons.may_pass(outer) == passes
+    assert _reasons.may_pass(failure) == _reasons.may_pass(outer) == passes
 
 
 @pytest.mark.timeout(10)
 def test_search_for_errors_of_redis_ends_at_error_that_is_its_own_cause() -> None:
     error = ConnectionResetError("reset by peer")
     error.__cause__ = error
-    assert not reasons.may_pass(error)
+    assert not _reasons.may_pass(error)

@@ -15,7 +15,7 @@ import pytest
 from tests.support import python, sample_tasks
 from tests.support.workers import REPOSITORY, until, worker_in_thread
 from wbengine import engines, exceptions, task
-from wbengine.engines.worker_based.connections import consumer_loop
+from wbengine.engines.worker_based._connections import consumer_loop
 from wbengine.engines.worker_based.proxy import Proxy
 from wbengine.patterns import unordered_flow
 
@@ -112,9 +112,9 @@ def test_redis_url_without_client_library_names_package_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gone: Any = None
-    for name in ("redis", "wbengine.transports.redis"):
+    for name in ("redis", "wbengine.transports._redis"):
         monkeypatch.setitem(__import__("sys").modules, name, gone)
-    monkeypatch.delattr("wbengine.transports.redis", raising=False)
+    monkeypatch.delattr("wbengine.transports._redis", raising=False)
     with pytest.raises(ValueError, match=r"pip install .*\[redis\]'$"):
         Proxy("a", "x", {}, url="redis://h")
 

@@ -16,11 +16,12 @@ from tests.support import cancelled_tasks, sample_tasks
 from tests.support.brokers import broker_url
 from tests.support.engine_threads import Running
 from tests.support.workers import until, worker_in_thread
-from wbengine import engines, exceptions, invocation, retry, states, task
+from wbengine import engines, exceptions, retry, states, task
+from wbengine._calls import invocation
 from wbengine.engines.worker_based import engine as worker_based
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base
-from wbengine.persistence.backends import memory
+from wbengine.persistence.backends import _memory
 
 LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
 
@@ -167,7 +168,7 @@ def test_items_of_local_map_run_and_revert_in_engine_process(remote: dict[str, A
 
 def test_local_attempt_of_dead_engine_is_repeated(remote: dict[str, Any]) -> None:
     """No other process can report the result, even if the task was sent to a worker before."""
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     flow = LINE("flow").add(Near("n"))
     engine = engines.load(flow, backend=backend, local_tasks=["n"], **remote)
     engine.compile()

@@ -15,8 +15,9 @@ import pytest
 
 from tests.support import engine_threads, sample_tasks, workers
 from tests.support import fragile_tasks as tasks
-from wbengine import engines, invocation, states, task
+from wbengine import engines, states, task
 from wbengine import exceptions as exc
+from wbengine._calls import invocation
 from wbengine.engines.worker_based import executor as executors
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends

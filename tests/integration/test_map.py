@@ -16,12 +16,14 @@ from tests.seams.scheduling import set_clock
 from tests.support import map_tasks as tasks
 from tests.support.held_tasks import HeldTasks
 from tests.support.snapshots import Snapshots
-from wbengine import _clock, engines, exceptions, invocation, retry, states, task
+from wbengine import engines, exceptions, retry, states, task
+from wbengine._calls import invocation
+from wbengine._concurrency import clocks
+from wbengine._runtime import run as run_module
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import models
-from wbengine.persistence.backends import memory
-from wbengine.runtime import run as run_module
+from wbengine.persistence.backends import _memory
 
 
 @pytest.fixture(scope="module", params=kinds.NAMES)
@@ -386,7 +388,7 @@ def test_listeners_of_inner_task_receive_progress_of_each_item(kind: kinds.Kind)
 
 
 def test_suspended_map_resumes_with_remaining_items(kind: kinds.Kind, tmp_path: Path) -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     store = {"items": list(range(9)), "folder": str(tmp_path)}
     mapped = fan(tasks.Touch(), max_in_flight=2)
     engine = kind.load(flow_of(mapped), store=store, backend=backend)
@@ -499,7 +501,7 @@ class Waiting(task.Task):
 
 
 def test_map_suspended_while_reverting_resumes_reversion(kind: kinds.Kind, tmp_path: Path) -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     store = {"items": list(range(6)), "folder": str(tmp_path)}
     mapped = fan(tasks.Touch(), max_in_flight=1)
     engine = kind.load(flow_of(mapped, tasks.Broken()), store=store, backend=backend)
@@ -585,8 +587,8 @@ def test_deadline_stops_map_and_reverts_finished_items(near: kinds.Kind, tmp_pat
         clock.advance(1)
         return item
 
-    class ByHand(_clock.ManualClock):
-        queue = staticmethod(_clock.SYSTEM.queue)  # waiting for a thread advances no time
+    class ByHand(clocks.ManualClock):
+        queue = staticmethod(clocks.SYSTEM.queue)  # waiting for a thread advances no time
 
     clock = ByHand()
 
@@ -646,15 +648,15 @@ def test_several_maps_share_an_executor(kind: kinds.Kind) -> None:
 # -- cost --------------------------------------------------------------------------------------
 
 
-class CountsItems(memory.MemoryBackend):
+class CountsItems(_memory.MemoryBackend):
     """Backend that counts the items that are written."""
 
     items = 0
 
-    def get_connection(self) -> memory.MemoryConnection:
+    def get_connection(self) -> _memory.MemoryConnection:
         backend = self
 
-        class Connection(memory.MemoryConnection):
+        class Connection(_memory.MemoryConnection):
             def save_changes(self, *told: Any, **more: Any) -> None:
                 backend.items += sum(map(len, more.get("items", {}).values()))
                 super().save_changes(*told, **more)

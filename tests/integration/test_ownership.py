@@ -25,21 +25,22 @@ from tests.integration.owned_flows import Step, load_recording_engine, reload_en
 from tests.support import fresh, python
 from tests.support.engine_threads import Gate, running
 from tests.support.waiting import until
-from wbengine import _crash, engines, exceptions, retry, states, task
+from wbengine import engines, exceptions, retry, states, task
+from wbengine._concurrency import crash_points
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.persistence import backends, leases, models, owners
-from wbengine.persistence.backends import memory
-from wbengine.testing import stores
+from wbengine.persistence import _leases, _owners, backends, models
+from wbengine.persistence.backends import _memory
+from wbengine.testing import _stores
 
 
 def line(*steps: Any) -> Any:
     return linear_flow.Flow("f").add(*steps)
 
 
-def owner_of(engine: base.Engine, backend: Any) -> leases.Lease | None:
+def owner_of(engine: base.Engine, backend: Any) -> _leases.Lease | None:
     with backend.get_connection() as connection:
-        lease: leases.Lease | None = connection.get_lease(engine.storage.flow_uuid)
+        lease: _leases.Lease | None = connection.get_lease(engine.storage.flow_uuid)
         return lease
 
 
@@ -48,11 +49,11 @@ def everything(backend: Any) -> Any:
         return records.of_store(connection)
 
 
-def take_over(engine: base.Engine, backend: Any, seconds: float = 0.0) -> leases.Lease:
+def take_over(engine: base.Engine, backend: Any, seconds: float = 0.0) -> _leases.Lease:
     """Acquire the lease as an engine does that (wrongly) considers the owner dead."""
     with backend.get_connection() as connection:
         held = connection.get_lease(engine.storage.flow_uuid)
-        lease: leases.Lease = connection.acquire_lease(
+        lease: _leases.Lease = connection.acquire_lease(
             engine.storage.flow_uuid, "elsewhere", seconds, dead=held.epoch if held else None
         )
         return lease
@@ -62,7 +63,7 @@ def take_over(engine: base.Engine, backend: Any, seconds: float = 0.0) -> leases
 
 
 def test_second_engine_raises_flow_busy_with_owner() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     seen: list[exceptions.FlowBusy] = []
 
     def second() -> None:
@@ -88,7 +89,7 @@ def test_second_engine_raises_flow_busy_with_owner() -> None:
         assert f"process {os.getpid()} (this process) on host" in text
         assert "Flow 'f' is run by" in text and "15 s" in text and "on_busy='wait'" in text
         assert busy.epoch == 1 and 0 < busy.seconds <= 15
-        assert owners.Owner.parse(busy.owner) is not None
+        assert _owners.Owner.parse(busy.owner) is not None
     assert owner_of(first, backend) is None
 
 
@@ -96,7 +97,7 @@ def test_second_engine_raises_flow_busy_with_owner() -> None:
     "end", ["succeeds", "fails", "is suspended", "is refused", "is interrupted"]
 )
 def test_lease_is_released_however_run_ends(end: str) -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
 
     def act() -> None:
         held = owner_of(engine, backend)
@@ -125,7 +126,7 @@ def test_lease_is_released_however_run_ends(end: str) -> None:
 
 
 def test_loading_and_reading_need_no_lease() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     gate = Gate()
     first = engines.load(line(Step("a", lambda: gate() or "held", provides="x")), backend=backend)
     with running(first, gate=gate):
@@ -143,7 +144,7 @@ def test_loading_and_reading_need_no_lease() -> None:
 
 
 def test_waiting_engine_resumes_from_records_of_previous_owner() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     gate = Gate()
     held = Step("a", lambda: gate() or first.suspend())
     first = engines.load(line(held, Step("b")), backend=backend)
@@ -164,7 +165,7 @@ def test_engine_leaves_flow_that_another_engine_reverted_unchanged(act: str) -> 
     def fail() -> None:
         raise ValueError("no")
 
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     first = engines.load(line(Step("a"), Step("b", fail)), backend=backend)
     uuid, step = first.storage.flow_uuid, Step("a")
     with backend.get_connection() as connection:
@@ -187,7 +188,7 @@ def test_engine_leaves_flow_that_another_engine_reverted_unchanged(act: str) -> 
 
 
 def test_reset_is_refused_after_another_engine_completed_the_flow() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     first = engines.load(line(Step("a")), backend=backend)
     other = reload_engine(first, line(Step("a")), backend)
     other.prepare()
@@ -200,7 +201,7 @@ def test_reset_is_refused_after_another_engine_completed_the_flow() -> None:
 
 @pytest.mark.parametrize("how", ["suspend", "iterate", "cancel", "cancel at once"])
 def test_waiting_engine_can_be_suspended_or_cancelled(how: str) -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     gate = Gate()
     first = engines.load(line(Step("a", gate)), backend=backend)
     step = Step("a")
@@ -257,7 +258,7 @@ def test_waiting_engine_can_be_suspended_or_cancelled(how: str) -> None:
 
 @pytest.mark.parametrize("wait", ["prepare", "reset"])
 def test_suspend_ends_waiting_to_prepare_or_reset(wait: str) -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     gate, over = Gate(), threading.Event()
 
     def suspend() -> None:
@@ -280,7 +281,7 @@ def test_suspend_ends_waiting_to_prepare_or_reset(wait: str) -> None:
 
 
 def test_deadline_expires_while_engine_waits_for_owner() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
 
     def second() -> None:
         other = reload_engine(first, line(Step("a")), backend, on_busy="wait")
@@ -297,7 +298,7 @@ def test_deadline_expires_while_engine_waits_for_owner() -> None:
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
 def test_lease_of_dead_process_is_taken_over_at_once() -> None:
     """An owner whose death is uncertain keeps its lease."""
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     engine = engines.load(line(Step("a")), backend=backend)
     program = "from wbengine.persistence import owners; print(owners.new())"
     dead = fresh.run(program).stdout.strip()
@@ -312,9 +313,9 @@ def test_lease_of_dead_process_is_taken_over_at_once() -> None:
 
 
 def test_lease_that_could_not_be_released_does_not_block_next_run() -> None:
-    class Keeps(memory.MemoryBackend):
-        def get_connection(self) -> memory.MemoryConnection:
-            class Connection(memory.MemoryConnection):
+    class Keeps(_memory.MemoryBackend):
+        def get_connection(self) -> _memory.MemoryConnection:
+            class Connection(_memory.MemoryConnection):
                 def release_lease(self, *_: Any, **__: Any) -> None:
                     raise exceptions.StorageFailure("not now")
 
@@ -334,7 +335,7 @@ def test_lease_that_could_not_be_released_does_not_block_next_run() -> None:
 
 
 def test_lease_of_unknown_process_is_taken_over_after_it_expired() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     engine = engines.load(line(Step("a")), backend=backend, on_busy="wait")
     with backend.get_connection() as connection:
         connection.acquire_lease(engine.storage.flow_uuid, "somewhere/else", 0.1)
@@ -350,7 +351,7 @@ def test_lease_of_unknown_process_is_taken_over_after_it_expired() -> None:
 def test_engine_that_lost_its_lease_writes_and_submits_nothing(
     durability: str, suspended: bool
 ) -> None:
-    backend, log = memory.MemoryBackend(), list[Any]()
+    backend, log = _memory.MemoryBackend(), list[Any]()
     engine = load_recording_engine(
         line(Step("a"), Step("b")), log, backend, durability=durability, lease=0
     )
@@ -388,7 +389,7 @@ def test_engine_that_lost_its_lease_writes_and_submits_nothing(
 
 
 def test_lost_lease_ends_waiting_for_running_task_at_once() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     gate = Gate()
     steps = [Step("a", gate), Step("b"), Step("c")]
     flow = unordered_flow.Flow("f").add(*steps)
@@ -415,7 +416,7 @@ def test_lost_lease_ends_waiting_for_running_task_at_once() -> None:
 
 @pytest.mark.parametrize("durability", ["each", "batch", "end"])
 def test_expired_lease_with_unreachable_store_starts_no_task(durability: str) -> None:
-    backend, log = memory.MemoryBackend(), list[Any]()
+    backend, log = _memory.MemoryBackend(), list[Any]()
     engine = load_recording_engine(
         unordered_flow.Flow("f").add(Step("a"), Step("b")), log, backend, durability=durability
     )
@@ -433,10 +434,10 @@ def test_expired_lease_with_unreachable_store_starts_no_task(durability: str) ->
     assert log[-2:] == ["disown", "stop"]
 
 
-class Away(memory.MemoryBackend):
+class Away(_memory.MemoryBackend):
     """Store that is unreachable."""
 
-    def get_connection(self) -> memory.MemoryConnection:
+    def get_connection(self) -> _memory.MemoryConnection:
         raise exceptions.StorageFailure("away")
 
 
@@ -444,7 +445,7 @@ class Away(memory.MemoryBackend):
 
 
 def test_engine_reloads_records_changed_by_another_engine() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     names = ["a", "b", "c", "d"]
 
     def steps(engine: list[Any]) -> list[Any]:
@@ -467,7 +468,7 @@ def test_engine_reloads_records_changed_by_another_engine() -> None:
 
 
 def test_single_engine_never_reloads_records() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     engine = engines.load(line(Step("a")), store={"x": 1}, backend=backend)
     engine.run()
     engine.storage.inject({"y": 2})
@@ -497,7 +498,7 @@ OUTSIDE: dict[str, Any] = {
 
 
 def test_change_of_flow_run_by_another_engine_raises_flow_busy() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     refused: dict[str, str] = {}
 
     def meddle() -> str:
@@ -521,7 +522,7 @@ def test_change_of_flow_run_by_another_engine_raises_flow_busy() -> None:
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_change_outside_run_is_saved_and_releases_lease(name: str) -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     engine = engines.load(line(Step("a", provides="r")), backend=backend)
     engine.prepare()
     engine.storage.set_flow_state(states.RUNNING)
@@ -544,7 +545,7 @@ def changing(change: Callable[[], object]) -> Iterator[threading.Event]:
             gate()
 
     with futures.ThreadPoolExecutor(1, "changing") as pool:
-        _crash.install(hold)
+        crash_points.install(hold)
         try:
             load_recording_engine = pool.submit(change)
             assert gate.inside.wait(30)
@@ -552,7 +553,7 @@ def changing(change: Callable[[], object]) -> Iterator[threading.Event]:
         finally:
             gate.let.set()
             futures.wait([load_recording_engine], 60)
-            _crash.install(None)
+            crash_points.install(None)
         load_recording_engine.result(0)
 
 
@@ -568,13 +569,13 @@ MOMENTARY: dict[str, Callable[[Any], object]] = {
     [*itertools.product(MOMENTARY, ["run"]), *itertools.product(["inject"], MOMENTARY)],
 )
 def test_engine_waits_for_momentary_change_by_another(held: str, waits: str) -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     one = engines.load(line(Step("a")), backend=backend)
     if held != "prepare":
         one.prepare()
     if held == "reset":
         one.run()
-    seen = stores.FaultyBackend(backend)
+    seen = _stores.FaultyBackend(backend)
     other = reload_engine(one, line(Step("a")), seen)
     other.compile()
     if waits == "reset":
@@ -594,7 +595,7 @@ def test_engine_waits_for_momentary_change_by_another(held: str, waits: str) -> 
 
 
 def test_flow_busy_is_raised_when_change_by_another_does_not_end() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     one = engines.load(line(Step("a")), backend=backend)
     one.prepare()
     others = [reload_engine(one, line(Step("a")), backend) for _ in range(2)]
@@ -610,10 +611,10 @@ def test_flow_busy_is_raised_when_change_by_another_does_not_end() -> None:
 
 
 def test_suspend_and_deadline_end_waiting_for_change() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     one = engines.load(line(Step("a")), backend=backend)
     one.prepare()
-    seen = stores.FaultyBackend(backend)
+    seen = _stores.FaultyBackend(backend)
     step = Step("a")
     other = reload_engine(one, line(step), seen)
     other.compile()
@@ -631,7 +632,7 @@ def test_suspend_and_deadline_end_waiting_for_change() -> None:
 
 
 def test_change_during_release_of_own_lease_is_saved() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     engine = engines.load(line(Step("a")), backend=backend)
     engine.prepare()
     with futures.ThreadPoolExecutor(1) as pool:
@@ -643,11 +644,11 @@ def test_change_during_release_of_own_lease_is_saved() -> None:
                 # The change either is refused at once or waits for this thread.
                 futures.wait(changes, 0.2)
 
-        _crash.install(change)
+        crash_points.install(change)
         try:
             engine.run()
         finally:
-            _crash.install(None)
+            crash_points.install(None)
         changes[0].result(60)
     assert stored_flow(engine, backend).epoch == 3
     assert records.of_flow(stored_flow(engine, backend)) == records.of_flow(
@@ -657,7 +658,7 @@ def test_change_during_release_of_own_lease_is_saved() -> None:
 
 
 def test_values_for_busy_flow_are_injected_when_waiting_run_starts() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     gate = Gate()
     held = Step("a", lambda: gate() or first.suspend())
     first = engines.load(line(held, Step("b")), store={"x": 1}, backend=backend)
@@ -674,7 +675,7 @@ def test_values_for_busy_flow_are_injected_when_waiting_run_starts() -> None:
 
 
 def test_outdated_engine_applies_changes_to_newest_records() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     old = engines.load(line(Step("a", provides="r")), store={"x": 1}, backend=backend)
     old.prepare()
     reload_engine(old, line(Step("a", provides="r")), backend).run()
@@ -688,7 +689,7 @@ def test_outdated_engine_applies_changes_to_newest_records() -> None:
 
 
 def test_two_engines_that_load_new_flow_share_its_records() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     one = engines.load(line(Step("a")), store={"x": 1, "only": 1}, backend=backend)
     step = Step("a")
     two = reload_engine(one, line(step), backend)
@@ -707,7 +708,7 @@ def test_two_engines_that_load_new_flow_share_its_records() -> None:
 
 
 def test_ignored_atom_stays_ignored_when_two_engines_loaded_new_flow() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
 
     def graph() -> Any:
         steps = Step("a"), Step("b")
@@ -727,7 +728,7 @@ def test_ignored_atom_stays_ignored_when_two_engines_loaded_new_flow() -> None:
 
 
 def test_retry_history_changed_by_another_engine_is_reloaded() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
 
     def flow(does: Any) -> Any:
         return linear_flow.Flow("f", retry.Times(2, "r")).add(Step("a", does, provides="x"))
@@ -800,7 +801,7 @@ def test_killed_engine_process_is_replaced_at_once(kind: str, tmp_path: Path) ->
 def test_ctrl_c_at_any_moment_releases_lease_and_run_can_be_resumed() -> None:
     chance, interrupted = random.Random(7), 0
     for number in range(60):
-        backend = memory.MemoryBackend()
+        backend = _memory.MemoryBackend()
         steps = [Step(f"s{n}") for n in range(30)]
         engine = engines.load(line(*steps), backend=backend)
         before = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -850,7 +851,7 @@ def interrupted_at(number: int, engine: base.Engine, step: Step) -> bool:
 def test_engine_interrupted_before_any_line_of_its_start_runs_again() -> None:
     for number in itertools.count():
         step = Step("s")
-        engine = engines.load(line(step), backend=memory.MemoryBackend())
+        engine = engines.load(line(step), backend=_memory.MemoryBackend())
         came = interrupted_at(number, engine, step)
         if came:
             engine.run()
@@ -874,7 +875,7 @@ def broken(detail: models.FlowDetail | None, backend: Any, well: bool) -> base.E
 
 @pytest.mark.parametrize("first", ["nothing", "prepare", "reset"])
 def test_reverted_flow_runs_again_in_another_engine(first: str) -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     engine = broken(None, backend, well=False)
     with pytest.raises(ValueError, match="no"):
         engine.run()

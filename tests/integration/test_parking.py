@@ -14,13 +14,14 @@ from tests.contract import places
 from tests.seams import stores as stored_in
 from tests.support import conducted, servers, signalled
 from tests.support.waiting import until
-from wbengine import _crash, engines, exceptions, operations, states
+from wbengine import engines, exceptions, operations, states
+from wbengine._concurrency import crash_points
 from wbengine.conductors.backends import impl_blocking, impl_executor, impl_nonblocking
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
-from wbengine.views import flow_list, flow_status
+from wbengine.views import _flow_list, flow_status
 
 HERE = "tests.support.signalled"
 
@@ -88,9 +89,9 @@ def test_flows_waiting_for_signals_do_not_block_other_flows(
 def test_parked_flow_is_displayed_as_waiting_and_keeps_its_attempt(
     store: persistence.Backend,
 ) -> None:
-    def look() -> tuple[flow_status.FlowView, flow_list.RowView]:
+    def look() -> tuple[flow_status.FlowView, _flow_list.RowView]:
         with contextlib.closing(store.get_connection()) as connection:
-            (row,) = flow_list.page(connection).flows
+            (row,) = _flow_list.page(connection).flows
             return flow_status.read(connection, row.uuid), row
 
     with conducting(store) as (_, parked):
@@ -247,7 +248,7 @@ def test_signal_or_cancel_during_parking_makes_job_claimable(
                 sending.start()
                 sending.join(0.5)
 
-        monkeypatch.setattr(_crash, "_hook", late)
+        monkeypatch.setattr(crash_points, "_hook", late)
         [job] = board.iterjobs()
         board.claim(job, "me")
         board.park(job, "me", None, 0)

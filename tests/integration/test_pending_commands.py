@@ -13,12 +13,13 @@ import pytest
 from tests.operations import flows
 from tests.support import conducted, signalled
 from tests.support.waiting import until
-from wbengine import _crash, engines, exceptions, operations, states
+from wbengine import engines, exceptions, operations, states
+from wbengine._concurrency import crash_points
 from wbengine.conductors import service
 from wbengine.conductors.backends import impl_nonblocking
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
-from wbengine.persistence import backends, base, history, lease_renewer
+from wbengine.persistence import _history, _lease_renewer, backends, base
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def board(store: base.Backend) -> Iterator[impl_sql.SQLJobBoard]:
 @pytest.fixture
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines poll for commands only on request."""
-    monkeypatch.setattr(lease_renewer, "POLL_SECONDS", 600.0)
+    monkeypatch.setattr(_lease_renewer, "POLL_SECONDS", 600.0)
 
 
 def commands_of(store: base.Backend, uuid: str) -> dict[str, base.FlowCommand]:
@@ -59,11 +60,11 @@ def at_end_of_parking_run(handle: engines.FlowHandle, do: Callable[[], object]) 
         if point == "lease.before-give-back" and handle.state == states.WAITING and remaining:
             remaining.pop()()
 
-    _crash.install(hook)
+    crash_points.install(hook)
     try:
         yield
     finally:
-        _crash.install(None)
+        crash_points.install(None)
     assert not remaining
 
 
@@ -126,7 +127,7 @@ def test_flow_that_parks_during_a_command_is_suspended_by_the_command(store: bas
     run = engine.run_iter()
     next(run)
     engine._execute_command(base.FlowCommand("suspend", "lunch"))
-    engine._suspend(history.PARKED)
+    engine._suspend(_history.PARKED)
     list(run)
     assert is_suspended_by_command(store, engine.storage.flow_uuid) and engine.parked is None
 
@@ -144,7 +145,7 @@ def test_suspended_flow_has_no_job_after_its_conductor_stopped(
     with in_gated_task(store, board, tmp_path) as handle:
         operations.suspend(store, handle.id, reason="lunch")
         if is_read:
-            lease_renewer.of_process().poll_now(handle.id)
+            _lease_renewer.of_process().poll_now(handle.id)
             until(lambda: "is being suspended: lunch" in caplog.text)
     assert is_suspended_by_command(store, handle.id) and commands_of(store, handle.id) == {}
     assert board.job_count == 0

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from tests.support import servers
 from wbengine import _sql
-from wbengine.engines.worker_based.ledger import sql as ledgers
+from wbengine.engines.worker_based.ledger import _sql as ledgers
 from wbengine.persistence import backends, models
-from wbengine.persistence.backends.sql import SQLBackend
+from wbengine.persistence.backends._sql import SQLBackend
 
 SETTINGS = ("lock_timeout", "idle_in_transaction_session_timeout")
 

@@ -22,14 +22,10 @@ from tests.support import brokers, outgoing, python, tcp_proxy
 from tests.support.waiting import RECONNECTED
 from tests.support.workers import REPOSITORY, until
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based.connections import (
-    consumer_loop,
-    prefetcher,
-    publisher_confirms,
-)
-from wbengine.engines.worker_based.connections import receiver as receivers
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based._connections import consumer_loop, prefetcher, publisher_confirms
+from wbengine.engines.worker_based._connections import receiver as receivers
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based.proxy import Proxy
 
 

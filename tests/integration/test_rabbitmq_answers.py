@@ -17,8 +17,8 @@ from tests.integration.rabbitmq_clients import Client, ReplyingWorker, queues
 from tests.support import brokers, outgoing, sample_tasks, wiretap
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, task
-from wbengine.engines.worker_based.connections import consumer_loop
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._connections import consumer_loop
+from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.patterns import unordered_flow
 
 PUBLISH, ACK = (60, 40), (60, 80)

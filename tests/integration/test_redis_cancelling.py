@@ -13,9 +13,11 @@ import pytest
 from tests.support import tcp_proxy, workers
 from tests.support.redis_ends import url_with_port
 from tests.support.workers import until
-from wbengine import _crash, exceptions, invocation, task
+from wbengine import exceptions, task
+from wbengine._calls import invocation
+from wbengine._concurrency import crash_points
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based.ledger import ledger_scripts
+from wbengine.engines.worker_based.ledger import _ledger_scripts
 from wbengine.transports import _redis_scripts
 
 BEGUN: Counter[str] = Counter()
@@ -74,12 +76,12 @@ class PointBlocker:
             assert self.go_on.wait(60)
 
     def __enter__(self):
-        _crash.install(self)
+        crash_points.install(self)
         return self
 
     def __exit__(self, *_):
         self.go_on.set()
-        _crash.install(None)
+        crash_points.install(None)
 
 
 def new_call(name):
@@ -138,7 +140,7 @@ def test_request_of_a_flow_without_a_store_is_published_with_its_row(
     redis_url, redis_server, client
 ):
     """One round trip publishes both. Otherwise the flow may have another owner by then."""
-    make, ends = ledger_scripts.SCRIPTS["open_rows"], Results()
+    make, ends = _ledger_scripts.SCRIPTS["open_rows"], Results()
     client.script_load(make.text)
     with behind_a_proxy(redis_url, redis_server, 5) as (proxy, executor):
         proxy.hold(make.digest)
@@ -153,13 +155,13 @@ def test_request_of_a_flow_without_a_store_is_published_with_its_row(
 
 
 def load_scripts(client, make):
-    for step in (ledger_scripts.SCRIPTS["read_rows"], make):
+    for step in (_ledger_scripts.SCRIPTS["read_rows"], make):
         client.script_load(step.text)
 
 
 def cancel_during_publication(stack, proxy, executor, make, ends):
     """Cancel a request whose row the step `make` creates late, so that no row can be revoked."""
-    call, look = new_call("late"), ledger_scripts.SCRIPTS["read_rows"]
+    call, look = new_call("late"), _ledger_scripts.SCRIPTS["read_rows"]
     blocker = stack.enter_context(PointBlocker("executor.before-open"))
     stack.enter_context(running((executor.submit, call, ends)))
     assert blocker.there.wait(60)
@@ -175,7 +177,7 @@ def cancel_during_publication(stack, proxy, executor, make, ends):
 def test_cancelled_request_does_not_start_after_delayed_open(redis_url, redis_server, client):
     """The delayed step that opens its row arrives after the request was reported as cancelled."""
     ends = Results()
-    make = ledger_scripts.SCRIPTS["open_rows"]
+    make = _ledger_scripts.SCRIPTS["open_rows"]
     load_scripts(client, make)
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 1))
@@ -209,7 +211,10 @@ def test_cancel_of_request_being_published_waits_for_its_row(redis_url, redis_se
 def test_row_that_is_being_opened_does_not_count_as_revoked(redis_url, redis_server, client):
     """The first attempt to revoke it gets no reply, and the second one finds no row."""
     ends = Results()
-    make, revoke = _redis_scripts.SCRIPTS["open_and_publish"], ledger_scripts.SCRIPTS["revoke_rows"]
+    make, revoke = (
+        _redis_scripts.SCRIPTS["open_and_publish"],
+        _ledger_scripts.SCRIPTS["revoke_rows"],
+    )
     for script in (make, revoke):
         client.script_load(script.text)
     with contextlib.ExitStack() as stack:

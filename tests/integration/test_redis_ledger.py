@@ -15,11 +15,11 @@ from tests.support.redis_ends import SOON, Both, Taker, hurry, url_with_port
 from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import base
-from wbengine.engines.worker_based.ledger import ledger_scripts as steps
+from wbengine.engines.worker_based.ledger import _base
+from wbengine.engines.worker_based.ledger import _ledger_scripts as steps
 from wbengine.transports import _redis_scripts, resolve
+from wbengine.transports._broker import Frame
 from wbengine.transports._redis_link import LOST
-from wbengine.transports.broker import Frame
 
 DAY = 24 * 3600
 ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
@@ -167,7 +167,7 @@ def test_wiped_server_keeps_identity_of_ledger_without_rows(redis_url, redis_ser
     before = engine.digest
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
         client.flushdb()
-    assert worker.claim(ID, 1, "w").verdict == base.MISSING
+    assert worker.claim(ID, 1, "w").verdict == _base.MISSING
     engine.open("next", 1)
     assert worker.claim("next", 1, "w").granted
     assert opened(str(redis_url)).digest == before
@@ -214,8 +214,8 @@ def test_rows_survive_restart_of_server(redis_server, redis_url, opened):
         ledgers.open_ledger(str(redis_url))
     redis_server.start()
     ledger.renew("w")
-    assert ledger.state(f"{ID}1") == base.Row(f"{ID}1", 1, "open")
-    assert ledger.state(f"{ID}0") == base.Row(f"{ID}0", 1, "claimed", "w")
+    assert ledger.state(f"{ID}1") == _base.Row(f"{ID}1", 1, "open")
+    assert ledger.state(f"{ID}0") == _base.Row(f"{ID}0", 1, "claimed", "w")
     assert ledger.finish(f"{ID}0", 1, "w", b"r")
     assert len(ledger.ids()) == 20
 
@@ -301,8 +301,8 @@ def lossy(redis_url, redis_server, dropper, opened):
 def test_claim_with_lost_reply_is_granted(lossy):
     lossy.open(ID, 1)
     lossy.lose(steps.SCRIPTS["claim"])
-    assert lossy.claim(ID, 1, "w") == base.Claim("GRANTED", 1, None, "w")
-    assert lossy.claim(ID, 1, "w") == base.Claim("HELD", 1, None, "w")
+    assert lossy.claim(ID, 1, "w") == _base.Claim("GRANTED", 1, None, "w")
+    assert lossy.claim(ID, 1, "w") == _base.Claim("HELD", 1, None, "w")
 
 
 def test_repeated_calls_after_lost_replies_succeed(lossy):
@@ -393,7 +393,7 @@ def test_open_of_ended_session_is_repeated(late):
         assert ledger.state(ID) is None
         proxy.let_go(steps.SCRIPTS["open_rows"].digest)
         opening.result(60)
-    assert ledger.state(ID) == base.Row(ID, 1, base.ROW_OPEN)
+    assert ledger.state(ID) == _base.Row(ID, 1, _base.ROW_OPEN)
 
 
 def test_delayed_claim_is_not_granted_after_session_ended(late, opened, redis_url):
@@ -404,7 +404,7 @@ def test_delayed_claim_is_not_granted_after_session_ended(late, opened, redis_ur
         with pytest.raises(exceptions.LedgerFailure):
             ledger.claim(ID, 1, "w")
         ledger.renew("w")  # starts a new session
-    assert ledger.state(ID) == base.Row(ID, 1, base.ROW_OPEN)
+    assert ledger.state(ID) == _base.Row(ID, 1, _base.ROW_OPEN)
     assert ledger.claim(ID, 1, "w").granted
 
 
@@ -420,7 +420,7 @@ def test_claim_with_lost_reply_is_released_and_other_claims_stay(late, opened, r
     until(lambda: other.state(ID).holder == "w")
     proxy.cut()
     ledger.renew("w")
-    assert other.state(ID) == base.Row(ID, 1, base.ROW_OPEN)
+    assert other.state(ID) == _base.Row(ID, 1, _base.ROW_OPEN)
     assert other.state("heard").holder == "w"
 
 
@@ -432,7 +432,7 @@ def test_delayed_release_has_no_effect_after_failed_attempt(late):
     with delayed_call(ledger, proxy, steps.SCRIPTS["release"]):
         with pytest.raises(exceptions.LedgerFailure):
             ledger.release(ID, 1, "w")
-        assert ledger.state(ID) == base.Row(ID, 1, base.ROW_CLAIMED, "w")
+        assert ledger.state(ID) == _base.Row(ID, 1, _base.ROW_CLAIMED, "w")
     assert ledger.finish(ID, 1, "w", b"result")
 
 
@@ -492,7 +492,7 @@ def test_message_with_malformed_row_is_not_claimed(taker, row):
     data = f"!{row} {taker.ledger.digest}\n{json.dumps(head)}\n"
     assert next(taker.connection.broker.publish_many([Frame("", "q", 0, data.encode())]))
     taker.send("a")
-    assert taker.take(2) == [None, base.Claim("GRANTED", 1, None, "w")]
+    assert taker.take(2) == [None, _base.Claim("GRANTED", 1, None, "w")]
 
 
 def test_requests_are_claimed_in_same_step_as_delivered(taker):
@@ -507,15 +507,15 @@ def test_requests_are_claimed_in_same_step_as_delivered(taker):
     taker.send("missing")
     taker.send("open", 2)  # a second copy
     assert taker.take(7) == [
-        base.Claim("GRANTED", 2, None, "w"),
-        base.Claim("DONE", 2, b"result"),
-        base.Claim("HELD", 2, None, "other"),
-        base.Claim("STALE", 2),
-        base.Claim("MISSING", 2),
-        base.Claim("MISSING", 1),
-        base.Claim("HELD", 2, None, "w"),
+        _base.Claim("GRANTED", 2, None, "w"),
+        _base.Claim("DONE", 2, b"result"),
+        _base.Claim("HELD", 2, None, "other"),
+        _base.Claim("STALE", 2),
+        _base.Claim("MISSING", 2),
+        _base.Claim("MISSING", 1),
+        _base.Claim("HELD", 2, None, "w"),
     ]
-    assert ledger.state("open") == base.Row("open", 2, "claimed", "w")
+    assert ledger.state("open") == _base.Row("open", 2, "claimed", "w")
     assert 0 <= ledger.silence("w") <= time.monotonic() - before + 0.01
     assert taker.messages[0].body == b"{}"
     assert ledger.finish("open", 2, "w", b"r")
@@ -578,7 +578,7 @@ def test_requeued_request_can_be_claimed_by_another_worker(redis_url, taker):
     assert taker.ledger.release(ID, 1, "w")
     taker.messages[0].requeue()
     with contextlib.closing(Taker(redis_url, "w2")) as other:
-        assert other.take(1) == [base.Claim("GRANTED", 1, None, "w2")]
+        assert other.take(1) == [_base.Claim("GRANTED", 1, None, "w2")]
         assert other.messages[0].delivery_info["redelivered"] is True
         assert other.ledger.finish(ID, 1, "w2", b"r")
 
@@ -589,7 +589,7 @@ def test_delivered_request_stays_claimed_when_connection_ends(redis_url, taker):
     assert taker.take(1)[0].granted
     taker.connection.release()
     with contextlib.closing(Taker(redis_url, "w2")) as other:
-        assert other.take(1) == [base.Claim("HELD", 1, None, "w")]
+        assert other.take(1) == [_base.Claim("HELD", 1, None, "w")]
     assert taker.ledger.finish(ID, 1, "w", b"r")
 
 
@@ -618,7 +618,7 @@ def test_claim_of_undelivered_request_is_released(redis_url, redis_server, dropp
         lossy.target.open().release()
     else:
         lossy.connection.release()
-    assert taker.ledger.state("unheard") == base.Row("unheard", 1, "open")
+    assert taker.ledger.state("unheard") == _base.Row("unheard", 1, "open")
     assert taker.ledger.state("heard").holder == "lossy"
     lossy.ledger.close()
 

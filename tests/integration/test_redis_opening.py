@@ -13,7 +13,7 @@ from tests.support import brokers, reply_dropper, tcp_proxy
 from tests.support.redis_ends import Both, hurry, url_with_port
 from tests.support.waiting import until
 from wbengine import exceptions
-from wbengine.engines.worker_based.ledger import base
+from wbengine.engines.worker_based.ledger import _base
 from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import LOST
 
@@ -29,15 +29,15 @@ class Engine(Both):
         with contextlib.suppress(exceptions.LedgerFailure):
             self.ledger._pool.call("SCRIPT", "LOAD", STEP.text)
 
-    def row(self, id: str = "a") -> base.Opening:
-        return base.Opening(id, 1)
+    def row(self, id: str = "a") -> _base.Opening:
+        return _base.Opening(id, 1)
 
-    def publish(self, *rows: base.Opening) -> Sequence[int]:
+    def publish(self, *rows: _base.Opening) -> Sequence[int]:
         headers = {"wbe-ledger": self.ledger.digest, "wbe-epoch": 1}
         messages = [self.message("k", row.id, **headers) for row in rows]
         return self.ledger.open_and_publish(self.publishing, rows, messages)
 
-    def fail(self, *rows: base.Opening) -> None:
+    def fail(self, *rows: _base.Opening) -> None:
         with pytest.raises(LOST):
             self.publish(*rows)
         self.publishing.release()
@@ -77,7 +77,7 @@ def peer(redis_url: str) -> Iterator[Both]:
         yield made
 
 
-def lose_answer(dropper: reply_dropper.ReplyDropper, engine: Engine, *rows: base.Opening) -> None:
+def lose_answer(dropper: reply_dropper.ReplyDropper, engine: Engine, *rows: _base.Opening) -> None:
     """Publish; the server executes it, and the reply is lost."""
     dropper.drop_reply_to = STEP.digest.encode()
     engine.fail(*rows)
@@ -86,7 +86,7 @@ def lose_answer(dropper: reply_dropper.ReplyDropper, engine: Engine, *rows: base
 
 def test_row_is_created_in_same_step_as_its_message(engine: Engine, peer: Both) -> None:
     assert engine.publish(engine.row("a"), engine.row("b")) == [1, 1]
-    assert engine.ledger.state("b") == base.Row("b", 1, base.ROW_OPEN)
+    assert engine.ledger.state("b") == _base.Row("b", 1, _base.ROW_OPEN)
     assert [each.granted for each in peer.take(2)] == [True, True]
     assert peer.end(*peer.messages) == [True, True]
     assert engine.ledger.ids() == set()
@@ -95,7 +95,7 @@ def test_row_is_created_in_same_step_as_its_message(engine: Engine, peer: Both) 
 def test_existing_row_is_not_overwritten(engine: Engine) -> None:
     engine.ledger.open("a", 7)
     assert engine.publish(engine.row()) == [1]
-    assert engine.ledger.state("a") == base.Row("a", 7, base.ROW_OPEN)
+    assert engine.ledger.state("a") == _base.Row("a", 7, _base.ROW_OPEN)
 
 
 def test_request_with_lost_reply_is_not_published_twice(
@@ -141,7 +141,7 @@ def late(
         made.close()
 
 
-def publish_delayed(engine: Engine, proxy: tcp_proxy.Proxy, *rows: base.Opening) -> None:
+def publish_delayed(engine: Engine, proxy: tcp_proxy.Proxy, *rows: _base.Opening) -> None:
     """Publish; the call times out and arrives later."""
     proxy.hold(STEP.digest)
     hurry(engine.publishing._client._link, 0.1)  # type: ignore[attr-defined]
@@ -234,10 +234,10 @@ def test_uncertain_request_is_not_granted_by_server_with_older_data(
             engine.publishing.release()
             engine.publishing = engine.target.open()
             assert engine.publish(lost, engine.row("new")) == [1, 1]
-            assert worker.ledger.state("lost") == base.Row(
-                "lost", 1, base.ROW_CLAIMED, ledgers.FORGOTTEN
+            assert worker.ledger.state("lost") == _base.Row(
+                "lost", 1, _base.ROW_CLAIMED, ledgers.FORGOTTEN
             )
-            assert worker.ledger.state("new") == base.Row("new", 1, base.ROW_OPEN)
+            assert worker.ledger.state("new") == _base.Row("new", 1, _base.ROW_OPEN)
             engine.close()
 
 

@@ -11,8 +11,8 @@ from tests.support import brokers
 from tests.support.redis_ends import SOON, Both, url_with_port
 from tests.support.waiting import until
 from wbengine import exceptions
-from wbengine.engines.worker_based.ledger import base
-from wbengine.transports import _redis_scripts, redis
+from wbengine.engines.worker_based.ledger import _base
+from wbengine.transports import _redis, _redis_scripts
 from wbengine.transports._redis_link import LOST, Link
 
 
@@ -39,7 +39,7 @@ def test_server_that_refuses_writes_rejects_results_as_a_whole():
                 both.post("a")
             assert both.ledger.ids() == {"known"}
             assert both.end(*both.messages) == [True]  # claimed requests can finish
-            assert both.ledger.state("known").state == base.ROW_DONE and both.kept("known") == b"r"
+            assert both.ledger.state("known").state == _base.ROW_DONE and both.kept("known") == b"r"
             client.config_set("maxmemory", 0)
             client.config_set("min-replicas-to-write", 1)
             with pytest.raises(exceptions.TransportFailure, match="NOREPLICAS"):
@@ -74,7 +74,7 @@ def test_results_are_stored_replied_and_acknowledged(both, client):
     both.post("a", "b", "c")
     both.take(3)
     assert both.end(*both.messages) == [True] * 3
-    assert [both.ledger.state(id).state for id in "abc"] == [base.ROW_DONE] * 3
+    assert [both.ledger.state(id).state for id in "abc"] == [_base.ROW_DONE] * 3
     assert both.left(client) == ([], 0)
     assert both.answers() == 3
     assert not client.exists(f"{both.store.place.prefix}held:w")
@@ -90,7 +90,7 @@ def test_result_resent_after_lost_reply_leaves_no_message(lossy, client):
     with lossy.target.open() as answering:
         assert answering.finish(lossy.finished(lossy.messages)) == [True, True]
     assert lossy.left(client) == ([], 0)
-    assert lossy.ledger.state("a").state == base.ROW_DONE and lossy.kept("a") == b"r"
+    assert lossy.ledger.state("a").state == _base.ROW_DONE and lossy.kept("a") == b"r"
 
 
 def test_reply_to_request_with_newer_epoch_is_not_sent(both, client):
@@ -100,7 +100,7 @@ def test_reply_to_request_with_newer_epoch_is_not_sent(both, client):
     both.ledger.drop("removed")
     assert both.end(*both.messages) == [False, True, True]
     assert both.answers() == 2
-    assert both.ledger.state("taken") == base.Row("taken", 2, base.ROW_OPEN)
+    assert both.ledger.state("taken") == _base.Row("taken", 2, _base.ROW_OPEN)
     assert both.ledger.state("removed") is None
     assert both.left(client) == ([], 0)
 
@@ -109,7 +109,7 @@ def test_reply_without_bound_queue_finishes_its_row(both, client):
     both.post("a")
     both.take(1)
     assert both.end(*both.messages, key="nobody") == [True]
-    assert both.ledger.state("a").state == base.ROW_DONE
+    assert both.ledger.state("a").state == _base.ROW_DONE
     assert both.left(client) == ([], 0)
 
 
@@ -122,7 +122,7 @@ def test_worker_taken_for_dead_finishes_its_request(both, client):
     assert both.store.size("q") == 1
     assert both.end(*both.messages) == [True]
     claim = both.take(2)[1]
-    assert claim == base.Claim("DONE", 1, both.ledger.state("a").result)
+    assert claim == _base.Claim("DONE", 1, both.ledger.state("a").result)
     both.messages[1].ack()
     assert both.left(client) == ([], 0)
 
@@ -293,7 +293,7 @@ def test_body_is_swept_with_its_row(redis_url, client):
 
 def test_body_that_expired_before_its_script_is_sent_inline(both, client, monkeypatch):
     """Either there was no memory for the body, or it expired before its script ran."""
-    monkeypatch.setattr(redis, "_UNUSED_BODY_MILLISECONDS", 1)
+    monkeypatch.setattr(_redis, "_UNUSED_BODY_MILLISECONDS", 1)
     link_run = Link.run
 
     def late(link, step, after=()):

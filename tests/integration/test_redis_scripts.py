@@ -10,17 +10,17 @@ import pytest
 from redis import exceptions as errors
 
 from tests.support import brokers
-from wbengine.engines.worker_based.ledger import base
-from wbengine.engines.worker_based.ledger import ledger_scripts as ledger
-from wbengine.engines.worker_based.ledger.ledger_scripts import ClaimAttempt
+from wbengine.engines.worker_based.ledger import _base
+from wbengine.engines.worker_based.ledger import _ledger_scripts as ledger
+from wbengine.engines.worker_based.ledger._ledger_scripts import ClaimAttempt
 from wbengine.transports import _redis_scripts as transport
 from wbengine.transports._redis_link import Link, Place, Step
 
 T = TypeVar("T")
 
 ATTEMPT = ClaimAttempt("a", 1, "w", "claim 1")
-OPEN = base.Row("a", 1, base.ROW_OPEN)
-CLAIMED = base.Row("a", 1, base.ROW_CLAIMED, "w")
+OPEN = _base.Row("a", 1, _base.ROW_OPEN)
+CLAIMED = _base.Row("a", 1, _base.ROW_CLAIMED, "w")
 
 
 class Server:
@@ -81,7 +81,7 @@ class Server:
     def claim(self, attempt: ClaimAttempt = ATTEMPT, session: int = 0) -> Any:
         return self(ledger.claim("u", session, attempt))
 
-    def row(self, id: str = "a") -> base.Row | None:
+    def row(self, id: str = "a") -> _base.Row | None:
         return self(ledger.read_rows([id]))[0]
 
     def finish(
@@ -226,7 +226,7 @@ def test_open_and_publish_does_not_repeat_an_executed_attempt(server: Server) ->
 def test_open_and_publish_does_not_change_an_existing_row(server: Server) -> None:
     server.open(("a", 7))
     server.open_and_publish(transport.OpenedRow("a", 1, 1, ""))
-    assert server.row() == base.Row("a", 7, base.ROW_OPEN)
+    assert server.row() == _base.Row("a", 7, _base.ROW_OPEN)
 
 
 def test_open_and_publish_is_refused_like_publish(server: Server) -> None:
@@ -268,7 +268,7 @@ def test_take_claims_rows_and_obeys_limits_of_groups(server: Server) -> None:
     assert second.claim == transport.ClaimReply("MISSING", 1, None, b"", None)
     assert third == transport.TakenEntry(0, "q", "3", b"no label", None)
     assert server.row("a") == CLAIMED
-    assert server.row("b") == base.Row("b", 1, base.ROW_OPEN)
+    assert server.row("b") == _base.Row("b", 1, _base.ROW_OPEN)
     assert server(transport.count_messages("q")) == 1
 
 
@@ -366,7 +366,7 @@ def test_leave_requeues_messages_and_keeps_data_with_messages(server: Server) ->
     server.take(1, number="3")
     assert not server(transport.leave("c", ["2", "3:3"]))
     assert [server.row(id).state for id in "abc"] == [  # type: ignore[union-attr]
-        base.ROW_CLAIMED, base.ROW_OPEN, base.ROW_OPEN,
+        _base.ROW_CLAIMED, _base.ROW_OPEN, _base.ROW_OPEN,
     ]  # fmt: skip
     assert [entry.number for entry in server.take(number="4")] == ["1r", "2", "3"]
 
@@ -394,7 +394,7 @@ def test_finish_requests_stores_publishes_acknowledges_and_takes(server: Server)
     assert [(entry.number, entry.claim.verdict) for entry in result.taken if entry.claim] == [
         ("2", "GRANTED")
     ]
-    assert server.row() == base.Row("a", 1, base.ROW_DONE, None, b"reply")
+    assert server.row() == _base.Row("a", 1, _base.ROW_DONE, None, b"reply")
     assert server(transport.count_messages("replies")) == 1
     assert server.client.hkeys(server.key("d:q")) == [b"2"]
     assert server.finish().result == transport.Finished([1], None)  # sent again
@@ -490,7 +490,7 @@ def test_reconcile_reverses_only_the_given_claims(server: Server) -> None:
     server.claim(ClaimAttempt("b", 1, "w", "another claim"))
     server(ledger.reconcile("u", 1, [ATTEMPT, ClaimAttempt("b", 1, "w", "unknown")]))
     assert server.row("a") == OPEN
-    assert server.row("b") == base.Row("b", 1, base.ROW_CLAIMED, "w")
+    assert server.row("b") == _base.Row("b", 1, _base.ROW_CLAIMED, "w")
 
 
 def test_close_deletes_the_ledger_with_its_last_user_unless_rows_exist(server: Server) -> None:
@@ -520,15 +520,15 @@ def test_open_rows_keeps_existing_rows_and_replaces_only_open_ones(server: Serve
     server.open(("a", 1), ("b", 3), replace=True)
     assert server(ledger.read_rows(["a", "b"])) == before
     server.open(("a", 3), replace=True)
-    assert server.row() == base.Row("a", 3, base.ROW_OPEN)
+    assert server.row() == _base.Row("a", 3, _base.ROW_OPEN)
 
 
 def test_claim_is_granted_to_one_holder_and_can_be_repeated(server: Server) -> None:
     server.open(("a", 2))
     before = server.contents()
-    assert server.claim(ClaimAttempt("a", 1, "w", "1")).verdict == base.STALE
-    assert server.claim(ClaimAttempt("a", 3, "w", "1")).verdict == base.MISSING
-    assert server.claim(ClaimAttempt("b", 1, "w", "1")).verdict == base.MISSING
+    assert server.claim(ClaimAttempt("a", 1, "w", "1")).verdict == _base.STALE
+    assert server.claim(ClaimAttempt("a", 3, "w", "1")).verdict == _base.MISSING
+    assert server.claim(ClaimAttempt("b", 1, "w", "1")).verdict == _base.MISSING
     assert server.contents() == before
     granted = ClaimAttempt("a", 2, "w", "1")
     assert server.claim(granted) == transport.ClaimReply("GRANTED", 2, "w", b"", 1)
@@ -569,7 +569,7 @@ def test_finish_rows_changes_only_rows_of_the_holder(server: Server) -> None:
     others = server(ledger.read_rows(["b", "c"]))
     results = [("a", 1, b"1"), ("b", 1, b"2"), ("c", 1, b"3"), ("d", 1, b"4"), ("a", 1, b"5")]
     assert server(ledger.finish_rows("w", "", results)) == [True, False, False, False, False]
-    assert server.row() == base.Row("a", 1, base.ROW_DONE, None, b"1")
+    assert server.row() == _base.Row("a", 1, _base.ROW_DONE, None, b"1")
     assert server(ledger.read_rows(["b", "c"])) == others
 
 
@@ -590,7 +590,7 @@ def test_reopen_takes_a_row_from_its_holder(server: Server) -> None:
     server.claim()
     assert server(ledger.reopen("a", 2)) == ledger.Reopening(None)
     row = server.row()
-    assert row == base.Row("a", 2, base.ROW_OPEN)
+    assert row == _base.Row("a", 2, _base.ROW_OPEN)
     assert server(ledger.finish_rows("w", "", [("a", 1, b"late")])) == [False]
     assert server(ledger.reopen("a", 2)) == ledger.Reopening(None)
     assert server.row() == row
@@ -625,8 +625,8 @@ def test_list_rows_returns_pages_in_order_of_time_and_id(server: Server) -> None
     server.client.zadd(server.key("rows"), {"a": 5, "b": 5})
     pages = [server(ledger.list_rows("-inf", "", 1)), server(ledger.list_rows("5", "a", 10))]
     assert [[(at, row.id, row.state) for at, row in page] for page in pages] == [
-        [(5, "a", base.ROW_CLAIMED)],
-        [(5, "b", base.ROW_OPEN)],
+        [(5, "a", _base.ROW_CLAIMED)],
+        [(5, "b", _base.ROW_OPEN)],
     ]
 
 
@@ -692,7 +692,7 @@ def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> 
     result = full.finish(order=order).result
     assert result is not None and result.taken is not None
     assert (result.counts, len(result.taken)) == ([1], 1)
-    assert full.row() == base.Row("a", 1, base.ROW_DONE, None, b"reply")
+    assert full.row() == _base.Row("a", 1, _base.ROW_DONE, None, b"reply")
     assert full(transport.count_messages("replies")) == 1
 
 

@@ -14,9 +14,9 @@ from tests.support import outgoing, tcp_proxy
 from tests.support.redis_ends import url_with_port
 from tests.support.workers import until
 from wbengine import transports
-from wbengine.engines.worker_based.connections import topology
-from wbengine.engines.worker_based.connections.sender import Sender
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._connections import topology
+from wbengine.engines.worker_based._connections.sender import Sender
+from wbengine.engines.worker_based._messages import envelope as env
 
 WAIT = 30.0
 

@@ -19,8 +19,8 @@ from tests.support import brokers, python, server_kinds, tcp_proxy
 from tests.support.redis_ends import SOON, End
 from tests.support.workers import until
 from wbengine import exceptions
+from wbengine.transports import _redis as transport
 from wbengine.transports import _redis_wait, resolve
-from wbengine.transports import redis as transport
 from wbengine.transports._redis_link import LOST, Link, Place
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.support import brokers, sample_tasks, workers
 from tests.support.workers import until
 from wbengine import engines, exceptions, states
-from wbengine.engines.worker_based.connections import consumer_loop
+from wbengine.engines.worker_based._connections import consumer_loop
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
-from wbengine.engines.worker_based.ledger import ledger_scripts as steps
+from wbengine.engines.worker_based.ledger import _ledger_scripts as steps
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.transports import _redis_scripts
 

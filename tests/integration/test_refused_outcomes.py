@@ -17,7 +17,7 @@ from tests.support import sample_tasks, workers
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.worker_side import finishing
+from wbengine.engines.worker_based._worker_side import finishing
 from wbengine.patterns import linear_flow
 
 #: Writes that the database refuses: results that are too large, or all writes after a claim.

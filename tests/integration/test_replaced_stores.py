@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.waiting import until
 from wbengine import engines, exceptions, task
-from wbengine.cli import app
+from wbengine._cli import app
 from wbengine.conductors import service
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models

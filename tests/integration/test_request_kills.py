@@ -16,7 +16,7 @@ from wbengine import engines, operations, states
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends
-from wbengine.persistence.backends import sql
+from wbengine.persistence.backends import _sql
 
 
 def run_jobs(url: str) -> None:
@@ -52,7 +52,7 @@ def failed(tmp_path: Path) -> Iterator[tuple[str, str]]:
 def expire_claims(url: str) -> None:
     """Let the claims of killed conductors expire."""
     with backends.backend(url) as store:
-        assert isinstance(store, sql.SQLBackend)
+        assert isinstance(store, _sql.SQLBackend)
         with store.engine.begin() as connection:
             connection.execute(sa.text("UPDATE wbe_jobs SET owner_until = 1 WHERE owner <> ''"))
 

@@ -13,12 +13,12 @@ import pytest
 from tests.support import conducted
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
-from wbengine.cli import app
+from wbengine._cli import app
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.operations import Edits
+from wbengine.persistence import _commands, base, models
 from wbengine.persistence import backends as stores
-from wbengine.persistence import base, commands, models
 
 PURCHASE = "tests.cli.payments:purchase"
 
@@ -53,7 +53,7 @@ def detail(store: base.Backend, handle: engines.FlowHandle) -> models.FlowDetail
 def send(store: base.Backend, handle: engines.FlowHandle, edits: dict[str, Any]) -> None:
     """Store a request without the checks of `operations.request`."""
     with contextlib.closing(store.get_connection()) as connection:
-        connection.send_command(handle.id, commands.FlowCommand("retry", None, "ann", 1.0, edits))
+        connection.send_command(handle.id, _commands.FlowCommand("retry", None, "ann", 1.0, edits))
 
 
 def test_conductor_retries_failed_tasks_with_edits(store: base.Backend) -> None:

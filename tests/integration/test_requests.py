@@ -12,8 +12,8 @@ import pytest
 from tests.operations import flows
 from tests.support.requested import STEPS, command_of, failed, run_jobs
 from wbengine import engines, exceptions, operations, states
+from wbengine.persistence import _commands, base
 from wbengine.persistence import backends as stores
-from wbengine.persistence import base, commands
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_second_request_returns_the_first(store: base.Backend) -> None:
     first = operations.request(store, handle.id, "retry", by="ann", reason="one")
     second = operations.request(store, handle.id, "retry", by="bob", reason="two")
     assert not second.is_new and second[:4] == first[:4]
-    command = commands.FlowCommand("retry", "one", "ann", first.at)
+    command = _commands.FlowCommand("retry", "one", "ann", first.at)
     assert command_of(store, handle.id) == command
 
 
@@ -116,7 +116,7 @@ def test_refused_retry_does_not_run_a_flow_that_a_person_suspended(store: base.B
         for atom in detail:
             atom.intention = states.REVERT
         connection.save_changes(detail, detail)
-        connection.send_command(handle.id, commands.FlowCommand("retry"))
+        connection.send_command(handle.id, _commands.FlowCommand("retry"))
     run_jobs(store)
     assert command_of(store, handle.id) is None
     assert handle.state == states.SUSPENDED and flows.DONE == []

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.snapshots import Snapshots
-from wbengine import _crash, deciders, engines, exceptions, retry, states, task
+from wbengine import deciders, engines, exceptions, retry, states, task
+from wbengine._concurrency import crash_points
 from wbengine.patterns import graph_flow, linear_flow
 from wbengine.persistence import backends
 
@@ -156,11 +157,11 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any
     backend = opened(tmp_path / "store")
     backend.get_connection().upgrade()
     engine = engines.load(flow(), backend=backend, store=STORE)
-    _crash.install(copy)
+    crash_points.install(copy)
     try:
         check(engine)
     finally:
-        _crash.install(None)
+        crash_points.install(None)
         backend.close()
     yield opened, taken
 

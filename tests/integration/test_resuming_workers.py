@@ -19,13 +19,14 @@ from tests.seams import ledgers, transports
 from tests.support import python, workers
 from tests.support import resuming_tasks as tasks
 from tests.support.engine_threads import running
-from wbengine import engines, invocation, states
+from wbengine import engines, states
 from wbengine import exceptions as exc
+from wbengine._calls import invocation
+from wbengine.engines.worker_based import _resume
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based import resume
-from wbengine.engines.worker_based.connections import outgoing
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._connections import outgoing
+from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.persistence import models
 
 
@@ -511,14 +512,14 @@ def test_flow_records_ledger_of_its_run(tmp_path: Path) -> None:
     with workers.worker_in_thread(url, tasks):
         engine = engines.load(tasks.wide(), store=store, engine="worker-based", url=url)
         engine.run()
-        noted = engine.storage.flow_meta[resume.KEY]
+        noted = engine.storage.flow_meta[_resume.KEY]
         ((digest, place),) = noted["ledgers"].items()
         assert place == f"the ledger of the broker {url}"
         assert noted["executor"] is None and digest.startswith("memory-")
-        engine.storage.flow_meta[resume.KEY] = {**noted, "ledgers": {"another": "the ledger x"}}
+        engine.storage.flow_meta[_resume.KEY] = {**noted, "ledgers": {"another": "the ledger x"}}
         engine.reset()
         engine.run()
-        assert engine.storage.flow_meta[resume.KEY]["ledgers"] == {digest: place}
+        assert engine.storage.flow_meta[_resume.KEY]["ledgers"] == {digest: place}
 
 
 @pytest.mark.parametrize(
@@ -542,16 +543,16 @@ def test_ended_requests_exclude_latest_attempt_in_progress() -> None:
     record = models.TaskDetail("a", "atom")
     flow.add(record)
     record.attempt, record.state = 2, states.RUNNING
-    assert list(resume.ended(flow)) == [
+    assert list(_resume.ended(flow)) == [
         invocation.request_id("atom", action, 1) for action in ("execute", "revert")
     ]
     record.state = states.SUCCESS
-    assert len(list(resume.ended(flow))) == 4
+    assert len(list(_resume.ended(flow))) == 4
     record.attempt, record.state = 1, states.RUNNING
     record.items = models.Items(1, ["x", "y"])
     record.items[1].put(states.SUCCESS, 1)
-    assert invocation.request_id("atom", "execute", 1, 1) in set(resume.ended(flow))
-    assert invocation.request_id("atom", "execute", 1, 0) not in set(resume.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 1) in set(_resume.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 0) not in set(_resume.ended(flow))
     record.state = states.PENDING  # a suspended Map keeps its attempt
-    assert invocation.request_id("atom", "execute", 1, 1) in set(resume.ended(flow))
-    assert invocation.request_id("atom", "execute", 1, 0) not in set(resume.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 1) in set(_resume.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 0) not in set(_resume.ended(flow))

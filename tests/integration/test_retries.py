@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.seams.scheduling import load_at
-from wbengine import _clock, engines, exceptions, retry, states, task
+from wbengine import engines, exceptions, retry, states, task
+from wbengine._concurrency import clocks
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends
@@ -288,7 +289,7 @@ def test_reset_of_failed_atoms_without_failure_has_no_effect() -> None:
 # -- waiting -------------------------------------------------------------------------------------
 
 
-def record_changes(engine: base.Engine, clock: _clock.Clock) -> list[tuple[float, str, str]]:
+def record_changes(engine: base.Engine, clock: clocks.Clock) -> list[tuple[float, str, str]]:
     changes: list[tuple[float, str, str]] = []
     engine.atom_notifier.register(
         "*",
@@ -301,7 +302,7 @@ def record_changes(engine: base.Engine, clock: _clock.Clock) -> list[tuple[float
 
 def test_retry_waits_before_each_further_attempt() -> None:
     """RETRYING is reported once; the atoms are PENDING meanwhile."""
-    clock = _clock.ManualClock(100.0)
+    clock = clocks.ManualClock(100.0)
     wait = retry.Backoff(5, 3, max_delay=20)
     engine = load_at(clock, LINE("f", retry.Times(4, "r", backoff=wait)).add(Noted("t", [], 3)))
     changes = record_changes(engine, clock)
@@ -318,7 +319,7 @@ def test_retry_waits_before_each_further_attempt() -> None:
 
 def test_waiting_retry_does_not_delay_other_branches() -> None:
     log: list[str] = []
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1))
     other = LINE("other").add(*[Noted(f"t{n}", log) for n in range(5)])
     engine = load_at(clock, unordered_flow.Flow("f").add(slow, other))
@@ -331,7 +332,7 @@ def test_waiting_retry_does_not_delay_other_branches() -> None:
 
 def test_thousand_retries_wait_concurrently_for_their_own_times() -> None:
     """The number of iterations is proportional to the number of waits."""
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     flow = unordered_flow.Flow("f")
     for n in range(1000):
         flow.add(LINE(f"f{n}", retry.Times(2, f"r{n}", backoff=n + 1)).add(Noted(f"t{n}", [], 1)))
@@ -345,7 +346,7 @@ def test_thousand_retries_wait_concurrently_for_their_own_times() -> None:
 
 
 def test_retries_with_the_same_time_run_together() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     flow = unordered_flow.Flow("f")
     for n in range(5):
         flow.add(LINE(f"f{n}", retry.Times(2, f"r{n}", backoff=60)).add(Noted(f"t{n}", [], 1)))
@@ -357,7 +358,7 @@ def test_retries_with_the_same_time_run_together() -> None:
 
 def test_numeric_backoff_is_constant_and_none_means_no_wait() -> None:
     for wanted, expected in ((7, 21), (0, 0), (None, 0)):
-        clock = _clock.ManualClock()
+        clock = clocks.ManualClock()
         flow = LINE("f", retry.ForEach("abcd", "r", "x", backoff=wanted)).add(Noted("t", [], 3))
         load_at(clock, flow).run()
         assert clock.monotonic() == expected
@@ -372,7 +373,7 @@ def suspend_in_wait(engine: Any, name: str = "r") -> None:
 
 def test_resumed_retry_waits_for_remaining_time() -> None:
     for restored in (False, True):
-        clock = _clock.ManualClock(1000.0)
+        clock = clocks.ManualClock(1000.0)
         log: list[str] = []
 
         def flow(log: list[str] = log) -> Any:
@@ -408,7 +409,7 @@ def test_resumed_retry_waits_for_remaining_time() -> None:
 
 
 def test_resumed_retry_does_not_wait_if_its_time_has_passed() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load_at(clock, LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)))
     suspend_in_wait(engine)
     clock.advance(3600)
@@ -420,7 +421,7 @@ def test_resumed_retry_does_not_wait_if_its_time_has_passed() -> None:
 def test_wall_clock_set_back_does_not_prolong_wait() -> None:
     """The wall clock matters only in another process; here the monotonic clock counts."""
 
-    class Jumping(_clock.ManualClock):
+    class Jumping(clocks.ManualClock):
         def time(self) -> float:
             return 10_000 - 100 * self.monotonic()
 
@@ -432,7 +433,7 @@ def test_wall_clock_set_back_does_not_prolong_wait() -> None:
 @pytest.mark.parametrize("answer", [A, AGAIN])
 def test_failure_outside_cancels_wait_of_retry(answer: Any) -> None:
     log: list[str] = []
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     # Fails while the other retry waits.
     late = Noted("late", log, 1, LookupError)
     inner = unordered_flow.Flow("inner").add(
@@ -458,7 +459,7 @@ def test_failure_outside_cancels_wait_of_retry(answer: Any) -> None:
 def test_time_of_cancelled_wait_does_not_run_retry_again() -> None:
     """The outer retry has run the flow again, without a further failure, when the time comes."""
     log: list[str] = []
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1))
     after = Noted("after", log)
     after.eta = 100
@@ -475,7 +476,7 @@ def test_time_of_cancelled_wait_does_not_run_retry_again() -> None:
 
 
 def test_retry_with_cancelled_wait_waits_full_time_again() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     log: list[str] = []
     slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 2))
 
@@ -499,7 +500,7 @@ def test_retry_with_cancelled_wait_waits_full_time_again() -> None:
 
 
 def test_reset_cancels_wait_of_retry() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load_at(clock, LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)))
     suspend_in_wait(engine)
     engine.reset()
@@ -534,7 +535,7 @@ def test_retry_waits_by_system_clock() -> None:
 
 
 def test_statistics_count_seconds_of_retry_delays_as_waiting() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     flow = LINE("f", retry.Times(3, "r", backoff=60)).add(Noted("t", [], 2))
     engine = load_at(clock, flow)
     engine.run()
@@ -545,7 +546,7 @@ def test_statistics_count_seconds_of_retry_delays_as_waiting() -> None:
 
 def test_run_iter_timeout_yields_while_retry_waits() -> None:
     """`timeout` limits each single wait, including this one."""
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load_at(clock, LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("t", [], 1)))
     waits = sum(state == states.WAITING for state in engine.run_iter(timeout=10))
     assert clock.monotonic() == 60
@@ -553,7 +554,7 @@ def test_run_iter_timeout_yields_while_retry_waits() -> None:
 
 
 def test_failed_reversion_ends_flow_while_retry_waits() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
 
     class Stuck(Noted):
         def revert(self, result: Any, flow_failures: Any) -> None:
@@ -576,7 +577,7 @@ def test_failed_reversion_ends_flow_while_retry_waits() -> None:
 
 
 def test_backoff_of_task_is_applied_and_survives_suspension() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     again = Noted("bad", [], 2)
     again.retries, again.backoff = 2, retry.Backoff(60, multiplier=2)
     engine = load_at(clock, LINE("f").add(again))

@@ -22,12 +22,13 @@ from tests.seams.scheduling import set_clock
 from tests.support import engine_threads
 from tests.support import sample_tasks as samples
 from tests.support.workers import until
-from wbengine import _clock, engines, exceptions, retry, states, task
+from wbengine import engines, exceptions, retry, states, task
+from wbengine._concurrency import clocks
+from wbengine._runtime import executors
+from wbengine._runtime import run as run_module
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, models
-from wbengine.runtime import executors
-from wbengine.runtime import run as run_module
 from wbengine.types import failure as ft
 
 LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
@@ -45,7 +46,7 @@ class ClockTask(task.Task):
     """Task that advances a manual clock by a number of seconds."""
 
     def __init__(
-        self, name: str, clock: _clock.ManualClock, seconds: float = 1, **also: Any
+        self, name: str, clock: clocks.ManualClock, seconds: float = 1, **also: Any
     ) -> None:
         super().__init__(name)
         self.clock, self.seconds, self.log = clock, seconds, also.get("log", [])
@@ -63,7 +64,7 @@ class ClockTask(task.Task):
         self.clock.advance(self.seconds)
 
 
-def load(flow: Any, clock: _clock.Clock | None = None, **options: Any) -> Any:
+def load(flow: Any, clock: clocks.Clock | None = None, **options: Any) -> Any:
     engine = engines.load(flow, **options)
     if clock is not None:
         set_clock(engine, clock)
@@ -78,7 +79,7 @@ def atom_states(engine: base.Engine, *names: str) -> list[str | None]:
 
 
 def test_deadline_between_two_tasks_reverts_completed_tasks() -> None:
-    clock, log = _clock.ManualClock(), []
+    clock, log = clocks.ManualClock(), []
     engine = load(LINE("f").add(*[ClockTask(name, clock, log=log) for name in "abcde"]), clock)
     with pytest.raises(
         exceptions.DeadlineExceeded, match=r"Flow 'f' did not end within 2\.5 seconds"
@@ -95,7 +96,7 @@ def test_deadline_between_two_tasks_reverts_completed_tasks() -> None:
 
 def test_last_task_that_ends_after_deadline_is_reverted() -> None:
     """The flow was unfinished at the deadline, although the clock was read only later."""
-    clock, log = _clock.ManualClock(), []
+    clock, log = clocks.ManualClock(), []
     engine = load(LINE("f").add(*[ClockTask(name, clock, log=log) for name in "ab"]), clock)
     with pytest.raises(exceptions.DeadlineExceeded):
         engine.run(deadline=1.5)
@@ -107,7 +108,7 @@ def test_last_task_that_ends_after_deadline_is_reverted() -> None:
 
 def test_deadline_within_batch_starts_no_further_task() -> None:
     """Thousands of tasks are submitted together and started one by one."""
-    clock, log = _clock.ManualClock(), []
+    clock, log = clocks.ManualClock(), []
     engine = load(
         WIDE("f").add(*[ClockTask(f"t{n}", clock, 1, log=log) for n in range(5000)]), clock
     )
@@ -129,7 +130,7 @@ def test_deadline_withdraws_waiting_tasks(name: str, tmp_path: Path) -> None:
     flow = WIDE("f").add(*[samples.WaitFor(name=name, provides=name) for name in "ab"])
     store = {"started": str(started), "release": str(release)}
 
-    class Clock(_clock.Clock):
+    class Clock(clocks.Clock):
         def monotonic(self) -> float:
             return time.monotonic() + 1000 * started.exists()
 
@@ -145,7 +146,7 @@ def test_deadline_withdraws_waiting_tasks(name: str, tmp_path: Path) -> None:
 
 
 def test_deadline_during_reversion_has_no_effect() -> None:
-    clock, log = _clock.ManualClock(), []
+    clock, log = clocks.ManualClock(), []
     tasks = [
         *[ClockTask(name, clock, 10, log=log) for name in "abc"],
         ClockTask("bad", clock, 10, fails=True),
@@ -158,7 +159,7 @@ def test_deadline_during_reversion_has_no_effect() -> None:
 
 
 def test_deadline_during_reversion_of_subflow_reverts_whole_flow() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     inner = LINE("in", retry.AlwaysRevert("r")).add(
         ClockTask("in", clock), ClockTask("bad", clock, fails=True)
     )
@@ -170,7 +171,7 @@ def test_deadline_during_reversion_of_subflow_reverts_whole_flow() -> None:
 
 
 def test_deadline_does_not_apply_to_completed_flow() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load(LINE("f").add(ClockTask("a", clock, 5)), clock)
     engine.run(deadline=5.5)
     assert engine.storage.get_flow_state() == states.SUCCESS
@@ -183,7 +184,7 @@ def test_empty_flow_succeeds_with_zero_deadline(near: dict[str, Any]) -> None:
 
 
 def test_deadline_with_never_resolve_reverts_nothing() -> None:
-    clock, log = _clock.ManualClock(), []
+    clock, log = clocks.ManualClock(), []
     engine = load(
         LINE("f").add(*[ClockTask(name, clock, log=log) for name in "abc"]),
         clock,
@@ -200,7 +201,7 @@ def test_deadline_with_never_resolve_reverts_nothing() -> None:
 
 def test_resumed_reversion_after_deadline_raises_deadline_exceeded() -> None:
     for restored in (False, True):
-        clock, log = _clock.ManualClock(), []
+        clock, log = clocks.ManualClock(), []
 
         def flow(clock: Any = clock, log: list[str] = log) -> Any:
             return LINE("f").add(*[ClockTask(name, clock, log=log) for name in "abc"])
@@ -233,7 +234,7 @@ def test_failed_reversion_is_cause_of_deadline_exceeded() -> None:
         def revert(self, result: Any, flow_failures: Any) -> None:
             raise OSError("stuck")
 
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load(LINE("f").add(Stuck("s", clock), ClockTask("a", clock)), clock)
     with pytest.raises(exceptions.DeadlineExceeded) as caught:
         engine.run(deadline=0.5)
@@ -242,7 +243,7 @@ def test_failed_reversion_is_cause_of_deadline_exceeded() -> None:
 
 
 def test_suspension_takes_precedence_over_deadline() -> None:
-    clock, log = _clock.ManualClock(), []
+    clock, log = clocks.ManualClock(), []
     engine = load(LINE("f").add(*[ClockTask(name, clock, log=log) for name in "abc"]), clock)
     engine.atom_notifier.register(states.RUNNING, lambda *_, **__: clock.advance(9))
     engine.atom_notifier.register(states.RUNNING, lambda *_, **__: engine.suspend())
@@ -254,7 +255,7 @@ def test_suspension_takes_precedence_over_deadline() -> None:
 
 
 def test_deadline_counts_from_call_of_run_iter() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load(LINE("f").add(ClockTask("a", clock)), clock)
     steps = engine.run_iter(deadline=10)
     clock.advance(11)
@@ -621,7 +622,7 @@ def test_ctrl_c_while_run_loop_waits_suspends_flow() -> None:
                 release.set()
                 raise
 
-    class Clock(_clock.Clock):
+    class Clock(clocks.Clock):
         queue = Queue
 
     def wait() -> str:

@@ -14,10 +14,11 @@ from tests.integration.owned_flows import stored_atoms
 from tests.seams.scheduling import load_at
 from tests.support import workers
 from tests.support.engine_threads import running
-from wbengine import _clock, engines, task
+from wbengine import engines, task
+from wbengine._concurrency import clocks
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import models
-from wbengine.persistence.backends import memory
+from wbengine.persistence.backends import _memory
 from wbengine.testing import FaultyBackend
 
 GO = threading.Event()
@@ -71,7 +72,7 @@ def test_store_shows_start_of_thread_task_only_when_it_runs(durability: str) -> 
         engine="parallel",
         executor="threaded",
         max_workers=1,
-        backend=memory.MemoryBackend(),
+        backend=_memory.MemoryBackend(),
         durability=durability,
     )
     before = time.time()
@@ -92,7 +93,7 @@ def test_store_shows_worker_of_running_task() -> None:
     with workers.worker_in_thread(url, Long):
         engine = engines.load(
             linear_flow.Flow("f").add(Long("a")),
-            engine="worker-based", url=url, backend=memory.MemoryBackend(),
+            engine="worker-based", url=url, backend=_memory.MemoryBackend(),
         )  # fmt: skip
         with running(engine, GO):
             found = wait_until_started(engine, "a")
@@ -110,7 +111,7 @@ def test_progress_of_single_running_task_is_stored(kind: str) -> None:
         return found.progress is not None and found.state == "RUNNING"
 
     engine = engines.load(
-        linear_flow.Flow("f").add(Tells("a", seen)), engine=kind, backend=memory.MemoryBackend()
+        linear_flow.Flow("f").add(Tells("a", seen)), engine=kind, backend=_memory.MemoryBackend()
     )
     engine.run()
 
@@ -119,9 +120,9 @@ def test_progress_is_written_about_once_per_second() -> None:
     """Local engines write progress about once a second, and never with durability 'end'."""
     writes = {}
     for durability in ("each", "end"):
-        backend, clock = FaultyBackend(), _clock.ManualClock()
+        backend, clock = FaultyBackend(), clocks.ManualClock()
 
-        def seen(clock: _clock.ManualClock = clock) -> bool:
+        def seen(clock: clocks.ManualClock = clock) -> bool:
             clock.advance(0.05)
             return clock.monotonic() > 2.5
 

@@ -20,14 +20,15 @@ from tests.support import engine_threads, signalled
 from tests.support.fresh import process
 from tests.support.held_tasks import HeldTasks
 from tests.support.waiting import until
-from wbengine import _clock, engines, exceptions, operations, retry, states, task
+from wbengine import engines, exceptions, operations, retry, states, task
+from wbengine._concurrency import clocks
+from wbengine.engines import _submission
 from wbengine.engines import base as engine_base
-from wbengine.engines import submission
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.persistence import backends, base, lease_renewer
+from wbengine.persistence import _lease_renewer, backends, base
 from wbengine.signals import Signal
+from wbengine.views import _shown_states
 from wbengine.views import flow_status as views
-from wbengine.views import shown_states
 
 KINDS = ["serial", "threads", "processes", "memory"]
 LINE = linear_flow.Flow
@@ -187,7 +188,7 @@ def test_signal_in_same_process_is_received_without_polling(
     store: base.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sender uses another backend object of the same store, and polling is disabled."""
-    monkeypatch.setattr(lease_renewer, "POLL_SECONDS", 10_000.0)
+    monkeypatch.setattr(_lease_renewer, "POLL_SECONDS", 10_000.0)
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as other:
         run = Running(engines.load(line(), backend=store)).waits()
         operations.signal(other, run.engine.storage.flow_uuid, "approved", 1)
@@ -252,7 +253,7 @@ def test_signals_from_other_processes_are_received_in_order(store: base.Backend)
     engine = engines.load(signalled.ticks(), backend=store)
     run = Running(engine).waits("tick 3")
     uuid = engine.storage.flow_uuid
-    handle = submission.handle(uuid, backend=store)
+    handle = _submission.handle(uuid, backend=store)
     assert operations.signal(store, uuid, "tick", "a") == 1
     assert handle.signal("tick", "b") == 2
     assert operations.signal(store, uuid, "tick", "c") == 3
@@ -324,7 +325,7 @@ def test_first_of_several_early_signals_is_used_without_a_workflow(store: base.B
 def test_wait_for_signal_times_out_and_flow_is_reverted(
     kind: str, backend: base.Backend | None
 ) -> None:
-    clock = _clock.ManualClock(1000.0)
+    clock = clocks.ManualClock(1000.0)
     engine = load_at(clock, line(timeout=3600), backend=backend, engine=kind)
     with pytest.raises(exceptions.SignalTimeout, match="waited 3600 s for signal 'approved'"):
         engine.run()
@@ -334,7 +335,7 @@ def test_wait_for_signal_times_out_and_flow_is_reverted(
 
 def test_signal_timeout_counts_from_first_start_across_suspension(store: base.Backend) -> None:
     """Time of suspension counts too, whichever engine resumes the flow."""
-    clock = _clock.ManualClock(1000.0)
+    clock = clocks.ManualClock(1000.0)
     flow = line(timeout=3600)
     engine = load_at(clock, flow, backend=store)
     for state in engine.run_iter(timeout=1):
@@ -351,7 +352,7 @@ def test_signal_timeout_counts_from_first_start_across_suspension(store: base.Ba
 
 @pytest.mark.parametrize("park_after", [10, 100])
 def test_flow_is_parked_only_if_timeout_is_far_away(park_after: float, store: base.Backend) -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load_at(clock, line(timeout=50), backend=store)
     engine.park_after = park_after
     if park_after < 50:
@@ -365,7 +366,7 @@ def test_flow_is_parked_only_if_timeout_is_far_away(park_after: float, store: ba
 
 
 def test_reset_restarts_signal_timeout(store: base.Backend) -> None:
-    clock = _clock.ManualClock(1000.0)
+    clock = clocks.ManualClock(1000.0)
     engine = load_at(clock, line(timeout=3600), backend=store)
     for state in engine.run_iter(timeout=1):
         if state == states.WAITING and clock.time() >= 1100:
@@ -378,7 +379,7 @@ def test_reset_restarts_signal_timeout(store: base.Backend) -> None:
 
 
 def test_changed_wall_clock_does_not_change_signal_timeout() -> None:
-    class Jumping(_clock.ManualClock):
+    class Jumping(clocks.ManualClock):
         def time(self) -> float:
             return 5000.0 - 10 * self.monotonic()
 
@@ -392,7 +393,7 @@ def test_changed_wall_clock_does_not_change_signal_timeout() -> None:
 def test_retried_wait_for_signal_has_full_timeout_per_attempt(
     around: str, backend: base.Backend | None
 ) -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     waits = approval(timeout=100)
     if around == "its own":
         waits.retries = 2
@@ -408,9 +409,9 @@ def test_retried_wait_for_signal_has_full_timeout_per_attempt(
 class FailsOnce(task.Task):
     """Task that takes 20 seconds and fails in its first execution."""
 
-    def __init__(self, name: str, clock: _clock.ManualClock) -> None:
+    def __init__(self, name: str, clock: clocks.ManualClock) -> None:
         super().__init__(name)
-        self.clock: _clock.ManualClock | None = clock
+        self.clock: clocks.ManualClock | None = clock
 
     def execute(self) -> None:
         if self.clock is not None:
@@ -421,7 +422,7 @@ class FailsOnce(task.Task):
 
 def test_each_wait_for_signal_ends_at_its_own_timeout() -> None:
     """The short waits are retried, and the long one ends the flow."""
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     short, long = task.WaitFor("a", timeout=10), task.WaitFor("b", timeout=95)
     short.retries = 50
     engine = load_at(clock, unordered_flow.Flow("f").add(short, long))
@@ -432,7 +433,7 @@ def test_each_wait_for_signal_ends_at_its_own_timeout() -> None:
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
 def test_retried_wait_does_not_end_at_timeout_of_earlier_attempt(kind: str) -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     tried = unordered_flow.Flow("tried", retry.Times(2)).add(
         approval(timeout=50), FailsOnce("fails", clock)
     )
@@ -444,7 +445,7 @@ def test_retried_wait_does_not_end_at_timeout_of_earlier_attempt(kind: str) -> N
 
 
 def test_failure_in_one_flow_does_not_end_wait_of_another() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     tried = unordered_flow.Flow("tried", retry.Times(2)).add(approval(), FailsOnce("fails", clock))
     flow = unordered_flow.Flow("f").add(tried, task.WaitFor("b", name="other"))
     engine = load_at(clock, flow, engine="parallel", executor=HeldTasks())
@@ -458,7 +459,7 @@ def test_failure_in_one_flow_does_not_end_wait_of_another() -> None:
 
 @pytest.mark.parametrize("how", ["failure", "suspend"])
 def test_waits_for_signal_and_eta_end_together(how: str) -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     delayed = Step("delayed")
     delayed.eta, delayed.cancel_on_revert = 50, True
     flow = unordered_flow.Flow("f").add(delayed, approval())
@@ -480,7 +481,7 @@ def test_waits_for_signal_and_eta_end_together(how: str) -> None:
 
 def test_signal_ends_all_waits_for_it() -> None:
     flow = unordered_flow.Flow("f").add(*(task.WaitFor("s", name=f"w{n}") for n in range(3)))
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load_at(clock, flow)
     signals = ["s"]
     for state in engine.run_iter(timeout=10, deadline=1000):
@@ -491,7 +492,7 @@ def test_signal_ends_all_waits_for_it() -> None:
 
 def test_signal_read_from_store_when_wait_starts_is_used(store: base.Backend) -> None:
     """Another process sends the signal before the wait starts, and this engine does not poll."""
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load_at(clock, line(), backend=store)
 
     def send(state: str, details: dict[str, Any]) -> None:
@@ -512,7 +513,7 @@ class Approval(task.WaitFor):
 
 
 def test_signal_during_pause_of_its_task_is_used_after_pause(store: base.Backend) -> None:
-    clock = _clock.ManualClock(time.time())
+    clock = clocks.ManualClock(time.time())
     pause = operations.pause_tasks(store, f"{__name__}.Approval", seconds=1000)
     assert pause.until is not None
     engine = load_at(clock, LINE("f").add(Approval("approved", provides="approval")), backend=store)
@@ -524,7 +525,7 @@ def test_signal_during_pause_of_its_task_is_used_after_pause(store: base.Backend
 
 def test_unread_signal_precedes_timeout(store: base.Backend) -> None:
     """Another process sent the signal, and this engine has not read it when the wait ends."""
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load_at(clock, line(timeout=3600), backend=store)
     engine.compile()
     engine.prepare()
@@ -564,7 +565,7 @@ def test_failure_of_another_task_ends_wait_for_signal(
 
 
 def test_deadline_ends_wait_for_signal(backend: base.Backend | None) -> None:
-    engine = load_at(_clock.ManualClock(), line(), backend=backend)
+    engine = load_at(clocks.ManualClock(), line(), backend=backend)
     with pytest.raises(exceptions.DeadlineExceeded):
         engine.run(deadline=30)
     assert engine.storage.get_flow_state() == states.REVERTED
@@ -653,7 +654,7 @@ def test_flow_of_killed_engine_resumes_with_signal(
         view = views.read(connection, uuid)
         waiting = view.atom("wait-for-approved")
     assert waiting is not None and "no engine runs the flow" in (waiting.waiting or "")
-    assert (waiting.attempt, view.shown_state) == (1, shown_states.INTERRUPTED)
+    assert (waiting.attempt, view.shown_state) == (1, _shown_states.INTERRUPTED)
     assert len(since) == 1
     operations.signal(store, uuid, "approved", "yes")
     with process("-c", PROGRAM, str(tmp_path), stdout=subprocess.PIPE, text=True) as child:

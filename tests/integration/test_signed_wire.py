@@ -15,21 +15,22 @@ import pytest
 from tests.support import sample_tasks, signed
 from tests.support.brokers import broker_url
 from tests.support.workers import until, worker_in_thread
-from wbengine import engines, keys
+from wbengine import engines
 from wbengine import exceptions as exc
+from wbengine._security import keys
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import proxy
-from wbengine.engines.worker_based.connections import connecting, queue_counts
-from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections import connecting, queue_counts
+from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import notices, worker_commands
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import notices, worker_commands
 from wbengine.engines.worker_based.worker import Worker
 from wbengine.fleet import client as fleets
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.transports import _encoding
-from wbengine.transports.broker import Frame
+from wbengine.transports._broker import Frame
 from wbengine.types.failure import Failure
 
 KINDS = ("memory", "filesystem", "redis", "rabbitmq")

@@ -12,11 +12,12 @@ import pytest
 
 from tests.integration.engine_kinds import engine_options
 from tests.seams.scheduling import load_at, set_clock
-from wbengine import _clock, engines, exceptions, states, task
+from wbengine import engines, exceptions, states, task
+from wbengine._concurrency import clocks
+from wbengine._runtime.gates import awaited_signals
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.persistence import backends, base, listing, models
-from wbengine.runtime.gates import awaited_signals
-from wbengine.views import flow_status, waiting
+from wbengine.persistence import _listing, backends, base, models
+from wbengine.views import _waiting, flow_status
 
 
 class Step(task.Task):
@@ -43,7 +44,7 @@ def line(seconds: float = 3600) -> linear_flow.Flow:
 
 
 def test_flow_continues_after_the_sleep(options: dict[str, Any]) -> None:
-    clock = _clock.ManualClock(1000.0)
+    clock = clocks.ManualClock(1000.0)
     engine = load_at(clock, line(), **options)
     engine.run()
     assert clock.time() == pytest.approx(4600.0)
@@ -52,7 +53,7 @@ def test_flow_continues_after_the_sleep(options: dict[str, Any]) -> None:
 
 
 def test_sleeps_in_parallel_use_no_slots(options: dict[str, Any]) -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     naps = [task.Sleep(10 * number, name=f"nap {number}") for number in range(20)]
     engine = load_at(clock, unordered_flow.Flow("f").add(*naps, Step("step")), **options)
     engine.run()
@@ -60,7 +61,7 @@ def test_sleeps_in_parallel_use_no_slots(options: dict[str, Any]) -> None:
 
 
 def test_sleep_counts_from_its_first_start_across_suspension(store: base.Backend) -> None:
-    clock = _clock.ManualClock(1000.0)
+    clock = clocks.ManualClock(1000.0)
     flow = line()
     engine = load_at(clock, flow, backend=store)
     for state in engine.run_iter(timeout=1):
@@ -78,7 +79,7 @@ def test_sleep_counts_from_its_first_start_across_suspension(store: base.Backend
 
 
 def test_sleeping_flow_is_parked_until_its_end(store: base.Backend) -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load_at(clock, line(50), backend=store)
     engine.park_after = 10
     engine.run()
@@ -91,7 +92,7 @@ def test_failure_of_another_task_ends_the_sleep() -> None:
         def execute(self) -> None:
             raise LookupError("spoilt")
 
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     engine = load_at(clock, unordered_flow.Flow("f").add(task.Sleep(100), Spoils("spoils")))
     with pytest.raises(LookupError):
         engine.run()
@@ -99,7 +100,7 @@ def test_failure_of_another_task_ends_the_sleep() -> None:
 
 
 def test_sleep_accepts_no_signals(store: base.Backend) -> None:
-    engine = load_at(_clock.ManualClock(), line(), backend=store)
+    engine = load_at(clocks.ManualClock(), line(), backend=store)
     engine.prepare()
     for name in ("nap", ""):
         with pytest.raises((exceptions.NotFound, ValueError)):
@@ -107,17 +108,17 @@ def test_sleep_accepts_no_signals(store: base.Backend) -> None:
 
 
 def test_views_show_the_sleep_with_its_end(store: base.Backend) -> None:
-    clock = _clock.ManualClock(1000.0)
+    clock = clocks.ManualClock(1000.0)
     engine = load_at(clock, line(), backend=store)
     for state in engine.run_iter(timeout=1):
         if state == states.WAITING and clock.time() >= 1100:
-            wait = waiting.wait_of(engine.storage.record("nap"))
+            wait = _waiting.wait_of(engine.storage.record("nap"))
             with contextlib.closing(store.get_connection()) as connection:
                 view = flow_status.read(connection, engine.storage.flow_uuid, now=1000.0)
             break
-    assert wait == waiting.Waiting("sleep", "nap", 1000.0, 4600.0)
-    assert waiting.describe_wait(wait, 1000.0).startswith("since ")
-    assert "in 1 h" in waiting.describe_wait(wait, 1000.0)
+    assert wait == _waiting.Waiting("sleep", "nap", 1000.0, 4600.0)
+    assert _waiting.describe_wait(wait, 1000.0).startswith("since ")
+    assert "in 1 h" in _waiting.describe_wait(wait, 1000.0)
     (nap,) = [atom for atom in view.atoms if atom.name == "nap"]
     assert nap.waiting.startswith("Sleeping since ")
     assert [wait.signal for wait in view.waits_for] == [""]
@@ -125,7 +126,7 @@ def test_views_show_the_sleep_with_its_end(store: base.Backend) -> None:
 
 def resume_changed(store: base.Backend, waiting_task: task.Task, changed: task.Task) -> Any:
     """Park a flow at 1000 s, and resume it at 1100 s with another definition of its task."""
-    clock = _clock.ManualClock(1000.0)
+    clock = clocks.ManualClock(1000.0)
     engine = load_at(clock, linear_flow.Flow("f").add(waiting_task), backend=store)
     engine.park_after = 1
     engine.run()
@@ -152,7 +153,7 @@ def test_resumed_wait_uses_the_time_limit_of_the_new_definition(
     assert later.parked.seconds == (None if timeout is None else 400)
     (wait,) = later.storage.flow_detail.waits_for
     end = None if timeout is None else 1500.0
-    assert wait == listing.Wait("nap", "go", 1000.0, end)
+    assert wait == _listing.Wait("nap", "go", 1000.0, end)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_resumed_wait_ends_if_the_new_sleep_is_over(before: task.Task, store: ba
 def test_task_that_replaces_a_sleep_does_not_wait(store: base.Backend) -> None:
     later = resume_changed(store, task.Sleep(500, name="nap"), Step("nap"))
     assert later.storage.get_flow_state() == states.SUCCESS
-    assert waiting.wait_of(later.storage.record("nap")) is None
+    assert _waiting.wait_of(later.storage.record("nap")) is None
 
 
 @pytest.mark.parametrize(
@@ -177,9 +178,9 @@ def test_task_that_replaces_a_sleep_does_not_wait(store: base.Backend) -> None:
 def test_damaged_wait_is_not_shown_and_begins_again(damaged: Any) -> None:
     record = models.TaskDetail("nap", "uuid")
     record.meta[models.WAITS_FOR] = damaged
-    assert waiting.wait_of(record) is None
+    assert _waiting.wait_of(record) is None
     awaited_signals.begin_wait(record, task.Sleep(5), 100.0)
-    assert record.waits_for == listing.Wait("nap", "", 100.0, 105.0)
+    assert record.waits_for == _listing.Wait("nap", "", 100.0, 105.0)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from tests.support import python, servers, wiretap
 from tests.support.waiting import until
 from wbengine import _sql, exceptions, states
-from wbengine.diagnosis import findings, store_checks
+from wbengine.diagnosis import _store_checks, findings
 from wbengine.persistence import backends, models
-from wbengine.persistence.backends import sql
+from wbengine.persistence.backends import _sql as sql
 
 #: Statements that end all other connections to the database.
 KILL = {
@@ -360,7 +360,7 @@ def test_database_with_another_encoding_is_rejected(
         ):
             backend.get_connection().validate()
         assert not postgresql_server.connections(url)
-        (finding,) = store_checks.check(findings.Place(persistence=url))
+        (finding,) = _store_checks.check(findings.Place(persistence=url))
         assert finding.good is False and words in finding.text
 
 

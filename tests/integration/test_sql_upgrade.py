@@ -19,8 +19,8 @@ from wbengine import engines, exceptions, states, task
 from wbengine.jobs import backends as boards
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
-from wbengine.persistence.backends import sql
-from wbengine.persistence.backends.sql import layout, tables
+from wbengine.persistence.backends import _sql
+from wbengine.persistence.backends._sql import layout, tables
 from wbengine.schedules import Schedule, Schedules
 
 KINDS = ("sqlite", "mysql", "postgresql")
@@ -41,13 +41,13 @@ def url(
 
 
 @pytest.fixture
-def backend(url: str) -> Iterator[sql.SQLBackend]:
+def backend(url: str) -> Iterator[_sql.SQLBackend]:
     with contextlib.closing(backends.fetch(url)) as made:
-        assert isinstance(made, sql.SQLBackend)
+        assert isinstance(made, _sql.SQLBackend)
         yield made
 
 
-def differences(backend: sql.SQLBackend) -> list[Any]:
+def differences(backend: _sql.SQLBackend) -> list[Any]:
     """Return the differences between the tables and their definitions."""
     with backend.engine.connect() as connection:
         context = MigrationContext.configure(
@@ -61,7 +61,7 @@ def differences(backend: sql.SQLBackend) -> list[Any]:
         return list(autogenerate.compare_metadata(context, tables.METADATA))
 
 
-def execute(backend: sql.SQLBackend, *statements: str) -> None:
+def execute(backend: _sql.SQLBackend, *statements: str) -> None:
     with backend.engine.begin() as raw:
         for statement in statements:
             raw.execute(sa.text(statement))
@@ -95,14 +95,14 @@ def test_oldest_of_each_revision_is_known_and_never_decreases() -> None:
     assert all(number <= at for at, number in enumerate(numbers))
 
 
-def test_new_database_has_the_defined_tables(backend: sql.SQLBackend) -> None:
+def test_new_database_has_the_defined_tables(backend: _sql.SQLBackend) -> None:
     assert backend.stored_layout() is None
     backend.upgrade()
     assert differences(backend) == []
     assert backend.stored_layout() == (layout.HEAD, layout.REVISIONS[layout.HEAD])
 
 
-def test_tables_of_other_programs_are_unchanged(backend: sql.SQLBackend) -> None:
+def test_tables_of_other_programs_are_unchanged(backend: _sql.SQLBackend) -> None:
     execute(
         backend,
         "CREATE TABLE alembic_version (version_num VARCHAR(32))",
@@ -120,7 +120,7 @@ def test_tables_of_other_programs_are_unchanged(backend: sql.SQLBackend) -> None
 def test_interrupted_creation_is_completed(mariadb_url: str) -> None:
     """MySQL cannot roll back the tables of a process that died."""
     with contextlib.closing(backends.fetch(mariadb_url)) as made:
-        assert isinstance(made, sql.SQLBackend)
+        assert isinstance(made, _sql.SQLBackend)
         made.upgrade()
         execute(
             made,
@@ -137,7 +137,7 @@ def test_interrupted_creation_is_completed(mariadb_url: str) -> None:
 
 
 def test_older_layout_is_refused_until_it_is_upgraded(
-    url: str, backend: sql.SQLBackend, tmp_path: Path
+    url: str, backend: _sql.SQLBackend, tmp_path: Path
 ) -> None:
     backend.get_connection().save_logbook(models.LogBook("b", uuid="book"))
     with later_release(tmp_path), contextlib.closing(backends.fetch(url)) as later:
@@ -165,12 +165,12 @@ def test_compatible_later_layout_is_used_by_the_previous_release(
         uuid = engine.storage.flow_uuid
         assert engine.storage.get_flow_state() == states.SUSPENDED
     with later_release(tmp_path), backends.backend(url) as later:
-        assert isinstance(later, sql.SQLBackend)
+        assert isinstance(later, _sql.SQLBackend)
         assert later.stored_layout() == (LATER, CURRENT)
 
-    caplog.set_level("INFO", "wbengine.persistence.backends.sql")
+    caplog.set_level("INFO", "wbengine.persistence.backends._sql")
     with backends.backend(url) as backend:
-        assert isinstance(backend, sql.SQLBackend)
+        assert isinstance(backend, _sql.SQLBackend)
         assert backend.stored_layout() == (LATER, CURRENT)
         connection = backend.get_connection()
         connection.validate()
@@ -202,7 +202,7 @@ def test_compatible_later_layout_is_used_by_the_previous_release(
 
 
 def test_incompatible_later_layout_is_refused(
-    url: str, backend: sql.SQLBackend, tmp_path: Path
+    url: str, backend: _sql.SQLBackend, tmp_path: Path
 ) -> None:
     with backends.backend(url), later_release(tmp_path, oldest=LATER), backends.backend(url):
         pass
@@ -232,7 +232,7 @@ def test_upgrade_during_a_run_is_refused_unless_compatible(
 
     during = upgrade if oldest == CURRENT else check_refused
     with backends.backend(url) as backend:
-        assert isinstance(backend, sql.SQLBackend)
+        assert isinstance(backend, _sql.SQLBackend)
         engines.run(
             linear_flow.Flow("f").add(Call("a"), Call("upgrade", during), Call("b")),
             backend=backend,
@@ -246,7 +246,7 @@ def test_upgrade_during_a_run_is_refused_unless_compatible(
 def test_interrupted_upgrade_is_completed(mariadb_url: str, tmp_path: Path) -> None:
     """MySQL cannot roll back layout changes of a process that died."""
     with contextlib.closing(backends.fetch(mariadb_url)) as made:
-        assert isinstance(made, sql.SQLBackend)
+        assert isinstance(made, _sql.SQLBackend)
         made.upgrade()
         with later_release(tmp_path):
             made.upgrade()

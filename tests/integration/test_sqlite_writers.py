@@ -19,9 +19,10 @@ import sqlalchemy as sa
 
 from tests.support import python
 from tests.support.waiting import MARGIN, until
-from wbengine import _crash, _sql, _sqlite_files, exceptions
-from wbengine._sql import writers
-from wbengine.persistence import backends, base, leases, models
+from wbengine import _sql, exceptions
+from wbengine._concurrency import crash_points
+from wbengine._sql import sqlite_files, writers
+from wbengine.persistence import _leases, backends, base, models
 
 #: Program that holds the write lock until it receives a line.
 HOLDER = """
@@ -67,7 +68,7 @@ def backend(path: Path) -> Iterator[base.Backend]:
 
 def leased_flows(
     backend: base.Backend, *uuids: str
-) -> list[tuple[models.FlowDetail, leases.Lease]]:
+) -> list[tuple[models.FlowDetail, _leases.Lease]]:
     """Save flows of one task each, and return them with their leases."""
     book = models.LogBook("book")
     for uuid in uuids:
@@ -135,7 +136,7 @@ def test_save_waits_for_writer_in_another_process(path: Path, backend: base.Back
 def saved_together(
     path: Path,
     backend: base.Backend,
-    flows: list[tuple[models.FlowDetail, leases.Lease]],
+    flows: list[tuple[models.FlowDetail, _leases.Lease]],
     refusal: type[Exception],
 ) -> tuple[dict[str, str], int]:
     """Save flows in one thread each while another process writes.
@@ -145,7 +146,7 @@ def saved_together(
     told: dict[str, str] = {}
     begun: list[str] = []
 
-    def save(flow: models.FlowDetail, lease: leases.Lease) -> None:
+    def save(flow: models.FlowDetail, lease: _leases.Lease) -> None:
         flow.meta["saved"] = True
         try:
             backend.get_connection().save_changes(flow, flow, lease=lease)
@@ -250,11 +251,11 @@ def test_no_writer_of_many_processes_starves(path: Path, backend: base.Backend) 
 
 @contextlib.contextmanager
 def crashpoints(hook: Callable[[str], None]) -> Iterator[None]:
-    _crash.install(hook)
+    crash_points.install(hook)
     try:
         yield
     finally:
-        _crash.install(None)
+        crash_points.install(None)
 
 
 def commits(path: Path) -> int:
@@ -269,8 +270,8 @@ def test_file_on_a_network_file_system_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file system of this host is declared to be a network file system."""
-    kind = _sqlite_files.kind_of(str(path), Path("/proc/self/mounts").read_text())
-    monkeypatch.setattr(_sqlite_files, "NETWORK", frozenset({kind}))
+    kind = sqlite_files.kind_of(str(path), Path("/proc/self/mounts").read_text())
+    monkeypatch.setattr(sqlite_files, "NETWORK", frozenset({kind}))
     connection = backends.fetch(f"sqlite:///{path}").get_connection()
     for _ in range(2):
         with pytest.raises(exceptions.StorageFailure, match=f"network file system \\({kind}\\)"):

@@ -15,7 +15,8 @@ import pytest
 from tests.integration.engine_kinds import engine_options
 from tests.seams.scheduling import load_at
 from tests.support.held_tasks import HeldTasks
-from wbengine import _clock, engines, exceptions, retry, states, task
+from wbengine import engines, exceptions, retry, states, task
+from wbengine._concurrency import clocks
 from wbengine.patterns import linear_flow, unordered_flow
 
 KINDS = ["serial", "threads", "one thread", "processes", "memory", "local_tasks"]
@@ -166,7 +167,7 @@ def test_task_waiting_for_eta_ends_early_with_cancel_on_revert(options: dict[str
 class Starts(task.Task):
     """Task that records the time of each execution."""
 
-    def __init__(self, name: str, clock: _clock.Clock, eta: float | None = None) -> None:
+    def __init__(self, name: str, clock: clocks.Clock, eta: float | None = None) -> None:
         super().__init__(name)
         self.clock, self.eta = clock, eta
         self.times: list[float] = []
@@ -181,18 +182,18 @@ class FailsOnce(Starts):
     def execute(self) -> None:
         super().execute()
         if len(self.times) == 1:
-            assert isinstance(self.clock, _clock.ManualClock)
+            assert isinstance(self.clock, clocks.ManualClock)
             self.clock.advance(20)
             raise LookupError("once")
 
 
-def run_at(clock: _clock.Clock, flow: Any, **options: Any) -> None:
+def run_at(clock: clocks.Clock, flow: Any, **options: Any) -> None:
     """Run the flow. A task that is never released ends the run at its deadline."""
     load_at(clock, flow, **options).run(deadline=10_000)
 
 
 def test_delayed_tasks_start_at_their_own_eta() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     etas = [100, 10, 50, 10]
     tasks = [Starts(f"t{number}", clock, eta) for number, eta in enumerate(etas)]
     run_at(clock, unordered_flow.Flow("f").add(*tasks))
@@ -201,7 +202,7 @@ def test_delayed_tasks_start_at_their_own_eta() -> None:
 
 def test_retried_task_does_not_start_at_eta_of_earlier_attempt() -> None:
     """The executor does not check whether a call was cancelled."""
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     delayed = Starts("delayed", clock, eta=50)
     delayed.cancel_on_revert = True
     tried = unordered_flow.Flow("tried", retry.Times(2)).add(delayed, FailsOnce("fails", clock))
@@ -210,7 +211,7 @@ def test_retried_task_does_not_start_at_eta_of_earlier_attempt() -> None:
 
 
 def test_failure_in_one_flow_does_not_end_delayed_task_of_another() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     delayed, other = Starts("delayed", clock, eta=50), Starts("other", clock, eta=60)
     delayed.cancel_on_revert = other.cancel_on_revert = True
     tried = unordered_flow.Flow("tried", retry.Times(2)).add(delayed, FailsOnce("fails", clock))
@@ -219,7 +220,7 @@ def test_failure_in_one_flow_does_not_end_delayed_task_of_another() -> None:
 
 
 def test_task_suspended_before_its_eta_starts_once_when_resumed() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     delayed = Starts("delayed", clock, eta=50)
     engine = load_at(clock, linear_flow.Flow("f").add(delayed))
     for state in engine.run_iter(timeout=30):
@@ -231,7 +232,7 @@ def test_task_suspended_before_its_eta_starts_once_when_resumed() -> None:
 
 
 def test_reversion_waits_for_delayed_task_without_cancel_on_revert() -> None:
-    clock = _clock.ManualClock()
+    clock = clocks.ManualClock()
     delayed = Starts("delayed", clock, eta=50)
     flow = unordered_flow.Flow("f").add(delayed, Spoils("spoils"))
     with pytest.raises(LookupError, match="spoilt"):

@@ -11,7 +11,7 @@ import pytest
 from wbengine import engines, exceptions, retry, states, storage, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import models
-from wbengine.persistence.backends import memory
+from wbengine.persistence.backends import _memory
 
 #: TaskFlow 6.5: name -> parameters (without `self`) and their defaults; None: an attribute.
 TASKFLOW: dict[str, dict[str, Any] | None] = {
@@ -190,7 +190,7 @@ def test_argument_sources_have_fixed_precedence() -> None:
 
 
 def test_only_persistent_injections_survive_in_next_process() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     flow = linear_flow.Flow("f").add(Takes())
     engine = engines.load(flow, backend=backend)
     engine.storage.inject({"kept": 1})
@@ -291,7 +291,7 @@ def test_results_after_success_failure_and_revert() -> None:
 
 
 def test_metadata_updates_are_merged_and_saved() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     engine = prepared(Takes(), store={"x": 1}, backend=backend)
     engine.storage.update_atom_metadata("takes", {"a": 1})
     engine.storage.update_atom_metadata("takes", [("a", 2), ("b", 3)])
@@ -320,7 +320,7 @@ def test_progress_details_are_kept_until_replaced() -> None:
 
 @pytest.mark.usefixtures("frequent_thread_switches")
 def test_many_threads_read_and_write_while_a_flow_runs() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     names = [f"t{n}" for n in range(400)]
     flow = unordered_flow.Flow("f").add(*(give(name, name, name) for name in names))
     engine = engines.load(flow, backend=backend, engine="parallel", max_workers=2)

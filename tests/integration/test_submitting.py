@@ -22,13 +22,13 @@ from tests.support import conducted, declining, python, servers
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
 from wbengine.conductors import backends as conductors
+from wbengine.jobs import _stored
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
-from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
+from wbengine.persistence import _commands
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
-from wbengine.persistence import commands
 
 HERE = "tests.support.conducted"
 
@@ -222,7 +222,7 @@ def test_conductor_is_woken_by_a_submission(
     request: pytest.FixtureRequest,
 ) -> None:
     """Polling is disabled, and the connection may have been lost before."""
-    monkeypatch.setattr(stored, "_RELISTEN_SECONDS", 0.1)
+    monkeypatch.setattr(_stored, "_RELISTEN_SECONDS", 0.1)
     server, url = (request.getfixturevalue(f"{kind}_{what}") for what in ("server", "url"))
     place, where = (url, "sql") if kind == "postgresql" else (local, str(url))
     with (
@@ -543,7 +543,7 @@ def test_handle_of_suspended_flow_keeps_waiting(
         handle = engines.submit(conducted.gated, backend=store, inputs=inputs)
         assert conducted.BEGUN["s"].wait(60)
         with contextlib.closing(store.get_connection()) as connection:
-            connection.send_command(handle.id, commands.FlowCommand("suspend", "hold it"))
+            connection.send_command(handle.id, _commands.FlowCommand("suspend", "hold it"))
         until(lambda: "is being suspended" in caplog.text)  # the engine has received it
         conducted.GATES["s"].set()
         until(lambda: board.job_count == 0)

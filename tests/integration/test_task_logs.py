@@ -19,11 +19,12 @@ from tests.contract import places
 from tests.support import logging_tasks as tasks
 from tests.support import servers, workers
 from tests.support.waiting import until
-from wbengine import engines, exceptions, logged_lines, operations, running, states, task_logs
+from wbengine import engines, exceptions, operations, running, states
+from wbengine._logs import captured_lines, stored_lines
 from wbengine.dashboard import create_app
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
-from wbengine.views import logs
+from wbengine.views import _logs
 from wbengine.views.redaction import Redactor
 
 SECRET = "s3cr3t-of-the-flow"
@@ -54,12 +55,12 @@ def run(flow: Any, store: base.Backend, **options: Any) -> str:
     return str(engine.storage.flow_uuid)
 
 
-def read(store: base.Backend, uuid: str, *which: Any) -> list[logs.LogLine]:
+def read(store: base.Backend, uuid: str, *which: Any) -> list[_logs.LogLine]:
     with contextlib.closing(store.get_connection()) as connection:
-        return logs.read(connection, uuid, *which, redactor=Redactor())
+        return _logs.read(connection, uuid, *which, redactor=Redactor())
 
 
-def texts(lines: list[logs.LogLine]) -> dict[str, list[str]]:
+def texts(lines: list[_logs.LogLine]) -> dict[str, list[str]]:
     found = defaultdict(list)
     for line in lines:
         found[line.task].append(line.text)
@@ -73,7 +74,7 @@ EXPECTED = {
 INPUTS = {"password": SECRET, "numbers": [3, 4, 5]}
 
 
-def check(lines: list[logs.LogLine]) -> None:
+def check(lines: list[_logs.LogLine]) -> None:
     found = texts(lines)
     items = {line.item: line.text for line in lines if line.task == "m"}
     assert items == {0: "doubling 3", 1: "doubling 4", 2: "doubling 5"}
@@ -120,7 +121,7 @@ def test_excessive_log_of_execution_keeps_its_first_lines(kept: base.Backend) ->
     *lines, last = read(kept, uuid)
     assert [line.text.split()[1] for line in lines] == [str(n) for n in range(len(lines))]
     size = sum(len(line.text) + len(line.logger) for line in lines)
-    assert logged_lines.MAX_CHARACTERS - 200 < size <= logged_lines.MAX_CHARACTERS
+    assert stored_lines.MAX_CHARACTERS - 200 < size <= stored_lines.MAX_CHARACTERS
     assert last.text == f"{5000 - len(lines)} more lines are not stored"
 
 
@@ -151,7 +152,7 @@ def test_log_of_flow_is_limited_and_marks_where_it_was_cut(
     kept: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit applies to any number of executions, whatever a worker sends."""
-    monkeypatch.setattr(logged_lines, "MAX_CHARACTERS_OF_FLOW", 2_000)
+    monkeypatch.setattr(stored_lines, "MAX_CHARACTERS_OF_FLOW", 2_000)
     names = [f"counting-{number}" for number in range(3)]
     uuid = run(linear_flow.Flow("f").add(*(tasks.Counting(name) for name in names)), kept)
     *lines, last = read(kept, uuid)
@@ -210,7 +211,7 @@ def test_dashboard_shows_the_log_of_a_task(kept: base.Backend) -> None:
 
 def test_logs_are_stored_once_with_custom_log_record_factory(kept: base.Backend) -> None:
     """A factory that is set later calls that of wbengine."""
-    task_logs.capture()
+    captured_lines.capture()
     made: list[str] = []
     before = logging.getLogRecordFactory()
 
@@ -248,10 +249,10 @@ def test_logging_does_not_wait_for_store(tmp_path: Path) -> None:
 def test_number_of_log_lines_is_limited(kept: base.Backend) -> None:
     uuid = run(linear_flow.Flow("f").add(tasks.Counting("counting")), kept)
     found = [line.text for line in read(kept, uuid)]
-    numbers = list(map(str, range(logged_lines.MAX_LINES)))
+    numbers = list(map(str, range(stored_lines.MAX_LINES)))
     assert found == [*numbers, "500 more lines are not stored"]
     with contextlib.closing(kept.get_connection()) as connection:
-        latest = logs.read(connection, uuid, redactor=Redactor(), limit=2)
+        latest = _logs.read(connection, uuid, redactor=Redactor(), limit=2)
     assert [line.text for line in latest] == found[-2:]
 
 
@@ -288,20 +289,20 @@ class Flooding(tasks.task.Task):
         assert call is not None
         line = (1.0, "INFO", "flood", "x" * 1000)
         for _ in range(20):
-            call.events(logged_lines.EVENT, {"lines": [line] * logged_lines.MAX_LINES})
+            call.events(stored_lines.EVENT, {"lines": [line] * stored_lines.MAX_LINES})
 
 
 def test_store_limits_log_of_task_whatever_worker_sends(kept: base.Backend) -> None:
     uuid = run(linear_flow.Flow("f").add(Flooding("flooding")), kept)
     size = sum(len(line.text) for line in read(kept, uuid))
-    assert logged_lines.MAX_CHARACTERS < size < logged_lines.MAX_CHARACTERS_PER_ATTEMPT
+    assert stored_lines.MAX_CHARACTERS < size < stored_lines.MAX_CHARACTERS_PER_ATTEMPT
 
 
 def test_empty_log_lines_count_towards_limit() -> None:
-    line = logged_lines.Line(1.0, "", "", "")
-    allowance = logged_lines.LogAllowance("f")
+    line = stored_lines.Line(1.0, "", "", "")
+    allowance = stored_lines.LogAllowance("f")
     found = allowance.take(1, (line,) * 100_000)
-    assert logged_lines.MAX_LINES < len(found) < 10 * logged_lines.MAX_LINES
+    assert stored_lines.MAX_LINES < len(found) < 10 * stored_lines.MAX_LINES
     assert allowance.take(1, (line,)) == ()
     assert allowance.take(2, (line,)) == (line,)
 

@@ -17,10 +17,11 @@ from tests.support.held_tasks import HeldTasks
 from tests.support.paused_tasks import RELEASED, STARTED, Charge, Item, Ship, Slow
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
-from wbengine import _clock, engines, operations, retry, states, task
+from wbengine import engines, operations, retry, states, task
+from wbengine._concurrency import clocks
+from wbengine._runtime.gates import paused_types
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.persistence import backends, base, lease_renewer
-from wbengine.runtime.gates import paused_types
+from wbengine.persistence import _lease_renewer, backends, base
 from wbengine.views import flow_status
 from wbengine.views.redaction import Redactor
 
@@ -71,10 +72,10 @@ def waiting(store: base.Backend, engine: Any) -> dict[str, str | None]:
 def test_engine_logs_pause_once_and_its_end(
     store: base.Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger=lease_renewer.LOG.name)
+    caplog.set_level(logging.INFO, logger=_lease_renewer.LOG.name)
 
     def lines() -> list[str]:
-        return [r.getMessage() for r in caplog.records if r.name == lease_renewer.LOG.name]
+        return [r.getMessage() for r in caplog.records if r.name == _lease_renewer.LOG.name]
 
     operations.pause_tasks(store, f"{TYPES}Charge", reason="the bank is down", by="ann")
     run = running(linear_flow.Flow("f").add(Charge("charge")), store)
@@ -322,7 +323,7 @@ def test_each_type_starts_at_the_end_of_its_own_pause(
         "ship": pause_until(store, "Ship", ship),
     }
     flow = unordered_flow.Flow("f").add(Charge("charge"), Ship("ship"))
-    engine = load_at(_clock.ManualClock(time.time()), flow, backend=store)
+    engine = load_at(clocks.ManualClock(time.time()), flow, backend=store)
     times = start_times(engine)
     engine.run(deadline=10_000)
     assert times == pytest.approx(ends, abs=0.01)
@@ -332,7 +333,7 @@ def test_task_starts_when_the_last_of_its_pauses_ends(store: base.Backend) -> No
     pause_until(store, "Char*", 1000)
     end = pause_until(store, "Charge", 3000)
     pause_until(store, "*arge", 2000)
-    engine = load_at(_clock.ManualClock(time.time()), Charge("charge"), backend=store)
+    engine = load_at(clocks.ManualClock(time.time()), Charge("charge"), backend=store)
     times = start_times(engine)
     engine.run(deadline=10_000)
     assert times == {"charge": pytest.approx(end, abs=0.01)}
@@ -346,7 +347,7 @@ def test_item_waits_for_the_later_of_pause_and_eta(
     item.eta = eta
     pause_until(store, "Item", pause)
     began = time.time()
-    clock = _clock.ManualClock(began)
+    clock = clocks.ManualClock(began)
     flow = linear_flow.Flow("f").add(task.Map(item, over="numbers", item="item"))
     load_at(clock, flow, backend=store, store={"numbers": [1, 2]}).run(deadline=10_000)
     assert STARTED == ["item 1", "item 2"]
@@ -359,7 +360,7 @@ def test_tasks_released_by_pause_wait_for_permits(store: base.Backend) -> None:
     for each in tasks:
         each.concurrency = 1
     pause_until(store, "Charge", 1000)
-    clock = _clock.ManualClock(time.time())
+    clock = clocks.ManualClock(time.time())
     flow = unordered_flow.Flow("f").add(*tasks)
     engine = load_at(clock, flow, backend=store, engine="parallel", executor=executor)
     run = engine_threads.Running(engine)
@@ -396,7 +397,7 @@ def test_failure_reverts_flow_whose_other_tasks_are_paused(store: base.Backend) 
 
     for name in ("Charge", "Item"):
         operations.pause_tasks(store, f"{TYPES}{name}", seconds=1000)
-    clock = _clock.ManualClock(began := time.time())
+    clock = clocks.ManualClock(began := time.time())
     flow = unordered_flow.Flow("f").add(
         Charge("a"),
         Charge("b"),
@@ -412,7 +413,7 @@ def test_failure_reverts_flow_whose_other_tasks_are_paused(store: base.Backend) 
 
 def test_suspended_map_of_paused_type_resumes_with_all_items(store: base.Backend) -> None:
     pause_until(store, "Item", 1000)
-    clock = _clock.ManualClock(time.time())
+    clock = clocks.ManualClock(time.time())
     flow = linear_flow.Flow("f").add(task.Map(Item(), over="numbers", item="item"))
     engine = load_at(clock, flow, backend=store, store={"numbers": [1, 2]})
     for state in engine.run_iter(timeout=10):
@@ -435,7 +436,7 @@ def test_large_map_creates_only_some_items_during_pause(store: base.Backend) -> 
         ),
     )
     values = {"numbers": list(range(count)), "few": [1]}
-    engine = load_at(_clock.ManualClock(time.time()), flow, backend=store, store=values)
+    engine = load_at(clocks.ManualClock(time.time()), flow, backend=store, store=values)
     paused: list[int] = []
     for state in engine.run_iter(timeout=10, deadline=10_000):
         if state == states.WAITING and engine.storage.get_atom_state("small") == states.SUCCESS:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.integration.engine_kinds import engine_options
 from wbengine import engines, exceptions, task
+from wbengine._runtime import executors
 from wbengine.patterns import linear_flow
-from wbengine.runtime import executors
 
 
 class Long(task.Task):

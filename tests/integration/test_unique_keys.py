@@ -19,8 +19,8 @@ from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
-from wbengine.persistence.backends.sql import writing
-from wbengine.persistence.unique_keys import UniqueKey
+from wbengine.persistence._unique_keys import UniqueKey
+from wbengine.persistence.backends._sql import writing
 
 PLAIN = "tests.support.conducted:plain"
 
@@ -220,7 +220,7 @@ def test_failed_submission_leaves_no_key(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("wbengine.persistence.backends.sql.writing.write_new_books", fail)
+        patch.setattr("wbengine.persistence.backends._sql.writing.write_new_books", fail)
         with pytest.raises(KeyboardInterrupt):
             submit(sqlite, tmp_path)
     assert submit(sqlite, tmp_path, "other").state == states.PENDING

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from wbengine import engines, exceptions, retry, states, task
-from wbengine.engines import differences
+from wbengine.engines import _differences
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base, models
-from wbengine.persistence.backends import memory
+from wbengine.persistence.backends import _memory
 from wbengine.testing import FaultyBackend
 
 RAN: list[str] = []
@@ -159,7 +159,7 @@ def test_unparsable_version_matches_only_itself() -> None:
 
 
 def test_reverted_flow_runs_again_with_any_version() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     engine = engines.load(linear_flow.Flow("f").add(Step("a"), Stops("b")), backend=backend)
     with pytest.raises(RuntimeError):
         engine.run()
@@ -229,7 +229,7 @@ def test_renamed_atoms_keep_their_records_and_histories(caplog: pytest.LogCaptur
     with kept[0].get_connection() as connection:
         connection.update_atom_details(history)
 
-    def migrate(found: differences.Difference) -> None:
+    def migrate(found: _differences.Difference) -> None:
         assert found.likely == {}
         found.rename("a", "first")
         found.rename("b", "second")
@@ -311,7 +311,7 @@ def test_accepted_result_can_be_replaced() -> None:
     """Later atoms receive the replaced result."""
     kept = saved(Step("a", provides="a"), Stops("b"))
 
-    def migrate(found: differences.Difference) -> None:
+    def migrate(found: _differences.Difference) -> None:
         old = found.record("a")
         found.accept("a", results=old.results.upper())
         old.results = "a copy"
@@ -328,7 +328,7 @@ def test_renamed_atom_of_new_major_version_must_be_accepted() -> None:
     with pytest.raises(exceptions.IncompatibleVersion, match="Atom 'aa'"):
         loaded(kept, *now, migrate=lambda found: found.rename("a", "aa")).prepare()
 
-    def migrate(found: differences.Difference) -> None:
+    def migrate(found: _differences.Difference) -> None:
         found.rename("a", "aa")
         found.record("a").results = "of a copy"
         found.accept("aa")
@@ -380,7 +380,7 @@ def test_decisions_of_migrate_are_saved(kind: str, tmp_path: Path) -> None:
             controller=retry.Times(2, "r"), place=place,
         )  # fmt: skip
 
-    def migrate(found: differences.Difference) -> None:
+    def migrate(found: _differences.Difference) -> None:
         found.rename("a", "first")
         found.forget("b")
         found.accept("c", results=("tuple", {1: 2}))
@@ -418,7 +418,7 @@ def test_migrate_is_called_once_for_each_difference() -> None:
     kept = saved(Step("a"), Step("gone"), Stops("b"))
     asked: list[str] = []
 
-    def migrate(found: differences.Difference) -> None:
+    def migrate(found: _differences.Difference) -> None:
         asked.append(str(found))
         found.rename("a", "aa")
 
@@ -465,13 +465,13 @@ def test_random_forgotten_atoms_run_once_more(seed: int) -> None:
             *[Step(n, version=version if n in forgotten else (1, 0)) for n in names[8:]],
         )
 
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     first = engines.load(flow((1, 0), set()), backend=backend)
     first.run()
     RAN.clear()
     forgotten = set(chance.sample(names, chance.randint(1, 6)))
 
-    def migrate(found: differences.Difference) -> None:
+    def migrate(found: _differences.Difference) -> None:
         for change in found.changed:
             found.forget(change.name)
         if chance.random() < 0.5:
@@ -496,7 +496,7 @@ def test_injected_values_are_not_part_of_difference() -> None:
 
 
 def test_added_atoms_do_not_run_in_reverting_flow() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     engine = engines.load(linear_flow.Flow("f").add(Step("a"), Stops("b")), backend=backend)
     steps: Any = engine.run_iter()
     for _ in steps:

@@ -19,11 +19,12 @@ from tests.seams.transports import Folder
 from tests.support import sample_tasks as tasks
 from tests.support.brokers import broker_url
 from tests.support.workers import interrupted, until, worker_in_thread
-from wbengine import engines, exceptions, invocation, task
+from wbengine import engines, exceptions, task
+from wbengine._calls import invocation
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import worker as workers
-from wbengine.engines.worker_based.connections import receiver as receivers
-from wbengine.engines.worker_based.engine_side import tracker_events
+from wbengine.engines.worker_based._connections import receiver as receivers
+from wbengine.engines.worker_based._engine_side import tracker_events
 from wbengine.patterns import linear_flow, unordered_flow
 
 #: More tasks than an error message lists.

@@ -10,7 +10,7 @@ from tests.support.engine_threads import Running
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
 from wbengine import engines, task
-from wbengine.engines.worker_based.worker_side import heartbeat
+from wbengine.engines.worker_based._worker_side import heartbeat
 from wbengine.patterns import linear_flow
 
 CALLS: list[str] = []

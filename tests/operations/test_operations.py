@@ -16,19 +16,19 @@ import pytest
 from tests.operations import flows
 from tests.support.workers import until
 from wbengine import engines, exceptions, operations, states
-from wbengine.engines import factories
+from wbengine.engines import _factories
 from wbengine.engines.base import Engine
-from wbengine.operations import resuming
-from wbengine.persistence import backends, base, commands, models
-from wbengine.persistence.backends import memory
+from wbengine.operations import _resuming
+from wbengine.persistence import _commands, backends, base, models
+from wbengine.persistence.backends import _memory
 from wbengine.types import codec
 
 STEPS = "tests.operations.flows:steps"
 
 
 @pytest.fixture
-def backend() -> Iterator[memory.MemoryBackend]:
-    made = memory.MemoryBackend({})
+def backend() -> Iterator[_memory.MemoryBackend]:
+    made = _memory.MemoryBackend({})
     flows.DONE.clear()
     flows.FAILING.clear()
     yield made
@@ -72,8 +72,8 @@ def state(backend: base.Backend, uuid: str) -> str:
 
 
 def test_factory_path_may_name_a_function_or_a_flow() -> None:
-    assert factories.flow_of(STEPS).name == "steps"
-    assert factories.flow_of("tests.operations.flows:flow") is flows.flow
+    assert _factories.flow_of(STEPS).name == "steps"
+    assert _factories.flow_of("tests.operations.flows:flow") is flows.flow
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_invalid_factory_path_is_refused_with_reason(
     path: str, kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
-        factories.flow_of(path)
+        _factories.flow_of(path)
 
 
 # Start and find. ----------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def test_operation_on_unknown_flow_raises_not_found(operation: str, backend: bas
 
 def test_engine_kind_is_stored_without_its_options(backend: base.Backend) -> None:
     uuid = started(backend, "c", engine="parallel://?max_workers=2")
-    assert resuming.kind(backend, uuid) == "parallel"
+    assert _resuming.kind(backend, uuid) == "parallel"
     assert type(operations.retry(backend, uuid)).__name__ == "ParallelActionEngine"
     assert type(operations.retry(backend, uuid, engine="serial")).__name__ == "SerialActionEngine"
 
@@ -521,7 +521,7 @@ def test_resume_imports_the_types_of_inputs(
         unknown = pytest.raises(exceptions.CorruptRecord, match=r"'trips\.Trip' is not known")
         with contextlib.closing(store.get_connection()) as connection, unknown:
             connection.get_flow_details(uuid)
-        assert operations.plan(store, uuid, resuming.RESUME).run == ("trips.city_of",)
+        assert operations.plan(store, uuid, _resuming.RESUME).run == ("trips.city_of",)
         forget()
         engine = operations.resume(store, uuid)
         engine.run()
@@ -578,13 +578,13 @@ def test_prune_keeps_a_flow_that_ran_after_it_was_listed(end: str, backend: base
 def test_prune_keeps_flows_that_a_conductor_has_to_run_again(backend: base.Backend) -> None:
     first, requested, later = (started(backend, "c") for _ in range(3))
     with contextlib.closing(backend.get_connection()) as connection:
-        connection.put_command(requested, commands.FlowCommand(commands.RETRY))
+        connection.put_command(requested, _commands.FlowCommand(_commands.RETRY))
         before = time.time() + 60
         dry = [row.uuid for row in operations.prune(backend, before=before, dry_run=True)]
         assert dry == [first, later]
         pruned = operations.prune(backend, before=before)
         assert next(pruned).uuid == first
-        connection.put_command(later, commands.FlowCommand(commands.RETRY))
+        connection.put_command(later, _commands.FlowCommand(_commands.RETRY))
         assert [*pruned] == []
     assert {state(backend, uuid) for uuid in (requested, later)} == {"REVERTED"}
 

@@ -23,7 +23,8 @@ from tests.property import replay
 from tests.property.lives import Composer
 from tests.property.oracle import ATOM, LINEAR, UNORDERED, Oracle, Spec
 from tests.support.amounts import amount
-from wbengine import _clock, retry, states
+from wbengine import retry, states
+from wbengine._concurrency import clocks
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.types import failure as ft
@@ -153,7 +154,7 @@ class Life:
         self.engine = kind.load(world.flow, store=world.store, defer_reverts=world.defer)
         if kind.name == "serial":
             # A serial engine polls in a long batch: with this clock no batch is long.
-            self.engine._clock = _clock.ManualClock()
+            self.engine._clock = clocks.ManualClock()
         self.recorder = trace.Recorder(self.engine)
         self.changes = 0
         self.suspended = False

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wbengine.schedules import cron_fields, ticks
-from wbengine.schedules.ticks import Schedule, Step
+from wbengine.schedules import _cron_fields, _ticks
+from wbengine.schedules._ticks import Schedule, Step
 
 #: Zone -> days on which its clock moves forward and back: by an hour at night, by half an hour or
 #: at midnight.  The last two zones have no such days.
@@ -166,7 +166,7 @@ def expected_step(schedule: Schedule, tick: int, now: float, busy: bool) -> Step
         return None
     chosen = tick if schedule.catch_up == "all" else due[-1]
     then = all_ticks[all_ticks.index(chosen) + 1]
-    late = now - schedule.due(chosen) > ticks.GRACE_SECONDS
+    late = now - schedule.due(chosen) > _ticks.GRACE_SECONDS
     if (late and schedule.catch_up == "skip") or (busy and schedule.overlap == "skip"):
         return Step(None, then)
     if busy and schedule.overlap in ("queue", "cancel"):
@@ -279,7 +279,7 @@ def test_invalid_schedule_is_refused(options: dict[str, Any], words: str) -> Non
 
 def test_longest_interval_and_jitter_are_accepted() -> None:
     schedule = Schedule(name="s", factory="f", every=3650 * 86_400, jitter=3650 * 86_400)
-    assert ticks.iso(schedule.after(4e9)) == "2099-11-30T00:00:00Z"
+    assert _ticks.iso(schedule.after(4e9)) == "2099-11-30T00:00:00Z"
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_field_that_passes_the_check_is_read_by_the_iterator(place: int, term: s
     fields = ["*"] * 5
     fields[place] = term
     with contextlib.suppress(ValueError):
-        cronsim.CronSim(cron_fields.expand(" ".join(fields)), datetime(2000, 1, 1))
+        cronsim.CronSim(_cron_fields.expand(" ".join(fields)), datetime(2000, 1, 1))
 
 
 def test_schedule_survives_conversion_to_dict_and_back() -> None:

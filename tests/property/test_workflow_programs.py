@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tests.property import workflow_programs as programs
 from tests.support.amounts import amount
-from wbengine import _crash, engines, exceptions, states
+from wbengine import engines, exceptions, states
+from wbengine._concurrency import crash_points
 from wbengine.persistence import backends
-from wbengine.persistence.step_notes import StepNote
+from wbengine.persistence._step_notes import StepNote
 
 #: Thorough runs of one test take two minutes on an idle machine.
 pytestmark = pytest.mark.timeout(1200)
@@ -94,7 +95,7 @@ class Case:
 
     def run_with_crash(self, point: int) -> bool:
         """Run until the crash point, and load the flow again; return whether it crashed."""
-        _crash.install(CrashPoints(point))
+        crash_points.install(CrashPoints(point))
         try:
             self.run()
         except Crash:
@@ -102,7 +103,7 @@ class Case:
         else:
             return False
         finally:
-            _crash.install(None)
+            crash_points.install(None)
         detail = self.backend.get_connection().get_flow_details(self.engine.storage.flow_uuid)
         self.engine = engines.load(
             self.workflow, flow_detail=detail, engine=self.kind, backend=self.backend

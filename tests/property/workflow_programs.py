@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from hypothesis import strategies as st
 
 from wbengine import exceptions, steps, task
-from wbengine._crash import crashpoint
+from wbengine._concurrency.crash_points import crashpoint
 
 #: Number of signals that each channel receives before the run.
 SIGNALS = 2

@@ -14,9 +14,9 @@ from tests.drawing.flow_views import hostile, view_of
 from tests.views import canaries, records
 from wbengine import report
 from wbengine.persistence import backends, models
-from wbengine.views import critical
+from wbengine.views import _critical
+from wbengine.views import _timeline as timelines
 from wbengine.views import flow_status as flows
-from wbengine.views import timeline as timelines
 
 _VOID = {"meta", "link", "br", "input"}
 
@@ -183,9 +183,9 @@ def test_critical_path_follows_dependencies():
             for field, value in records.ran(3 + start, 1.0).items():
                 setattr(each, field, value)
     view = flows.view(flow, outline, now=records.T + 20)
-    named = [atom.name for atom in critical.path(view)]
+    named = [atom.name for atom in _critical.path(view)]
     assert named == ["check stock", "pay again", "reserve", "capture", "notify", "archive"]
-    assert [atom.name for atom in critical.slowest(view, 2)] == ["check stock", "read cart"]
+    assert [atom.name for atom in _critical.slowest(view, 2)] == ["check stock", "read cart"]
 
 
 def test_timeline_bars_of_one_row_do_not_overlap():

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from wbengine import _clock
+from wbengine._concurrency import clocks
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import base, memory
+from wbengine.engines.worker_based.ledger import _base, _memory
 from wbengine.transports import _folder, resolve
 
 __all__ = [
@@ -56,22 +56,22 @@ KINDS: Final = ("memory", "dir", "redis", "sqlite", "postgresql")
 #: Those that other processes can open.
 DURABLE: Final = KINDS[1:]
 
-GRANTED: Final = base.GRANTED
-DONE: Final = base.DONE
-HELD: Final = base.HELD
-STALE: Final = base.STALE
-ROW_OPEN: Final = base.ROW_OPEN
-ROW_CLAIMED: Final = base.ROW_CLAIMED
-MISSING: Final = base.MISSING
-ROW_DONE: Final = base.ROW_DONE
-MAX_LISTED_ROWS: Final = base.MAX_LISTED_ROWS
+GRANTED: Final = _base.GRANTED
+DONE: Final = _base.DONE
+HELD: Final = _base.HELD
+STALE: Final = _base.STALE
+ROW_OPEN: Final = _base.ROW_OPEN
+ROW_CLAIMED: Final = _base.ROW_CLAIMED
+MISSING: Final = _base.MISSING
+ROW_DONE: Final = _base.ROW_DONE
+MAX_LISTED_ROWS: Final = _base.MAX_LISTED_ROWS
 #: Owner of the rows that possibly ran before a Redis was restored from older data.
 FORGOTTEN: Final = "forgotten-by-redis"
-Claim = base.Claim
-Ledger = base.Ledger
-Page = base.Page
-Row = base.Row
-InMemory = memory.MemoryLedger
+Claim = _base.Claim
+Ledger = _base.Ledger
+Page = _base.Page
+Row = _base.Row
+InMemory = _memory.MemoryLedger
 
 open_ledger = ledgers.open_ledger
 
@@ -83,7 +83,7 @@ def place(kind: str, folder: Path, name: str = "ledger") -> str:
     return f"dir://{folder}/{name}" if kind == "dir" else f"sqlite:///{folder}/{name}.db"
 
 
-def in_memory(clock: _clock.Clock = _clock.SYSTEM) -> Ledger:
+def in_memory(clock: clocks.Clock = clocks.SYSTEM) -> Ledger:
     """Return a private ledger with this clock."""
     return InMemory(clock)
 
@@ -103,8 +103,8 @@ def snapshot(ledger: Ledger) -> Callable[[], None]:
             table.clear()
             table.update(old)
         for id, row in ledger._rows.items():
-            if row.state == base.ROW_OPEN:
-                ledger._rows[id] = Row(id, row.epoch, base.ROW_CLAIMED, FORGOTTEN)
+            if row.state == _base.ROW_OPEN:
+                ledger._rows[id] = Row(id, row.epoch, _base.ROW_CLAIMED, FORGOTTEN)
 
     return set_back
 
@@ -118,7 +118,7 @@ def of_broker(url: str | None, role: str = "engine", **options: Any) -> Ledger |
 def preloaded(place: str) -> None:
     """Import the modules of a ledger before processes are forked, without opening it."""
     if place.startswith("redis"):
-        import wbengine.engines.worker_based.ledger.redis  # noqa: F401
+        import wbengine.engines.worker_based.ledger._redis  # noqa: F401
 
 
 # Time.
@@ -184,7 +184,7 @@ def make_sweep_due(place: str) -> None:
     """Let the next process that opens the ledger delete stale rows, because the last sweep was long
     ago.
     """
-    kind, long = place.partition(":")[0], 2 * base.SWEEP_PERIOD_SECONDS
+    kind, long = place.partition(":")[0], 2 * _base.SWEEP_PERIOD_SECONDS
     if kind == "dir":
         _folder_write(
             Path(place.removeprefix("dir://")), f"UPDATE about SET rows_swept = rows_swept - {long}"

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from wbengine import deciders, engines
-from wbengine._clock import Clock
-from wbengine.runtime import retry_decisions
-from wbengine.runtime.compiler import compile
-from wbengine.runtime.plan import FLOW, RETRY, Edge, Plan
-from wbengine.runtime.scheduler import Scheduler
+from wbengine._concurrency.clocks import Clock
+from wbengine._runtime import retry_decisions
+from wbengine._runtime.compiler import compile
+from wbengine._runtime.plan import FLOW, RETRY, Edge, Plan
+from wbengine._runtime.scheduler import Scheduler
 
 #: Stored state and intention of an atom.
 Saved = tuple[str | None, str]

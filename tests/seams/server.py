@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.seams import ledgers
-from wbengine import invocation
+from wbengine._calls import invocation
 from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import server as servers
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import notices, worker_commands
-from wbengine.engines.worker_based.messages.requests import Request
-from wbengine.engines.worker_based.worker_side import server_effects as fx
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import notices, worker_commands
+from wbengine.engines.worker_based._messages.requests import Request
+from wbengine.engines.worker_based._worker_side import server_effects as fx
 
 #: Task classes that a worker offers.
 Offer = Mapping[str, Any]

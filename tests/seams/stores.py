@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from wbengine.persistence import leases, models, owners, trees
-from wbengine.persistence.backends.sql import flow_queries
-from wbengine.persistence.writer import EPOCHS_PER_RUN
+from wbengine.persistence import _leases, _owners, _trees, models
+from wbengine.persistence._writer import EPOCHS_PER_RUN
+from wbengine.persistence.backends._sql import flow_queries
 
 __all__ = [
     "ALL_KINDS",
@@ -44,12 +44,12 @@ ALL_KINDS: Final = (*KINDS, "memory, shared", "dir", "mysql")
 
 #: Modules of each kind, for processes that import them before they fork.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
-    "memory": ("wbengine.persistence.backends.memory",),
+    "memory": ("wbengine.persistence.backends._memory",),
     **{
         kind: (
             "alembic.command",
             "alembic.context",
-            "wbengine.persistence.backends.directory",
+            "wbengine.persistence.backends._directory",
             dialect,
         )
         for kind, dialect in (
@@ -64,9 +64,9 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
 Conf = dict[str, Any]
 
 #: The lease of a flow with its owner.
-Lease = leases.Lease
-Owner = owners.Owner
-owner = owners.new
+Lease = _leases.Lease
+Owner = _owners.Owner
+owner = _owners.new
 
 
 def conf(kind: str, folder: Path, name: str = "store") -> Conf:
@@ -87,7 +87,7 @@ def read_errors_in_steps_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def row(record: models.LogBook | models.FlowDetail | models.AtomDetail | models.ItemDetail) -> Any:
     """Return the row of a record as plain data."""
-    return trees.tree_of(record)
+    return _trees.tree_of(record)
 
 
 # Content.

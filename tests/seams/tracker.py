@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.seams.server import queue_name
-from wbengine import invocation
-from wbengine._clock import Clock
+from wbengine._calls import invocation
+from wbengine._concurrency.clocks import Clock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.discovery import liveness, roster
-from wbengine.engines.worker_based.engine_side import ledger_operations
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import worker_commands
-from wbengine.engines.worker_based.messages.replies import Reply
-from wbengine.engines.worker_based.requests import (
+from wbengine.engines.worker_based._discovery import liveness, roster
+from wbengine.engines.worker_based._engine_side import ledger_operations
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import worker_commands
+from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._requests import (
     decisions,
     events,
     options,
@@ -34,8 +34,8 @@ from wbengine.engines.worker_based.requests import (
     tracked,
     tracker,
 )
-from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._requests import effects as fx
+from wbengine.engines.worker_based._requests.tracked import TrackedRequest
 from wbengine.types.failure import Failure
 
 #: Maximum silence in seconds before a worker, or the owner of a row, is lost.

@@ -20,10 +20,11 @@ import kombu
 import pytest
 
 from wbengine.engines.worker_based import proxy
-from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.transports import _redis_wait, broker, filesystem, resolve
-from wbengine.transports.broker import MAX_BATCH_BYTES
+from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.transports import _broker as broker
+from wbengine.transports import _filesystem, _redis_wait, resolve
+from wbengine.transports._broker import MAX_BATCH_BYTES
 
 __all__ = [
     "FOLDERS",
@@ -51,7 +52,7 @@ KINDS: Final = ("memory", "filesystem", "redis")
 FOLDERS: Final = ("filesystem-polling", "filesystem-two-folders")
 
 #: Logger of brokers in folders.
-LOG: Final = "wbengine.transports.broker"
+LOG: Final = "wbengine.transports._broker"
 
 _numbers = itertools.count()
 
@@ -411,7 +412,7 @@ class Folder:
     def messages(self, queue: str) -> list[bytes]:
         """Return the data of the messages in a queue, including unacknowledged ones, in order."""
         which = "FROM message WHERE queue = ? ORDER BY place, n"
-        rows = self._ask(f"SELECT {filesystem._DATA} {which}", queue)
+        rows = self._ask(f"SELECT {_filesystem._DATA} {which}", queue)
         return [data for (data,) in rows]
 
     def put(self, queue: str, data: bytes) -> None:

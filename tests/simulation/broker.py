@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
 
 #: Seconds from a publisher to a queue without delays.
 LATENCY: Final = 0.001

@@ -12,9 +12,9 @@ from tests.simulation.broker import Message
 from tests.simulation.processes import PAUSE, Letter, Process
 from tests.simulation.store import ENDED, PENDING, RENEWAL, RUNNING, Atom, Flow
 from wbengine import exceptions as exc
-from wbengine import invocation
+from wbengine._calls import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.types.failure import Failure
 
 if TYPE_CHECKING:

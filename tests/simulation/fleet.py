@@ -13,11 +13,11 @@ from tests.seams import ledgers, server
 from tests.simulation.broker import Message
 from tests.simulation.processes import PAUSE, Letter, Process
 from wbengine import exceptions as exc
-from wbengine import invocation
+from wbengine._calls import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import notices, worker_commands
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import notices, worker_commands
 from wbengine.types.failure import Failure
 
 if TYPE_CHECKING:

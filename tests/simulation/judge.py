@@ -10,10 +10,10 @@ from tests.simulation.engines import MAX_RESENDS
 from tests.simulation.evidence import Evidence
 from tests.simulation.store import ENDED, RUNNING
 from wbengine import exceptions as exc
-from wbengine import invocation
+from wbengine._calls import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import worker_commands
 from wbengine.types.failure import Failure
 
 if TYPE_CHECKING:

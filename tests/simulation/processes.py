@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.simulation.broker import Message
 from tests.simulation.ledgers import Line
 from wbengine import exceptions as exc
-from wbengine._clock import Clock
+from wbengine._concurrency.clocks import Clock
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._messages import envelope as env
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

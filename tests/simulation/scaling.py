@@ -20,12 +20,12 @@ from typing import Any, Final
 from tests.seams import ledgers, server, tracker
 from tests.simulation.kinds import One, Six, Two
 from tests.simulation.meters import Meter
-from wbengine import invocation
-from wbengine._clock import ManualClock
+from wbengine._calls import invocation
+from wbengine._concurrency.clocks import ManualClock
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import notices
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import notices
 
 #: Simulated seconds of a step; messages arrive in the step after they were sent.
 STEP: Final = 0.1

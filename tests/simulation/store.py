@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tests.seams.stores import EPOCHS_PER_RUN
 from wbengine import exceptions as exc
-from wbengine import invocation
+from wbengine._calls import invocation
 
 #: Duration of a lease, and seconds between renewals.
 LEASE: Final = 15.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.seams import server
 from tests.simulation.kinds import One
-from wbengine import invocation
+from wbengine._calls import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import notices
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import notices
 
 KIND = f"{One.__module__}.{One.__name__}"
 

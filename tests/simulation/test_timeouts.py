@@ -9,10 +9,11 @@ from tests.seams import tracker
 from tests.simulation.broker import Message
 from tests.simulation.kinds import One
 from tests.simulation.world import World
-from wbengine import _clock, invocation
 from wbengine import exceptions as exc
+from wbengine._calls import invocation
+from wbengine._concurrency import clocks
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._messages import envelope as env
 
 
 def begun(**options: Any) -> tuple[World, Any, Any]:
@@ -59,7 +60,7 @@ def test_busy_taskflow_worker_pauses_timeout_of_queued_request() -> None:
     """TaskFlow's worker only reports the start of the first task.  After its end the timeout
     counts.
     """
-    clock, ended = _clock.ManualClock(), []
+    clock, ended = clocks.ManualClock(), []
     tracked = tracker.Tracker(
         "e", clock, do=lambda _: None, say=lambda _: None, lost=lambda _: None, timeout=20.0,
         expiry=1000.0, plain=True,

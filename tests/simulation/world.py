@@ -19,9 +19,9 @@ from tests.simulation.kinds import OFFERS, Bad, One, Six, Two
 from tests.simulation.processes import Process
 from tests.simulation.steps import STEPS
 from tests.simulation.store import RUNNING, Atom, Flow, Store
-from wbengine._clock import Clock
+from wbengine._concurrency.clocks import Clock
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based._messages import worker_commands
 
 #: Seconds within which all work ends after the world was healed.
 HEALED: Final = 400.0

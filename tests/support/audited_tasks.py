@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from wbengine import task
-from wbengine._crash import crashpoint
+from wbengine._concurrency.crash_points import crashpoint
 
 
 class Audited(task.Task):

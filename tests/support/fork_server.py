@@ -32,12 +32,12 @@ from typing import Any
 
 #: Imported before the first order: what most programs of the tests import.
 PRELOADED = (
-    "wbengine.cli.app",
-    "wbengine.cli.flow_run",
-    "wbengine.cli.serve_command",
-    "wbengine.cli.worker_command",
+    "wbengine._cli.app",
+    "wbengine._cli.flow_run",
+    "wbengine._cli.serve_command",
+    "wbengine._cli.worker_command",
     "wbengine.conductors.backends.impl_executor",
-    "wbengine.engines.local",
+    "wbengine.engines._local",
     "wbengine.engines.worker_based.engine",
     "wbengine.engines.worker_based.worker",
     "wbengine.jobs.backends.impl_sql",
@@ -45,10 +45,10 @@ PRELOADED = (
     "wbengine.patterns.graph_flow",
     "wbengine.patterns.linear_flow",
     "wbengine.patterns.unordered_flow",
-    "wbengine.persistence.backends.directory",
-    "wbengine.transports.amqp_kind",
-    "wbengine.transports.folder_kind",
-    "wbengine.transports.redis_kind",
+    "wbengine.persistence.backends._directory",
+    "wbengine.transports._amqp_kind",
+    "wbengine.transports._folder_kind",
+    "wbengine.transports._redis_kind",
     "tests.support.waiting",
 )
 MAX_DESCRIPTORS = 250

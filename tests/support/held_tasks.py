@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from wbengine import invocation
+from wbengine._calls import invocation
 
 
 class HeldTasks(invocation.TaskExecutor):

@@ -17,7 +17,7 @@ from typing import Any
 import wbengine
 from wbengine import engines, task
 from wbengine.patterns import linear_flow
-from wbengine.testing.workers import worker_in_thread
+from wbengine.testing._workers import worker_in_thread
 
 __all__ = ["Step", "entered"]
 

@@ -37,7 +37,7 @@ from tests.support import python
 from tests.support.interrupted import interrupt_at, record
 from wbengine import engines, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.persistence import backends, lease_renewer, models
+from wbengine.persistence import _lease_renewer, backends, models
 
 #: Seconds after which a run counts as hung.
 LIMIT: Final = 60.0
@@ -163,7 +163,7 @@ class Trials:
         with contextlib.closing(self.backend.get_connection()) as connection:
             if (lease := connection.get_lease(uuid)) is not None:
                 self._report("the lease was not given back", f"{where} {lease}")
-        store = lease_renewer.of_process()._stores.get(self.backend)
+        store = _lease_renewer.of_process()._stores.get(self.backend)
         if store is not None and any(held.lease.flow == uuid for held in store._held_leases):
             self._report("the lease is still renewed", where)
         try:

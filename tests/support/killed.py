@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from wbengine import _crash
+from wbengine._concurrency import crash_points
 
 _KILLED = 9
 
 
 def _killed_at(number: int, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     points = itertools.count(1)
-    _crash.install(lambda _: os._exit(_KILLED) if next(points) == number else None)
+    crash_points.install(lambda _: os._exit(_KILLED) if next(points) == number else None)
     work(*arguments)
     os._exit(0)
 

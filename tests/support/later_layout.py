@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wbengine.persistence.backends.sql import backend, layout
+from wbengine.persistence.backends._sql import backend, layout
 
 #: Revision of the later release.
 LATER = "9001"
@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from wbengine._sql import dialects
-from wbengine.persistence.backends.sql.migrations import steps
+from wbengine.persistence.backends._sql.migrations import steps
 
 revision = "{LATER}"
 down_revision = "{layout.HEAD}"

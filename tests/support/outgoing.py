@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._messages import envelope as env
 
 
 class FunctionHooks(DeliveryHooks):

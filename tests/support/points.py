@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from wbengine import _crash
+from wbengine._concurrency import crash_points
 
 
 class Points:
@@ -21,10 +21,10 @@ class Points:
         self._passed: set[str] = set()
 
     def install(self) -> None:
-        _crash.install(self._come)
+        crash_points.install(self._come)
 
     def remove(self) -> None:
-        _crash.install(None)
+        crash_points.install(None)
 
     def stop_at(self, point: str) -> None:
         with self._lock:

@@ -12,9 +12,9 @@ import pytest
 
 from tests.seams import transports
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import redis
+from wbengine.engines.worker_based.ledger import _redis
 from wbengine.transports import _redis_link, resolve
-from wbengine.transports.broker import Finish
+from wbengine.transports._broker import Finish
 
 #: Timeout in seconds, far shorter than the poll interval of a client with the fixture `patient`:
 #: a : message in time was not found by polling.
@@ -112,7 +112,7 @@ class Taker:
         self.url = url
         self.target = resolve(str(url), None, {"dead_after": 600}, exchange=exchange)
         self.ledger = ledgers.for_target(self.target, **ledger)
-        assert isinstance(self.ledger, redis.RedisLedger)
+        assert isinstance(self.ledger, _redis.RedisLedger)
         self.fused = ledgers.attach_claims(self.ledger, self.target, holder)
         self.connection = transports.OwnConnection(self.target)
         self.channel = self.connection.channel()

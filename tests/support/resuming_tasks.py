@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from wbengine import _crash, engines, task
+from wbengine import engines, task
+from wbengine._concurrency import crash_points
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, models
 from wbengine.steps import AsyncSteps, Steps
@@ -204,7 +205,7 @@ def dies_at(point: str, hit: int) -> None:
         if left == 0 and name == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    _crash.install(count)
+    crash_points.install(count)
 
 
 def main(flow: str, folder: str, point: str, hit: str, *options: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from wbengine import retry, task
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.types import outline
+from wbengine.types import _outline
 
 
 class Use(task.Task):
@@ -31,7 +31,7 @@ class AcceptsAny(task.WaitFor):
 
     def __init__(self) -> None:
         super().__init__("any", timeout=0, name="accepts any")
-        self.signal = outline.ANY_SIGNAL
+        self.signal = _outline.ANY_SIGNAL
 
     def timeout_result(self) -> None:
         """Return None."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from wbengine import _clock, keys
+from wbengine._concurrency import clocks
+from wbengine._security import keys
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import notices, signing, worker_commands
-from wbengine.transports import _amqp_frames, _encoding, broker
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import notices, signing, worker_commands
+from wbengine.transports import _amqp_frames, _broker, _encoding
 
 TOPIC = "me"
 AUDIENCE = (TOPIC, env.ALL_WORKERS, env.ALL_ENGINES, "t.queue")
@@ -81,12 +82,12 @@ def sealed(sent: env.Envelope) -> bytes:
     return _encoding.seal(sent, "x")
 
 
-def read(data: bytes) -> broker.Delivery:
+def read(data: bytes) -> _broker.Delivery:
     """Decode a stored message.
 
     :raises InvalidMessageError: if the data is not a message.
     """
-    delivery = broker.Delivery("q", None, data, False)
+    delivery = _broker.Delivery("q", None, data, False)
     delivery.parse()
     return delivery
 
@@ -94,7 +95,7 @@ def read(data: bytes) -> broker.Delivery:
 class Party:
     """A participant that signs and verifies with one key file and one clock."""
 
-    def __init__(self, content: dict[str, Any], clock: _clock.Clock, exchange: str = "x") -> None:
+    def __init__(self, content: dict[str, Any], clock: clocks.Clock, exchange: str = "x") -> None:
         numbers = itertools.count(1)
         self.ring = keys.Keyring(content)
         self.signer = signing.Signer(

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.support import python
 from tests.support.waiting import until
-from wbengine.testing.workers import worker_in_thread
+from wbengine.testing._workers import worker_in_thread
 
 __all__ = [
     "REPOSITORY",

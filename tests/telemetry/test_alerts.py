@@ -29,7 +29,7 @@ from tools import _servers
 from wbengine import engines
 from wbengine.fleet import client as fleets
 from wbengine.persistence import backends
-from wbengine.persistence.backends import sql
+from wbengine.persistence.backends import _sql
 
 FOLDER = importlib.resources.files("wbengine.telemetry") / "files"
 
@@ -234,7 +234,7 @@ class Deployment:
         """Let all flows need this version, and the reports of conductors be old."""
         with contextlib.closing(self.backend.get_connection()) as connection:
             connection.add_codes(version, ["tests"])
-        assert isinstance(self.backend, sql.SQLBackend)
+        assert isinstance(self.backend, _sql.SQLBackend)
         with self.backend.engine.begin() as raw:
             raw.execute(sa.text(f"UPDATE wbe_flowdetails SET code = 'tests:{version}'"))
             raw.execute(sa.text("UPDATE wbe_codes SET seen = 0"))

@@ -14,7 +14,7 @@ from tests.support import sample_tasks, workers
 from tests.telemetry import joined_tasks, spans
 from wbengine import engines, exceptions
 from wbengine.patterns import linear_flow
-from wbengine.telemetry import processing, tracing
+from wbengine.telemetry import _processing, tracing
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_task_in_child_of_engine_sees_the_span_of_its_atom(
 
 def test_task_in_child_of_worker_sees_the_span_of_its_request(memory: spans.Memory) -> None:
     place = f"memory://{uuid.uuid4().hex}"
-    observer = processing.WorkerTracing(memory.provider)
+    observer = _processing.WorkerTracing(memory.provider)
     with workers.worker_in_thread(place, joined_tasks, observers=[observer], processes_count=1):
         engine = engines.load(flow(), engine="worker-based", url=place)
         with tracing.instrument(engine, memory.provider):

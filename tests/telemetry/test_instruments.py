@@ -15,13 +15,13 @@ from tests.support import fresh, sample_tasks, workers
 from tests.telemetry import metric_values, spans
 from wbengine import engines
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.telemetry import attributes, metric_definitions, processing, tracing
+from wbengine.telemetry import _attributes, _metric_definitions, _processing, tracing
 
 #: A task that appends a line to a file.
 NOTE = "tests.celery.tasks.note"
 
-DURATION, SENT = metric_definitions.OPERATION_DURATION, metric_definitions.SENT_MESSAGES
-CONSUMED, PROCESSED = metric_definitions.CONSUMED_MESSAGES, metric_definitions.PROCESS_DURATION
+DURATION, SENT = _metric_definitions.OPERATION_DURATION, _metric_definitions.SENT_MESSAGES
+CONSUMED, PROCESSED = _metric_definitions.CONSUMED_MESSAGES, _metric_definitions.PROCESS_DURATION
 
 
 def key(name: str, operation: str, **more: str) -> metric_values.Key:
@@ -37,7 +37,7 @@ def observed(place: str, count: int, **options: Any) -> Any:
         observed_workers = []
         for _ in range(count):
             values, memory = metric_values.MetricValues(), spans.Memory()
-            observer = processing.WorkerTracing(memory.provider, values.provider)
+            observer = _processing.WorkerTracing(memory.provider, values.provider)
             running_worker = workers.worker_in_thread(
                 place, sample_tasks, observers=[observer], **options
             )
@@ -64,7 +64,7 @@ def test_messages_between_engine_and_two_workers_are_measured(tmp_path: Path) ->
             pytest.raises(ValueError),
         ):
             engine.run()
-    of_send = {attributes.OPERATION_TYPE: "send"}
+    of_send = {_attributes.OPERATION_TYPE: "send"}
     assert sent.counts == {key(SENT, "send"): 9, key(DURATION, "send", **of_send): 9}
     each = [values.counts for values, _ in fleet]
     assert all(one[key(CONSUMED, "receive")] > 0 for one in each)
@@ -84,14 +84,14 @@ def test_messages_between_engine_and_two_workers_are_measured(tmp_path: Path) ->
 def check_instruments(values: metric_values.MetricValues) -> None:
     """Check names, units and attributes against the conventions; attributes contain no ids."""
     for metric in values.metrics:
-        known = metric_definitions.MESSAGING[metric.name]
+        known = _metric_definitions.MESSAGING[metric.name]
         assert metric.unit == ("s" if known.kind == "histogram" else "{message}")
         assert metric.description == known.help
         for point in metric.data.data_points:
             assert set(point.attributes) <= set(known.labels)
             assert not re.search("[0-9a-f]{8}", str(dict(point.attributes)))
             if known.kind == "histogram":
-                assert tuple(point.explicit_bounds) == known.buckets == metric_definitions.ADVISED
+                assert tuple(point.explicit_bounds) == known.buckets == _metric_definitions.ADVISED
 
 
 def check_times(values: metric_values.MetricValues, own: spans.Memory) -> None:
@@ -100,12 +100,12 @@ def check_times(values: metric_values.MetricValues, own: spans.Memory) -> None:
     for (name, pairs), point in values.points.items():
         if not hasattr(point, "sum"):
             continue
-        operation, error = (dict(pairs).get(k) for k in (attributes.OPERATION, attributes.ERROR))
+        operation, error = (dict(pairs).get(k) for k in (_attributes.OPERATION, _attributes.ERROR))
         spent = [
             span.lasted
             for span in own.spans
-            if span.attributes.get(attributes.OPERATION) == operation
-            and span.attributes.get(attributes.ERROR) == error
+            if span.attributes.get(_attributes.OPERATION) == operation
+            and span.attributes.get(_attributes.ERROR) == error
         ]
         assert len(spent) == point.count, name
         assert point.sum == pytest.approx(sum(spent), abs=1e-5 * len(spent))

@@ -26,19 +26,21 @@ from tests.support import (
 )
 from tests.telemetry import scraping
 from tests.telemetry.scraping import value
-from wbengine import engines, exceptions, invocation, keys, operations, retry, task
+from wbengine import engines, exceptions, operations, retry, task
+from wbengine._calls import invocation
+from wbengine._security import keys
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.discovery import snapshots
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import life
-from wbengine.engines.worker_based.messages.requests import Request
-from wbengine.engines.worker_based.worker_side import jobs
+from wbengine.engines.worker_based._discovery import snapshots
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import life
+from wbengine.engines.worker_based._messages.requests import Request
+from wbengine.engines.worker_based._worker_side import jobs
 from wbengine.fleet import client as fleets
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends
-from wbengine.persistence.pauses import TaskPause
-from wbengine.telemetry import labels, metric_definitions, metrics
+from wbengine.persistence._pauses import TaskPause
+from wbengine.telemetry import _labels, _metric_definitions, metrics
 
 #: A task that appends a line to a file.
 NOTE = "tests.celery.tasks.note"
@@ -149,8 +151,8 @@ def check_labels(found: scraping.Samples) -> None:
         if not name.startswith("wbengine_") or name.endswith("_created"):
             continue
         metric = (
-            metric_definitions.METRICS.get(name)
-            or metric_definitions.METRICS[re.sub("_(count|sum|bucket)$", "", name)]
+            _metric_definitions.METRICS.get(name)
+            or _metric_definitions.METRICS[re.sub("_(count|sum|bucket)$", "", name)]
         )
         assert {label for label, _ in theirs} - {"le"} == set(metric.labels), name
         for _, text in theirs:
@@ -467,11 +469,11 @@ def test_engines_with_shared_executor_count_only_their_own_tasks(
 
 
 def test_number_and_length_of_label_values_are_bounded() -> None:
-    bounded = labels.Bounded(3)
+    bounded = _labels.Bounded(3)
     assert [bounded(text) for text in ("a", "b", "c", "d", "a", "e")] == [
         "a", "b", "c", "other", "a", "other",
     ]  # fmt: skip
-    bounded = labels.Bounded(2)
+    bounded = _labels.Bounded(2)
     made = {bounded(f"order-{uuid.uuid4()}") for _ in range(10)}
     made |= {bounded(f"order-{uuid.uuid4().hex}-x") for _ in range(10)}
     assert made == {"order-*", "order-*-x"}
@@ -492,9 +494,9 @@ def test_flow_names_with_special_characters_are_exported(registry: CollectorRegi
 
 def test_topic_label_is_derived_from_the_queue_name() -> None:
     queue = env.queue_name("exchange", "video.hd", ["a.Task"])
-    assert queue != "video.hd" and labels.of_topic(queue) == "video.hd"
-    assert labels.of_topic("video.hd") == "video.hd"  # a queue of TaskFlow's workers
-    assert labels.of_topic(None) == labels.of_topic("") == ""
+    assert queue != "video.hd" and _labels.of_topic(queue) == "video.hd"
+    assert _labels.of_topic("video.hd") == "video.hd"  # a queue of TaskFlow's workers
+    assert _labels.of_topic(None) == _labels.of_topic("") == ""
 
 
 def test_flow_labels_above_the_limit_become_other(registry: CollectorRegistry) -> None:
@@ -570,8 +572,8 @@ def test_reference_generates_the_tables_of_all_metrics() -> None:
     page = workers.REPOSITORY / "doc" / "source" / "reference" / "metrics.rst"
     tables = re.findall(r"^\.\. metrics:: (\S+)$", page.read_text("utf-8"), re.MULTILINE)
     assert tables == [
-        f"{metric_definitions.__name__}:METRICS",
-        f"{metric_definitions.__name__}:MESSAGING",
+        f"{_metric_definitions.__name__}:METRICS",
+        f"{_metric_definitions.__name__}:MESSAGING",
     ]
 
 
@@ -628,12 +630,12 @@ def test_missing_package_error_contains_the_install_command(
 def test_optional_packages_are_not_imported_by_default() -> None:
     script = """
 import sys
-import wbengine.worker, wbengine.engines, wbengine.telemetry.metric_definitions
+import wbengine.worker, wbengine.engines, wbengine.telemetry._metric_definitions
 assert wbengine.worker.main(["--topic", "t"]) == 2
 assert wbengine.engines.load
 from wbengine.engines.worker_based import worker, engine
 bad = [m for m in sys.modules if m.startswith(("prometheus_client", "opentelemetry", "http.server"))
-       or (m.startswith("wbengine.telemetry.") and m != "wbengine.telemetry.metric_definitions")]
+       or (m.startswith("wbengine.telemetry.") and m != "wbengine.telemetry._metric_definitions")]
 assert not bad, bad
 """
     fresh.run(script)

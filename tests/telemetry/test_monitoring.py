@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from wbengine.telemetry import metric_definitions
+from wbengine.telemetry import _metric_definitions
 
 FOLDER = importlib.resources.files("wbengine.telemetry") / "files"
 
@@ -65,12 +65,12 @@ def _matched(inside: str) -> list[str]:
     return re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", inside)
 
 
-def metric_of(name: str) -> metric_definitions.Metric | None:
-    found = metric_definitions.METRICS.get(name)
+def metric_of(name: str) -> _metric_definitions.Metric | None:
+    found = _metric_definitions.METRICS.get(name)
     if found is not None:
         return None if found.kind == "histogram" else found
     base, _, part = name.rpartition("_")
-    metric = metric_definitions.METRICS.get(base)
+    metric = _metric_definitions.METRICS.get(base)
     return metric if metric and metric.kind == "histogram" and part in SERIES else None
 
 
@@ -88,7 +88,7 @@ def test_query_uses_only_existing_metrics_and_labels(where: str, query: str, tex
 
 def test_every_metric_is_used_in_dashboard_or_alerts() -> None:
     told = " ".join(query for _, query, _ in queries())
-    assert {name for name in metric_definitions.METRICS if name not in told} == set()
+    assert {name for name in _metric_definitions.METRICS if name not in told} == set()
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ from tests.support.waiting import until
 from tests.telemetry import scraping
 from wbengine import engines
 from wbengine.engines.worker_based import worker as workers_module
-from wbengine.engines.worker_based.connections import receiver as receivers
+from wbengine.engines.worker_based._connections import receiver as receivers
 from wbengine.patterns import linear_flow
-from wbengine.telemetry import probes, serving
+from wbengine.telemetry import _probes, _serving
 
-LOCAL = serving.Address("127.0.0.1", 0)
+LOCAL = _serving.Address("127.0.0.1", 0)
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def memory_url() -> str:
 
 
 @contextlib.contextmanager
-def served(routes: dict[str, Any] | None = None) -> Iterator[serving.Server]:
+def served(routes: dict[str, Any] | None = None) -> Iterator[_serving.Server]:
     """Run a server, by default with the path `/a`."""
-    server = serving.Server(LOCAL, routes or {"/a": lambda: serving.Answer(b"{}")})
+    server = _serving.Server(LOCAL, routes or {"/a": lambda: _serving.Answer(b"{}")})
     server.start()
     try:
         yield server
@@ -47,7 +47,7 @@ def served(routes: dict[str, Any] | None = None) -> Iterator[serving.Server]:
 
 
 def probe(worker: Any, path: str) -> tuple[int, Any]:
-    answer = probes.routes(worker)[path]()
+    answer = _probes.routes(worker)[path]()
     return answer.status, json.loads(answer.body)
 
 
@@ -140,12 +140,12 @@ def test_blocked_worker_fails_its_liveness_probe(
         thread.start()
         try:
             assert held.wait(60)
-            monkeypatch.setattr(probes, "RESPONSE_SECONDS", 0.1)
+            monkeypatch.setattr(_probes, "RESPONSE_SECONDS", 0.1)
             assert probe(worker, "/livez")[0] == 503
         finally:
             over.set()
             thread.join()
-        monkeypatch.setattr(probes, "RESPONSE_SECONDS", 60.0)
+        monkeypatch.setattr(_probes, "RESPONSE_SECONDS", 60.0)
         assert probe(worker, "/livez")[0] == 200
 
 
@@ -158,9 +158,9 @@ def test_silent_broker_makes_worker_unready_until_it_answers(
     monkeypatch.setattr(receivers, "ECHO_AFTER_SECONDS", 0.3)
     monkeypatch.setattr(receivers, "DEAF_AFTER_SECONDS", 1.0)
     monkeypatch.setattr(workers_module, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(probes, "TOUCH_SECONDS", 0.1)
+    monkeypatch.setattr(_probes, "TOUCH_SECONDS", 0.1)
     heartbeat = tmp_path / "heartbeat"
-    pulse = probes.Pulse(heartbeat)
+    pulse = _probes.Pulse(heartbeat)
     touched = heartbeat.stat
 
     def beats() -> bool:
@@ -197,10 +197,10 @@ def test_silent_broker_makes_worker_unready_until_it_answers(
 def test_untouchable_heartbeat_file_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probes, "TOUCH_SECONDS", 0.0)
+    monkeypatch.setattr(_probes, "TOUCH_SECONDS", 0.0)
     folder = tmp_path / "folder"
     folder.mkdir()
-    pulse = probes.Pulse(folder / "file")
+    pulse = _probes.Pulse(folder / "file")
     folder.rmdir()
     for _ in range(3):
         pulse(time.monotonic())
@@ -213,9 +213,9 @@ def test_untouchable_heartbeat_file_is_logged_once(
 def test_heartbeat_file_is_touched_only_after_new_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probes, "TOUCH_SECONDS", 0.0)
+    monkeypatch.setattr(_probes, "TOUCH_SECONDS", 0.0)
     file = tmp_path / "file"
-    pulse = probes.Pulse(file)
+    pulse = _probes.Pulse(file)
     pulse(float("-inf"))
     assert not file.exists()
     now = time.monotonic()
@@ -237,21 +237,21 @@ def test_heartbeat_file_is_touched_only_after_new_messages(
     ],
 )
 def test_valid_address_is_parsed(text: str, expected: tuple[str, int]) -> None:
-    address = serving.address(text)
+    address = _serving.address(text)
     assert (address, str(address)) == (expected, text)
 
 
 @pytest.mark.parametrize("text", ["", ":", ":80", "host", "host:", "host:-1", "::1:80", "host:٣"])
 def test_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must have the form HOST:PORT"):
-        serving.address(text)
+        _serving.address(text)
 
 
 def test_server_answers_requests_by_method_and_path(caplog: pytest.LogCaptureFixture) -> None:
-    def fails() -> serving.Answer:
+    def fails() -> _serving.Answer:
         raise RuntimeError("broken")
 
-    routes = {"/a": lambda: serving.Answer(b"text", "text/plain"), "/b": fails}
+    routes = {"/a": lambda: _serving.Answer(b"text", "text/plain"), "/b": fails}
     with served(routes) as server:
         connection = http.client.HTTPConnection(*server.address, timeout=60)
         for method, path, status, body in (
@@ -281,7 +281,7 @@ def test_silent_client_does_not_block_other_clients() -> None:
 def test_slow_client_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serving, "CLIENT_SECONDS", 0.5)
+    monkeypatch.setattr(_serving, "CLIENT_SECONDS", 0.5)
     with served() as server, socket.create_connection(server.address) as client:
         client.settimeout(0.05)
 
@@ -298,12 +298,12 @@ def test_slow_client_is_disconnected(
 
 
 def test_slow_answer_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "CLIENT_SECONDS", 0.2)
+    monkeypatch.setattr(_serving, "CLIENT_SECONDS", 0.2)
     later = threading.Event()
 
-    def slowly() -> serving.Answer:
+    def slowly() -> _serving.Answer:
         later.wait(0.5)
-        return serving.Answer(b"{}")
+        return _serving.Answer(b"{}")
 
     with served({"/a": slowly}) as server:
         assert scraping.get(f"http://{server.address}/a")[0] == 200
@@ -312,8 +312,8 @@ def test_slow_answer_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None
 def test_oldest_silent_client_is_disconnected_for_a_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serving, "MAX_WAITING", 2)
-    monkeypatch.setattr(serving, "CLIENT_SECONDS", 60.0)
+    monkeypatch.setattr(_serving, "MAX_WAITING", 2)
+    monkeypatch.setattr(_serving, "CLIENT_SECONDS", 60.0)
     with served() as server, contextlib.ExitStack() as stack:
         for _ in range(2):
             silent = [
@@ -328,7 +328,7 @@ def test_oldest_silent_client_is_disconnected_for_a_new_one(
 
 def test_clients_connect_while_the_server_is_busy() -> None:
     """With a short listen backlog, clients would retry only after one or three seconds."""
-    server = serving.Server(LOCAL, {"/a": lambda: serving.Answer(b"{}")})
+    server = _serving.Server(LOCAL, {"/a": lambda: _serving.Answer(b"{}")})
     try:
         with contextlib.ExitStack() as stack:
             for _ in range(300):
@@ -340,13 +340,13 @@ def test_clients_connect_while_the_server_is_busy() -> None:
 def test_requests_above_the_limit_are_refused_with_503(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serving, "MAX_ANSWERED", 2)
+    monkeypatch.setattr(_serving, "MAX_ANSWERED", 2)
     begun, go_on = threading.Semaphore(0), threading.Event()
 
-    def slowly() -> serving.Answer:
+    def slowly() -> _serving.Answer:
         begun.release()
         assert go_on.wait(60)
-        return serving.Answer(b"{}")
+        return _serving.Answer(b"{}")
 
     with served({"/a": slowly}) as server:
         with contextlib.ExitStack() as stack:
@@ -427,7 +427,7 @@ def test_lack_of_descriptors_neither_floods_log_nor_uses_cpu(tmp_path: Path) -> 
         process.stdin.close()
 
 
-def answers(server: serving.Server) -> bool:
+def answers(server: _serving.Server) -> bool:
     try:
         return scraping.get(f"http://{server.address}/a")[0] == 200
     except OSError:

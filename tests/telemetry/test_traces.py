@@ -18,7 +18,7 @@ from tests.telemetry import spans
 from wbengine import engines, retry, task
 from wbengine.engines.worker_based import executor as executors
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.telemetry import processing, providers, tracing
+from wbengine.telemetry import _processing, _providers, tracing
 
 CANARY = "canary-77ab"
 
@@ -143,7 +143,7 @@ def check_failures(every: list[spans.Spent]) -> None:
 def test_trace_context_passes_through_every_broker(
     broker_servers: Any, broker: str, memory: spans.Memory
 ) -> None:
-    observer = processing.WorkerTracing(memory.provider)
+    observer = _processing.WorkerTracing(memory.provider)
     with (
         broker_servers[broker].place() as place,
         workers.worker_in_thread(place, sample_tasks, observers=[observer], topic="m") as worker,
@@ -168,7 +168,7 @@ def test_trace_context_passes_through_every_broker(
 def test_worker_traces_requests_of_untraced_engines(memory: spans.Memory) -> None:
     """Its tasks run in child processes without a trace context."""
     place = f"memory://{uuid.uuid4().hex}"
-    observer = processing.WorkerTracing(memory.provider)
+    observer = _processing.WorkerTracing(memory.provider)
     with workers.worker_in_thread(place, sample_tasks, observers=[observer], processes_count=1):
         engines.run(
             linear_flow.Flow("f").add(sample_tasks.Add("a", inject={"x": 1, "y": 2})),
@@ -181,7 +181,7 @@ def test_worker_traces_requests_of_untraced_engines(memory: spans.Memory) -> Non
 def test_spans_of_task_body_are_children_of_the_worker_span(memory: spans.Memory) -> None:
     place = f"memory://{uuid.uuid4().hex}"
     PROVIDERS.append(memory.provider)
-    observer = processing.WorkerTracing(memory.provider)
+    observer = _processing.WorkerTracing(memory.provider)
     flow = linear_flow.Flow("f").add(Traces("plain"), TracesLater("async"))
     with workers.worker_in_thread(place, Traces, TracesLater, observers=[observer]):
         engine = engines.load(flow, engine="worker-based", url=place)
@@ -195,7 +195,7 @@ def test_spans_of_task_body_are_children_of_the_worker_span(memory: spans.Memory
 def test_noop_provider_sends_no_trace_context(memory: spans.Memory) -> None:
     """The no-op provider of the API produces no context to send or store."""
     place = f"memory://{uuid.uuid4().hex}"
-    observer = processing.WorkerTracing(memory.provider)
+    observer = _processing.WorkerTracing(memory.provider)
     with workers.worker_in_thread(place, sample_tasks, observers=[observer]):
         engine = engines.load(
             linear_flow.Flow("f").add(sample_tasks.Nothing("n")), engine="worker-based", url=place
@@ -313,7 +313,7 @@ def test_instrument_after_uninstrument_uses_the_new_provider(memory: spans.Memor
 def test_span_names_and_attributes_are_encodable(memory: spans.Memory) -> None:
     """An exporter drops a whole batch that contains text it cannot encode."""
     place = f"memory://{uuid.uuid4().hex}"
-    observer = processing.WorkerTracing(memory.provider)
+    observer = _processing.WorkerTracing(memory.provider)
     flow = linear_flow.Flow("f\ud800").add(sample_tasks.Nothing("n\udfff"))
     with workers.worker_in_thread(place, sample_tasks, observers=[observer]):
         engine = engines.load(flow, engine="worker-based", url=place)
@@ -326,17 +326,17 @@ def test_span_names_and_attributes_are_encodable(memory: spans.Memory) -> None:
 
 
 def test_no_trace_state_remains_after_the_run(memory: spans.Memory) -> None:
-    from wbengine.telemetry import contexts
+    from wbengine.telemetry import _contexts
 
     place = f"memory://{uuid.uuid4().hex}"
-    observer = processing.WorkerTracing(memory.provider)
+    observer = _processing.WorkerTracing(memory.provider)
     flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(20)))
     flow.add(sample_tasks.Fail("bad"))
     with workers.worker_in_thread(place, sample_tasks, observers=[observer]):
         engine = engines.load(flow, engine="worker-based", url=place)
         with tracing.instrument(engine, memory.provider), pytest.raises(ValueError):
             engine.run()
-    assert not contexts._CONTEXTS and not observer._running
+    assert not _contexts._CONTEXTS and not observer._running
 
 
 # Missing packages. --------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ def test_missing_package_error_contains_the_install_command(
     with pytest.raises(ImportError, match=r"pip install .*\[otel\]'"):
         tracing.instrument(engine)
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
-    assert not providers.are_requested("traces")
+    assert not _providers.are_requested("traces")
 
 
 def test_worker_with_missing_exporter_exits_with_its_name(tmp_path: Path) -> None:
@@ -387,4 +387,4 @@ def test_environment_variables_decide_whether_traces_are_requested(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert providers.are_requested("traces") is wanted
+    assert _providers.are_requested("traces") is wanted

@@ -30,7 +30,7 @@ def test_failed_run_shows_frames_of_user_and_next_command(engine: str, shop: Sho
     *_, last = shown.splitlines()
     assert last == f"all frames: wbengine flow show {UUID} --traceback"
     whole = shop.quietly(last.partition("wbengine ")[2])
-    assert "/wbengine/invocation.py" in whole and USER_FRAME.search(whole)
+    assert "/wbengine/_calls/invocation.py" in whole and USER_FRAME.search(whole)
 
 
 def test_retry_with_another_broker_names_the_broker_of_the_previous_run(shop: Shop) -> None:
@@ -52,7 +52,7 @@ def test_run_with_traceback_shows_all_frames(shop: Shop) -> None:
     with shop.terminal("flow run :fails --traceback", columns=120, checked=False) as run:
         run.end()
     assert USER_FRAME.search(run.scrollback)
-    assert "/wbengine/invocation.py" in run.scrollback
+    assert "/wbengine/_calls/invocation.py" in run.scrollback
 
 
 def test_serve_logs_frames_of_user(shop: Shop) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from wbengine.testing import traces
+from wbengine.testing import _traces
 
 
 def matches(told: Any, *events: str) -> bool:
-    return traces.match(traces.parse(told), events) is None
+    return _traces.match(_traces.parse(told), events) is None
 
 
 def test_word_matches_running_and_success() -> None:
@@ -48,12 +48,12 @@ def test_ambiguous_alternatives_are_all_tried() -> None:
 
 
 def test_mismatch_contains_position_and_expected_events() -> None:
-    pattern = traces.parse([{"a", "b"}, "c"])
-    found = traces.match(pattern, ["a RUNNING", "c RUNNING"])
-    assert found == traces.Mismatch(1, ("a SUCCESS", "b RUNNING"))
-    assert traces.match(pattern, []) == traces.Mismatch(0, ("a RUNNING", "b RUNNING"))
-    assert traces.match(traces.parse([]), ["x RUNNING"]) == traces.Mismatch(0, ())
-    assert traces.match(traces.parse([]), []) is None
+    pattern = _traces.parse([{"a", "b"}, "c"])
+    found = _traces.match(pattern, ["a RUNNING", "c RUNNING"])
+    assert found == _traces.Mismatch(1, ("a SUCCESS", "b RUNNING"))
+    assert _traces.match(pattern, []) == _traces.Mismatch(0, ("a RUNNING", "b RUNNING"))
+    assert _traces.match(_traces.parse([]), ["x RUNNING"]) == _traces.Mismatch(0, ())
+    assert _traces.match(_traces.parse([]), []) is None
 
 
 def test_set_of_400_tasks_is_matched() -> None:
@@ -65,4 +65,4 @@ def test_set_of_400_tasks_is_matched() -> None:
 @pytest.mark.parametrize("wrong", [1, ["a", None], {1}], ids=str)
 def test_invalid_pattern_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match="Expected trace must consist of"):
-        traces.parse(wrong)
+        _traces.parse(wrong)

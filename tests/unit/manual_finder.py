@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wbengine import formats
-from wbengine._clock import ManualClock
+from wbengine._concurrency.clocks import ManualClock
+from wbengine._text import data_formats
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import notices
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import notices
 
 
 @dataclass
@@ -77,7 +77,7 @@ class World:
             }
             if period is not None:
                 headers[hd.WBE_PERIOD] = period
-            headers.setdefault(hd.WBE_FORMATS, [formats.MESSAGE.written])
+            headers.setdefault(hd.WBE_FORMATS, [data_formats.MESSAGE.written])
         self.finder.process_response({"topic": topic, "tasks": list(tasks)}, Message(headers))
 
     def echo(self) -> None:

@@ -16,7 +16,7 @@ import warnings
 from typing import Any
 
 from wbengine import exceptions
-from wbengine.concurrency import event_loop
+from wbengine._concurrency import event_loop
 from wbengine.types import failure as ft
 
 WAIT = 60.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from wbengine import retry, task
+from wbengine._runtime import retry_decisions
+from wbengine._runtime.compiler import compile
+from wbengine._runtime.plan import Plan
+from wbengine._runtime.scheduler import Scheduler
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.runtime import retry_decisions
-from wbengine.runtime.compiler import compile
-from wbengine.runtime.plan import Plan
-from wbengine.runtime.scheduler import Scheduler
 
 LINEAR, UNORDERED, GRAPH = linear_flow.Flow, unordered_flow.Flow, graph_flow.Flow
 

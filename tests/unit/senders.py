@@ -8,10 +8,10 @@ from typing import Any
 from tests.seams.transports import OwnConnection
 from tests.support import outgoing
 from wbengine import transports
-from wbengine.engines.worker_based.connections import topology
-from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
-from wbengine.engines.worker_based.connections.sender import Sender
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._connections import topology
+from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import Sender
+from wbengine.engines.worker_based._messages import envelope as env
 
 WAIT = 60.0
 

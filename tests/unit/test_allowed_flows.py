@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import hostile_factories
 from wbengine import engines, exceptions
-from wbengine.engines import allowed, factories
+from wbengine.engines import _allowed, _factories
 from wbengine.persistence import models
 
 HERE = hostile_factories.__name__
@@ -39,8 +39,8 @@ ATTACKS: dict[str, list[Any]] = {
     f"{HERE}.Shop": [],
     f"{HERE}.__loader__.load_module": [HERE],
     "wbengine.__main__.main": [],
-    "wbengine.cli.app.main": [["config", "show"]],
-    "wbengine._names.load": ["evil"],
+    "wbengine._cli.app.main": [["config", "show"]],
+    "wbengine._introspection.object_names.load": ["evil"],
     "pytest.main": [["evil.py"]],
     "click.launch": ["evil"],
     "_pytest.config.main": [["evil.py"]],
@@ -58,8 +58,8 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the path of a file that appears if the module `evil` is imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path / "lib" / "site-packages"))
-    monkeypatch.delenv(allowed.FLOWS_VARIABLE, raising=False)
-    monkeypatch.setattr(allowed, "_used_names", set())
+    monkeypatch.delenv(_allowed.FLOWS_VARIABLE, raising=False)
+    monkeypatch.setattr(_allowed, "_used_names", set())
     place = tmp_path / "lib" / "site-packages" / "evil.py"
     place.parent.mkdir(parents=True)
     place.write_text(f"open({str(tmp_path / 'called')!r}, 'w').close()\ndef make(): pass\n")
@@ -81,14 +81,14 @@ def test_record_naming_a_non_factory_is_refused_without_a_call(
 def test_record_cannot_call_non_factory_through_flow_of(path: str, evil: Path) -> None:
     """`wbengine flow run MODULE:FACTORY` records `flow_of`, which calls its argument."""
     with pytest.raises(exceptions.NotTrusted):
-        engines.flow_from_detail(kept(factories.FLOW_OF, [path]))
+        engines.flow_from_detail(kept(_factories.FLOW_OF, [path]))
     assert not evil.exists()
 
 
 def test_flow_of_accepts_exactly_one_positional_name() -> None:
     with pytest.raises(exceptions.NotTrusted):
-        engines.flow_from_detail(kept(factories.FLOW_OF, ["os:abort", "x"]))
-    detail = kept(factories.FLOW_OF)
+        engines.flow_from_detail(kept(_factories.FLOW_OF, ["os:abort", "x"]))
+    detail = kept(_factories.FLOW_OF)
     detail.meta[models.FACTORY]["kwargs"] = {"path": "os:abort"}
     with pytest.raises(exceptions.NotTrusted):
         engines.flow_from_detail(detail)
@@ -110,8 +110,8 @@ def test_factory_of_this_project_is_allowed_without_list(name: str, made: str) -
 
 def test_flow_class_and_flow_object_are_allowed_as_factories() -> None:
     assert engines.flow_from_detail(kept(f"{HERE}.Nothing")).name.endswith("Nothing")
-    assert engines.flow_from_detail(kept(factories.FLOW_OF, [f"{HERE}:FLOW"])).name == "kept"
-    assert engines.flow_from_detail(kept(factories.FLOW_OF, [f"{HERE}:make"])).name == "made"
+    assert engines.flow_from_detail(kept(_factories.FLOW_OF, [f"{HERE}:FLOW"])).name == "kept"
+    assert engines.flow_from_detail(kept(_factories.FLOW_OF, [f"{HERE}:make"])).name == "made"
 
 
 def test_installed_factory_needs_list_and_is_not_imported_without_it(evil: Path) -> None:
@@ -138,7 +138,7 @@ def test_factory_used_by_this_process_is_allowed_without_list(tmp_path: Path) ->
     with pytest.raises(exceptions.NotTrusted):  # the list takes precedence
         engines.flow_from_detail(detail, flows=[HERE])
     other = models.FlowDetail("o")
-    engines.save_factory_details(other, factories.flow_of, ["sold:make"], None)
+    engines.save_factory_details(other, _factories.flow_of, ["sold:make"], None)
     assert engines.flow_from_detail(other).name == "made"
 
 
@@ -173,7 +173,7 @@ def test_list_with_unknown_name_is_rejected_with_suggestion(
     text = f"flows must be modules or functions that exist, got {name!r}: {told}"
     with pytest.raises(ValueError, match=re.escape(text)):
         engines.flow_from_detail(kept(f"{HERE}.make"), flows=name)
-    monkeypatch.setenv(allowed.FLOWS_VARIABLE, name)
+    monkeypatch.setenv(_allowed.FLOWS_VARIABLE, name)
     with pytest.raises(ValueError, match=re.escape(text)):
         engines.flow_from_detail(kept(f"{HERE}.make"))
     assert ("tests.cli.shop" in sys.modules) == loaded, "it was imported"
@@ -199,10 +199,10 @@ def test_list_finds_names_of_modules_without_importing_them(
     (tmp_path / f"{name}.py").write_text(f"{source}\nraise SystemExit('it was imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
     if found:
-        allowed.AllowedFlows(f"{name}:order")
+        _allowed.AllowedFlows(f"{name}:order")
     else:
         with pytest.raises(ValueError, match="has no 'order'"):
-            allowed.AllowedFlows(f"{name}:order")
+            _allowed.AllowedFlows(f"{name}:order")
 
 
 def test_imported_factory_belongs_to_its_defining_module() -> None:
@@ -217,7 +217,7 @@ def test_imported_factory_belongs_to_its_defining_module() -> None:
 def test_flows_variable_restricts_factories_unless_flows_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(allowed.FLOWS_VARIABLE, f"tests.support.conducted, {HERE}:make")
+    monkeypatch.setenv(_allowed.FLOWS_VARIABLE, f"tests.support.conducted, {HERE}:make")
     assert engines.load_from_detail(kept(f"{HERE}.make")).storage.flow_name == "f"
     with pytest.raises(exceptions.NotTrusted):
         engines.load_from_detail(kept(f"{HERE}.cached"))
@@ -229,7 +229,7 @@ def test_flows_variable_restricts_factories_unless_flows_is_given(
     [
         ("os", "standard library"),
         (["subprocess:call"], "standard library"),
-        (["wbengine.cli"], "belongs to wbengine itself"),
+        (["wbengine._cli"], "belongs to wbengine itself"),
         (["no way"], "must be MODULE"),
         (["a:"], "must be MODULE"),
         ([""], "must be MODULE"),
@@ -238,6 +238,6 @@ def test_flows_variable_restricts_factories_unless_flows_is_given(
 )
 def test_list_rejects_stdlib_wbengine_and_malformed_entries(flows: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        allowed.AllowedFlows(flows)
+        _allowed.AllowedFlows(flows)
     with pytest.raises(TypeError):
-        allowed.AllowedFlows([3])  # type: ignore[list-item]
+        _allowed.AllowedFlows([3])  # type: ignore[list-item]

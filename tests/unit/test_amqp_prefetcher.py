@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wbengine.engines.worker_based.connections import prefetcher
+from wbengine.engines.worker_based._connections import prefetcher
 
 
 class Channel:

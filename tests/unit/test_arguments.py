@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from wbengine import arguments
+from wbengine._tasks import arguments
 
 
 class Maker(NamedTuple):

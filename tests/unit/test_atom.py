@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbengine import _binding, atom, retry, task
+from wbengine import atom, retry, task
+from wbengine._introspection import binding
 from wbengine.patterns import graph_flow
 
 
@@ -372,8 +373,8 @@ class Called:
 )
 def test_async_callables_of_all_kinds_are_detected(body):
     """The signature decides. It is inspected once for each function."""
-    assert _binding.signature_of(body).is_async
-    assert _binding.is_async(body)
+    assert binding.signature_of(body).is_async
+    assert binding.is_async(body)
     assert task.FunctorTask(body, name="f").async_bodies == {"execute"}
     made = task.FunctorTask(plain, name="f", revert=body, auto_extract=False)
     assert made.async_bodies == {"revert"}
@@ -386,7 +387,7 @@ def test_async_callables_of_all_kinds_are_detected(body):
 )
 def test_plain_callables_are_not_detected_as_async(body):
     """A class is plain, even if its instances have an async `__call__`."""
-    assert not _binding.is_async(body)
+    assert not binding.is_async(body)
 
 
 def test_async_bodies_lists_async_methods_of_class():

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from wbengine import composite_executor, exceptions, invocation, states, storage, task
+from wbengine import exceptions, states, storage, task
+from wbengine._calls import invocation
+from wbengine._runtime import atom_lifecycle, compiler
+from wbengine._runtime.executors import composite
 from wbengine.patterns import linear_flow
-from wbengine.persistence import leases, models
-from wbengine.runtime import atom_lifecycle, compiler
+from wbengine.persistence import _leases, models
 from wbengine.types import failure as ft
 from wbengine.types import notifier
 
@@ -62,7 +64,7 @@ class Bench:
             in_process=in_process,
             on_progress=lambda: None,
             executor=executor,
-            local_tasks=composite_executor.LocalTasks(),
+            local_tasks=composite.LocalTasks(),
         )
 
     def leave(self, name: str, state: str, **fields: Any) -> models.AtomDetail:
@@ -229,9 +231,9 @@ def test_map_without_its_arguments_fails_before_submit() -> None:
 # Atoms of an earlier run --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lease", [None, leases.Lease("flow", "me", 3)], ids=["no-lease", "lease"])
+@pytest.mark.parametrize("lease", [None, _leases.Lease("flow", "me", 3)], ids=["no-lease", "lease"])
 def test_running_atom_of_earlier_run_is_recovered_with_new_epoch(
-    lease: leases.Lease | None,
+    lease: _leases.Lease | None,
 ) -> None:
     """The attempt number stays, and the epoch is new."""
     bench = Bench(Plain("a"), executor=Elephant())

@@ -9,16 +9,16 @@ import pytest
 
 from tests.unit.trackers import JOB, T0, WALL, Bench, Job, failures, only, settled
 from wbengine import exceptions as exc
-from wbengine import start_times
+from wbengine._calls import start_times
+from wbengine.engines.worker_based import _schemas
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based import schemas
-from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import worker_commands
-from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.events import UNKNOWN, RowSnapshot
-from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import worker_commands
+from wbengine.engines.worker_based._requests import effects as fx
+from wbengine.engines.worker_based._requests.events import UNKNOWN, RowSnapshot
+from wbengine.engines.worker_based._requests.recovery import LOOKUP_PAUSE_SECONDS
+from wbengine.engines.worker_based.ledger import _base as ledgers
 
 UTC = dt.UTC
 
@@ -124,9 +124,9 @@ def test_cancel_of_running_requests_is_sent_and_repeated(bench: Bench) -> None:
 
 
 def test_cancel_of_many_requests_is_split_into_messages(bench: Bench) -> None:
-    calls = [bench.running("w1").invocation for _ in range(schemas.MAX_IDS + 1)]
+    calls = [bench.running("w1").invocation for _ in range(_schemas.MAX_IDS + 1)]
     sizes = [len(pairs) for _, pairs in cancelled(bench.tracker.cancel(calls, T0))]
-    assert sizes == [schemas.MAX_IDS, 1]
+    assert sizes == [_schemas.MAX_IDS, 1]
 
 
 def test_cancelled_request_of_lost_worker_is_not_resent() -> None:

@@ -13,12 +13,14 @@ import pytest
 
 from tests.support import engine_threads
 from tests.support.workers import until
-from wbengine import _clock, engines, exceptions, invocation, retry, states, task
-from wbengine.engines import local
+from wbengine import engines, exceptions, retry, states, task
+from wbengine._calls import invocation
+from wbengine._concurrency import clocks
+from wbengine._runtime import executors
+from wbengine.engines import _local
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import base
-from wbengine.persistence.backends import memory
-from wbengine.runtime import executors
+from wbengine.persistence.backends import _memory
 from wbengine.types import failure as ft
 
 LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
@@ -74,7 +76,7 @@ class Run(engine_threads.Running):
         self.hands = Hands()
         detail = detail or base.create_flow_detail(flow, backend=backend)
         options["executor"] = self.hands
-        super().__init__(local.ParallelActionEngine(flow, detail, backend, options))
+        super().__init__(_local.ParallelActionEngine(flow, detail, backend, options))
         self.engine.compile()
 
     def again(self) -> Run:
@@ -317,7 +319,7 @@ def test_cancel_during_revert_keeps_the_original_failure(kind: str) -> None:
 @pytest.mark.parametrize("order", ["cancel suspend", "suspend cancel", "suspend cancel one"])
 def test_cancel_and_suspend_together_revert_on_resume(order: str) -> None:
     """No further task starts, and the next engine reverts."""
-    with Run(wide(), backend=memory.MemoryBackend()) as run:
+    with Run(wide(), backend=_memory.MemoryBackend()) as run:
         hands = begun(run)
         for what in order.split()[:2]:
             if what == "suspend":
@@ -340,7 +342,7 @@ def test_cancel_and_suspend_together_revert_on_resume(order: str) -> None:
 
 def test_resume_after_crash_during_cancel_continues_reverting() -> None:
     """The next engine reverts, and does not execute the interrupted tasks."""
-    with Run(wide(), backend=memory.MemoryBackend()) as run:
+    with Run(wide(), backend=_memory.MemoryBackend()) as run:
         hands = begun(run)
         run.engine.cancel("b", reason="why not")
         until(lambda: run.engine.storage.flow_meta)
@@ -360,7 +362,7 @@ def test_resume_after_crash_during_cancel_continues_reverting() -> None:
     assert again.engine.storage.get_execute_failures()["d"].check(exceptions.Cancelled)
 
 
-class Turned(_clock.Clock):
+class Turned(clocks.Clock):
     """System clock with an adjustable offset."""
 
     turned = 0.0
@@ -371,7 +373,7 @@ class Turned(_clock.Clock):
 
 def test_cancel_at_resume_reverts_interrupted_task_without_executing() -> None:
     """The task is cancelled before the next engine starts it."""
-    with Run(wide(), backend=memory.MemoryBackend()) as run:
+    with Run(wide(), backend=_memory.MemoryBackend()) as run:
         hands = begun(run)
         kept = run.engine.storage.backend.get_connection().get_flow_details(
             run.engine.storage.flow_uuid
@@ -505,7 +507,7 @@ def test_cancel_during_arun_reverts() -> None:
 
 
 def test_cancel_while_waiting_for_lease_leaves_other_run_alone() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     with Run(wide(), backend=backend) as first:
         hands = begun(first)
         second = Run(
@@ -541,7 +543,7 @@ def test_task_cancelled_just_before_submit_does_not_run() -> None:
     flow = LINE("f").add(Plain("a"), Plain("b"))
     hasty = Hasty()
     detail = base.create_flow_detail(flow)
-    engine: Any = local.ParallelActionEngine(flow, detail, None, {"executor": hasty})
+    engine: Any = _local.ParallelActionEngine(flow, detail, None, {"executor": hasty})
     hasty.engine = engine
     with pytest.raises(exceptions.Cancelled):
         engine.run()
@@ -604,7 +606,7 @@ def test_item_cancelled_externally_ends_map_that_collects_failures() -> None:
 
 
 def test_cancelled_map_resumes_reverting_without_executing_items(tmp_path: Any) -> None:
-    run = Run(mapped(max_in_flight=1), backend=memory.MemoryBackend())
+    run = Run(mapped(max_in_flight=1), backend=_memory.MemoryBackend())
     run.engine.storage.inject({"items": [1, 2, 3]})
     with run:
         run.hands.start_one("m[0]")

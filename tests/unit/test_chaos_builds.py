@@ -23,5 +23,7 @@ def test_changes_of_a_build_match_the_package(tmp_path: Path, changes: builds.Ch
 
 
 def test_change_that_does_not_match_is_named(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r"wbengine/formats\.py must contain once: missing"):
+    with pytest.raises(
+        AssertionError, match=r"wbengine/_text/data_formats\.py must contain once: missing"
+    ):
         builds.create(tmp_path / "build", (("formats.py", "missing", "new"),))

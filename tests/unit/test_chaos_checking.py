@@ -12,7 +12,8 @@ import pytest
 from tests.chaos import audit, checking, engines, flows
 from tests.chaos.audit import Line
 from tests.chaos.checking import FinalState, History
-from wbengine import exceptions, invocation, task
+from wbengine import exceptions, task
+from wbengine._calls import invocation
 from wbengine.types import failure
 
 FLOW = "plain-2-0_0"

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from wbengine._clock import SYSTEM, Clock, ManualClock, StoreClock, uptime
+from wbengine._concurrency.clocks import SYSTEM, Clock, ManualClock, StoreClock, uptime
 
 
 def test_system_clock_returns_current_time():

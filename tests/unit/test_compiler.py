@@ -14,9 +14,9 @@ import pytest
 
 from tests.unit.line_counts import growth
 from wbengine import deciders, exceptions, flow, retry, task
+from wbengine._runtime.compiler import compile
+from wbengine._runtime.plan import Provider
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.runtime.compiler import compile
-from wbengine.runtime.plan import Provider
 
 
 class Step(task.Task):

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.interrupted import Point, interrupt_at, points_of
 from tests.support.waiting import until
-from wbengine.concurrency import conditions, threads
+from wbengine._concurrency import conditions, threads
 
 LOCKS = [threading.Lock, threading.RLock]
 

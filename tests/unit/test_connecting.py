@@ -12,8 +12,8 @@ from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger
-from wbengine.engines.worker_based.connections import connecting
-from wbengine.transports import reasons
+from wbengine.engines.worker_based._connections import connecting
+from wbengine.transports import _reasons
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from wbengine.transports import reasons
     ids=["queue-deleted", "login-refused", "access-refused", "tls", "multiline", "empty"],
 )
 def test_connection_errors_are_explained_in_one_line(error: Exception, words: str) -> None:
-    told = reasons.explain(error)
+    told = _reasons.explain(error)
     assert told.startswith(words)
     assert "\n" not in told
 
@@ -50,7 +50,7 @@ def test_connection_errors_are_explained_in_one_line(error: Exception, words: st
 def test_unreachable_redis_is_explained(url: str, words: str) -> None:
     with pytest.raises(redis.ConnectionError) as found:
         redis.Redis.from_url(url).ping()
-    assert reasons.explain(found.value).startswith(words)
+    assert _reasons.explain(found.value).startswith(words)
     with pytest.raises(exceptions.LedgerFailure, match=re.escape(f": {words}")):
         ledger.open_ledger(url)
 

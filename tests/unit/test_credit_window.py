@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from wbengine.transports.broker import CreditWindow, Delivery
+from wbengine.transports._broker import CreditWindow, Delivery
 
 
 def message(number: int) -> Delivery:

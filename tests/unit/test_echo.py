@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wbengine.engines.worker_based.connections.connecting import Echo
+from wbengine.engines.worker_based._connections.connecting import Echo
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from wbengine import deciders, engines, exceptions, states, task
 from wbengine.engines.base import Engine
 from wbengine.patterns import graph_flow, linear_flow
 from wbengine.persistence import base, models
-from wbengine.persistence.backends import memory
-from wbengine.persistence.edits import Edits, replaceable_inputs
+from wbengine.persistence._edits import Edits, replaceable_inputs
+from wbengine.persistence.backends import _memory
 
 CALLS: list[tuple[str, Any]] = []
 
@@ -59,7 +59,7 @@ def label(address: str) -> None:
 def failed(flow: Any = None, **inputs: Any) -> Engine:
     """Return the engine of a flow that failed without a reversion."""
     flow = linear_flow.Flow("buy").add(quote(), charge()) if flow is None else flow
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     engine = engines.load(flow, inputs or {"order": 1, "card": "bad"}, backend=backend,
         never_resolve=True)  # fmt: skip
     with pytest.raises(Exception):  # noqa: B017
@@ -74,7 +74,7 @@ def retry(engine: Engine, **edits: Any) -> None:
 
 
 def parked(flow: Any, **inputs: Any) -> Engine:
-    engine = engines.load(flow, inputs, backend=memory.MemoryBackend())
+    engine = engines.load(flow, inputs, backend=_memory.MemoryBackend())
     engine.park_after = 0.0
     engine.run()
     assert engine.storage.get_flow_state() == states.SUSPENDED
@@ -221,7 +221,7 @@ def test_result_of_a_task_without_one_is_refused(
 
 def test_reverted_flow_runs_again_with_any_input() -> None:
     engine = engines.load(linear_flow.Flow("buy").add(quote(), charge()),
-        {"order": 1, "card": "bad"}, backend=memory.MemoryBackend())  # fmt: skip
+        {"order": 1, "card": "bad"}, backend=_memory.MemoryBackend())  # fmt: skip
     with pytest.raises(ValueError, match="bad card"):
         engine.run()
     assert engine.storage.get_flow_state() == states.REVERTED

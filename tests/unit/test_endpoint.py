@@ -15,7 +15,7 @@ import pytest
 from tests.support import fresh, sample_tasks
 from wbengine import exceptions as exc
 from wbengine import pools, task
-from wbengine.concurrency import event_loop
+from wbengine._concurrency import event_loop
 from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.types.failure import Failure

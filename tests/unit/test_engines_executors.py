@@ -24,8 +24,9 @@ from tests.unit.executor_tasks import (
     coroutine_of,
     gift,
 )
-from wbengine import exceptions, invocation, task
-from wbengine.runtime import executors
+from wbengine import exceptions, task
+from wbengine._calls import invocation
+from wbengine._runtime import executors
 from wbengine.types import codec
 from wbengine.types import failure as ft
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tests.support import fresh
-from wbengine import _options, engines, exceptions, retry, states, task
-from wbengine.engines import loading, local
+from wbengine import engines, exceptions, retry, states, task
+from wbengine._configuration import named_options
+from wbengine._runtime import executors
+from wbengine.engines import _loading, _local
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, models
-from wbengine.runtime import executors
 
 
 class Plain(task.Task):
@@ -38,11 +39,11 @@ def make_flow(name: str, count: int = 1) -> linear_flow.Flow:
 
 def test_engine_is_selected_by_kind_or_uri() -> None:
     """Keyword options take precedence over options of the URI."""
-    assert isinstance(engines.load(Plain("p")), local.SerialActionEngine)
+    assert isinstance(engines.load(Plain("p")), _local.SerialActionEngine)
     engine = engines.load(
         Plain("p"), engine="parallel://?max_workers=2&never_resolve=yes", max_workers=5
     )
-    assert isinstance(engine, local.ParallelActionEngine)
+    assert isinstance(engine, _local.ParallelActionEngine)
     assert dict(engine.options) == {"max_workers": 5, "never_resolve": "yes"}
 
 
@@ -64,7 +65,7 @@ def test_engine_conf_selects_engine_and_options(conf: Any, options: Any, load: A
     more = {} if load is engines.load else {"factory_args": ("f",)}
     with pytest.warns(DeprecationWarning, match="engine_conf= is deprecated") as caught:
         engine = load(flow, engine_conf=conf, never_resolve=True, **more)
-    assert isinstance(engine, local.ParallelActionEngine)
+    assert isinstance(engine, _local.ParallelActionEngine)
     assert engine.options == {**options, "never_resolve": True}
     with pytest.warns(DeprecationWarning) as warned:
         assert engines.run(Plain("p"), engine_conf=conf, max_workers=3) == {}
@@ -132,7 +133,7 @@ def test_strict_results_cannot_be_set_for_given_executor() -> None:
 )
 def test_flag_options_accept_words(text: str, value: bool) -> None:
     """Options in URIs are always text."""
-    for found in (_options.flag("f", text), _options.flag("f", value)):
+    for found in (named_options.flag("f", text), named_options.flag("f", value)):
         assert found is value
     engine = engines.load(Odd("o"), engine=f"serial://?strict_results={text}")
     with pytest.raises(exceptions.NotEncodable) if value else contextlib.nullcontext():
@@ -179,7 +180,7 @@ def test_error_about_many_missing_values_is_short() -> None:
 
 def test_engine_methods_called_out_of_order_raise() -> None:
     """The order is compile, prepare, validate; `reset` and `suspend` depend on it too."""
-    engine = local.SerialActionEngine(make_flow("f"), models.FlowDetail("f"))
+    engine = _local.SerialActionEngine(make_flow("f"), models.FlowDetail("f"))
     for early in (engine.prepare, engine.validate, engine.suspend, engine.reset):
         with pytest.raises(exceptions.InvalidState, match="compiled"):
             early()
@@ -407,14 +408,14 @@ def test_import_of_engines_package_is_lazy() -> None:
     code = (
         "import sys, wbengine.engines as e; "
         "assert not [m for m in sys.modules if m in ('wbengine.storage', 'networkx')"
-        " or m.startswith('wbengine.runtime')]; "
+        " or m.startswith('wbengine._runtime')]; "
         "assert 'load' in dir(e); e.load; "
         "assert 'wbengine.storage' in sys.modules and 'networkx' not in sys.modules"
     )
     fresh.run(code)
     with pytest.raises(AttributeError, match="nothing"):
         engines.nothing  # noqa: B018
-    assert engines.load is loading.load
+    assert engines.load is _loading.load
 
 
 #: Options that TaskFlow 6 reads, by kind of engine.

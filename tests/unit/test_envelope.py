@@ -10,8 +10,8 @@ import pytest
 
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.types import codec
 
 

@@ -19,9 +19,9 @@ import pytest
 
 from tests.support import python
 from tests.support.workers import interrupted
-from wbengine import exceptions, limits
-from wbengine.concurrency import event_loop
-from wbengine.concurrency.call import Cancellation
+from wbengine import exceptions, time_limits
+from wbengine._concurrency import event_loop
+from wbengine._concurrency.call import Cancellation
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -356,7 +356,7 @@ def test_fork_inside_coroutine_exits_in_the_child(loop: event_loop.EventLoop) ->
 
 SCRIPT = """
 import asyncio, threading
-from wbengine.concurrency import call, event_loop
+from wbengine._concurrency import call, event_loop
 begun = threading.Event()
 async def forever():
     begun.set()
@@ -402,7 +402,7 @@ async def naps(told: list[str]) -> str:
 def test_soft_limit_does_not_count_as_task_cancellation(loop: event_loop.EventLoop) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told: list[str] = []
-    loop.submit(naps, (told,), ended.put, limits.TimeLimit(0.02, WAIT))
+    loop.submit(naps, (told,), ended.put, time_limits.TimeLimit(0.02, WAIT))
     assert ended.get(timeout=WAIT) == "rested"
     assert told == ["interrupted", "0"]
 
@@ -425,7 +425,7 @@ async def swallows(told: list[str]) -> str:
 def test_soft_limit_swallowed_by_inner_task_reaches_outer_task(loop: event_loop.EventLoop) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told: list[str] = []
-    loop.submit(swallows, (told,), ended.put, limits.TimeLimit(0.02, None))
+    loop.submit(swallows, (told,), ended.put, time_limits.TimeLimit(0.02, None))
     assert ended.get(timeout=WAIT) == "ended"
     assert told == ["inner ended", "interrupted"]
 
@@ -441,7 +441,7 @@ def test_hard_limit_ends_call_while_loop_is_blocked(
     async def blocks() -> None:
         door.wait()
 
-    made.submit(blocks, (), ended.put, limits.TimeLimit(None, 0.02))
+    made.submit(blocks, (), ended.put, time_limits.TimeLimit(None, 0.02))
     assert ended.get(timeout=WAIT).check(exceptions.TimeLimitExceeded)
     made.stop()
     assert "event loop 'blocked-loop' is blocked by an abandoned call" in caplog.messages

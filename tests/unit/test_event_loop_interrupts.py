@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.workers import until
-from wbengine import exceptions, limits
-from wbengine.concurrency import event_loop, interrupts
+from wbengine import exceptions, time_limits
+from wbengine._concurrency import event_loop, interrupts
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -108,7 +108,7 @@ def test_interrupt_and_cancel_together_are_both_delivered_in_order(
         entered.set()
         assert door.wait(WAIT)
 
-    ticket = loop.submit(body, (), value.put, limits.TimeLimit(soft=3600))
+    ticket = loop.submit(body, (), value.put, time_limits.TimeLimit(soft=3600))
     assert waits.wait(WAIT)
     loop.submit(blocks, (), lambda value: None)
     assert entered.wait(WAIT)

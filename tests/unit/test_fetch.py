@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from wbengine import _options, _plugins, exceptions
+from wbengine import exceptions
+from wbengine._configuration import named_options, plugins
 from wbengine.persistence import backends, models
-from wbengine.persistence.backends import memory, sql
+from wbengine.persistence.backends import _memory, _sql
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_options_are_read_from_keyword_dict_and_uri(
     """Keywords take precedence over the dict, and the dict over the URI."""
     before = dict(conf) if isinstance(conf, dict) else conf
     backend = backends.fetch(conf, **options)
-    assert isinstance(backend, memory.MemoryBackend)
+    assert isinstance(backend, _memory.MemoryBackend)
     assert backend.deep_copy is expected
     assert conf == before
 
@@ -91,7 +92,7 @@ def test_options_of_sql_backends_are_read_from_all_forms(
         conf["connection"] = re.sub("(sqlite.*?)://", r"\1:///", conf["connection"])
     before = set(os.listdir(path))
     with backends.backend(conf) as made:
-        assert isinstance(made, sql.SQLBackend)
+        assert isinstance(made, _sql.SQLBackend)
         assert made.options.max_pool_size == expected
         with made.get_connection() as connection:
             connection.save_logbook(models.LogBook("b"))
@@ -156,17 +157,17 @@ def test_errors_contain_no_password(conf: Any) -> None:
         told = told.__cause__
 
 
-class Plugged(memory.MemoryBackend):
+class Plugged(_memory.MemoryBackend):
     closed = 0
     upgraded = 0
 
     def close(self) -> None:
         self.closed += 1
 
-    def get_connection(self) -> memory.MemoryConnection:
+    def get_connection(self) -> _memory.MemoryConnection:
         backend = self
 
-        class Connection(memory.MemoryConnection):
+        class Connection(_memory.MemoryConnection):
             def upgrade(self) -> None:
                 backend.upgraded += 1
 
@@ -181,9 +182,9 @@ def test_plug_in_kind_is_found_in_its_entry_point_group(monkeypatch: pytest.Monk
             return Plugged
         raise exceptions.NotFound(kind)
 
-    monkeypatch.setattr(_plugins, "find", find)
+    monkeypatch.setattr(plugins, "find", find)
     assert type(backends.fetch("plugged", namespace="mine")) is Plugged
-    assert type(backends.fetch("memory", namespace="mine")) is memory.MemoryBackend
+    assert type(backends.fetch("memory", namespace="mine")) is _memory.MemoryBackend
     with pytest.raises(exceptions.NotFound):
         backends.fetch("plugged")
 
@@ -206,10 +207,10 @@ def test_backend_context_manager_stores_logbooks() -> None:
 @pytest.mark.parametrize(
     ("read", "good", "bad"),
     [
-        (_options.whole, {"7": 7, 0: 0}, ["x", "1.5", -1, True, None, 1.0]),
-        (_options.number, {"1.5": 1.5, 2: 2.0, 0: 0.0}, ["x", "nan", "inf", -1, True, None]),
-        (_options.text, {"a": "a"}, ["", None, 3]),
-        (_options.flag, {"Yes": True, "0": False, 1: True}, ["2", "maybe"]),
+        (named_options.whole, {"7": 7, 0: 0}, ["x", "1.5", -1, True, None, 1.0]),
+        (named_options.number, {"1.5": 1.5, 2: 2.0, 0: 0.0}, ["x", "nan", "inf", -1, True, None]),
+        (named_options.text, {"a": "a"}, ["", None, 3]),
+        (named_options.flag, {"Yes": True, "0": False, 1: True}, ["2", "maybe"]),
     ],
     ids=["whole", "number", "text", "flag"],
 )

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from tests.unit.manual_finder import Message, World
-from wbengine import formats, task
+from wbengine import task
+from wbengine._text import data_formats
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.discovery import clocks, liveness, roster
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import notices
+from wbengine.engines.worker_based._discovery import clocks, liveness, roster
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import notices
 
 
 class Resize(task.Task):
@@ -105,7 +106,7 @@ def test_worker_with_other_formats_is_ignored_and_logged_once(
     assert world.finder.total_workers == 0
     (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert "worker w1 (wbengine None) gets no requests: it reads message formats" in warning
-    world.hear("w1", **{hd.WBE_FORMATS: [2, formats.MESSAGE.written]})
+    world.hear("w1", **{hd.WBE_FORMATS: [2, data_formats.MESSAGE.written]})
     assert world.finder.uses_extended_protocol("t.a")
 
 

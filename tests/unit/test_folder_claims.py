@@ -12,11 +12,11 @@ from tests.seams.ledgers import make_heartbeat_older
 from tests.seams.transports import Folder
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import base, directory
-from wbengine.transports import _encoding, filesystem, resolve
-from wbengine.transports.broker import Consumer, Delivery, Finish, Frame
+from wbengine.engines.worker_based.ledger import _base, _directory
+from wbengine.transports import _encoding, _filesystem, resolve
+from wbengine.transports._broker import Consumer, Delivery, Finish, Frame
 
-Opened = Callable[..., filesystem.FileBroker]
+Opened = Callable[..., _filesystem.FileBroker]
 
 
 @pytest.fixture
@@ -25,20 +25,20 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ledger(root: Path) -> Iterator[directory.DirectoryLedger]:
-    made = directory.DirectoryLedger(str(root))
+def ledger(root: Path) -> Iterator[_directory.DirectoryLedger]:
+    made = _directory.DirectoryLedger(str(root))
     yield made
     made.close()
 
 
 @pytest.fixture
-def opened(root: Path, ledger: directory.DirectoryLedger) -> Iterator[Opened]:
+def opened(root: Path, ledger: _directory.DirectoryLedger) -> Iterator[Opened]:
     """Open a broker as this worker, or as an engine, with the queues `q` and `answers`."""
-    made: list[filesystem.FileBroker] = []
+    made: list[_filesystem.FileBroker] = []
 
-    def make(holder: str = "", **options: Any) -> filesystem.FileBroker:
-        claims = directory.Claims(ledger.digest, holder) if holder else None
-        store = filesystem.FileBroker(str(root), str(root), None, claims=claims, **options)
+    def make(holder: str = "", **options: Any) -> _filesystem.FileBroker:
+        claims = _directory.Claims(ledger.digest, holder) if holder else None
+        store = _filesystem.FileBroker(str(root), str(root), None, claims=claims, **options)
         made.append(store)
         for queue in ("q", "answers"):
             store.declare_queue(queue)
@@ -49,17 +49,17 @@ def opened(root: Path, ledger: directory.DirectoryLedger) -> Iterator[Opened]:
         store.close()
 
 
-def put(store: filesystem.FileBroker, ledger: base.Ledger, *ids: str, digest: str = "") -> None:
+def put(store: _filesystem.FileBroker, ledger: _base.Ledger, *ids: str, digest: str = "") -> None:
     for id in ids:
         headers = {"wbe-ledger": digest or ledger.digest, "wbe-epoch": 1}
         assert put_raw(store, _encoding.label(f"{id}?".encode(), headers, id))
 
 
-def put_raw(store: filesystem.FileBroker, data: bytes, queue: str = "q") -> bool:
+def put_raw(store: _filesystem.FileBroker, data: bytes, queue: str = "q") -> bool:
     return next(store.publish_many([Frame("", queue, 0, data)]))
 
 
-def take(store: filesystem.FileBroker, most: int = 10) -> list[Delivery]:
+def take(store: _filesystem.FileBroker, most: int = 10) -> list[Delivery]:
     store.watch("q")
     store.refresh()
     found = [taken for _, taken in store.take_many([(most, ["q"])])]
@@ -80,7 +80,7 @@ def verdicts(found: list[Delivery]) -> list[str | None]:
 
 
 def test_messages_of_one_batch_are_claimed_together(
-    opened: Opened, ledger: directory.DirectoryLedger
+    opened: Opened, ledger: _directory.DirectoryLedger
 ) -> None:
     worker = opened("w")
     ledger.open_many([("a", 1), ("b", 2), ("c", 1), ("d", 1)])
@@ -97,12 +97,12 @@ def test_messages_of_one_batch_are_claimed_together(
     assert verdicts(found) == ["GRANTED", "STALE", "HELD", "DONE", "MISSING", None, None]
     assert found[2].claim.holder == "other" and found[3].claim.result == b"x" * 5000
     assert all(taken.taken_at is not None for taken in found if taken.claim)
-    assert ledger.state("a") == base.Row("a", 1, "claimed", "w")
+    assert ledger.state("a") == _base.Row("a", 1, "claimed", "w")
     assert ledger.silence("w") is not None
 
 
 def test_claim_after_long_pause_renews_heartbeat_of_worker(
-    opened: Opened, root: Path, ledger: directory.DirectoryLedger
+    opened: Opened, root: Path, ledger: _directory.DirectoryLedger
 ) -> None:
     worker = opened("w")
     ledger.open("a", 1)
@@ -116,7 +116,7 @@ def test_claim_after_long_pause_renews_heartbeat_of_worker(
 
 @pytest.mark.parametrize("label", [b"!", b"!a", b"!a 1", b"!a x %b", b"!\xff 1 %b", b"!a 1 %b 1"])
 def test_malformed_label_claims_nothing(
-    opened: Opened, ledger: directory.DirectoryLedger, label: bytes
+    opened: Opened, ledger: _directory.DirectoryLedger, label: bytes
 ) -> None:
     worker = opened("w")
     ledger.open("a", 1)
@@ -124,10 +124,12 @@ def test_malformed_label_claims_nothing(
     put_raw(worker, told + b"\nbody")
     put_raw(worker, told)
     assert [(taken.data, taken.claim) for taken in take(worker)] == [(b"body", None), (b"", None)]
-    assert ledger.state("a") == base.Row("a", 1, "open")
+    assert ledger.state("a") == _base.Row("a", 1, "open")
 
 
-def test_label_is_ignored_without_ledger(opened: Opened, ledger: directory.DirectoryLedger) -> None:
+def test_label_is_ignored_without_ledger(
+    opened: Opened, ledger: _directory.DirectoryLedger
+) -> None:
     engine = opened()
     ledger.open("a", 1)
     put(engine, ledger, "a")
@@ -139,7 +141,7 @@ def test_label_is_ignored_without_ledger(opened: Opened, ledger: directory.Direc
 
 
 def test_undelivered_message_can_be_claimed_by_next_worker(
-    opened: Opened, ledger: directory.DirectoryLedger
+    opened: Opened, ledger: _directory.DirectoryLedger
 ) -> None:
     one, two = opened("one"), opened("two")
     ledger.open_many([("a", 1), ("b", 1)])
@@ -147,13 +149,13 @@ def test_undelivered_message_can_be_claimed_by_next_worker(
     first, second = take(one)
     one.requeue(first, delivered=False)
     one.discard(second, "it is damaged")
-    assert ledger.state("b") == base.Row("b", 1, "open")
+    assert ledger.state("b") == _base.Row("b", 1, "open")
     (again,) = take(two)
     assert again.claim.granted and not again.redelivered
 
 
 def test_requeued_copy_leaves_row_to_its_owner(
-    opened: Opened, ledger: directory.DirectoryLedger
+    opened: Opened, ledger: _directory.DirectoryLedger
 ) -> None:
     worker = opened("w")
     ledger.open("a", 1)
@@ -161,11 +163,11 @@ def test_requeued_copy_leaves_row_to_its_owner(
     first, copy = take(worker)
     assert verdicts([first, copy]) == ["GRANTED", "HELD"]
     worker.requeue(copy, delivered=False)
-    assert ledger.state("a") == base.Row("a", 1, "claimed", "w")
+    assert ledger.state("a") == _base.Row("a", 1, "claimed", "w")
 
 
 def test_finish_stores_results_sends_replies_and_acknowledges(
-    opened: Opened, root: Path, ledger: directory.DirectoryLedger
+    opened: Opened, root: Path, ledger: _directory.DirectoryLedger
 ) -> None:
     worker, writer = opened("w"), opened("w")
     ledger.open_many([("a", 1), ("b", 1), ("c", 1), ("d", 1)])
@@ -176,8 +178,8 @@ def test_finish_stores_results_sends_replies_and_acknowledges(
     finished = writer.finish([answer(t, id) for t, id in zip(found, "abcd", strict=True)])
     assert finished == [True, False, True, True]
     assert waiting(root) == [b"a!", b"c!", b"d!"]
-    assert ledger.state("a") == base.Row("a", 1, "done", None, b"a!")
-    assert ledger.state("b") == base.Row("b", 2, "open") and ledger.state("c") is None
+    assert ledger.state("a") == _base.Row("a", 1, "done", None, b"a!")
+    assert ledger.state("b") == _base.Row("b", 2, "open") and ledger.state("c") is None
     for taken in found:  # simulates a connection that closes before it is notified
         worker.requeue(taken)
         assert not worker.settle_many([taken])
@@ -185,7 +187,7 @@ def test_finish_stores_results_sends_replies_and_acknowledges(
 
 
 def test_a_result_is_written_once(
-    opened: Opened, root: Path, ledger: directory.DirectoryLedger
+    opened: Opened, root: Path, ledger: _directory.DirectoryLedger
 ) -> None:
     """The reply is read from its ledger row. If the row was removed, no reply is delivered."""
     worker = opened("w")
@@ -207,7 +209,7 @@ def test_a_result_is_written_once(
 def test_failed_finish_changes_nothing_and_can_be_repeated(
     opened: Opened,
     root: Path,
-    ledger: directory.DirectoryLedger,
+    ledger: _directory.DirectoryLedger,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A result is never stored without its reply, and a reply never without its result."""
@@ -219,7 +221,7 @@ def test_failed_finish_changes_nothing_and_can_be_repeated(
     # this reply cannot be written
     unwritable: Any = float("nan")
     ended[2] = ended[2]._replace(reply=Frame("", "answers", unwritable, b""))
-    monkeypatch.setattr(filesystem, "_split", lambda items, frame_of: [items])
+    monkeypatch.setattr(_filesystem, "_split", lambda items, frame_of: [items])
     with pytest.raises(exceptions.TransportFailure):
         worker.finish(ended)
     assert waiting(root) == [] and len(waiting(root, "q")) == 3
@@ -230,7 +232,7 @@ def test_failed_finish_changes_nothing_and_can_be_repeated(
 
 
 def test_finished_request_of_dead_worker_is_not_granted_again(
-    opened: Opened, root: Path, ledger: directory.DirectoryLedger
+    opened: Opened, root: Path, ledger: _directory.DirectoryLedger
 ) -> None:
     dying, other = opened("dying"), opened("other")
     ledger.open_many([("a", 1), ("b", 1)])
@@ -241,12 +243,12 @@ def test_finished_request_of_dead_worker_is_not_granted_again(
     dying._liveness_file.abandon()
     other._sweep_dead()
     (again,) = take(other)
-    assert again.redelivered and again.claim == base.Claim("HELD", 1, None, "dying")
-    assert ledger.state("a") == base.Row("a", 1, "done", None, b"a!")
+    assert again.redelivered and again.claim == _base.Claim("HELD", 1, None, "dying")
+    assert ledger.state("a") == _base.Row("a", 1, "done", None, b"a!")
 
 
 def test_queue_bound_late_receives_the_reply(
-    opened: Opened, root: Path, ledger: directory.DirectoryLedger
+    opened: Opened, root: Path, ledger: _directory.DirectoryLedger
 ) -> None:
     """Another connection binds the queue after the worker has read the bindings."""
     worker, engine = opened("w"), opened()
@@ -261,7 +263,7 @@ def test_queue_bound_late_receives_the_reply(
 
 
 def test_claims_are_attached_only_to_folder_transport(
-    root: Path, ledger: directory.DirectoryLedger
+    root: Path, ledger: _directory.DirectoryLedger
 ) -> None:
     target = resolve(f"filesystem://{root}", None, {})
     assert ledgers.attach_claims(ledger, target, "w")

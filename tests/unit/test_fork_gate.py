@@ -3,14 +3,14 @@
 import threading
 
 from tests.support.waiting import until
-from wbengine import _fork_gate
+from wbengine._concurrency import fork_gate
 
 
-class Gate(_fork_gate.ForkGate):
+class Gate(fork_gate.ForkGate):
     """A gate without real forks, which records how often it closed the connections."""
 
     def __init__(self, monkeypatch):
-        monkeypatch.setattr(_fork_gate.os, "register_at_fork", lambda **handlers: None)
+        monkeypatch.setattr(fork_gate.os, "register_at_fork", lambda **handlers: None)
         self.closed = 0
         super().__init__(self._count)
 

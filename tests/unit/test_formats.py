@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 import wbengine
-from wbengine import exceptions, formats
+from wbengine import exceptions
+from wbengine._text import data_formats
 
-THINGS = formats.Format("thing", 2, (1, 2, 3))
+THINGS = data_formats.Format("thing", 2, (1, 2, 3))
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -33,13 +34,13 @@ def test_newer_version_is_refused_with_the_advice_to_upgrade() -> None:
         f"box has thing format 4, and wbengine {wbengine.__version__} reads formats 1 and 2 and 3:"
         " use a newer version of wbengine"
     )
-    single = formats.Format("thing", 2, (2,))
+    single = data_formats.Format("thing", 2, (2,))
     assert single.problem("box", 1) == (
         f"box has thing format 1, and wbengine {wbengine.__version__} reads format 2"
     )
 
 
-@pytest.mark.parametrize("each", formats.ALL, ids=lambda each: each.name)
-def test_each_format_reads_the_version_it_writes(each: formats.Format) -> None:
+@pytest.mark.parametrize("each", data_formats.ALL, ids=lambda each: each.name)
+def test_each_format_reads_the_version_it_writes(each: data_formats.Format) -> None:
     assert each.written in each.read
     assert list(each.read) == sorted(set(each.read))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from wbengine import engines, formatters, task
-from wbengine.engines import local
+from wbengine.engines import _local
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import models
 from wbengine.types import failure as ft
@@ -174,7 +174,7 @@ def test_remote_failure_is_formatted_with_causes_and_notes():
 
 
 def test_engine_not_compiled_shows_failure_without_predecessors():
-    engine = local.SerialActionEngine(linear_flow.Flow("f"), models.FlowDetail("f"), None, {})
+    engine = _local.SerialActionEngine(linear_flow.Flow("f"), models.FlowDetail("f"), None, {})
     afar = ft.Failure.from_dict(ft.Failure.from_exception(ValueError("boom")).to_dict())
     _, text = formatters.FailureFormatter(engine).format(afar, formatters.NamedAtom("boom"))
     assert text.splitlines()[0] == "Failure: ValueError: boom" and "predecessors" not in text

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.unit.executor_tasks import Echo, Fetch, Raises
-from wbengine import engines, exceptions, invocation, task
+from wbengine import engines, exceptions, task
+from wbengine._calls import invocation
+from wbengine._runtime import executors
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.runtime import executors
 
 
 class Pickling(futures.Executor):

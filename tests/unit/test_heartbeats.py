@@ -9,13 +9,13 @@ import pytest
 
 from tests.support.waiting import until
 from wbengine import exceptions
-from wbengine.engines.worker_based.ledger import memory
-from wbengine.engines.worker_based.worker_side import heartbeat
+from wbengine.engines.worker_based._worker_side import heartbeat
+from wbengine.engines.worker_based.ledger import _memory
 
 PERIOD = heartbeat.PERIOD_SECONDS
 
 
-class Unreachable(memory.MemoryLedger):
+class Unreachable(_memory.MemoryLedger):
     """Ledger whose heartbeats can fail."""
 
     is_unreachable = False

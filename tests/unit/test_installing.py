@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.support.workers import REPOSITORY
-from wbengine import _installing
+from wbengine._imports import installing
 
 #: Install command of the environment of the tests, which may be active or not.
-INSTALL = _installing.pip("install")
+INSTALL = installing.pip("install")
 
 
 def installed(folder: Path, source: dict[str, Any] | None, *lines: str) -> Path:
@@ -34,11 +34,11 @@ def installed(folder: Path, source: dict[str, Any] | None, *lines: str) -> Path:
 
 def test_advice_for_checkout_is_editable_installation(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").touch()
-    assert _installing.advice("redis", folder=tmp_path) == f"{INSTALL} -e '{tmp_path}[redis]'"
+    assert installing.advice("redis", folder=tmp_path) == f"{INSTALL} -e '{tmp_path}[redis]'"
     # Metadata that `setup.py develop` writes.
     (tmp_path / "wbengine.egg-info").mkdir()
     (tmp_path / "wbengine.egg-info" / "PKG-INFO").write_text("Name: wbengine\nVersion: 0.1.0\n")
-    assert _installing.advice("redis", folder=tmp_path) == f"{INSTALL} -e '{tmp_path}[redis]'"
+    assert installing.advice("redis", folder=tmp_path) == f"{INSTALL} -e '{tmp_path}[redis]'"
 
 
 @pytest.mark.parametrize("name", ["my checkout", "wbengine-0.1.0-py3-none-any.whl"])
@@ -48,9 +48,9 @@ def test_advice_names_checkout_or_wheel_that_was_installed(name: str, tmp_path: 
     folder = installed(tmp_path / "site", {"url": source.as_uri(), "dir_info": {}})
     # Some packages install a `pyproject.toml` in this folder.
     (folder / "pyproject.toml").touch()
-    found = _installing.advice("redis", "keys", folder=folder)
+    found = installing.advice("redis", "keys", folder=folder)
     assert found == f"{INSTALL} '{source}[redis,keys]'"
-    assert str(source) in _installing.upgrade(folder)
+    assert str(source) in installing.upgrade(folder)
 
 
 def test_advice_names_packages_if_the_source_was_removed(tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_advice_names_packages_if_the_source_was_removed(tmp_path: Path) -> None
         'Requires-Dist: prometheus-client>=0.20; extra == "metrics"',
         'Requires-Dist: celery; extra == "celery"',
     )
-    found = _installing.advice("dashboard", folder=folder)
+    found = installing.advice("dashboard", folder=folder)
     assert shlex.split(found.removeprefix(INSTALL)) == ["Jinja2>=3.1.6", "prometheus-client>=0.20"]
-    assert _installing.advice("dashboard", "metrics", folder=folder) == found
+    assert installing.advice("dashboard", "metrics", folder=folder) == found
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_advice_names_packages_if_the_source_was_removed(tmp_path: Path) -> None
 def test_advice_names_the_url_of_the_installation(
     noted: dict[str, Any], place: str, tmp_path: Path
 ) -> None:
-    found = _installing.advice("redis", folder=installed(tmp_path, noted))
+    found = installing.advice("redis", folder=installed(tmp_path, noted))
     assert shlex.split(found)[-1] == f"wbengine[redis] @ {place}"
 
 
 def test_advice_names_the_package_if_installed_from_an_index(tmp_path: Path) -> None:
     folder = installed(tmp_path, None)
-    assert _installing.advice("redis", folder=folder) == f"{INSTALL} 'wbengine[redis]'"
-    assert _installing.upgrade(folder) == f"{INSTALL} --upgrade wbengine"
+    assert installing.advice("redis", folder=folder) == f"{INSTALL} 'wbengine[redis]'"
+    assert installing.upgrade(folder) == f"{INSTALL} --upgrade wbengine"
 
 
 def test_command_uses_pip_of_this_environment(
@@ -104,13 +104,13 @@ def test_command_uses_pip_of_this_environment(
     other.touch(mode=0o755)
     for path in (str(tmp_path), ""):
         monkeypatch.setenv("PATH", path)
-        assert _installing.pip("install", "a>=1") == f"{sys.executable} -m pip install 'a>=1'"
+        assert installing.pip("install", "a>=1") == f"{sys.executable} -m pip install 'a>=1'"
     monkeypatch.setenv("PATH", sysconfig.get_path("scripts"))
-    assert _installing.pip("install", "a>=1") == "pip install 'a>=1'"
+    assert installing.pip("install", "a>=1") == "pip install 'a>=1'"
 
 
 def test_extra_type_lists_all_user_extras_of_setup_cfg() -> None:
     told = configparser.ConfigParser()
     told.read(REPOSITORY / "setup.cfg", encoding="utf-8")
     known = set(told["options.extras_require"])
-    assert set(typing.get_args(_installing.Extra)) == known - {"test", "docs", "dev"}
+    assert set(typing.get_args(installing.Extra)) == known - {"test", "docs", "dev"}

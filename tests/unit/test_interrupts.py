@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from tests.support import python
-from wbengine import exceptions, limits, pools
-from wbengine.concurrency import interrupts, timers
+from wbengine import exceptions, pools, time_limits
+from wbengine._concurrency import interrupts, timers
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -89,7 +89,7 @@ def test_soft_limit_near_end_of_call_is_raised_only_in_that_call(strays: list[An
     with pools.ThreadPool(3) as pool:
         for number in range(MANY):
             places.acquire()
-            limit = limits.TimeLimit(near * chance.uniform(0.6, 1.6), None)
+            limit = time_limits.TimeLimit(near * chance.uniform(0.6, 1.6), None)
             pool.submit(spin, (seconds,), tell, None, limit)
             if number % 3 == 0:
                 pool.submit(spin, (0.0,), lambda v: told.put(("free", name_of(v))))
@@ -112,7 +112,7 @@ def test_coinciding_soft_and_hard_limits_give_one_result_per_call(
     with pools.ThreadPool(3) as pool:
         for _ in range(count):
             soft = 0.0005 * chance.uniform(0.5, 1.5)
-            limit = limits.TimeLimit(soft, soft + 0.0005 * chance.random())
+            limit = time_limits.TimeLimit(soft, soft + 0.0005 * chance.random())
             pool.submit(stubborn, (0.0008,), lambda v: told.put(name_of(v)), None, limit)
     counts = collections.Counter(told.get(timeout=WAIT) for _ in range(count))
     assert set(counts) <= {"ended", "SoftTimeLimitExceeded", "TimeLimitExceeded"}
@@ -142,7 +142,7 @@ def test_soft_limit_does_not_interrupt_event_callback(strays: list[Any]) -> None
 
     with pools.ThreadPool(1) as pool:
         for number in range(MANY // 20):
-            limit = limits.TimeLimit(0.0002 + number % 17 * 0.0001, None)
+            limit = time_limits.TimeLimit(0.0002 + number % 17 * 0.0001, None)
             pool.submit(tells, (8,), lambda v: told.put(name_of(v)), on_event, limit)
     found = collections.Counter(told.get(timeout=WAIT) for _ in range(MANY // 20))
     assert inside == 0
@@ -166,7 +166,7 @@ def test_call_that_catches_soft_limit_returns_its_value(strays: list[Any]) -> No
 
     told = queue.SimpleQueue[Any]()
     with pools.ThreadPool(1) as pool:
-        pool.submit(body, (), told.put, None, limits.TimeLimit(0.01, None))
+        pool.submit(body, (), told.put, None, time_limits.TimeLimit(0.01, None))
         assert told.get(timeout=WAIT) == ["the soft time limit has expired"]
 
 
@@ -239,7 +239,7 @@ def test_soft_then_hard_interrupt_both_reach_the_call(sort: str, signals: None) 
 
 def test_signal_interrupts_call_that_blocks_in_c(signals: None) -> None:
     before = time.monotonic()
-    value = interrupts.limited(limits.TimeLimit(0.01, None), time.sleep, (WAIT,))
+    value = interrupts.limited(time_limits.TimeLimit(0.01, None), time.sleep, (WAIT,))
     assert value.check(SOFT)
     assert time.monotonic() - before < WAIT / 2
 

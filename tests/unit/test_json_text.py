@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
 from tests.support.values import same
-from wbengine import _json_text
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import kombu_json as plain
+from wbengine._text import json_text
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import kombu_json as plain
 from wbengine.types import codec
 
-fast = pytest.mark.skipif(_json_text.orjson is None, reason="orjson is not there")
+fast = pytest.mark.skipif(json_text.orjson is None, reason="orjson is not there")
 
 
 class Text(str):
@@ -92,7 +92,7 @@ def outcome(do: Callable[[], Any]) -> tuple[str, Any]:
 def alone(do: Callable[[], Any]) -> tuple[str, Any]:
     """Return the outcome of a call without orjson."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_json_text, "orjson", None)
+        patch.setattr(json_text, "orjson", None)
         return outcome(do)
 
 
@@ -112,8 +112,8 @@ def test_encoded_text_equals_that_of_standard_json(tree: Any) -> None:
     plainly = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
     how, text = outcome(lambda: plainly(tree).encode("utf-8"))
     for done, data in (
-        outcome(lambda: _json_text.encode(tree)),
-        alone(lambda: _json_text.encode(tree)),
+        outcome(lambda: json_text.encode(tree)),
+        alone(lambda: json_text.encode(tree)),
     ):
         assert done == how
         assert same(json.loads(data), json.loads(text)) if how == "done" else data is text
@@ -121,9 +121,9 @@ def test_encoded_text_equals_that_of_standard_json(tree: Any) -> None:
 
 @given(nested(LEAVES, ANY_TEXT))
 def test_replace_mode_encodes_lone_surrogates_as_question_marks(tree: Any) -> None:
-    how, data = outcome(lambda: _json_text.encode(tree, "replace"))
-    assert (how, data) == alone(lambda: _json_text.encode(tree, "replace")) or same(
-        json.loads(data), json.loads(_json_text.text_of(tree).encode("utf-8", "replace"))
+    how, data = outcome(lambda: json_text.encode(tree, "replace"))
+    assert (how, data) == alone(lambda: json_text.encode(tree, "replace")) or same(
+        json.loads(data), json.loads(json_text.text_of(tree).encode("utf-8", "replace"))
     )
 
 
@@ -227,33 +227,31 @@ def test_nesting_depth_is_measured_correctly(tree: Any, depth: int) -> None:
         return [hollow(value) for value in tree] if isinstance(tree, list) else None
 
     tree = json.loads(json.dumps(tree))
-    assert _json_text.is_deeper(tree, depth) is (levels(tree) > depth)
+    assert json_text.is_deeper(tree, depth) is (levels(tree) > depth)
     for more in (tree, [tree, "x" * 3000], [tree, *[[]] * 150, "x" * 3000]):
         data = json.dumps(hollow(more)).encode()  # text of the containers only
-        assert not levels(more) or _json_text.has_more_containers(data, levels(more) - 1)
+        assert not levels(more) or json_text.has_more_containers(data, levels(more) - 1)
 
 
 def test_number_of_containers_in_long_text_is_not_overestimated() -> None:
     for separators in ((",", ":"), (", ", ": ")):  # the format of this encoder and of others
         data = json.dumps({"a": ["x" * 5000, {}]}, separators=separators).encode()
-        assert _json_text.has_more_containers(data, 2) and not _json_text.has_more_containers(
-            data, 3
-        )
+        assert json_text.has_more_containers(data, 2) and not json_text.has_more_containers(data, 3)
 
 
 @fast
 def test_decode_uses_orjson_and_rejects_noncanonical_text() -> None:
-    assert same(_json_text.decode(b'{"a":[1,2.5,"x"]}'), {"a": [1, 2.5, "x"]})
+    assert same(json_text.decode(b'{"a":[1,2.5,"x"]}'), {"a": [1, 2.5, "x"]})
     for other in (b'{"a": 1}', b'{"a":1,"a":1}', b"[1.50]", b"NaN", b""):
         with pytest.raises(ValueError):
-            _json_text.decode(other)
+            json_text.decode(other)
 
 
 def test_encoded_small_texts_use_little_memory() -> None:
     tree = {"a": "x" * 100}
     tracemalloc.start()
     try:
-        kept = [_json_text.encode(tree) for _ in range(100)]
+        kept = [json_text.encode(tree) for _ in range(100)]
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -262,4 +260,4 @@ def test_encoded_small_texts_use_little_memory() -> None:
 
 @pytest.mark.parametrize(("data", "more"), [(b"1", False), (b"[{}]", False), (b"[{},[]]", True)])
 def test_containers_are_counted_up_to_a_maximum(data: bytes, more: bool) -> None:
-    assert _json_text.has_more_containers(data, 2) is more
+    assert json_text.has_more_containers(data, 2) is more

@@ -17,13 +17,13 @@ from kombu.utils import json as kombu_json
 from tests.unit.manual_finder import World
 from tests.unit.trackers import T0, Bench, failures
 from wbengine import exceptions as exc
-from wbengine._clock import ManualClock
+from wbengine._concurrency.clocks import ManualClock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.connections import queue_counts, topology
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import kombu_json as plain
-from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based._connections import queue_counts, topology
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import kombu_json as plain
+from wbengine.engines.worker_based._requests import effects as fx
 
 LEAVES = (
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False)

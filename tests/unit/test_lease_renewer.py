@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.waiting import until
 from wbengine import exceptions
-from wbengine.persistence import base, lease_renewer, leases, models
-from wbengine.persistence.backends import memory
+from wbengine.persistence import _lease_renewer, _leases, base, models
+from wbengine.persistence.backends import _memory
 
 
-class Store(memory.MemoryBackend):
+class Store(_memory.MemoryBackend):
     """Store of one flow that counts renewals, and can fail or block."""
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class Store(memory.MemoryBackend):
         self.asked = threading.Event()
         self.problem: Exception | None = None
 
-    def get_connection(self) -> memory.MemoryConnection:
+    def get_connection(self) -> _memory.MemoryConnection:
         store = self
 
-        class Connection(memory.MemoryConnection):
-            def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
+        class Connection(_memory.MemoryConnection):
+            def renew_lease(self, lease: _leases.Lease, seconds: float) -> None:
                 store.asked.set()
                 store.gate.wait(600)
                 if store.problem is not None:
@@ -44,11 +44,11 @@ class Store(memory.MemoryBackend):
 
         return Connection(self)
 
-    def held(self, seconds: float = 0.06, **options: Any) -> lease_renewer.HeldLease:
+    def held(self, seconds: float = 0.06, **options: Any) -> _lease_renewer.HeldLease:
         with self.get_connection() as connection:
             lease = connection.acquire_lease(self.flow.uuid, "me", seconds)
-        clock: Callable[[], float] = options.get("clock", lease_renewer.now)
-        return lease_renewer.HeldLease(self, lease, seconds, clock(), **options)
+        clock: Callable[[], float] = options.get("clock", _lease_renewer.now)
+        return _lease_renewer.HeldLease(self, lease, seconds, clock(), **options)
 
 
 def renewing() -> list[threading.Thread]:
@@ -63,7 +63,7 @@ def test_renewal_thread_ends_when_idle_and_starts_again() -> None:
     def own() -> list[threading.Thread]:
         return [thread for thread in renewing() if thread not in earlier]
 
-    kept = lease_renewer.LeaseRenewer()
+    kept = _lease_renewer.LeaseRenewer()
     stores = Store(), Store()
     for _ in range(2):
         held_leases = [store.held() for store in stores]
@@ -76,12 +76,12 @@ def test_renewal_thread_ends_when_idle_and_starts_again() -> None:
         for held in held_leases:
             held.check()
             kept.remove(held)
-        until(lambda: not own(), within=lease_renewer.IDLE_SECONDS)
+        until(lambda: not own(), within=_lease_renewer.IDLE_SECONDS)
 
 
 def test_blocked_store_does_not_delay_leases_of_other_stores() -> None:
     """Leases that are added after the store blocked are renewed."""
-    kept, hanging, first, second = lease_renewer.LeaseRenewer(), Store(), Store(), Store()
+    kept, hanging, first, second = _lease_renewer.LeaseRenewer(), Store(), Store(), Store()
     hanging.gate.clear()
     stuck = hanging.held()
     kept.add(stuck)
@@ -100,7 +100,7 @@ def test_blocked_store_does_not_delay_leases_of_other_stores() -> None:
 
 
 def test_lost_lease_is_reported_once() -> None:
-    kept, store = lease_renewer.LeaseRenewer(), Store()
+    kept, store = _lease_renewer.LeaseRenewer(), Store()
     told: list[str] = []
     heard = threading.Event()
     held = store.held()
@@ -156,7 +156,7 @@ def test_failed_renewal_is_repeated_after_short_delay() -> None:
     assert (held.due, held.until) == (11.0, 21.0)
 
 
-def hear(held: lease_renewer.HeldLease, *commands: base.FlowCommand) -> None:
+def hear(held: _lease_renewer.HeldLease, *commands: base.FlowCommand) -> None:
     """Pass commands to a lease, and wait until they are executed."""
     for command in commands:
         held.receive(command)
@@ -204,7 +204,7 @@ def test_run_begins_with_the_command_of_its_lease() -> None:
 
 @pytest.mark.parametrize(("seconds", "is_woken"), [(10.0, True), (1000.0, False)])
 def test_thread_is_woken_for_a_lease_that_is_due_earlier(seconds: float, is_woken: bool) -> None:
-    renewer: Any = lease_renewer._StoreLeases(lambda: 0.0)
+    renewer: Any = _lease_renewer._StoreLeases(lambda: 0.0)
     renewer._running, renewer._until = True, 100.0
     woken: list[bool] = []
     renewer._changed = SimpleNamespace(notify_all=lambda: woken.append(True))

@@ -10,10 +10,10 @@ import pytest
 from tests.support.workers import until
 from tests.unit.trackers import Fleet
 from wbengine import exceptions
-from wbengine.engines.worker_based.engine_side.ledger_operations import LedgerWriter
-from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
-from wbengine.engines.worker_based.ledger.memory import MemoryLedger
-from wbengine.engines.worker_based.requests import tracker
+from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
+from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
+from wbengine.engines.worker_based._requests import tracker
+from wbengine.engines.worker_based.ledger._memory import MemoryLedger
 
 
 class Failing(MemoryLedger):

@@ -12,16 +12,16 @@ import pytest
 from tests.unit.trackers import Bench
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.engine_side import ledger_operations
-from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.ledger import memory, open_ledger, sql
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based._engine_side import ledger_operations
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based.ledger import _base as ledgers
+from wbengine.engines.worker_based.ledger import _memory, _sql, open_ledger
 from wbengine.types.failure import Failure
 
 
-def open_rows() -> tuple[memory.MemoryLedger, ledger_operations.Rows, Any]:
-    ledger = memory.MemoryLedger()
+def open_rows() -> tuple[_memory.MemoryLedger, ledger_operations.Rows, Any]:
+    ledger = _memory.MemoryLedger()
     return ledger, ledger_operations.Rows(ledger, 60.0), Bench().pending()
 
 
@@ -53,7 +53,7 @@ def test_request_is_not_concluded_unless_claimed_by_lost_owner() -> None:
     assert rows.conclude([(entry, "w1", entry.loss())]) == [False]
 
 
-class Away(memory.MemoryLedger):
+class Away(_memory.MemoryLedger):
     """Ledger that can be unreachable."""
 
     why: str | None = None
@@ -121,7 +121,7 @@ def test_stored_reply_that_is_not_a_result_is_unreadable(reply: env.Envelope) ->
     """The results of other rows of the same batch are read."""
     bench = Bench()
     entries = [bench.pending(), bench.pending()]
-    ledger = memory.MemoryLedger()
+    ledger = _memory.MemoryLedger()
     rows = ledger_operations.Rows(ledger, 60.0)
     for entry, result in zip(
         entries, (reply, stored({"state": pr.SUCCESS, "data": {"result": 7}})), strict=True
@@ -140,7 +140,7 @@ def test_first_claim_of_a_worker_stores_its_heartbeat_first(
     """A claim without a heartbeat fails, and takes further statements."""
     place = f"sqlite:///{tmp_path}/ledger.db"
     with contextlib.closing(open_ledger(place)) as ledger:
-        assert isinstance(ledger, sql.SQLLedger)
+        assert isinstance(ledger, _sql.SQLLedger)
         ledger.open_many([("a", 1), ("b", 1)])
         actions: list[str] = []
         execute = ledger._execute

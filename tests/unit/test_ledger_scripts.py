@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from wbengine.engines.worker_based.ledger import ledger_scripts
+from wbengine.engines.worker_based.ledger import _ledger_scripts
 from wbengine.transports import _redis_scripts
 
 
 def test_reply_with_another_number_of_rows_is_refused() -> None:
-    read = ledger_scripts.read_rows(["a", "b"]).read
+    read = _ledger_scripts.read_rows(["a", "b"]).read
     missing = (None, b"", None, None)
     assert read([missing, missing]) == [None, None]
     with pytest.raises(ValueError, match="shorter"):
@@ -17,7 +17,7 @@ def test_reply_with_another_number_of_rows_is_refused() -> None:
 
 
 def test_revocation_without_removed_row_has_no_claim_count() -> None:
-    read = ledger_scripts.revoke_rows([("a", 1)]).read
+    read = _ledger_scripts.revoke_rows([("a", 1)]).read
     assert read([[0], None]) == ([False], 0)
     assert read([[1], 7]) == ([True], 7)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions, retry, states, storage, task
-from wbengine.engines import local
+from wbengine.engines import _local
 from wbengine.listeners import base, capturing, claims, printing, timing
 from wbengine.listeners import logging as logging_listeners
 from wbengine.patterns import linear_flow
@@ -48,11 +48,11 @@ class Stage:
         self.retry("SUCCESS")
 
 
-def made() -> local.SerialActionEngine:
+def made() -> _local.SerialActionEngine:
     flow = linear_flow.Flow("f", retry=retry.Times(2, name="r"))
     for name, provides in (("t", "all"), ("token", ("password", "rest")), ("hidden", None)):
         flow.add(task.FunctorTask(lambda: None, name=name, provides=provides))
-    engine = local.SerialActionEngine(flow, models.FlowDetail("f"), None, {})
+    engine = _local.SerialActionEngine(flow, models.FlowDetail("f"), None, {})
     engine.compile()
     engine.prepare()
     return engine
@@ -68,7 +68,7 @@ class FullDisk(storage.Storage):
         raise exceptions.StorageFailure("disk full")
 
 
-class OnFullDisk(local.SerialActionEngine):
+class OnFullDisk(_local.SerialActionEngine):
     @property
     def storage(self) -> storage.Storage:
         return FullDisk(models.FlowDetail("f"))
@@ -530,7 +530,9 @@ def test_custom_callback_is_called_if_claim_of_job_is_lost(stage):
 
 
 def test_failure_to_suspend_engine_is_logged(caplog):
-    stage = Stage(local.SerialActionEngine(linear_flow.Flow("f"), models.FlowDetail("f"), None, {}))
+    stage = Stage(
+        _local.SerialActionEngine(linear_flow.Flow("f"), models.FlowDetail("f"), None, {})
+    )
     job = SimpleNamespace(state=states.UNCLAIMED)
     with claims.CheckingClaimListener(stage.engine, job, Board("me"), "me"):
         stage.flow("RUNNING")

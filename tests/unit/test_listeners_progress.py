@@ -17,10 +17,10 @@ from rich.console import Console
 from tests.support.engine_threads import Running
 from tests.support.waiting import until
 from wbengine import engines, retry, states, task
+from wbengine._runtime import compiler
 from wbengine.listeners import _tally, progress
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import models
-from wbengine.runtime import compiler
 from wbengine.types import failure as ft
 
 
@@ -491,10 +491,10 @@ def test_resumed_run_shows_progress_of_first_run():
 
 
 def test_engine_can_be_compiled_after_listener_is_registered():
-    from wbengine.engines import local
+    from wbengine.engines import _local
 
     file = io.StringIO()
-    engine = local.SerialActionEngine(flow("order", "a"), models.FlowDetail("order"), None, {})
+    engine = _local.SerialActionEngine(flow("order", "a"), models.FlowDetail("order"), None, {})
     with progress.ProgressListener(engine, Console(file=file), interval=None) as listener:
         listener.refresh()
         engine.run()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from wbengine import _log_rate
+from wbengine._logs import repeated_warnings
 from wbengine.transports import resolve
-from wbengine.transports.broker import Frame
+from wbengine.transports._broker import Frame
 
 LOG = logging.getLogger("wbengine.test")
 
@@ -19,12 +19,12 @@ def test_each_reason_is_logged_once_per_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(_log_rate.time, "monotonic", lambda: now[0])
-    rare = _log_rate.RareWarnings(LOG)
+    monkeypatch.setattr(repeated_warnings.time, "monotonic", lambda: now[0])
+    rare = repeated_warnings.RareWarnings(LOG)
     for number in range(3):
         rare.warn("one", "message %s", number)
         rare.warn("other", "message %s", "x")
-    now[0] += _log_rate.PERIOD_SECONDS
+    now[0] += repeated_warnings.PERIOD_SECONDS
     rare.warn("one", "message %s", 3)
     assert caplog.messages == [
         "message 0 (1 of those so far)", "message x (1 of those so far)",

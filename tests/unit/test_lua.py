@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wbengine import _lua
+from wbengine._redis import lua_scripts
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_shared_file_is_inserted_once_before_its_first_use(folder: Path) -> None:
     (folder / "sum.lua").write_text("-- include second\n-- include first\nreturn first + second\n")
-    script = _lua.load(folder, {"LIMIT": 5, "NAME": "text"})["sum"]
+    script = lua_scripts.load(folder, {"LIMIT": 5, "NAME": "text"})["sum"]
     assert script.text == (
         "local LIMIT = 5\nlocal NAME = 'text'\n"
         "local first = LIMIT\nlocal second = first\nreturn first + second\n"
@@ -32,10 +32,10 @@ def test_shared_files_of_another_folder_are_included(folder: Path, tmp_path: Pat
     own = tmp_path / "own"
     own.mkdir()
     (own / "a.lua").write_text("-- include first\n")
-    assert _lua.load(own, shared=[folder / "shared"])["a"].text == "local first = LIMIT\n"
+    assert lua_scripts.load(own, shared=[folder / "shared"])["a"].text == "local first = LIMIT\n"
 
 
 def test_unknown_shared_file_is_refused(folder: Path) -> None:
     (folder / "a.lua").write_text("-- include missing\n")
     with pytest.raises(KeyError, match="missing"):
-        _lua.load(folder)
+        lua_scripts.load(folder)

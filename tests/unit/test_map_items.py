@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbengine import invocation, states
+from wbengine import states
+from wbengine._calls import invocation
+from wbengine._runtime import maps
 from wbengine.persistence import models
-from wbengine.runtime import maps
 from wbengine.types import failure as ft
 
 ALL = 10**6

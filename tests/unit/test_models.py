@@ -15,8 +15,8 @@ from hypothesis import given
 
 from tests.contract import records
 from wbengine import states
-from wbengine.persistence import base, models, step_notes
-from wbengine.persistence.backends import memory
+from wbengine.persistence import _step_notes, base, models
+from wbengine.persistence.backends import _memory
 from wbengine.types import failure as ft
 
 FAILURE = ft.Failure.from_exception(ValueError("no"))
@@ -515,13 +515,13 @@ def test_stored_record_omits_incidents_unless_there_are_any() -> None:
 
 def test_step_note_keeps_the_arguments_of_the_revert() -> None:
     record = models.TaskDetail("t", "u")
-    note = step_notes.StepNote("w", 1, 0, "m:f", "d", arguments={"key": 1})
+    note = _step_notes.StepNote("w", 1, 0, "m:f", "d", arguments={"key": 1})
     note.store(record, "flow", None)
-    assert step_notes.StepNote.of(record) == note
+    assert _step_notes.StepNote.of(record) == note
 
 
 def test_memory_store_keeps_logs_of_the_latest_attempts() -> None:
-    stored = memory.StoredFlow(models.FlowDetail("f"), models.LogBook("b"), 1)
+    stored = _memory.StoredFlow(models.FlowDetail("f"), models.LogBook("b"), 1)
     last = base.LOGGED_ATTEMPTS + 3
     stored.add_logs(models.LogChunk("atom", attempt, -1, ()) for attempt in range(1, last + 1))
     kept = [chunk.attempt for _, chunk in stored.logs["atom"]]

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from wbengine import _names, engines, exceptions, retry, signals, task
+from wbengine import engines, exceptions, retry, signals, task
+from wbengine._introspection import object_names
 from wbengine._sql import dialects
 from wbengine.conductors import backends as conductors
 from wbengine.engines.worker_based import executor, worker
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.patterns import linear_flow
@@ -185,4 +186,4 @@ def test_names_of_map_items_fit_the_maximum_length() -> None:
 
 
 def test_longest_name_fits_into_database_key() -> None:
-    assert _names.MAX_NAME_LENGTH <= dialects.MAX_KEY_LENGTH
+    assert object_names.MAX_NAME_LENGTH <= dialects.MAX_KEY_LENGTH

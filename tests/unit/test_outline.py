@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wbengine import engines, exceptions, retry, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.types.outline import Outline, OutlineNode
+from wbengine.types._outline import Outline, OutlineNode
 
 
 class Step(task.Task):

@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.waiting import until
 from wbengine import task
+from wbengine._permits import account_stores
+from wbengine._permits import renewer as renewers
+from wbengine._permits.accounts import HORIZON, Account, PermitRequest
 from wbengine._tasks import limit_attributes
 from wbengine._tasks.limit_attributes import Quota
-from wbengine.permits import account_stores
-from wbengine.permits import renewer as renewers
-from wbengine.permits.accounts import HORIZON, Account, PermitRequest
 
 TWO = Quota(None, None, 2)
 TEN = Quota("10/s", 0.1, None)

@@ -7,12 +7,12 @@ import configparser
 import pytest
 
 from tests.support import servers
-from wbengine import _plugins
+from wbengine._configuration import plugins
 from wbengine.conductors import backends as conductor_kinds
 from wbengine.exceptions import NotFound
 from wbengine.jobs import backends as board_kinds
 from wbengine.persistence import backends as store_kinds
-from wbengine.transports import kinds as transport_kinds
+from wbengine.transports import _kinds as transport_kinds
 
 
 @pytest.fixture
@@ -29,26 +29,26 @@ def installed(tmp_path, monkeypatch):
 def test_find_loads_installed_plugin(installed):
     import json
 
-    assert _plugins.names("wb.group") == ["alpha", "broken", "serial"]
-    assert _plugins.find("wb.group", "serial") is json.dumps
+    assert plugins.names("wb.group") == ["alpha", "broken", "serial"]
+    assert plugins.find("wb.group", "serial") is json.dumps
 
 
 def test_not_found_error_lists_installed_and_similar_plugins(installed):
     with pytest.raises(NotFound) as caught:
-        _plugins.find("wb.group", "serail")
+        plugins.find("wb.group", "serail")
     assert "'serail' (did you mean 'serial'?)" in str(caught.value)
     assert "alpha, broken, serial" in str(caught.value)
 
 
 def test_plugin_import_error_is_raised_unchanged(installed):
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        _plugins.find("wb.group", "broken")
+        plugins.find("wb.group", "broken")
 
 
 def test_unknown_plugin_group_is_empty():
-    assert _plugins.names("wb.no.such.group") == []
+    assert plugins.names("wb.no.such.group") == []
     with pytest.raises(NotFound, match="nothing is installed"):
-        _plugins.find("wb.no.such.group", "x")
+        plugins.find("wb.no.such.group", "x")
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,8 @@ import pytest
 from tests.support import python
 from tests.support.waiting import until
 from tests.unit import pool_calls as calls
-from wbengine import exceptions, limits, pools
-from wbengine.concurrency import event_loop, interrupts, process_pool, timers
-from wbengine.concurrency import thread_pools as thread_pools
+from wbengine import exceptions, pools, time_limits
+from wbengine._concurrency import event_loop, interrupts, process_pool, thread_pools, timers
 from wbengine.types import failure as ft
 
 SOFT = exceptions.SoftTimeLimitExceeded
@@ -43,8 +42,8 @@ def closed_door() -> threading.Lock:
     return door
 
 
-def limit(soft: float | None, hard: float | None = None) -> limits.TimeLimit:
-    return limits.TimeLimit(soft, hard)
+def limit(soft: float | None, hard: float | None = None) -> time_limits.TimeLimit:
+    return time_limits.TimeLimit(soft, hard)
 
 
 @pytest.fixture(params=["threads", "processes", "solo", "given"])
@@ -85,7 +84,7 @@ def processes() -> Any:
 @pytest.mark.parametrize("odd", [("5", "7"), (None, "7")], ids=["both", "hard"])
 def test_call_with_non_numeric_limits_fails_and_frees_its_slot(pool: Any, odd: Any) -> None:
     box, after = calls.Box(), calls.Box()
-    pool.submit(calls.whoami, (), box, box.event, limits.TimeLimit(*odd))
+    pool.submit(calls.whoami, (), box, box.event, time_limits.TimeLimit(*odd))
     pool.submit(calls.whoami, (), after, after.event, limit(calls.WAIT))
     assert "str" in box.failure(TypeError).exception_str
     assert not isinstance(after.done.get(timeout=calls.WAIT), ft.Failure)
@@ -134,7 +133,7 @@ def test_call_can_read_its_deadline(pool: Any) -> None:
     box = calls.Box()
     pool.submit(calls.deadline, (), box, None, limit(None, 100))
     assert abs(box.get() - time.time() - 100) < 30
-    for wanted in (limits.UNLIMITED, limit(10)):
+    for wanted in (time_limits.UNLIMITED, limit(10)):
         pool.submit(calls.deadline, (), box, None, wanted)
         assert box.get() is None
 
@@ -180,7 +179,7 @@ def test_withdrawn_call_is_not_cancelled_and_vice_versa(pool: Any) -> None:
 
 def test_time_limit_without_values_is_unlimited(pool: Any) -> None:
     box = calls.Box()
-    assert pool.submit(calls.whoami, (), box, None, limit(None)).limit is limits.UNLIMITED
+    assert pool.submit(calls.whoami, (), box, None, limit(None)).limit is time_limits.UNLIMITED
     box.get()
 
 
@@ -333,7 +332,7 @@ def test_child_that_obeys_cancel_in_time_is_not_killed(processes: Any) -> None:
 
 def test_cancel_does_not_block_on_child_that_does_not_read() -> None:
     """The child is stopped during the transfer of a large call, and the hard limit kills it."""
-    box, hard = calls.Box(), limits.TimeLimit(hard=1.0)
+    box, hard = calls.Box(), time_limits.TimeLimit(hard=1.0)
     with pools.ProcessPool(1) as pool:
         pid, before = submit(pool, calls.whoami), len(timers.of_process())
         os.kill(pid, signal.SIGSTOP)

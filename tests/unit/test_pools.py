@@ -23,8 +23,8 @@ from tests.support.forks import answer_of_fork
 from tests.support.waiting import until
 from tests.unit import pool_calls as calls
 from wbengine import exceptions, pools
-from wbengine.concurrency import process_pool, thread_pools, time_limits
-from wbengine.concurrency.call import Cancellation
+from wbengine._concurrency import process_pool, thread_pools, time_limits
+from wbengine._concurrency.call import Cancellation
 from wbengine.types import failure as ft
 
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from wbengine import exceptions as exc
 from wbengine import task
+from wbengine.engines.worker_based import _schemas
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based import schemas
+from wbengine.types._schema_validation import Schema
 from wbengine.types.failure import Failure
-from wbengine.types.schema_validation import Schema
 
 STATES = (pr.WAITING, pr.PENDING, pr.RUNNING, pr.SUCCESS, pr.FAILURE)
 MOVES = {
@@ -556,13 +556,13 @@ ONE_LEVEL = {**Failure.SCHEMA["definitions"]["cause"], "definitions": {"cause": 
 SCHEMAS = [
     (Schema(schema, "message"), jsonschema.Draft4Validator(schema))
     for schema in (
-        schemas.QUESTION,
-        schemas.ANSWER,
-        schemas.REQUEST,
-        schemas.RESPONSE,
-        schemas.ASK,
-        schemas.CANCEL,
-        schemas.CONTROL,
+        _schemas.QUESTION,
+        _schemas.ANSWER,
+        _schemas.REQUEST,
+        _schemas.RESPONSE,
+        _schemas.ASK,
+        _schemas.CANCEL,
+        _schemas.CONTROL,
         ONE_LEVEL,
     )
 ]

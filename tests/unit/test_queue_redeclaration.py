@@ -13,10 +13,10 @@ import pytest
 
 from tests.support.workers import until
 from wbengine.engines.worker_based import dispatcher
-from wbengine.engines.worker_based.connections import consumer_loop
-from wbengine.engines.worker_based.connections import receiver as receivers
-from wbengine.engines.worker_based.connections.outgoing import ECHO, OutgoingMessage
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._connections import consumer_loop
+from wbengine.engines.worker_based._connections import receiver as receivers
+from wbengine.engines.worker_based._connections.outgoing import ECHO, OutgoingMessage
+from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
 
 

@@ -11,13 +11,13 @@ from tests.unit.trackers import AGAIN, JOB, T0, Again, Bench, asked_of, failures
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages.replies import Reply
-from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import events, recovery
-from wbengine.engines.worker_based.requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._requests import effects as fx
+from wbengine.engines.worker_based._requests import events, recovery
+from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based.ledger import _base as ledgers
 
 FENCE = 2048
 

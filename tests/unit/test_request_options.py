@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.unit.trackers import Bench
-from wbengine import engines, limits
+from wbengine import engines, time_limits
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based.messages import argument_display
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.requests.options import RequestOptions
+from wbengine.engines.worker_based._messages import argument_display
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.patterns import linear_flow
 
 WRONG: list[tuple[str, Any, type[Exception]]] = [
@@ -59,7 +59,7 @@ def test_options_in_engine_uri_reach_the_executor() -> None:
     )
     options = engines.load(linear_flow.Flow("f"), engine=uri).executor._options
     assert options == RequestOptions("resend", 5, (None, 30), 1000, True, None, True)
-    assert options.timelimit == limits.TimeLimit(None, 30.0)
+    assert options.timelimit == time_limits.TimeLimit(None, 30.0)
 
 
 # Headers -----------------------------------------------------------------------------------------

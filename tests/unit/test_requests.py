@@ -9,22 +9,23 @@ import pytest
 
 from tests.unit.trackers import JOB, T0, Bench, Job, failures, only, settled
 from wbengine import exceptions as exc
-from wbengine import invocation, task
+from wbengine import task
+from wbengine._calls import invocation
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages.replies import Reply
-from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import tracker
-from wbengine.engines.worker_based.requests.events import RowSnapshot
-from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS
-from wbengine.engines.worker_based.requests.tracked import (
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._requests import effects as fx
+from wbengine.engines.worker_based._requests import tracker
+from wbengine.engines.worker_based._requests.events import RowSnapshot
+from wbengine.engines.worker_based._requests.recovery import LOOKUP_PAUSE_SECONDS
+from wbengine.engines.worker_based._requests.tracked import (
     LOOKUP,
     TIMEOUT,
     TimerHeap,
     TrackedRequest,
 )
+from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.types.failure import Failure
 
 

@@ -23,21 +23,21 @@ from tests.unit.trackers import (
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.discovery import snapshots
-from wbengine.engines.worker_based.engine_side.publishing import Publishing
-from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import worker_commands
-from wbengine.engines.worker_based.messages.replies import Reply
-from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import recovery, tracker
-from wbengine.engines.worker_based.requests.events import UNKNOWN
-from wbengine.engines.worker_based.requests.recovery_with_ledger import (
+from wbengine.engines.worker_based._discovery import snapshots
+from wbengine.engines.worker_based._engine_side.publishing import Publishing
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import worker_commands
+from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._requests import effects as fx
+from wbengine.engines.worker_based._requests import recovery, tracker
+from wbengine.engines.worker_based._requests.events import UNKNOWN
+from wbengine.engines.worker_based._requests.recovery_with_ledger import (
     MAX_FRONT_ROWS,
     PASSED_SECONDS,
 )
-from wbengine.engines.worker_based.requests.tracked import STANDSTILL_SECONDS, TrackedRequest
+from wbengine.engines.worker_based._requests.tracked import STANDSTILL_SECONDS, TrackedRequest
+from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.types.failure import Failure
 
 LATER = T0 + 2 * recovery.LOOKUP_PAUSE_SECONDS

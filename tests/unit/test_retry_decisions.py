@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.scheduling import LINEAR, Step, control
 from wbengine import retry
-from wbengine.runtime import retry_decisions
-from wbengine.runtime.compiler import compile
+from wbengine._runtime import retry_decisions
+from wbengine._runtime.compiler import compile
 
 
 def nested(levels: int) -> Any:

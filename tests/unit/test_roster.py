@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from wbengine.engines.worker_based.discovery import roster as rosters
-from wbengine.engines.worker_based.discovery.roster import Roster, TopicWorker
-from wbengine.engines.worker_based.messages import life as lives
+from wbengine.engines.worker_based._discovery import roster as rosters
+from wbengine.engines.worker_based._discovery.roster import Roster, TopicWorker
+from wbengine.engines.worker_based._messages import life as lives
 
 
 def after(moments: tuple[float, float], since: float) -> int:

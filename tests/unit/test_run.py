@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from tests.support.held_tasks import HeldTasks
-from wbengine import exceptions, invocation, retry, states, task
+from wbengine import exceptions, retry, states, task
+from wbengine._calls import invocation
+from wbengine._runtime import executors
+from wbengine.engines import _local
 from wbengine.engines import base as engine_base
-from wbengine.engines import local
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
-from wbengine.persistence.backends import memory
-from wbengine.runtime import executors
+from wbengine.persistence.backends import _memory
 
 
 class Plain(task.Task):
@@ -30,7 +31,7 @@ class Boom(task.Task):
         raise ValueError(self.name)
 
 
-class Writing(memory.MemoryBackend):
+class Writing(_memory.MemoryBackend):
     """Backend that logs the written states."""
 
     def __init__(self, log: list[Any]) -> None:
@@ -40,7 +41,7 @@ class Writing(memory.MemoryBackend):
     def get_connection(self) -> Any:
         log = self.log
 
-        class Connection(memory.MemoryConnection):
+        class Connection(_memory.MemoryConnection):
             def save_changes(
                 self, flow: Any, atoms: Iterable[models.AtomDetail], **more: Any
             ) -> None:
@@ -55,7 +56,7 @@ class Writing(memory.MemoryBackend):
 def made(flow: Any, executor: Any, backend: Any = None, **options: Any) -> engine_base.Engine:
     detail = base.create_flow_detail(flow, backend=backend)
     options["executor"] = executor
-    engine = local.ParallelActionEngine(flow, detail, backend, options)
+    engine = _local.ParallelActionEngine(flow, detail, backend, options)
     engine.compile()
     engine.prepare()
     return engine
@@ -154,7 +155,7 @@ def test_interrupt_during_submission_finishes_only_submitted_tasks(
                 raise KeyboardInterrupt
 
     flow = unordered_flow.Flow("f").add(*[Plain(name) for name in "abcd"])
-    engine = made(flow, Interrupted([]), memory.MemoryBackend())
+    engine = made(flow, Interrupted([]), _memory.MemoryBackend())
     with pytest.raises(KeyboardInterrupt):
         engine.run()
     found = [engine.storage.get_atom_state(name) for name in "abcd"]

@@ -27,10 +27,11 @@ from tests.unit.running_tasks import (
     change_context,
     tenant,
 )
-from wbengine import exceptions, invocation, limits, running, task
+from wbengine import exceptions, running, task, time_limits
+from wbengine._calls import invocation
+from wbengine._runtime import executors
 from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.runtime import executors
 
 WAIT = 60.0
 KINDS = ["serial", "threads", "given threads", "processes", "given processes"]
@@ -53,7 +54,7 @@ def make(kind: str, given_processes: Any) -> Iterator[Any]:
     made: list[Any] = []
     threads = futures.ThreadPoolExecutor(2)
 
-    def make(limit: limits.TimeLimit = limits.UNLIMITED) -> Any:
+    def make(limit: time_limits.TimeLimit = time_limits.UNLIMITED) -> Any:
         found: Any
         if kind == "serial":
             found = executors.SerialTaskExecutor(limit=limit)
@@ -129,7 +130,7 @@ def test_coroutine_task_has_its_request(make: Any) -> None:
 
 
 def test_request_deadline_is_the_hard_time_limit(make: Any, kind: str) -> None:
-    executor = make(limits.TimeLimit(50, 100))
+    executor = make(time_limits.TimeLimit(50, 100))
     for made in (Tells("t"), TellsLater("t")):
         request, _ = outcome(executor, call(made))
         if kind == "given processes":

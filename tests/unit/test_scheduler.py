@@ -23,7 +23,7 @@ from tests.unit.scheduling import (
     subflows,
 )
 from wbengine import states
-from wbengine.runtime import node_states, reverting
+from wbengine._runtime import node_states, reverting
 
 RUNNING, SUCCESS, FAILURE = "RUNNING", "SUCCESS", "FAILURE"
 IGNORE = ("IGNORE", "IGNORE")

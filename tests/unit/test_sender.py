@@ -12,10 +12,10 @@ from tests.support import outgoing
 from tests.support.workers import until
 from tests.unit.senders import WAIT, Place
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based.connections import sender as senders
-from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.transports import memory
+from wbengine.engines.worker_based._connections import sender as senders
+from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.transports import _memory
 
 
 @pytest.fixture
@@ -110,14 +110,14 @@ def test_connection_lost_while_publishing_calls_the_uncertain_hook(
 ) -> None:
     """Messages without that hook are published again."""
     fails = [False, True]
-    put = memory.MemoryBroker.put
+    put = _memory.MemoryBroker.put
 
     def flaky(self: Any, *args: Any, **options: Any) -> bool:
         if fails and fails.pop(0):
             raise ConnectionResetError("gone")
         return put(self, *args, **options)
 
-    monkeypatch.setattr(memory.MemoryBroker, "put", flaky)
+    monkeypatch.setattr(_memory.MemoryBroker, "put", flaky)
     calls: list[str] = []
     place.put(1)
     place.put(2, after=lambda: calls.append("after"), uncertain=lambda: calls.append("uncertain"))

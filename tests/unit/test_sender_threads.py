@@ -15,8 +15,8 @@ import pytest
 from tests.support import outgoing
 from tests.support.workers import until
 from tests.unit.senders import WAIT, Place
-from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._messages import envelope as env
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import pytest
 from tests.unit.trackers import T0, Bench, failures, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages.replies import Reply
-from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.events import RowSnapshot
-from wbengine.engines.worker_based.requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._requests import effects as fx
+from wbengine.engines.worker_based._requests.events import RowSnapshot
+from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.types.failure import Failure
 
 

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from tests.unit.trackers import only
-from wbengine import __version__, formats, invocation, task
+from wbengine import __version__, task
 from wbengine import exceptions as exc
+from wbengine._calls import invocation
+from wbengine._text import data_formats
 from wbengine.engines.worker_based import endpoint, server
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import notices, worker_commands
-from wbengine.engines.worker_based.messages.requests import Request
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import notices, worker_commands
+from wbengine.engines.worker_based._messages.requests import Request
+from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.types import codec
 from wbengine.types.failure import Failure
 
@@ -661,7 +663,7 @@ def test_notify_question_is_answered_for_each_topic(bench: Bench) -> None:
         hd.WBE_VERSION: hd.VERSION,
         hd.WBE_WORKER: "w1",
         hd.WBE_STATE: notices.READY,
-        hd.WBE_FORMATS: list(formats.MESSAGE.read),
+        hd.WBE_FORMATS: list(data_formats.MESSAGE.read),
         hd.WBE_SLOTS: 2,
         hd.WBE_RUNNING: 1,
         hd.WBE_PERIOD: 5.0,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wbengine.engines.worker_based import proxy
-from wbengine.engines.worker_based.connections import prefetcher
+from wbengine.engines.worker_based._connections import prefetcher
 
 
 class Broken:

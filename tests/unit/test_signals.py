@@ -7,7 +7,7 @@ import pytest
 from wbengine import exceptions, task
 from wbengine.persistence import backends, models
 from wbengine.signals import Signal
-from wbengine.types.outline import ANY_SIGNAL, Outline, OutlineNode
+from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
 
 
 @pytest.mark.parametrize(

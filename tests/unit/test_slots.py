@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from wbengine import pools
-from wbengine.engines.worker_based.worker_side import slots
+from wbengine.engines.worker_based._worker_side import slots
 
 
 @pytest.mark.parametrize(

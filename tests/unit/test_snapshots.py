@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from wbengine.engines.worker_based.discovery import roster, snapshots
-from wbengine.engines.worker_based.messages import life
+from wbengine.engines.worker_based._discovery import roster, snapshots
+from wbengine.engines.worker_based._messages import life
 
 
 def request(number: int = 1, state: Any = "finished", **more: Any) -> snapshots.RequestSnapshot:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from wbengine import _sql, exceptions, states
 from wbengine.persistence import backends, base, models
-from wbengine.persistence.backends import sql
+from wbengine.persistence.backends import _sql as sql
 from wbengine.types import failure as ft
 
 Damage = Callable[..., None]

@@ -11,7 +11,7 @@ from sqlalchemy import pool
 from tests.support import fresh
 from wbengine import _sql
 from wbengine.persistence import backends
-from wbengine.persistence.backends import sql
+from wbengine.persistence.backends import _sql as sql
 
 SERVER = "postgresql://me:secret@127.0.0.1:1/db"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wbengine import _sqlite_files
+from wbengine._sql import sqlite_files
 
 TABLE = r"""/dev/sda1 / ext4 rw 0 0
 server:/srv /srv nfs4 rw 0 0
@@ -33,12 +33,12 @@ me@host: /opt/data fuse.sshfs rw 0 0
     ],
 )
 def test_file_system_of_a_path_is_that_of_its_last_mount(path: str, kind: str) -> None:
-    assert _sqlite_files.kind_of(path, TABLE) == kind
+    assert sqlite_files.kind_of(path, TABLE) == kind
 
 
 def test_mounts_of_this_system_can_be_read(tmp_path: Path) -> None:
     if os.path.exists("/proc/self/mounts"):
         assert (
-            _sqlite_files.kind_of(str(tmp_path), Path("/proc/self/mounts").read_text()) is not None
+            sqlite_files.kind_of(str(tmp_path), Path("/proc/self/mounts").read_text()) is not None
         )
-    assert _sqlite_files.network_kind("/proc/self") is None
+    assert sqlite_files.network_kind("/proc/self") is None

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from wbengine import engines, task
-from wbengine.runtime.workflows import step_tasks
+from wbengine._runtime.workflows import step_tasks
 
 TASKS = """
 from wbengine import task

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions, retry, states, storage, task
+from wbengine._runtime import compiler
 from wbengine.patterns import linear_flow
 from wbengine.persistence import base, models
-from wbengine.persistence.backends import memory
-from wbengine.runtime import compiler
+from wbengine.persistence.backends import _memory
 from wbengine.testing import FaultyBackend
 from wbengine.types import failure as ft
 
@@ -167,7 +167,7 @@ def test_only_injected_values_are_visible_before_bind() -> None:
 
 def test_task_metadata_contains_its_progress() -> None:
     """Services read the progress there; it is stored only once, in separate fields."""
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     store = made(One("a"), One("b"), backend=backend)
     kept = store.record("a")
     assert kept.meta == {}
@@ -193,7 +193,7 @@ def test_task_metadata_contains_its_progress() -> None:
 
 
 def test_progress_in_updated_metadata_sets_the_task_progress() -> None:
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     store = made(One("a"), backend=backend)
     told = {"at_progress": 0.5, "details": {"step": "copying"}}
     store.update_atom_metadata("a", {"mine": 1, "progress": 0.5, "progress_details": told})
@@ -250,13 +250,13 @@ def test_batch_writes_changed_records_once() -> None:
     assert backend.writes.count("save_changes") == before + 2
 
 
-class Flaky(memory.MemoryBackend):
+class Flaky(_memory.MemoryBackend):
     """Backend whose next `failing` connections fail."""
 
     failing = 0
     write_pause = 0.0
 
-    def get_connection(self) -> memory.MemoryConnection:
+    def get_connection(self) -> _memory.MemoryConnection:
         if self.failing:
             self.failing -= 1
             raise exceptions.StorageFailure("not now")

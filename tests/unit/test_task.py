@@ -11,9 +11,10 @@ import types
 
 import pytest
 
-from wbengine import _names, retry, task
+from wbengine import retry, task
+from wbengine._calls.invocation import EXECUTE, REVERT, Invocation, invoke
+from wbengine._introspection import object_names
 from wbengine.engines.worker_based import endpoint
-from wbengine.invocation import EXECUTE, REVERT, Invocation, invoke
 
 
 class Nothing(task.Task):
@@ -329,7 +330,7 @@ def test_function_task_without_options_uses_its_function():
 
 def test_function_tasks_can_be_loaded_by_name_and_pickled():
     for made in (bare, full, with_self, same):
-        assert _names.load(_names.dotted(made)) is made
+        assert object_names.load(object_names.dotted(made)) is made
         again = pickle.loads(pickle.dumps(made("x")))
         assert type(again) is made and again.name == "x"
 

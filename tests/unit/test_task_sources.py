@@ -7,7 +7,7 @@ import pytest
 from tests.support import sample_tasks
 from tests.support.workers import worker_in_thread
 from wbengine.engines.worker_based import server
-from wbengine.engines.worker_based.worker_side import describing, task_sources
+from wbengine.engines.worker_based._worker_side import describing, task_sources
 
 
 class Broken(task_sources.TaskSource):

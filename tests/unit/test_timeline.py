@@ -14,7 +14,7 @@ from tools.benching.timeline import BROKER, ENGINE, HAND_OVER, OTHER, WORKER, Ca
 
 LOOP, RECEIVER, SLOT, HEARTBEAT = 1, 2, 3, 4
 SEND = "wbengine.transports._redis_link:Link.send_all"
-PUBLISH = "wbengine.transports.redis:RedisBroker.publish_with"
+PUBLISH = "wbengine.transports._redis:RedisBroker.publish_with"
 RECEIVE = "wbengine.transports._redis_wait:BlockingWait._ready"
 
 

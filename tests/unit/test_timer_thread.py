@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from wbengine.concurrency import timers
+from wbengine._concurrency import timers
 
 WAIT = 60.0
 

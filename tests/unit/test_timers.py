@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from wbengine.runtime.deadlines import Timers
+from wbengine._runtime.deadlines import Timers
 
 
 def test_no_timers_are_never_due() -> None:

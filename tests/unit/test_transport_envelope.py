@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.values import same
-from wbengine import _json_text
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.transports import _encoding, broker
+from wbengine._text import json_text
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.transports import _broker, _encoding
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 HEADERS = st.dictionaries(
@@ -33,8 +33,8 @@ SENT = st.builds(
 )
 
 
-def read(data: bytes) -> broker.Delivery:
-    delivery = broker.Delivery("q", None, data, redelivered=True)
+def read(data: bytes) -> _broker.Delivery:
+    delivery = _broker.Delivery("q", None, data, redelivered=True)
     delivery.parse()
     return delivery
 
@@ -106,7 +106,7 @@ def verdict(data: bytes) -> tuple[Any, ...]:
 def test_message_is_read_the_same_with_and_without_orjson(data: bytes) -> None:
     found = verdict(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_json_text, "orjson", None)
+        patch.setattr(json_text, "orjson", None)
         assert verdict(data) == found
     if found[0] != "bad":
         reference = json.loads(data[:-1])

@@ -22,9 +22,10 @@ from tests.seams.transports import Folder, body, connection
 from tests.support import fresh, python
 from tests.support.workers import until
 from tests.unit import descriptors
-from wbengine import _sqlite_files, exceptions
-from wbengine.transports import _fifos, _folder, filesystem
-from wbengine.transports.broker import Frame
+from wbengine import exceptions
+from wbengine._sql import sqlite_files
+from wbengine.transports import _fifos, _filesystem, _folder
+from wbengine.transports._broker import Frame
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_unused_queues_expire(connect: Any, folder: Folder) -> None:
     channel = declare(first)
     channel.queue_declare(queue="used")
     first.release()
-    folder.leave_unused(filesystem.STALE_AFTER_SECONDS - 60)
+    folder.leave_unused(_filesystem.STALE_AFTER_SECONDS - 60)
     connect().release()
     assert folder.queues == ["q", "used"]
     folder.leave_unused(120)
@@ -98,7 +99,7 @@ def test_queue_with_consumer_or_new_messages_does_not_expire(connect: Any, folde
     channel = declare(connection)
     for queue in ("filled", "empty"):
         declare(connection, queue)
-    folder.leave_unused(filesystem.STALE_AFTER_SECONDS + 60)
+    folder.leave_unused(_filesystem.STALE_AFTER_SECONDS + 60)
     channel.broker.publish_many([Frame("", "filled", 0, b"x")])
     next(channel.broker.publish_many([Frame("", "filled", 0, b"x")]))
     channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
@@ -503,8 +504,8 @@ def test_sqlite_secure_delete_is_disabled(root: Path) -> None:
 def test_folder_on_a_network_file_system_is_rejected(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = _sqlite_files.kind_of(str(root.parent), Path("/proc/self/mounts").read_text())
-    monkeypatch.setattr(_sqlite_files, "NETWORK", frozenset({kind}))
+    kind = sqlite_files.kind_of(str(root.parent), Path("/proc/self/mounts").read_text())
+    monkeypatch.setattr(sqlite_files, "NETWORK", frozenset({kind}))
     with pytest.raises(exceptions.TransportFailure, match="network file system"):
         connection(f"filesystem://{root}").connect()
 

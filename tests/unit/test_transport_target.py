@@ -13,8 +13,8 @@ import pytest
 
 from tests.seams.transports import Folder
 from wbengine import exceptions
-from wbengine.engines.worker_based.connections import connecting
-from wbengine.transports import RetryOptions, reasons, resolve
+from wbengine.engines.worker_based._connections import connecting
+from wbengine.transports import RetryOptions, _reasons, resolve
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +184,7 @@ def plugins(tmp_path, monkeypatch):
     (info / "entry_points.txt").write_text(
         "[wbengine.transports]\n"
         "missing = wbengine_missing_module:KIND\n"
-        "class = wbengine.transports.redis_kind:RedisKind\n"
+        "class = wbengine.transports._redis_kind:RedisKind\n"
         "script = script_of_plugin:KIND\n"
     )
     (info.parent / "script_of_plugin.py").write_text("raise SystemExit(3)\n")
@@ -224,4 +224,4 @@ def test_tls_option_of_wrong_type_is_rejected(option, value):
 def test_error_of_tls_settings_is_explained():
     with pytest.raises(ssl.SSLError) as caught:
         ssl.create_default_context().set_ciphers("nope")
-    assert reasons.explain(caught.value).startswith("the TLS connection failed (")
+    assert _reasons.explain(caught.value).startswith("the TLS connection failed (")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions, states
-from wbengine.persistence import models, trees
+from wbengine.persistence import _trees, models
 from wbengine.types import codec
 from wbengine.types import failure as ft
 
@@ -42,7 +42,7 @@ def test_values_without_json_form_round_trip() -> None:
         "bad": "\ud800",
     }
     record.results = value
-    again = trees.record_of("task", json.loads(json.dumps(trees.tree_of(record))))
+    again = _trees.record_of("task", json.loads(json.dumps(_trees.tree_of(record))))
     assert again.results == value and type(again.results[1]) is tuple
 
 
@@ -62,7 +62,7 @@ def test_unstorable_value_error_names_record_path_and_type(
     record = models.TaskDetail("x")
     change(record)
     with pytest.raises(exceptions.NotEncodable) as caught:
-        trees.tree_of(record)
+        _trees.tree_of(record)
     assert caught.value.path == path and caught.value.type_name
     assert words in str(caught.value) and str(caught.value).startswith("task 'x' cannot be saved: ")
 
@@ -77,7 +77,7 @@ def test_unstorable_value_error_names_retries_items_and_books() -> None:
         (models.LogBook("\udfff"), "cannot be saved: name: str with lone surrogates"),
     ):
         with pytest.raises(exceptions.NotEncodable) as caught:
-            trees.tree_of(record)
+            _trees.tree_of(record)
         assert words in str(caught.value)
 
 
@@ -103,8 +103,8 @@ class Odd(Exception):
 def test_failures_with_any_exception_can_be_stored(error: BaseException) -> None:
     record = models.TaskDetail("t")
     record.put(states.FAILURE, failed(error))
-    text = json.dumps(trees.tree_of(record), allow_nan=False).encode()
-    again = trees.record_of("task", json.loads(text))
+    text = json.dumps(_trees.tree_of(record), allow_nan=False).encode()
+    again = _trees.record_of("task", json.loads(text))
     assert again.failure.check(type(error)) is type(error)
 
 
@@ -119,16 +119,16 @@ def test_huge_failures_are_shortened_when_stored() -> None:
     task.revert_failure = huge
     retry.results = [(1, {"t": huge})]
     for record in (task, retry):
-        tree = trees.tree_of(record)
+        tree = _trees.tree_of(record)
         assert len(json.dumps(tree)) < 500_000
-        again = trees.record_of(record.kind, tree)
+        again = _trees.record_of(record.kind, tree)
         kept = again.failure if record is task else again.results[0][1]["t"]
         assert kept.causes[0].exception_str.endswith("x... (10000000 characters)")
         assert kept.causes[0].check(ValueError)
     assert len(huge.causes[0].exception_str) == 10_000_000
 
 
-TASK = trees.tree_of(models.TaskDetail("t"))
+TASK = _trees.tree_of(models.TaskDetail("t"))
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ TASK = trees.tree_of(models.TaskDetail("t"))
 )
 def test_invalid_record_raises_invalid_format(kind: str, tree: Any) -> None:
     with pytest.raises(exceptions.InvalidFormat):
-        trees.record_of(kind, tree)
+        _trees.record_of(kind, tree)
 
 
 def test_unknown_keys_are_ignored_and_missing_ones_have_defaults() -> None:
-    again = trees.record_of("task", {"name": "t", "uuid": "u", "mood": "fine"})
+    again = _trees.record_of("task", {"name": "t", "uuid": "u", "mood": "fine"})
     assert (again.name, again.state, again.attempt) == ("t", None, 0)

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbengine import exceptions as exc
-from wbengine.concurrency import time_limits
+from wbengine._concurrency import time_limits
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import life as lives
-from wbengine.engines.worker_based.messages import worker_commands as commands
-from wbengine.engines.worker_based.messages.notices import Heartbeat, Query
-from wbengine.engines.worker_based.messages.replies import Reply
-from wbengine.engines.worker_based.messages.requests import Death, Request
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import life as lives
+from wbengine.engines.worker_based._messages import worker_commands as commands
+from wbengine.engines.worker_based._messages.notices import Heartbeat, Query
+from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._messages.requests import Death, Request
 
 LABELS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9-]{0,20}", fullmatch=True)
 COUNTS = st.integers(0, 2**53)

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from wbengine import _log_lines, _names, _user_frames, engines, exceptions, retry, task
+from wbengine import engines, exceptions, retry, task
+from wbengine._introspection import object_names
+from wbengine._logs import line_format
 from wbengine.patterns import linear_flow
+from wbengine.types import _user_frames
 from wbengine.types.failure import Failure
 
 HERE = Path(__file__).name
@@ -99,14 +102,14 @@ def test_traceback_of_failed_retry_has_only_user_frames() -> None:
 
 def test_error_inside_the_engine_keeps_all_frames() -> None:
     with pytest.raises(Exception) as caught:
-        _names.load("no_such_module:flow")
+        object_names.load("no_such_module:flow")
     whole = _user_frames.traceback_text(caught.value)
     assert "_names.py" in files_of(whole)
 
 
 def test_stored_traceback_is_reduced_for_any_install_path() -> None:
     text = (
-        '  File "/opt/site-packages/wbengine/invocation.py", line 352, in _perform\n'
+        '  File "/opt/site-packages/wbengine/_calls/invocation.py", line 352, in _perform\n'
         "    value: Any = task.execute(**invocation.arguments)\n"
         '  File "/srv/wbengine/shop.py", line 12, in execute\n'
         "    charge()\n"
@@ -145,7 +148,7 @@ def test_log_shows_only_user_frames_unless_all_are_requested(all_frames: bool) -
     error = error_of(Fails())
     info = (type(error), error, error.__traceback__)
     record = logging.LogRecord("x", logging.WARNING, "f", 1, "failed", None, info)
-    text = _log_lines.Lines(all_frames=all_frames).format(record)
+    text = line_format.Lines(all_frames=all_frames).format(record)
     shown = files_of(text.replace("\n    ", "\n"))
     assert (shown == [HERE]) is not all_frames
     assert ("invocation.py" in shown) is all_frames

@@ -11,9 +11,10 @@ import pytest
 
 import wbengine
 from tests.support.workers import until
-from wbengine import _clock, version
 from wbengine import logging as our_logging
-from wbengine.persistence.backends import memory
+from wbengine import version
+from wbengine._concurrency import clocks
+from wbengine.persistence.backends import _memory
 from wbengine.types import graph, latch, sets, timing, tree
 from wbengine.utils import async_utils, misc, persistence_utils, threading_utils
 
@@ -40,7 +41,7 @@ def test_make_completed_future_has_its_result():
 
 
 def test_temporary_flow_detail_is_saved_with_its_book():
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     book, detail = persistence_utils.temporary_flow_detail(backend, meta={"a": 1})
     assert book.find(detail.uuid) is detail and detail.meta == {"a": 1}
     with backend.get_connection() as connection:
@@ -178,7 +179,7 @@ def test_timeout_can_be_interrupted_reset_and_converted():
 
 
 def test_stop_watch_measures_elapsed_and_remaining_time():
-    clock = _clock.ManualClock(100)
+    clock = clocks.ManualClock(100)
     watch = timing.StopWatch(3, clock=clock)
     for asks in (watch.elapsed, watch.stop, watch.leftover, watch.expired):
         with pytest.raises(RuntimeError):

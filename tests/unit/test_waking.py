@@ -17,9 +17,9 @@ from wbengine import _sql, engines
 from wbengine._sql import notifications
 from wbengine.conductors import backends as conductors
 from wbengine.conductors.backends import impl_executor
+from wbengine.jobs import _stored
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
-from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends as stores
 
@@ -89,7 +89,7 @@ def test_conductor_without_polls_finds_expired_claim(conducting: jobs.JobBoard) 
 def test_waking_block_opens_unconnected_board_and_closes_its_connection(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "_RELISTEN_SECONDS", 1e6)
+    monkeypatch.setattr(_stored, "_RELISTEN_SECONDS", 1e6)
     closed: list[object] = []
     closes = closed.append
     woken: queue.SimpleQueue[None] = queue.SimpleQueue()

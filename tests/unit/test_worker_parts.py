@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from tests.support import fresh
-from wbengine import _log_lines, invocation
 from wbengine import exceptions as exc
+from wbengine._calls import invocation
+from wbengine._logs import line_format
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import worker
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import headers as hd
-from wbengine.engines.worker_based.messages import worker_commands
-from wbengine.engines.worker_based.messages.requests import Request
-from wbengine.engines.worker_based.worker_side import describing, jobs, reporting
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.engines.worker_based._messages import worker_commands
+from wbengine.engines.worker_based._messages.requests import Request
+from wbengine.engines.worker_based._worker_side import describing, jobs, reporting
 from wbengine.types.failure import Failure
 
 CALLED: list[Any] = []
@@ -240,13 +241,13 @@ class Terminal(io.StringIO):
 def test_colour_choice_respects_stream_and_environment(
     choice: str, stream: Any, environment: dict[str, str], coloured: bool
 ) -> None:
-    assert _log_lines.wants_colour(choice, stream, environment) == coloured
+    assert line_format.wants_colour(choice, stream, environment) == coloured
 
 
 def test_log_lines_are_coloured_by_level() -> None:
     def line(level: int, colour: bool) -> str:
         record = logging.LogRecord("wbengine.x", level, "f", 1, "it %s", ("is",), None)
-        return _log_lines.Lines(colour).format(record)
+        return line_format.Lines(colour).format(record)
 
     assert line(logging.ERROR, True).startswith("\x1b[31m")
     assert line(logging.WARNING, True).endswith("it is\x1b[0m")
@@ -262,10 +263,10 @@ def command_log() -> Iterator[io.StringIO]:
     level = root.level
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(root, "handlers", [])
-        patch.setattr(_log_lines, "_installed", None)
+        patch.setattr(line_format, "_installed", None)
         for name in ("logThreads", "logProcesses", "logMultiprocessing", "raiseExceptions"):
             patch.setattr(logging, name, False)
-        _log_lines.install("info", "never", stream)
+        line_format.install("info", "never", stream)
         try:
             yield stream
         finally:
@@ -294,7 +295,7 @@ def test_batched_success_lines_equal_single_lines() -> None:
             "msecs": moment % 1 * 1000,
         }
     )
-    assert first == _log_lines.Lines().format(record) + "\n"
+    assert first == line_format.Lines().format(record) + "\n"
 
 
 def test_failure_is_logged_after_earlier_successes() -> None:

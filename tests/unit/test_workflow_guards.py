@@ -20,9 +20,9 @@ from time import monotonic as clock
 import pytest
 
 from wbengine import engines, task
-from wbengine.runtime.workflows import guards
-from wbengine.runtime.workflows.async_program import AsyncProgram
-from wbengine.runtime.workflows.history import History
+from wbengine._runtime.workflows import guards
+from wbengine._runtime.workflows.async_program import AsyncProgram
+from wbengine._runtime.workflows.history import History
 
 
 @task.task

@@ -12,7 +12,8 @@ import pytest
 
 from tests.support.engine_threads import Running
 from tests.support.waiting import until
-from wbengine import engines, exceptions, invocation, states, task
+from wbengine import engines, exceptions, states, task
+from wbengine._calls import invocation
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base
 from wbengine.steps import AsyncSteps, Steps

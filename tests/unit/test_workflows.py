@@ -10,9 +10,9 @@ import time
 import pytest
 
 from wbengine import engines, exceptions, operations, retry, states, task
+from wbengine._runtime.gates import awaited_signals
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
-from wbengine.runtime.gates import awaited_signals
 
 EFFECTS = []
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from wbengine import invocation, task
+from wbengine import task
+from wbengine._calls import invocation
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.messages.replies import Reply
-from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import tracker
-from wbengine.engines.worker_based.requests.events import RowSnapshot
-from wbengine.engines.worker_based.requests.options import RequestOptions
-from wbengine.engines.worker_based.requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._requests import effects as fx
+from wbengine.engines.worker_based._requests import tracker
+from wbengine.engines.worker_based._requests.events import RowSnapshot
+from wbengine.engines.worker_based._requests.options import RequestOptions
+from wbengine.engines.worker_based._requests.tracked import TrackedRequest
 
 T0 = 1000.0
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from wbengine import states
 from wbengine.persistence import models
+from wbengine.types._outline import FLOW, MAP, RETRY, TASK, Outline, OutlineNode
 from wbengine.types.failure import Failure
-from wbengine.types.outline import FLOW, MAP, RETRY, TASK, Outline, OutlineNode
 
 #: Unix time at which all records begin.
 T = 1_790_000_000.0

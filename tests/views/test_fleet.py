@@ -16,8 +16,8 @@ from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
 from tests.views import waiting_task
 from wbengine import engines, exceptions
-from wbengine.engines.worker_based.engine_side.administration import Pings
-from wbengine.engines.worker_based.messages import headers as hd
+from wbengine.engines.worker_based._engine_side.administration import Pings
+from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.fleet import client as fleets
 from wbengine.patterns import linear_flow
 

@@ -10,13 +10,13 @@ import pytest
 
 from tests.views import records
 from wbengine import drawing, states
-from wbengine.drawing import terminal_tree
-from wbengine.persistence import leases, models, owners
-from wbengine.persistence.commands import FlowCommand
+from wbengine.drawing import _terminal_tree
+from wbengine.persistence import _leases, _owners, models
+from wbengine.persistence._commands import FlowCommand
+from wbengine.types._outline import FLOW, TASK, Outline, OutlineNode
 from wbengine.types.failure import Failure
-from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
+from wbengine.views import _timeline as timelines
 from wbengine.views import flow_status as flows
-from wbengine.views import timeline as timelines
 from wbengine.views.redaction import Redactor
 
 T = records.T
@@ -39,10 +39,10 @@ def outline(order):
 
 
 def lease(flow, died=False):
-    owner = owners.new()
+    owner = _owners.new()
     if died:
         owner.end_run()
-    return leases.Lease(flow.uuid, str(owner), 1)
+    return _leases.Lease(flow.uuid, str(owner), 1)
 
 
 def look(flow, outline=None, held=None, **options):
@@ -225,7 +225,7 @@ def test_queued_tasks_are_distinguished_from_running_tasks(flow, outline):
     view = look(flow, outline, held)
     assert (view.queued, view.atom("reserve").queued) == (1, True)
     assert (view.counts["RUNNING"], view.shown_counts.get("RUNNING")) == (1, None)
-    line = terminal_tree.figures(terminal_tree.FlowTree(outline, view))
+    line = _terminal_tree.figures(_terminal_tree.FlowTree(outline, view))
     assert ", 1 queued" in line and "running" not in line
     assert not [lane for lane in timelines.timeline(view).lanes if lane.worker is None]
     assert "queued" in drawing.draw(outline, view, format="mermaid")

@@ -9,8 +9,8 @@ import pytest
 from tests.views import canaries, records
 from wbengine import exceptions
 from wbengine.persistence import models
-from wbengine.persistence.backends import memory
-from wbengine.views import event_history, flow_list, watcher
+from wbengine.persistence.backends import _memory
+from wbengine.views import _event_history, _flow_list, watcher
 from wbengine.views.redaction import Redactor
 
 
@@ -20,7 +20,7 @@ def test_pages_contain_every_event_once_in_order(make, latest_first):
     detail, _ = make()
     found, after = [], None
     while True:
-        page = event_history.page(
+        page = _event_history.page(
             detail, Redactor(), limit=2, after=after, latest_first=latest_first
         )
         found += page.events
@@ -39,14 +39,14 @@ def test_pages_contain_every_event_once_in_order(make, latest_first):
 def test_invalid_cursor_is_refused(after):
     detail, _ = records.order()
     with pytest.raises(ValueError, match="must be the cursor of a page of events"):
-        event_history.page(detail, Redactor(), after=after)
+        _event_history.page(detail, Redactor(), after=after)
 
 
-@pytest.mark.parametrize("limit", [0, event_history.MAX_LIMIT + 1])
+@pytest.mark.parametrize("limit", [0, _event_history.MAX_LIMIT + 1])
 def test_page_size_out_of_range_is_refused(limit):
     detail, _ = records.order()
     with pytest.raises(ValueError, match=f"limit must be a number from 1 to 5000, got {limit}"):
-        event_history.page(detail, Redactor(), limit=limit)
+        _event_history.page(detail, Redactor(), limit=limit)
 
 
 def test_event_without_end_time_is_placed_after_its_start():
@@ -54,7 +54,7 @@ def test_event_without_end_time_is_placed_after_its_start():
     undone = records.atom(flow, "a", "REVERTED", attempt=1, action="revert", submitted=records.T)
     records.atom(flow, "b", "SUCCESS", **records.ran(5, 1))
     assert undone.ended is None
-    told = event_history.page(flow, Redactor()).events
+    told = _event_history.page(flow, Redactor()).events
     assert [(event.name, event.state) for event in told] == [
         ("a", "REVERTING"),
         ("a", "REVERTED"),
@@ -76,7 +76,7 @@ def lost(**fields):
 def test_worker_lost_and_resent_events_are_listed_in_order():
     flow, atom = lost()
     atom.add_incident(models.Incident("WORKER_LOST", records.T + 9, 1, "w2", item=3))
-    told = event_history.page(flow, Redactor()).events
+    told = _event_history.page(flow, Redactor()).events
     assert [(e.kind, e.state, e.worker, e.lost_worker, e.item) for e in told] == [
         ("atom", "RUNNING", "w1", None, None),
         ("incident", "WORKER_LOST", "w1", None, None),
@@ -93,7 +93,7 @@ def test_start_of_queued_attempt_is_that_on_its_worker():
     fields = records.ran(30, 1, "w2")
     records.atom(flow, "a", "SUCCESS", **{**fields, "submitted": records.T})
     records.atom(flow, "b", "RUNNING", attempt=1, submitted=records.T + 1, worker="w2")
-    told = event_history.page(flow, Redactor()).events
+    told = _event_history.page(flow, Redactor()).events
     assert [(e.name, e.state, e.at, e.worker) for e in told] == [
         ("b", "RUNNING", records.T + 1, "w2"),
         ("a", "RUNNING", records.T + 30, "w2"),
@@ -111,7 +111,7 @@ def test_start_of_resent_attempt_names_the_worker_of_the_first_copy(lost_worker)
     )
     fields = {**records.ran(41, 1, "w3", 2), "submitted": records.T + 2, "incidents": incidents}
     records.atom(flow, "a", "SUCCESS", **fields)
-    told = [e for e in event_history.page(flow, Redactor()).events if e.kind == "atom"]
+    told = [e for e in _event_history.page(flow, Redactor()).events if e.kind == "atom"]
     assert [(e.state, e.at, e.worker) for e in told] == [
         ("RUNNING", records.T + 2, lost_worker),
         ("SUCCESS", records.T + 42, "w3"),
@@ -121,7 +121,7 @@ def test_start_of_resent_attempt_names_the_worker_of_the_first_copy(lost_worker)
 @pytest.mark.parametrize("ends", [False, True])
 def test_resent_event_appears_once_the_new_worker_or_the_end_is_known(ends):
     flow, atom = lost()
-    collector = event_history.EventCollector()
+    collector = _event_history.EventCollector()
     assert [e.state for e in collector.collect(flow, flow, Redactor(), records.T + 6)] == [
         "RUNNING",
         "WORKER_LOST",
@@ -139,16 +139,16 @@ def test_resent_event_appears_once_the_new_worker_or_the_end_is_known(ends):
 
 def test_summary_contains_parts_and_counts():
     detail, outline = records.order()
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     book = models.LogBook("books")
     book.add(detail)
     with contextlib.closing(backend.get_connection()) as connection:
         connection.save_logbook(book)
         connection.save_outline(detail.uuid, outline)
-        found = flow_list.summary(connection, detail.uuid)
-        assert flow_list.size(connection, detail.uuid) == 7
+        found = _flow_list.summary(connection, detail.uuid)
+        assert _flow_list.size(connection, detail.uuid) == 7
         with pytest.raises(exceptions.NotFound):
-            flow_list.summary(connection, "4711")
+            _flow_list.summary(connection, "4711")
     told = [(part.node, part.name, part.kind, part.tasks) for part in found.parts]
     assert told == [
         (1, "check", "flow", 3),
@@ -160,9 +160,9 @@ def test_summary_contains_parts_and_counts():
 
 
 def test_summary_contains_no_secret():
-    backend = memory.MemoryBackend()
+    backend = _memory.MemoryBackend()
     engine = canaries.load(backend=backend)
     with pytest.raises((exceptions.WrappedFailure, RuntimeError)):
         engine.run()
     with contextlib.closing(backend.get_connection()) as connection:
-        assert "c4n4ry" not in repr(flow_list.summary(connection, engine.storage.flow_uuid))
+        assert "c4n4ry" not in repr(_flow_list.summary(connection, engine.storage.flow_uuid))

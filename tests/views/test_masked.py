@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from wbengine.fleet._ledgers import RowView
 from wbengine.fleet.client import WorkerView, WorkView
-from wbengine.fleet.ledgers import RowView
 from wbengine.views.redaction import Redactor, redacted
 
 CANARY = "c4n4ry-of-workers"

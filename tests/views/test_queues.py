@@ -11,8 +11,8 @@ import pytest
 from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions, transports
+from wbengine.fleet import _ledgers, _queues
 from wbengine.fleet import client as fleets
-from wbengine.fleet import ledgers, queues
 from wbengine.patterns import unordered_flow
 
 
@@ -41,25 +41,25 @@ def test_purged_requests_are_resent(place: dict[str, Any], looking: fleets.Fleet
         made, thread = begun(place, 5)
 
         def waiting() -> int:
-            (found,) = queues.list_queues(looking, [queue])
+            (found,) = _queues.list_queues(looking, [queue])
             assert (found.kind, found.topic, found.workers) == ("requests", "t", (one.identity,))
             return found.messages
 
         until(lambda: waiting() == 5)
-        with ledgers.open_ledger(
+        with _ledgers.open_ledger(
             ledger, transports.resolve(place["url"], exchange="default")
         ) as rows:
             assert rows is not None
-            found = ledgers.rows(rows)
+            found = _ledgers.rows(rows)
             assert [row.state for row in found.rows] == ["open"] * 5
-            some = ledgers.rows(rows, 3)
+            some = _ledgers.rows(rows, 3)
             assert len(some.rows) == 3 and some.after is not None
-            assert ledgers.rows(rows, state="claimed").rows == ()
-        kinds = {each.name: each.kind for each in queues.list_queues(looking)}
+            assert _ledgers.rows(rows, state="claimed").rows == ()
+        kinds = {each.name: each.kind for each in _queues.list_queues(looking)}
         assert kinds[one.identity] == "worker"
-        if queues.can_list(looking):
+        if _queues.can_list(looking):
             assert sorted(kinds.values()) == ["engine", "requests", "worker"]
-        assert queues.purge(looking, queues.list_queues(looking, [queue])) == {queue: 5}
+        assert _queues.purge(looking, _queues.list_queues(looking, [queue])) == {queue: 5}
         assert waiting() == 0
         one.resume()
         thread.join(60)
@@ -73,35 +73,35 @@ def test_queue_is_found_by_prefix_and_unknown_name_gets_a_suggestion(
 ) -> None:
     with worker_in_thread(place["url"], tasks, ledger=place.get("ledger")) as one:
         (queue,) = one.queues.values()
-        if queues.can_list(looking):  # other brokers need exact names
-            assert [each.name for each in queues.list_queues(looking, ["t."], wait=30)] == [queue]
+        if _queues.can_list(looking):  # other brokers need exact names
+            assert [each.name for each in _queues.list_queues(looking, ["t."], wait=30)] == [queue]
         with pytest.raises(exceptions.NotFound, match=f"unknown queue 'x{queue}' .did you mean"):
-            queues.list_queues(looking, [f"x{queue}"], wait=30)
+            _queues.list_queues(looking, [f"x{queue}"], wait=30)
 
 
 def test_empty_broker_has_no_queues(place: dict[str, Any], looking: fleets.Fleet) -> None:
-    assert queues.list_queues(looking, wait=0.1) == []
+    assert _queues.list_queues(looking, wait=0.1) == []
     with pytest.raises(exceptions.NotFound, match="unknown queue 'q'"):
-        queues.list_queues(looking, ["q"], wait=0.1)
+        _queues.list_queues(looking, ["q"], wait=0.1)
 
 
 def test_ledger_rows_are_listed_by_state_in_pages(tmp_path: Path) -> None:
     target = transports.resolve("amqp://localhost")
-    with ledgers.open_ledger(None, target) as none:
+    with _ledgers.open_ledger(None, target) as none:
         assert none is None
-    with ledgers.open_ledger(f"dir://{tmp_path}/ledger", target) as found:
+    with _ledgers.open_ledger(f"dir://{tmp_path}/ledger", target) as found:
         assert found is not None
-        assert ledgers.rows(found) == ledgers.RowPage((), None)
+        assert _ledgers.rows(found) == _ledgers.RowPage((), None)
         with pytest.raises(ValueError, match=r"got 'opened' .did you mean 'open'"):
-            ledgers.rows(found, state="opened")
+            _ledgers.rows(found, state="opened")
         with pytest.raises(ValueError, match="1 to 1000"):
-            ledgers.rows(found, 0)
+            _ledgers.rows(found, 0)
         found.open_many([(f"row{number:03}", 1) for number in range(250)])
         for number in range(200, 250):
             assert found.claim(f"row{number}", 1, "w").granted
-        page = ledgers.rows(found, 40, state="claimed")
+        page = _ledgers.rows(found, 40, state="claimed")
         assert [row.id for row in page.rows] == [f"row{number}" for number in range(200, 240)]
-        rest = ledgers.rows(found, 40, page.after, "claimed")
+        rest = _ledgers.rows(found, 40, page.after, "claimed")
         assert ([row.id for row in rest.rows], rest.after) == (
             [f"row{number}" for number in range(240, 250)],
             None,

@@ -8,7 +8,7 @@ from urllib import parse
 
 import pytest
 
-from wbengine import _secrets as secrets
+from wbengine._security import masking as secrets
 from wbengine.types.failure import Failure
 from wbengine.views.redaction import MASK, Redactor
 

@@ -16,9 +16,9 @@ from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, operations, states, task
 from wbengine.engines.base import Engine
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.persistence import backends, base, commands
-from wbengine.persistence import listing as listing_records
-from wbengine.views import event_history, flow_list, shown_states, watcher
+from wbengine.persistence import _commands, backends, base
+from wbengine.persistence import _listing as listing_records
+from wbengine.views import _event_history, _flow_list, _shown_states, watcher
 from wbengine.views import flow_status as flows
 
 RUNS = threading.Event()
@@ -72,9 +72,9 @@ class Looks:
         with self.store.get_connection() as connection:
             return flows.read(connection, self.uuid)
 
-    def row(self) -> flow_list.RowView:
+    def row(self) -> _flow_list.RowView:
         with self.store.get_connection() as connection:
-            (row,) = flow_list.page(connection, uuid=self.uuid).flows
+            (row,) = _flow_list.page(connection, uuid=self.uuid).flows
             return row
 
     @property
@@ -87,9 +87,9 @@ class Looks:
     def is_listed(self, state: str) -> bool:
         """Return whether a list of flows in this state contains the flow."""
         with self.store.get_connection() as connection:
-            return bool(flow_list.page(connection, uuid=self.uuid, states=[state]).flows)
+            return bool(_flow_list.page(connection, uuid=self.uuid, states=[state]).flows)
 
-    def events(self) -> list[event_history.Event]:
+    def events(self) -> list[_event_history.Event]:
         with self.store.get_connection() as connection:
             return watcher.events_of(connection.get_flow_details(self.uuid))
 
@@ -115,7 +115,7 @@ def test_cancelled_flow_is_shown_as_cancelling_and_then_as_cancelled(
     assert looks.states == {states.CANCELLED} and view.state == states.REVERTED
     assert looks.is_listed(states.CANCELLED) and not looks.is_listed(states.CANCELLING)
     assert (view.cancelled, view.cancel_reason) == (True, "no need (by ann)")
-    of_flow = [event for event in looks.events() if event.kind == event_history.FLOW]
+    of_flow = [event for event in looks.events() if event.kind == _event_history.FLOW]
     assert [event.state for event in of_flow] == ["RUNNING", "CANCELLING", "REVERTED"]
     assert of_flow[1].error == "no need (by ann)"
 
@@ -164,7 +164,7 @@ def test_flow_that_waits_for_a_signal_is_shown_as_waiting(
     assert looks.states == {states.SUCCESS}
     (atom,) = looks.view().atoms
     assert (atom.attempt, atom.executions, atom.started) == (1, 1, pytest.approx(wait.since))
-    assert {event.attempt for event in looks.events() if event.kind == event_history.ATOM} == {1}
+    assert {event.attempt for event in looks.events() if event.kind == _event_history.ATOM} == {1}
 
 
 def test_flow_with_a_running_task_is_not_shown_as_waiting(store: base.Backend) -> None:
@@ -223,14 +223,14 @@ def test_cancelled_flow_with_failed_revert_is_shown_as_failure(store: base.Backe
     ("state", "died", "cancelled", "command", "shown"),
     [
         (states.RUNNING, False, False, None, states.RUNNING),
-        (states.RUNNING, False, False, commands.CANCEL, states.CANCELLING),
+        (states.RUNNING, False, False, _commands.CANCEL, states.CANCELLING),
         (states.RUNNING, False, True, None, states.CANCELLING),
-        (states.RUNNING, False, True, commands.SUSPEND, states.CANCELLING),
-        (states.RUNNING, False, False, commands.SUSPEND, states.SUSPENDING),
-        (states.RUNNING, True, True, commands.CANCEL, shown_states.INTERRUPTED),
+        (states.RUNNING, False, True, _commands.SUSPEND, states.CANCELLING),
+        (states.RUNNING, False, False, _commands.SUSPEND, states.SUSPENDING),
+        (states.RUNNING, True, True, _commands.CANCEL, _shown_states.INTERRUPTED),
         (states.PENDING, False, False, None, states.PENDING),
-        (states.SUCCESS, False, False, commands.CANCEL, states.SUCCESS),
-        (states.REVERTED, False, False, commands.CANCEL, states.REVERTED),
+        (states.SUCCESS, False, False, _commands.CANCEL, states.SUCCESS),
+        (states.REVERTED, False, False, _commands.CANCEL, states.REVERTED),
         (states.REVERTED, False, True, None, states.CANCELLED),
         (states.FAILURE, False, True, None, states.FAILURE),
     ],
@@ -238,10 +238,10 @@ def test_cancelled_flow_with_failed_revert_is_shown_as_failure(store: base.Backe
 def test_shown_state_follows_from_state_owner_and_command(
     state: str, died: bool, cancelled: bool, command: str | None, shown: str
 ) -> None:
-    found = shown_states.shown_state(state, "somebody", died, cancelled=cancelled, command=command)
+    found = _shown_states.shown_state(state, "somebody", died, cancelled=cancelled, command=command)
     assert found == shown
 
 
 def test_pending_flow_that_was_cancelled_is_shown_as_cancelling() -> None:
-    shown = shown_states.shown_state(states.PENDING, None, False, cancelled=True)
+    shown = _shown_states.shown_state(states.PENDING, None, False, cancelled=True)
     assert shown == states.CANCELLING

@@ -13,10 +13,11 @@ import pytest
 from tests.support.engine_threads import Gate, Running
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task
-from wbengine.drawing import step_rows, terminal_tree
-from wbengine.persistence import backends, base, leases, models, owners, step_notes
-from wbengine.views import atoms, flow_list, flow_status, step_detail, steps
-from wbengine.views.steps import Repetition
+from wbengine.drawing import _step_rows, _terminal_tree
+from wbengine.persistence import _leases, _owners, _step_notes, backends, base, models
+from wbengine.views import _atoms, _flow_list, _step_detail, flow_status
+from wbengine.views import _steps as steps
+from wbengine.views._steps import Repetition
 
 
 @task.task
@@ -154,7 +155,7 @@ def view(backend: base.Backend, uuid: str) -> flow_status.FlowView:
 def rows(backend: base.Backend, uuid: str, limit: int | None = None) -> list[str]:
     atom = view(backend, uuid).atom("checkout")
     assert atom is not None and atom.steps is not None
-    texts = [row.text for row in step_rows.rows(atom.steps, limit)]
+    texts = [row.text for row in _step_rows.rows(atom.steps, limit)]
     return [" ".join(part for part in text.split("  ") if "ms" not in part) for text in texts]
 
 
@@ -228,7 +229,7 @@ def test_steps_are_not_counted_as_tasks(store: base.Backend) -> None:
 
 def test_plan_contains_the_workflow_but_not_its_steps(store: base.Backend) -> None:
     uuid = run(fail, store)
-    assert operations.plan(store, uuid, operations.resuming.RETRY).run == ("checkout",)
+    assert operations.plan(store, uuid, operations._resuming.RETRY).run == ("checkout",)
 
 
 def stored_wait(backend: base.Backend) -> models.FlowDetail:
@@ -251,7 +252,7 @@ def test_workflow_shows_the_wait_of_its_step(store: base.Backend) -> None:
     detail = stored_wait(store)
     workflow = next(record for record in detail if record.name == "checkout")
     workflow.state = detail.state = states.RUNNING
-    lease = leases.Lease(detail.uuid, str(owners.new()), 1)
+    lease = _leases.Lease(detail.uuid, str(_owners.new()), 1)
     atom = flow_status.view(detail, lease=lease, now=2.0).atom("checkout")
     assert atom is not None and atom.waits_for is not None and atom.steps is not None
     assert (atom.shown_state, atom.waits_for.signal) == (states.WAITING, "approved")
@@ -275,7 +276,7 @@ def test_suspended_workflow_shows_its_next_wait(store: base.Backend) -> None:
 def test_suspended_workflow_is_listed_with_its_next_wait(store: base.Backend) -> None:
     stored_wait(store)
     with contextlib.closing(store.get_connection()) as connection:
-        (row,) = flow_list.page(connection).flows
+        (row,) = _flow_list.page(connection).flows
     assert row.waits_for == ()
     assert [wait.signal for wait in row.will_wait_for] == ["approved"]
 
@@ -296,8 +297,8 @@ def test_counts_of_steps_are_those_of_the_latest_attempt(store: base.Backend) ->
     assert atom is not None and atom.steps is not None and len(atom.steps.earlier) == 1
     assert flow.step_counts == atom.steps.counts == {states.REVERTED: 2}
     with contextlib.closing(store.get_connection()) as connection:
-        (row,) = flow_list.page(connection).flows
-        assert flow_list.size(connection, uuid) == 3
+        (row,) = _flow_list.page(connection).flows
+        assert _flow_list.size(connection, uuid) == 3
     assert (row.step_counts, row.done) == (flow.step_counts, "0 of 2 steps")
 
 
@@ -333,8 +334,8 @@ def test_other_exception_of_a_workflow_is_not_that_of_a_step(store: base.Backend
 def test_arguments_are_read_from_the_start_of_their_json(
     text: str, arguments: dict[str, Any], is_complete: bool
 ) -> None:
-    note = step_notes.StepNote("w", 1, 0, "shop:charge", "", text)
-    assert step_detail.arguments_of(note) == (arguments, is_complete)
+    note = _step_notes.StepNote("w", 1, 0, "shop:charge", "", text)
+    assert _step_detail.arguments_of(note) == (arguments, is_complete)
 
 
 def test_revert_path_contains_steps_in_their_order(store: base.Backend) -> None:
@@ -364,7 +365,7 @@ def test_last_attempt_of_a_step_without_revert_keeps_its_failure(store: base.Bac
 
 def test_tree_shows_steps_below_their_workflow(store: base.Backend) -> None:
     shown = view(store, run(fan_out, store))
-    lines = terminal_tree.text(shown.outline, shown).splitlines()
+    lines = _terminal_tree.text(shown.outline, shown).splitlines()
     assert "checkout" in lines[1]
     assert lines[2].strip().endswith("4 x poll; the latest:")
 
@@ -382,7 +383,7 @@ class Watched:
         return view(self._backend, self.uuid)
 
     @property
-    def atom(self) -> atoms.AtomView:
+    def atom(self) -> _atoms.AtomView:
         atom = self.flow.atom("checkout")
         assert atom is not None
         return atom
@@ -439,7 +440,7 @@ def test_step_of_a_paused_type_shows_the_pause(store: base.Backend) -> None:
         watched.engine.suspend()
     text = r"Step 0 poll: Its task type is paused .*: the bank is down\."
     assert re.fullmatch(text, atom.waiting or "")
-    assert atom.gate is not None and atom.gate.kind == atoms.PAUSE
+    assert atom.gate is not None and atom.gate.kind == _atoms.PAUSE
 
 
 @pytest.mark.parametrize("engine", ["serial", "parallel"])

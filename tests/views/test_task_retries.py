@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from wbengine import engines, operations, retry, states, task
-from wbengine.drawing import terminal_tree
+from wbengine.drawing import _terminal_tree
 from wbengine.patterns import linear_flow
-from wbengine.persistence.backends import memory
-from wbengine.views import event_history, watcher
+from wbengine.persistence.backends import _memory
+from wbengine.views import _event_history, watcher
 from wbengine.views import flow_status as flows
 
 
@@ -40,13 +40,13 @@ class BadBackoff(retry.Backoff):
 
 
 @pytest.fixture
-def backend() -> Iterator[memory.MemoryBackend]:
-    made = memory.MemoryBackend({})
+def backend() -> Iterator[_memory.MemoryBackend]:
+    made = _memory.MemoryBackend({})
     yield made
     made.close()
 
 
-def ran(backend: memory.MemoryBackend, ship: Refused, suspended: bool = False) -> str:
+def ran(backend: _memory.MemoryBackend, ship: Refused, suspended: bool = False) -> str:
     """Run a flow of `ship` and return its uuid; `suspended` stops it before the second attempt."""
     engine = engines.load(linear_flow.Flow("order").add(ship), backend=backend)
     if suspended:
@@ -59,8 +59,8 @@ def ran(backend: memory.MemoryBackend, ship: Refused, suspended: bool = False) -
 
 
 def look(
-    backend: memory.MemoryBackend, uuid: str
-) -> tuple[flows.FlowView, list[event_history.Event]]:
+    backend: _memory.MemoryBackend, uuid: str
+) -> tuple[flows.FlowView, list[_event_history.Event]]:
     with backend.get_connection() as connection:
         detail = connection.get_flow_details(uuid)
         view = flows.read(connection, uuid)
@@ -72,7 +72,7 @@ def look(
 
 
 def test_task_that_waits_for_next_attempt_is_shown_as_retrying(
-    backend: memory.MemoryBackend,
+    backend: _memory.MemoryBackend,
 ) -> None:
     uuid = ran(backend, Refused(1, backoff=retry.Backoff(1000)), suspended=True)
     view, events = look(backend, uuid)
@@ -81,7 +81,7 @@ def test_task_that_waits_for_next_attempt_is_shown_as_retrying(
     assert dict(view.counts) == {"RETRYING": 1}
     assert ship.waiting is not None and ship.waiting.startswith("Next attempt at ")
     assert ship.failure is not None and ship.failure.line == "ConnectionError: no answer"
-    text = terminal_tree.text(view.outline, view)
+    text = _terminal_tree.text(view.outline, view)
     assert "0 of 1 task done, 1 retrying" in text
     assert re.search("ship  retrying  .* ConnectionError: no answer  Next attempt at ", text)
     assert events[-1].state == "RETRYING" and events[-1].name == "ship"
@@ -89,7 +89,7 @@ def test_task_that_waits_for_next_attempt_is_shown_as_retrying(
 
 
 def test_task_that_succeeds_in_third_attempt_shows_its_attempts(
-    backend: memory.MemoryBackend,
+    backend: _memory.MemoryBackend,
 ) -> None:
     view, events = look(backend, ran(backend, Refused(2)))
     (ship,) = view.atoms
@@ -97,17 +97,17 @@ def test_task_that_succeeds_in_third_attempt_shows_its_attempts(
     assert [event.state for event in events if event.state in ("FAILURE", "SUCCESS")] == [
         "FAILURE", "FAILURE", "SUCCESS", "SUCCESS",
     ]  # fmt: skip
-    assert "attempt 3" in terminal_tree.text(view.outline, view)
+    assert "attempt 3" in _terminal_tree.text(view.outline, view)
 
 
-def test_task_that_fails_all_attempts_is_reverted(backend: memory.MemoryBackend) -> None:
+def test_task_that_fails_all_attempts_is_reverted(backend: _memory.MemoryBackend) -> None:
     view, _ = look(backend, ran(backend, Refused(9)))
     (ship,) = view.atoms
     assert (ship.state, ship.executions, view.state) == ("REVERTED", 4, "REVERTED")
     assert [failure.atom for failure in view.failures] == ["ship"]
 
 
-def test_error_of_backoff_is_shown_as_error_of_its_task(backend: memory.MemoryBackend) -> None:
+def test_error_of_backoff_is_shown_as_error_of_its_task(backend: _memory.MemoryBackend) -> None:
     view, _ = look(backend, ran(backend, Refused(9, backoff=BadBackoff())))
     (ship,) = view.atoms
     assert (ship.state, view.state) == ("REVERTED", "REVERTED")
@@ -115,9 +115,9 @@ def test_error_of_backoff_is_shown_as_error_of_its_task(backend: memory.MemoryBa
     assert view.history[-1].why == "ship: RuntimeError: no wait"
 
 
-def test_event_pages_name_only_the_task(backend: memory.MemoryBackend) -> None:
+def test_event_pages_name_only_the_task(backend: _memory.MemoryBackend) -> None:
     uuid = ran(backend, Refused(2))
     with backend.get_connection() as connection:
         detail = connection.get_flow_details(uuid)
-    page = event_history.page(detail, flows.Redactor())
+    page = _event_history.page(detail, flows.Redactor())
     assert {event.name for event in page.events} == {"order", "ship"}

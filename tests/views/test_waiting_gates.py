@@ -6,12 +6,12 @@ import pytest
 
 from tests.views import records
 from wbengine import states
-from wbengine.drawing import terminal_tree
-from wbengine.persistence import leases, models, owners, pauses
-from wbengine.persistence.pauses import TaskPause
-from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
-from wbengine.views import flow_status, waiting
-from wbengine.views.atoms import Waiting
+from wbengine.drawing import _terminal_tree
+from wbengine.persistence import _leases, _owners, _pauses, models
+from wbengine.persistence._pauses import TaskPause
+from wbengine.types._outline import FLOW, TASK, Outline, OutlineNode
+from wbengine.views import _waiting, flow_status
+from wbengine.views._atoms import Waiting
 from wbengine.views.redaction import Redactor
 
 T = records.T
@@ -36,7 +36,7 @@ def view(
     return flow_status.view(
         flow,
         Outline(tuple(nodes), ()),
-        leases.Lease(flow.uuid, str(owners.new()), 1),
+        _leases.Lease(flow.uuid, str(_owners.new()), 1),
         now=NOW,
         pauses=held_back,
         redactor=Redactor().with_secrets_from({"password": secret}) if secret else None,
@@ -103,7 +103,7 @@ def test_gate_in_json_has_times_in_iso_format(flow: models.FlowDetail) -> None:
 
 def test_tree_shows_the_gate_of_a_pending_task(flow: models.FlowDetail) -> None:
     shown = view(flow, TaskPause("shop.A*", "audit", since=T))
-    assert "paused" in terminal_tree.text(shown.outline, shown)
+    assert "paused" in _terminal_tree.text(shown.outline, shown)
 
 
 def test_secret_in_the_name_of_a_signal_is_masked(flow: models.FlowDetail) -> None:
@@ -121,9 +121,9 @@ def test_pause_is_looked_up_once_for_each_pending_task(
 
     def pause_of(task_type: str, *arguments: object) -> TaskPause | None:
         task_types.append(task_type)
-        return pauses.pause_of(task_type, *arguments)  # type: ignore[arg-type]
+        return _pauses.pause_of(task_type, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(waiting, "pause_of", pause_of)
+    monkeypatch.setattr(_waiting, "pause_of", pause_of)
     for name in ("reserve", "capture", "archive"):
         records.change(flow, name, state=states.PENDING, attempt=0)
     shown = view(flow, TaskPause("shop.*", since=T))

@@ -11,7 +11,7 @@ from tests.views import canaries, records
 from wbengine import engines, exceptions, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
-from wbengine.views import flow_list, watcher
+from wbengine.views import _flow_list, watcher
 from wbengine.views import flow_status as flows
 from wbengine.views.redaction import Redactor
 from wbengine.views.watcher import FlowWatcher
@@ -159,9 +159,9 @@ def test_flows_are_listed_in_pages(backend):
         engines.load(linear_flow.Flow(f"shop {number}").add(Step("a")), backend=backend).run()
     engines.load(linear_flow.Flow("other").add(Step("a")), backend=backend)
     with backend.get_connection() as connection:
-        first = flow_list.page(connection, name="shop", limit=2)
-        rest = flow_list.page(connection, name="shop", limit=2, after=first.after)
-        new = flow_list.page(connection, states=["PENDING"])
+        first = _flow_list.page(connection, name="shop", limit=2)
+        rest = _flow_list.page(connection, name="shop", limit=2, after=first.after)
+        new = _flow_list.page(connection, states=["PENDING"])
     assert [row.name for row in (*first.flows, *rest.flows)] == ["shop 2", "shop 1", "shop 0"]
     assert rest.after is None
     row = first.flows[0]
@@ -183,7 +183,7 @@ def test_flows_in_a_displayed_state_are_listed_in_pages(backend):
     pages, after = [], None
     with backend.get_connection() as connection:
         while not pages or after is not None:
-            page = flow_list.page(connection, states=["INTERRUPTED"], limit=2, after=after)
+            page = _flow_list.page(connection, states=["INTERRUPTED"], limit=2, after=after)
             pages.append([row.name for row in page.flows])
             after = page.after
     assert pages == [["shop 6", "shop 3"], ["shop 0"]]
@@ -223,7 +223,7 @@ def test_page_that_is_read_again_contains_only_matching_flows(backend, ends):
     pages, after = [], None
     with backend.get_connection() as connection:
         while not pages or after is not None:
-            page = flow_list.page(
+            page = _flow_list.page(
                 _Changing(connection, end), states=["INTERRUPTED", "SUSPENDING"], limit=2,
                 after=after,
             )  # fmt: skip
@@ -301,7 +301,7 @@ def test_events_views_and_lists_contain_no_secret(backend, show):
         ]
     with backend.get_connection() as connection:
         said.append(json.dumps(flows.read(connection, watch.uuid, redactor=redactor).to_dict()))
-        said.append(json.dumps(flow_list.page(connection, redactor=redactor).to_dict()))
+        said.append(json.dumps(_flow_list.page(connection, redactor=redactor).to_dict()))
         detail = connection.get_flow_details(watch.uuid)
     said += [repr(event) for event in watcher.events_of(detail, redactor)]
     assert len(said) > 20

@@ -10,7 +10,7 @@ import pytest
 from tests.support import shown_workflows
 from wbengine import engines, report, states
 from wbengine.persistence import backends
-from wbengine.views import flow_status, timeline
+from wbengine.views import _timeline, flow_status
 
 
 def view_of(workflow: type) -> flow_status.FlowView:
@@ -27,7 +27,7 @@ def undone() -> flow_status.FlowView:
 
 
 def test_timeline_contains_bars_of_steps(undone: flow_status.FlowView) -> None:
-    (lane,) = timeline.timeline(undone).lanes
+    (lane,) = _timeline.timeline(undone).lanes
     steps = {bar.name: (bar.state, bar.action) for bar in lane.bars if bar.is_step}
     assert steps == {
         "undone / 0 book": (states.REVERTED, "revert"),
@@ -37,13 +37,13 @@ def test_timeline_contains_bars_of_steps(undone: flow_status.FlowView) -> None:
 
 def test_timeline_contains_the_latest_iteration_of_a_loop() -> None:
     shown = view_of(shown_workflows.looped)
-    (lane,) = timeline.timeline(shown).lanes
+    (lane,) = _timeline.timeline(shown).lanes
     steps = [bar.name for bar in lane.bars if bar.is_step]
     assert steps == ["looped / 9 poll (latest of 10)"]
 
 
 def test_steps_are_not_counted_as_attempts(undone: flow_status.FlowView) -> None:
-    chart = timeline.timeline(undone)
+    chart = _timeline.timeline(undone)
     assert [lane.attempts for lane in chart.lanes] == [2]  # execution and reversion
     bars = [bar for lane in chart.lanes for bar in lane.bars if not bar.is_step]
     assert sum(lane.busy for lane in chart.lanes) == sum(bar.seconds for bar in bars)
@@ -57,7 +57,7 @@ def test_suspended_workflow_ends_in_the_timeline_when_suspended() -> None:
         detail = engine.storage.flow_detail
     shown = flow_status.view(detail, now=(detail.created or 0.0) + 3600)
     assert shown.state == states.SUSPENDED
-    assert timeline.timeline(shown).seconds < 600
+    assert _timeline.timeline(shown).seconds < 600
     (atom,) = shown.atoms
     text = "Continues behind its complete steps when an engine runs the flow."
     assert atom.waiting == text

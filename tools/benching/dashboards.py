@@ -24,7 +24,7 @@ import psutil
 
 from tools import _servers
 from wbengine.persistence import backends, base, models
-from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
+from wbengine.types._outline import FLOW, TASK, Outline, OutlineNode
 
 #: Stores to measure; number of flows, and number of tasks in the large flow.
 STORES: Final = ("sqlite", "postgresql")

@@ -43,11 +43,11 @@ SUBMIT = f"{_WIRE}.executor:WorkerTaskExecutor.submit_many"
 PARTS: dict[str, tuple[str, ...]] = {
     "encode": (
         f"{_WIRE}.protocol:Request.encode",
-        "wbengine._json_text:encode",
+        "wbengine._text.json_text:encode",
         f"{_WIRE}.messages.replies:ReplyFactory.succeeded",
         f"{_WIRE}.connections.publisher_confirms:PublisherConfirms.prepare",
         f"{_WIRE}.connections.outgoing:OutgoingMessage.encode",
-        "wbengine.transports.redis:RedisBroker.publish_with",
+        "wbengine.transports._redis:RedisBroker.publish_with",
     ),
     "decode": (
         f"{_WIRE}.protocol:Request.decode",
@@ -60,8 +60,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.messages.replies:Reply.from_message",
         f"{_WIRE}.messages.replies:Reply.value",
         f"{_WIRE}.connections.amqp_connection:AmqpConnection.read",
-        "wbengine.transports.broker:Consumer.hold",
-        "wbengine.transports.redis:RedisBroker._process_wait",
+        "wbengine.transports._broker:Consumer.hold",
+        "wbengine.transports._redis:RedisBroker._process_wait",
     ),
     "decisions": (
         f"{_WIRE}.requests.tracker:RequestTracker.submit",
@@ -82,7 +82,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.worker_side.task_runner:TaskRunner.take",
         f"{_WIRE}.worker_side.finishing:Finisher.finish_in_one_step",
         f"{_WIRE}.worker_side.task_runner:TaskRunner._on_outcome",
-        "wbengine.concurrency.thread_pools:Pool._run_call",
+        "wbengine._concurrency.thread_pools:Pool._run_call",
     ),
     "connections": (
         f"{_WIRE}.proxy:Proxy.send",
@@ -92,15 +92,15 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.connections.receiver:AmqpReceiver.drain",
         f"{_WIRE}.connections.amqp_sender:AmqpSender._publish",
         f"{_WIRE}.connections.publisher_confirms:ReplyPublisher.answer",
-        "wbengine.transports.filesystem:FileBroker._publish",
-        "wbengine.transports.filesystem:FileBroker._finish_part",
-        "wbengine.transports.filesystem:FileBroker.take_many",
+        "wbengine.transports._filesystem:FileBroker._publish",
+        "wbengine.transports._filesystem:FileBroker._finish_part",
+        "wbengine.transports._filesystem:FileBroker.take_many",
     ),
     "task": (f"{_WIRE}.endpoint:Endpoint.begin",),
     "run loop and records": (
-        "wbengine.runtime.run:Run._analyze",
-        "wbengine.runtime.run:Run._schedule",
-        "wbengine.runtime.saving:Saver.save",
+        "wbengine._runtime.run:Run._analyze",
+        "wbengine._runtime.run:Run._schedule",
+        "wbengine._runtime.saving:Saver.save",
     ),
     "ledger": (
         f"{_WIRE}.engine_side.ledger_operations:LedgerWriter.open",
@@ -109,10 +109,10 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.ledger.redis:RedisLedger.open_and_publish",
     ),
     HAND_OVER: (
-        "wbengine.runtime.run:Run._wait",
-        "wbengine.runtime.run:Run._done",
-        "wbengine.concurrency.thread_pools:Pool._take_call",
-        "wbengine.concurrency.thread_pools:Pool.submit",
+        "wbengine._runtime.run:Run._wait",
+        "wbengine._runtime.run:Run._done",
+        "wbengine._concurrency.thread_pools:Pool._take_call",
+        "wbengine._concurrency.thread_pools:Pool.submit",
     ),
     BROKER: (
         "wbengine.transports._redis_link:Link.send_all",
@@ -129,9 +129,9 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 #: Wait of a thread -> the call of another thread that ends it.
 WAITS = {
-    "wbengine.runtime.run:Run._wait": "wbengine.runtime.run:Run._done",
-    "wbengine.concurrency.thread_pools:Pool._take_call": (
-        "wbengine.concurrency.thread_pools:Pool.submit"
+    "wbengine._runtime.run:Run._wait": "wbengine._runtime.run:Run._done",
+    "wbengine._concurrency.thread_pools:Pool._take_call": (
+        "wbengine._concurrency.thread_pools:Pool.submit"
     ),
 }
 #: Waits for a message of the other process.
@@ -142,7 +142,7 @@ RECEIVES = frozenset({
 })  # fmt: skip
 #: Function that publishes -> the call in it that sends the message.
 SENDS = {
-    "wbengine.transports.redis:RedisBroker.publish_with": (
+    "wbengine.transports._redis:RedisBroker.publish_with": (
         "wbengine.transports._redis_link:Link.send_all"
     ),
     f"{_WIRE}.connections.amqp_sender:AmqpSender._publish": (
@@ -151,8 +151,8 @@ SENDS = {
     f"{_WIRE}.connections.publisher_confirms:ReplyPublisher.answer": (
         "wbengine.transports._amqp_socket:AmqpSocket.flush"
     ),
-    "wbengine.transports.filesystem:FileBroker._publish": "wbengine.transports._fifos:notify",
-    "wbengine.transports.filesystem:FileBroker._finish_part": "wbengine.transports._fifos:notify",
+    "wbengine.transports._filesystem:FileBroker._publish": "wbengine.transports._fifos:notify",
+    "wbengine.transports._filesystem:FileBroker._finish_part": "wbengine.transports._fifos:notify",
 }
 
 _PART = {name: part for part, names in PARTS.items() for name in names}

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine import _names, _options
+from wbengine._configuration import named_options
+from wbengine._introspection import object_names
 from wbengine._sql import dialects
 
 __all__ = ["AUTO", "OPTIONS", "Options", "parse"]
@@ -90,7 +91,7 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Options:
         if key in OPTIONS:
             values[key] = value
         elif key not in parsed_url.query:  # The driver reads it from the query.
-            _options.check_known("A database", [key], OPTIONS)
+            named_options.check_known("A database", [key], OPTIONS)
     parsed_url = parsed_url.difference_update_query(
         [key for key in parsed_url.query if key in OPTIONS]
     )
@@ -119,7 +120,7 @@ def _url(text: str) -> sa.URL:
     name = _ALIASES.get(name, name)
     if name not in DRIVERS:
         raise ValueError(
-            f"Unknown kind of database {url.drivername!r}{_names.hint(name, DRIVERS)}: use {form}"
+            f"Unknown kind of database {url.drivername!r}{object_names.hint(name, DRIVERS)}: use {form}"
         )
     url = url.set(drivername=f"{name}+{driver or DRIVERS[name]}")
     if name == dialects.SQLITE and (url.database or "").endswith("/"):
@@ -137,15 +138,15 @@ def _reject(key: str, what: str, value: Any) -> ValueError:
 
 
 def _pool_size(key: str, value: Any) -> int:
-    return _options.whole(key, value, least=1)  # SQLAlchemy interprets 0 as no limit.
+    return named_options.whole(key, value, least=1)  # SQLAlchemy interprets 0 as no limit.
 
 
 def _overflow(key: str, value: Any) -> int:
-    return -1 if value in (-1, "-1") else _options.whole(key, value)
+    return -1 if value in (-1, "-1") else named_options.whole(key, value)
 
 
 def _seconds(key: str, value: Any) -> float | None:
-    return None if value in (None, -1, "-1") else _options.number(key, value)
+    return None if value in (None, -1, "-1") else named_options.number(key, value)
 
 
 def _level(key: str, value: Any) -> str | None:
@@ -173,24 +174,24 @@ def _threshold(key: str, value: Any) -> int | str | None:
     text = str(value).lower()
     if text in (AUTO, "none"):
         return AUTO if text == AUTO else None
-    return _options.whole(key, value)
+    return named_options.whole(key, value)
 
 
 #: Options for which None is a value.
 _NULLABLE_OPTIONS: Final = ("idle_timeout", "mysql_sql_mode", "prepare_threshold")
 
-OPTIONS: Final[Mapping[str, _options.Reader]] = {
-    "max_retries": _options.whole,
+OPTIONS: Final[Mapping[str, named_options.Reader]] = {
+    "max_retries": named_options.whole,
     "max_pool_size": _pool_size,
     "max_overflow": _overflow,
-    "pool_timeout": _options.number,
+    "pool_timeout": named_options.number,
     "idle_timeout": _seconds,
     "isolation_level": _level,
     "isolation_levels": _mapping,
     "engine_args": _mapping,
-    "log_statements": _options.flag,
-    "checkin_yield": _options.anything,
-    "checkout_ping": _options.flag,
+    "log_statements": named_options.flag,
+    "checkin_yield": named_options.anything,
+    "checkout_ping": named_options.flag,
     "mysql_sql_mode": _modes,
     "prepare_threshold": _threshold,
 }

@@ -16,9 +16,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import pool
 
-from wbengine import _installing, _options, _sqlite_files, logging
-from wbengine._fork_gate import ForkGate
-from wbengine._sql import connection_options, dialects, files, writers
+from wbengine import logging
+from wbengine._concurrency.fork_gate import ForkGate
+from wbengine._configuration import named_options
+from wbengine._imports import installing
+from wbengine._sql import connection_options, dialects, files, sqlite_files, writers
 
 __all__ = [
     "dispose", "is_autocommit", "make_engine", "read_level", "retries_of", "statement_engine",
@@ -44,7 +46,7 @@ _SQLITE_OPTIONS: Final = frozenset({
 _MYSQL_OPTIONS: Final = frozenset({"ssl_capath", "ssl_check_hostname", "ssl_cipher"})
 #: Arguments of `psycopg.connect` that are not options of its connection strings.
 _PSYCOPG_OPTIONS: Final = frozenset({"context", "cursor_factory", "prepare_threshold"})
-_EXTRAS: Final[Mapping[str, _installing.Extra]] = {
+_EXTRAS: Final[Mapping[str, installing.Extra]] = {
     dialects.MYSQL: "mysql",
     dialects.POSTGRESQL: "postgresql",
 }
@@ -94,7 +96,7 @@ def _check_driver_options(settings: connection_options.Options) -> None:
     arguments = settings.engine_args.get("connect_args", {})
     names = {*settings.url.query, *(set(arguments) - _PSYCOPG_OPTIONS)}
     if known:
-        _options.check_known("A database", names - known, connection_options.OPTIONS, known)
+        named_options.check_known("A database", names - known, connection_options.OPTIONS, known)
 
 
 def _driver_options(driver: str) -> frozenset[str]:
@@ -155,7 +157,7 @@ def make_engine(
         engine = sa.create_engine(settings.url, **arguments)
     except ImportError as error:
         is_default_driver = connection_options.DRIVERS[settings.dialect] == driver
-        advice = f": {_installing.advice(_EXTRAS[settings.dialect])}" if is_default_driver else ""
+        advice = f": {installing.advice(_EXTRAS[settings.dialect])}" if is_default_driver else ""
         raise ImportError(
             f"{settings.url.drivername!r} needs a driver that is not installed"
             f" ({error.name or error}){advice}"
@@ -322,7 +324,7 @@ def _make_private(dialect: Any, record: Any, arguments: Any, options: Any) -> No
 
 def _reject_network_file(connection: Any, record: Any) -> None:
     ((_, _, path),) = connection.execute("PRAGMA database_list").fetchall()
-    kind = _sqlite_files.network_kind(path)
+    kind = sqlite_files.network_kind(path)
     if kind is not None:
         raise sa.exc.OperationalError(
             "connect",

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _sqlite_files
+from wbengine._sql import sqlite_files
 from wbengine._sql.files import OpenFile
 
 __all__ = ["WRITER", "Writer"]
@@ -286,8 +286,8 @@ class _Waiting:
         if now < self._next_check:
             return
         self._next_check = now + _CHECK_SECONDS
-        writer_pid = _sqlite_files.writer_of(self._path)
-        if writer_pid is not None and _sqlite_files.is_stopped(writer_pid):
+        writer_pid = sqlite_files.writer_of(self._path)
+        if writer_pid is not None and sqlite_files.is_stopped(writer_pid):
             raise _busy(
                 f"process {writer_pid} is writing {self._path} and is stopped (`kill -CONT"
                 f" {writer_pid}` resumes it)"

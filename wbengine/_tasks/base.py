@@ -9,7 +9,9 @@ import numbers
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
-from wbengine import _names, atom, invocation, running
+from wbengine import atom, running
+from wbengine._calls import invocation
+from wbengine._introspection import object_names
 from wbengine.backoff import Backoff, Errors
 from wbengine.types import notifier as nt
 
@@ -106,7 +108,7 @@ class Task(atom.Atom):
             """Declare the arguments and the result of the task as a step of a workflow."""
 
     def _default_name(self) -> str:
-        return _names.class_name(type(self))
+        return object_names.class_name(type(self))
 
     @property
     def notifier(self) -> nt.RestrictedNotifier:

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wbengine import _binding, _names, _secrets, invocation
+from wbengine._calls import invocation
+from wbengine._introspection import binding, object_names
+from wbengine._security import masking
 from wbengine._tasks.base import Task
 from wbengine.types import codec
 
@@ -50,7 +52,7 @@ class Command:
     @property
     def text(self) -> str:
         """The start of the arguments as JSON, with masked secrets; "" without arguments."""
-        text = _secrets.masked(self.start[:MAX_TEXT_LENGTH].decode(errors="ignore"))
+        text = masking.masked(self.start[:MAX_TEXT_LENGTH].decode(errors="ignore"))
         return text if len(self.start) <= MAX_TEXT_LENGTH else f"{text}..."
 
     @property
@@ -76,7 +78,7 @@ def task_command(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
         raise TypeError(f"A step must be a task class, got {task!r:.80}{hint}")
     if not _is_plain(task):
         raise TypeError(
-            f"A step must be a plain task, got {_names.dotted(task)}: use steps.map for a list,"
+            f"A step must be a plain task, got {object_names.dotted(task)}: use steps.map for a list,"
             " steps.sleep or steps.wait_for to wait, and a function with steps as argument to share"
             " code between workflows"
         )
@@ -146,20 +148,20 @@ def _check_importable(task: type[Task]) -> None:
     """
     if not invocation.reverts_nothing(task) and _object_at(path_of(task)) is not task:
         raise TypeError(
-            f"Task {_names.dotted(task)} has a revert, so it must be defined at the top level of"
+            f"Task {object_names.dotted(task)} has a revert, so it must be defined at the top level of"
             " a module: a later process finds it there by its name"
         )
     _checked.add(task)
 
 
 def _bind(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    signature = _binding.signature_of(task._bodies()[0])
+    signature = binding.signature_of(task._bodies()[0])
     called = f"{type(task).__name__}()"
     try:
         arguments = signature.bind(args, kwargs)
     except TypeError as error:
         unknown = [name for name in kwargs if not signature.takes(name)]
-        hint = _names.hint(unknown[0], signature.names) if unknown else ""
+        hint = object_names.hint(unknown[0], signature.names) if unknown else ""
         raise TypeError(f"{called}: {error}{hint}") from None
     # Values of `inject=` apply to arguments that are not passed.
     for name, stored in task.rebind.items():
@@ -173,7 +175,7 @@ def _bind(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
 
 def revert_arguments(task: Task, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that the `revert` of a task accepts, including defaults of `execute`."""
-    execute, revert = map(_binding.signature_of, task._bodies())
+    execute, revert = map(binding.signature_of, task._bodies())
     missing = revert.names.intersection(execute.optional).difference(arguments)
     values = dict(arguments)
     if missing:

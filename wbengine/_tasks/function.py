@@ -19,7 +19,8 @@ from typing import (
     overload,
 )
 
-from wbengine import _binding, _names, atom
+from wbengine import atom
+from wbengine._introspection import binding, object_names
 from wbengine._tasks import limit_attributes
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
@@ -146,7 +147,7 @@ def _no_option(function: str, word: str) -> str:
             f"{function}() has no option {word!r}: set it in the decorator,"
             f" @task.task({word}=...), or for one task, by its attribute {word!r}"
         )
-    hint = _names.hint(word, [*_OPTIONS, *_OWN])
+    hint = object_names.hint(word, [*_OPTIONS, *_OWN])
     return f"{function}() has no option {word!r}{hint}"
 
 
@@ -213,11 +214,11 @@ def task(
     name: str | None = ...,
     version: Any = ...,
     requires: str | Iterable[str] | None = ...,
-    rebind: _binding.Rebind | None = ...,
+    rebind: binding.Rebind | None = ...,
     inject: Mapping[str, Any] | None = ...,
     auto_extract: bool = ...,
     ignore_list: Iterable[str] | None = ...,
-    revert_rebind: _binding.Rebind | None = ...,
+    revert_rebind: binding.Rebind | None = ...,
     revert_requires: str | Iterable[str] | None = ...,
     revert: Callable[..., Any] | None = ...,
     priority: int = ...,
@@ -283,7 +284,9 @@ def task(
     unknown = set(options).difference(_OPTIONS)
     if unknown:
         word = min(unknown)
-        raise TypeError(f"task() has no option {word!r}{_names.hint(word, [*_OPTIONS, *_OWN])}")
+        raise TypeError(
+            f"task() has no option {word!r}{object_names.hint(word, [*_OPTIONS, *_OWN])}"
+        )
     attributes["default_provides"] = attributes.pop("provides")
     attributes["_name"] = name
     attributes["_options"] = {key: value for key, value in options.items() if value is not None}

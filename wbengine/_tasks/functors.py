@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from wbengine import _binding, _names, atom
+from wbengine import atom
+from wbengine._introspection import binding, object_names
 from wbengine._tasks.base import Task
 
 
@@ -31,7 +32,7 @@ class FunctorTask(Task):
         provides: atom.Provides | None = None,
         requires: str | Iterable[str] | None = None,
         auto_extract: bool = True,
-        rebind: _binding.Rebind | None = None,
+        rebind: binding.Rebind | None = None,
         revert: Callable[..., Any] | None = None,
         version: Any = None,
         inject: Mapping[str, Any] | None = None,
@@ -45,7 +46,7 @@ class FunctorTask(Task):
         if version is not None:
             self.version = version
         super().__init__(
-            _names.dotted(execute) if name is None else name,
+            object_names.dotted(execute) if name is None else name,
             provides,
             requires,
             auto_extract,
@@ -53,13 +54,13 @@ class FunctorTask(Task):
             inject,
         )
         if revert is None:
-            self.revert_accepts = _binding.NO_NAMES
+            self.revert_accepts = binding.NO_NAMES
 
     def _bodies(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return self._execute, self.revert if self._revert is None else self._revert
 
     def _home(self) -> str:
-        return _names.module_of(self._execute)
+        return object_names.module_of(self._execute)
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         return self._execute(*args, **kwargs)
@@ -89,14 +90,14 @@ class _FoldingTask(Task):
         name: str | None = None,
         provides: atom.Provides | None = None,
         auto_extract: bool = True,
-        rebind: _binding.Rebind | None = None,
+        rebind: binding.Rebind | None = None,
         inject: Mapping[str, Any] | None = None,
     ) -> None:
         if not callable(functor):
             raise ValueError(f"Functor must be callable, got {functor!r}")
-        if _binding.is_async(functor):
+        if binding.is_async(functor):
             raise ValueError(
-                f"Functor {_names.dotted(functor)} must not be an 'async def', because it"
+                f"Functor {object_names.dotted(functor)} must not be an 'async def', because it"
                 " is called without await: write a task with an 'async def execute', or a"
                 " Map over one"
             )
@@ -110,12 +111,12 @@ class _FoldingTask(Task):
             )
         self._functor = functor
         super().__init__(
-            _names.dotted(functor) if name is None else name,
+            object_names.dotted(functor) if name is None else name,
             provides,
             self._names,
             auto_extract,
             # `execute` has no named parameters. A list in `rebind` refers to the required names.
-            None if rebind is None else _binding.rebind_map(self._names, rebind),
+            None if rebind is None else binding.rebind_map(self._names, rebind),
             inject,
         )
 
@@ -134,12 +135,12 @@ class _FoldingTask(Task):
             room = max(room, self._ARITY)
         if needs_keyword or not needed <= self._ARITY <= room:
             raise ValueError(
-                f"Functor {_names.dotted(functor)} must take exactly {self._ARITY}"
+                f"Functor {object_names.dotted(functor)} must take exactly {self._ARITY}"
                 f" argument{'s' if self._ARITY > 1 else ''}"
             )
 
     def _home(self) -> str:
-        return _names.module_of(self._functor)
+        return object_names.module_of(self._functor)
 
     def _values(self, given: Mapping[str, Any]) -> list[Any]:
         return [given[name] for name in self._names]

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
-from wbengine import _names, _secrets
+from wbengine._introspection import object_names
+from wbengine._security import masking
 from wbengine._tasks import functors
 
 __all__ = ["ATTRIBUTES", "UNLIMITED", "Limit", "Quota", "check", "limit_of", "limit_of_step"]
@@ -65,7 +66,7 @@ class Limit(NamedTuple):
                 f" tuple"
                 f" of these, got {type(value).__name__}"
             )
-        if any(map(_secrets.is_secret_key, key_arguments)):
+        if any(map(masking.is_secret_key, key_arguments)):
             value = f"#{_digest(str(value))}"  # Names of limits are stored and displayed.
         return _shorten(f"{self.name}[{value}]")
 
@@ -120,7 +121,7 @@ def check(what: str, rate: Any, concurrency: Any, key: Any, shared: Any) -> None
         )
     if shared is not None and not (isinstance(shared, str) and shared and shared.isprintable()):
         raise ValueError(f"limit of {what} must be a printable str, got {shared!r:.80}")
-    _names.check_length(f"Name of the limit of {what}", shared or "")
+    object_names.check_length(f"Name of the limit of {what}", shared or "")
 
 
 def _key_of(owner: Any) -> Any:
@@ -154,7 +155,7 @@ def _argument_names(
         if known is not None and name not in known and parameter.default is parameter.empty:
             raise ValueError(
                 f"concurrency_key of {what} must take only its arguments, got {name!r}"
-                f"{_names.hint(name, known)}"
+                f"{object_names.hint(name, known)}"
             )
         names.append(name)
     return tuple(names)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, cast
 
-from wbengine import _binding, _names, atom
+from wbengine import atom
+from wbengine._introspection import binding, object_names
 from wbengine._tasks.base import Task
 from wbengine._tasks.waiting import WaitingTask
 
@@ -16,7 +17,7 @@ FAIL: Final = "fail"
 COLLECT: Final = "collect"
 
 #: Maximum length of the name of a Map. The names of its items have an index as suffix.
-_MAX_NAME_LENGTH: Final = _names.MAX_NAME_LENGTH - len("[2147483647]")
+_MAX_NAME_LENGTH: Final = object_names.MAX_NAME_LENGTH - len("[2147483647]")
 
 
 class Map(Task):
@@ -93,7 +94,7 @@ class Map(Task):
         super().__init__(
             inner.name if name is None else name, provides, inject=inner.inject, auto_extract=False
         )
-        _names.check_length("The name of a Map", self.name, _MAX_NAME_LENGTH)
+        object_names.check_length("The name of a Map", self.name, _MAX_NAME_LENGTH)
         self._bind()
 
     def _bind(self) -> None:
@@ -128,7 +129,7 @@ class Map(Task):
                 return list(iterator)
         raise TypeError(
             f"{self.over!r}, the list of Map {self.name!r}, must be a list or another"
-            f" iterable, not a mapping or a string, got {_names.dotted(type(values))}"
+            f" iterable, not a mapping or a string, got {object_names.dotted(type(values))}"
         )
 
     def of_item(self, index: int) -> Task:
@@ -142,7 +143,7 @@ class Map(Task):
         if action == "execute":
             return True
         inner = self.inner
-        return self.item in inner.revert_rebind or _binding.signature_of(inner._bodies()[1]).takes(
+        return self.item in inner.revert_rebind or binding.signature_of(inner._bodies()[1]).takes(
             self.item
         )
 
@@ -163,7 +164,7 @@ _REFUSED: Final = (Mapping, str, bytes, bytearray, memoryview)
 def _check_inner(inner: Any) -> None:
     if isinstance(inner, type) and issubclass(inner, Task):
         raise TypeError(
-            f"Map requires a task, got the class {_names.dotted(inner)}: did you mean"
+            f"Map requires a task, got the class {object_names.dotted(inner)}: did you mean"
             f" {inner.__name__}()?"
         )
     if isinstance(inner, Map):
@@ -177,7 +178,7 @@ def _check_inner(inner: Any) -> None:
             " and sleeping once is enough"
         )
     if not isinstance(inner, Task):
-        type_name = _names.dotted(type(inner))
+        type_name = object_names.dotted(type(inner))
         if isinstance(inner, atom.Atom):
             raise TypeError(f"Map requires a task, got {type_name} {inner.name!r}")
         raise TypeError(
@@ -190,14 +191,14 @@ def _check_names(inner: Task, over: Any, item: Any) -> None:
     for option, name in (("over", over), ("item", item)):
         if not isinstance(name, str):
             raise TypeError(f"{option} must be a str, got {name!r}")
-        _names.check_length(f"The {option} of a Map", name)
+        object_names.check_length(f"The {option} of a Map", name)
     execute, _ = inner._bodies()
-    signature = _binding.signature_of(execute)
+    signature = binding.signature_of(execute)
     if item not in inner.rebind and not signature.takes(item):
         parameters = [*inner.rebind, *signature.required, *signature.optional]
         raise ValueError(
             f"Task {inner.name!r} has no argument {item!r} for the items of its"
-            f" Map{_names.hint(item, parameters)}; its arguments:"
+            f" Map{object_names.hint(item, parameters)}; its arguments:"
             f" {', '.join(dict.fromkeys(parameters)) or 'none'}"
         )
     other_rebinds = {to: stored for to, stored in inner.rebind.items() if to != item}
@@ -230,5 +231,5 @@ def _limit(value: Any) -> int | None:
 def _policy(value: Any) -> OnItemFailure:
     if value in (FAIL, COLLECT):
         return cast(OnItemFailure, value)
-    near = _names.hint(value, (FAIL, COLLECT)) if isinstance(value, str) else ""
+    near = object_names.hint(value, (FAIL, COLLECT)) if isinstance(value, str) else ""
     raise ValueError(f"on_item_failure must be 'fail' or 'collect', got {value!r}{near}")

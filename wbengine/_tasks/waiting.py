@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from wbengine import _names, atom, exceptions, signals
+from wbengine import atom, exceptions, signals
+from wbengine._introspection import object_names
 from wbengine._tasks.base import Task
 from wbengine.types import failure as ft
 
@@ -194,7 +195,7 @@ class WaitForAny(WaitingTask):
             raise TypeError("wait_any requires the name of at least one signal")
         seconds = None if timeout is None else _seconds("timeout", timeout, " or None")
         text = signals.OR.join(self._names)
-        super().__init__(f"wait-for-{text}"[: _names.MAX_NAME_LENGTH], text, seconds)
+        super().__init__(f"wait-for-{text}"[: object_names.MAX_NAME_LENGTH], text, seconds)
 
     def find(self, get: Callable[[str, int], signals.Signal | None]) -> signals.Signal | None:
         candidates = [get(name, self.next_number(name)) for name in self._names]

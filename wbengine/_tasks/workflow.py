@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, cast, overload
 
-from wbengine import _binding, _names, atom
+from wbengine import atom
+from wbengine._introspection import binding, object_names
 from wbengine._tasks import limit_attributes
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
@@ -83,7 +84,7 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> A
     unknown = set(options).difference(_ATTRIBUTES)
     if unknown:
         word = min(unknown)
-        hint = _names.hint(word, _ATTRIBUTES) or f"; its options are {', '.join(_ATTRIBUTES)}"
+        hint = object_names.hint(word, _ATTRIBUTES) or f"; its options are {', '.join(_ATTRIBUTES)}"
         if word in limit_attributes.ATTRIBUTES:
             hint = f": limit its steps, or put it into a flow with this limit: flow.{word} = ..."
         raise TypeError(f"workflow() has no option {word!r}{hint}")
@@ -121,7 +122,7 @@ def _class_of(body: Callable[..., Any], options: Mapping[str, Any]) -> type[Work
         "execute": body,
         "fn": staticmethod(body),
         # Plain decorators (`functools.wraps`) return the coroutine of the function.
-        "is_async": _binding.is_async(inspect.unwrap(body, stop=_binding.is_async)),
+        "is_async": binding.is_async(inspect.unwrap(body, stop=binding.is_async)),
         **attributes,
     }
     return cast(type[Workflow], type(body.__name__, (Workflow,), members))

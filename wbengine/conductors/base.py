@@ -10,9 +10,10 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wbengine import _names, engines, exceptions
-from wbengine.compat.types import entity
-from wbengine.engines import allowed, loading
+from wbengine import engines, exceptions
+from wbengine._compat.types import entity
+from wbengine._introspection import object_names
+from wbengine.engines import _allowed, _loading
 from wbengine.jobs import base as jobs
 from wbengine.listeners import base as listeners
 from wbengine.persistence import base as persistence_base
@@ -44,7 +45,7 @@ class Conductor(abc.ABC):
         engine: str | None = None,
         engine_options: Mapping[str, Any] | None = None,
         *,
-        flows: allowed.Flows = None,
+        flows: _allowed.Flows = None,
     ) -> None:
         if not isinstance(jobboard, jobs.JobBoard):
             # Without the value, because a URI may contain a password.
@@ -57,13 +58,13 @@ class Conductor(abc.ABC):
                 f"persistence must be a Backend, got {type(persistence).__name__}; create one with"
                 " persistence.backends.fetch"
             )
-        loading.check_engine(engine, engine_options or {})
-        self._name = _names.check_length("Conductor name", name)
+        _loading.check_engine(engine, engine_options or {})
+        self._name = object_names.check_length("Conductor name", name)
         self._jobboard = jobboard
         self._persistence = persistence
         self._engine = engine
         self._engine_options = dict(engine_options or {})
-        self._flows = allowed.of_process(flows)
+        self._flows = _allowed.of_process(flows)
         self._lock = threading.RLock()
         self._notifier = notifier.Notifier()
 

@@ -14,18 +14,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Final
 
 from wbengine import engines, exceptions, states
-from wbengine.concurrency import conditions, threads
-from wbengine.conductors import code_versions
+from wbengine._concurrency import conditions, threads
+from wbengine.conductors import _code_versions
 from wbengine.conductors.backends import impl_nonblocking
-from wbengine.engines import allowed
+from wbengine.engines import _allowed
+from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
-from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as base_listeners
-from wbengine.persistence import base, models, owners
-from wbengine.persistence.backends import sql
-from wbengine.schedules.service import ScheduleService
-from wbengine.schedules.ticks import Schedule
+from wbengine.persistence import _owners, base, models
+from wbengine.persistence.backends import _sql
+from wbengine.schedules._service import ScheduleService
+from wbengine.schedules._ticks import Schedule
 
 __all__ = ["ConductorService"]
 
@@ -98,7 +98,7 @@ class ConductorService:
         board: jobs.JobBoard | None = None,
         schedules: Iterable[Schedule] = (),
         clock: Callable[[], float] | None = None,
-        flows: allowed.Flows = None,
+        flows: _allowed.Flows = None,
         code_version: str | None = None,
         app: str | None = None,
         exact_code: bool = False,
@@ -117,8 +117,8 @@ class ConductorService:
         # The latest flows that were already checked, and the creation time of the newest.
         self._seen: set[str] = set()
         self._newest: float | None = None
-        self._identity: stored.Identity | None = None
-        self._versions = code_versions.CodeVersions(
+        self._identity: _stored.Identity | None = None
+        self._versions = _code_versions.CodeVersions(
             persistence, code_version, app, is_exact=exact_code
         )
         self._code_report_due = 0.0
@@ -135,12 +135,12 @@ class ConductorService:
         )
         self._schedules = (
             ScheduleService(persistence, self._board, clock=clock, flows=flows)
-            if isinstance(persistence, sql.SQLBackend)
+            if isinstance(persistence, _sql.SQLBackend)
             else None
         )
         self._declared = tuple(schedules)
         for schedule in self._declared:
-            allowed.note_used(schedule.factory)
+            _allowed.note_used(schedule.factory)
         self._ended = conditions.Event()
         self._threads: list[threading.Thread] = []
         self._connecting = False
@@ -244,7 +244,7 @@ class ConductorService:
                 return
             try:
                 self._report_code()
-                if isinstance(self._board, stored.StoredJobBoard):
+                if isinstance(self._board, _stored.StoredJobBoard):
                     self._forget_checked_if_changed(self._board)
                 self._resume_lost()
                 if self._is_board_separate:
@@ -262,7 +262,7 @@ class ConductorService:
             self._code_report_due = now + self._versions.REPORT_SECONDS
             self._versions.report()
 
-    def _forget_checked_if_changed(self, board: stored.StoredJobBoard) -> None:
+    def _forget_checked_if_changed(self, board: _stored.StoredJobBoard) -> None:
         identity = board.identify()
         if identity != self._identity:
             self._identity, self._newest, self._seen = identity, None, set()
@@ -270,7 +270,7 @@ class ConductorService:
     def _resume_lost(self) -> None:
         with contextlib.closing(self._persistence.get_connection()) as connection:
             for row in _list_flows(connection, states.FLOW_RUNNING):
-                if row.lease is None or owners.is_dead(row.lease):
+                if row.lease is None or _owners.is_dead(row.lease):
                     self._post(connection, row, states.FLOW_RUNNING)
             # Flows that were cancelled while they were suspended, or requested to run again.
             among = _COMMANDED_STATES if self._is_board_separate else _SUSPENDED_STATES
@@ -304,7 +304,7 @@ class ConductorService:
             models.FACTORY
         ) is None:
             return
-        priority = stored.submitted(detail, self._board)
+        priority = _stored.submitted(detail, self._board)
         if priority is None:
             if among is _PENDING_STATES or detail.is_submitted:
                 return  # The flow was not submitted, or was submitted to another board.

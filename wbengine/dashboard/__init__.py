@@ -13,27 +13,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wbengine import _installing, _lazily
+from wbengine._imports import installing, lazily
 
 if TYPE_CHECKING:
-    from wbengine.dashboard.asgi import create_app
-    from wbengine.dashboard.policy import check_host
-    from wbengine.dashboard.runner import Runner
-    from wbengine.dashboard.site import HOST, PORT, Site, serve
-    from wbengine.dashboard.visitors import Visitor, parse_users
+    from wbengine.dashboard._asgi import create_app
+    from wbengine.dashboard._http_headers import check_host
+    from wbengine.dashboard._runner import Runner
+    from wbengine.dashboard._site import HOST, PORT, Site, serve
+    from wbengine.dashboard._visitors import Visitor, parse_users
 
 __all__ = [
     "HOST", "PORT", "Runner", "Site", "Visitor", "check_host", "create_app", "parse_users", "serve",
 ]  # fmt: skip
 
-_found, __dir__ = _lazily.lazy_attributes(
+_found, __dir__ = lazily.lazy_attributes(
     __name__,
     {
-        ".asgi": ("create_app",),
-        ".policy": ("check_host",),
-        ".runner": ("Runner",),
-        ".site": ("HOST", "PORT", "Site", "serve"),
-        ".visitors": ("Visitor", "parse_users"),
+        "._asgi": ("create_app",),
+        "._http_headers": ("check_host",),
+        "._runner": ("Runner",),
+        "._site": ("HOST", "PORT", "Site", "serve"),
+        "._visitors": ("Visitor", "parse_users"),
     },
 )
 
@@ -45,5 +45,5 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").startswith("wbengine"):
             raise
         raise ImportError(
-            _installing.needs("the dashboard", str(error.name), "dashboard")
+            installing.needs("the dashboard", str(error.name), "dashboard")
         ) from error

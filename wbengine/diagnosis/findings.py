@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from wbengine import exceptions, transports
-from wbengine.diagnosis.one_line import join_lines
+from wbengine.diagnosis._one_line import join_lines
 
 __all__ = ["Finding", "Place", "bad", "good", "line", "note"]
 

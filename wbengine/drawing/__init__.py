@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wbengine import _lazily
+from wbengine._imports import lazily
 
 if TYPE_CHECKING:
-    from wbengine.drawing.formats import DIRECTIONS, FORMATS, Folding, draw, html, png
-    from wbengine.drawing.graphviz import DrawingFailed
-    from wbengine.drawing.scene import MAX_ATOMS
-    from wbengine.drawing.styles import STYLESHEET
-    from wbengine.drawing.timeline_chart import chart
+    from wbengine.drawing._formats import DIRECTIONS, FORMATS, Folding, draw, html, png
+    from wbengine.drawing._graphviz import DrawingFailed
+    from wbengine.drawing._scene import MAX_ATOMS
+    from wbengine.drawing._styles import STYLESHEET
+    from wbengine.drawing._timeline_chart import chart
 
 __all__ = [
     "DIRECTIONS",
@@ -29,13 +29,13 @@ __all__ = [
     "png",
 ]
 
-__getattr__, __dir__ = _lazily.lazy_attributes(
+__getattr__, __dir__ = lazily.lazy_attributes(
     __name__,
     {
-        ".formats": ("DIRECTIONS", "FORMATS", "Folding", "draw", "html", "png"),
-        ".graphviz": ("DrawingFailed",),
-        ".scene": ("MAX_ATOMS",),
-        ".styles": ("STYLESHEET",),
-        ".timeline_chart": ("chart",),
+        "._formats": ("DIRECTIONS", "FORMATS", "Folding", "draw", "html", "png"),
+        "._graphviz": ("DrawingFailed",),
+        "._scene": ("MAX_ATOMS",),
+        "._styles": ("STYLESHEET",),
+        "._timeline_chart": ("chart",),
     },
 )

@@ -12,10 +12,10 @@ import concurrent.futures.process
 import concurrent.futures.thread  # noqa: F401
 from typing import TYPE_CHECKING
 
-from wbengine import _lazily
+from wbengine._imports import lazily
 
 if TYPE_CHECKING:
-    from wbengine.engines.loading import (
+    from wbengine.engines._loading import (
         arun,
         defaults,
         flow_from_detail,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         run,
         save_factory_details,
     )
-    from wbengine.engines.submission import FlowHandle, handle, submit, submit_many
+    from wbengine.engines._submission import FlowHandle, handle, submit, submit_many
 
 __all__ = [
     "load",
@@ -44,10 +44,10 @@ __all__ = [
     "submit_many",
 ]
 
-__getattr__, __dir__ = _lazily.lazy_attributes(
+__getattr__, __dir__ = lazily.lazy_attributes(
     __name__,
     {
-        ".loading": (
+        "._loading": (
             "arun",
             "defaults",
             "flow_from_detail",
@@ -58,6 +58,6 @@ __getattr__, __dir__ = _lazily.lazy_attributes(
             "run",
             "save_factory_details",
         ),
-        ".submission": ("FlowHandle", "handle", "submit", "submit_many"),
+        "._submission": ("FlowHandle", "handle", "submit", "submit_many"),
     },
 )

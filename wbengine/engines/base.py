@@ -15,49 +15,44 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wbengine import (
-    _clock,
-    _names,
-    composite_executor,
-    exceptions,
-    signals,
-    states,
-)
-from wbengine import invocation as calls
+from wbengine import exceptions, signals, states
 from wbengine import storage as storage_module
+from wbengine._calls import invocation as calls
+from wbengine._concurrency import clocks, scopes
+from wbengine._introspection import object_names
+from wbengine._permits import renewer
+from wbengine._runtime import atom_lifecycle, compiler, control, executors, inbox, saving
+from wbengine._runtime import plan as plan_module
+from wbengine._runtime import run as run_module
+from wbengine._runtime import scheduler as scheduler_module
+from wbengine._runtime.executors import composite
+from wbengine._runtime.gates import awaited_signals, chain
 from wbengine._tasks.waiting import WaitingTask
-from wbengine.concurrency import scopes
 from wbengine.engines import (
-    async_run,
-    differences,
-    flow_errors,
-    gate_setup,
-    ownership,
-    preparation,
-    selection,
+    _async_run,
+    _atom_selection,
+    _differences,
+    _flow_errors,
+    _gate_setup,
+    _ownership,
+    _preparation,
 )
-from wbengine.engines import compilation as compilation_module
-from wbengine.engines import option_table as options_module
-from wbengine.permits import renewer
+from wbengine.engines import _compilation as compilation_module
+from wbengine.engines import _option_table as options_module
+from wbengine.persistence import _commands, _history, _lease_renewer, models
 from wbengine.persistence import base as persistence
-from wbengine.persistence import commands, history, lease_renewer, models
-from wbengine.runtime import atom_lifecycle, compiler, control, executors, inbox, saving
-from wbengine.runtime import plan as plan_module
-from wbengine.runtime import run as run_module
-from wbengine.runtime import scheduler as scheduler_module
-from wbengine.runtime.gates import awaited_signals, chain
 from wbengine.types import notifier as notifier_module
 
 __all__ = ["Engine", "check_seconds"]
 
 if TYPE_CHECKING:
-    from wbengine.persistence.edits import Edits
-    from wbengine.runtime.workflows import manager
+    from wbengine._runtime.workflows import manager
+    from wbengine.persistence._edits import Edits
 
 LOG: Final = logging.getLogger(__name__)
 
 #: Reasons of suspensions that do not replace the reason of an earlier one.
-_NO_COMMAND: Final = (None, history.PARKED)
+_NO_COMMAND: Final = (None, _history.PARKED)
 
 _EarlyRequests = deque[control.CancelRequest | control.SuspendRequest]
 
@@ -142,18 +137,18 @@ class Engine(abc.ABC):
         self._atom_notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(
             all_states.union(states.INCIDENTS)
         )
-        store_clock = _clock.StoreClock()
-        self._clock: _clock.Clock = store_clock
+        store_clock = clocks.StoreClock()
+        self._clock: clocks.Clock = store_clock
         self._storage = storage_module.Storage(self._flow_detail, self._backend)
         self._durability: str = self._settings["durability"]
-        self._ownership = ownership.Ownership(
+        self._ownership = _ownership.Ownership(
             self._storage,
             store_clock,
             on_busy=self._settings["on_busy"],
             lease_seconds=self._settings["lease"],
         )
         self._compilation: compilation_module.Compilation | None = None
-        self._preparation = preparation.Preparation(
+        self._preparation = _preparation.Preparation(
             self._storage,
             migrate=self._settings["migrate"],
             inject_transient=self._settings["inject_transient"],
@@ -166,7 +161,7 @@ class Engine(abc.ABC):
         self._run: run_module.Run | None = None
         self._task_executor = self._make_executor()
         self._in_process = getattr(self._task_executor, "in_process", False)
-        self._local_tasks: composite_executor.LocalTasks | None = None
+        self._local_tasks: composite.LocalTasks | None = None
         self._received: awaited_signals.ReceivedSignals | None = None
         self._gates: chain.GateChain | None = None
         self._parking: control.Parking | None = None
@@ -233,7 +228,7 @@ class Engine(abc.ABC):
         return self._task_executor
 
     @property
-    def difference(self) -> differences.Difference | None:
+    def difference(self) -> _differences.Difference | None:
         """Differences between the flow and the records of an earlier run, or None.
 
         Available after `compile`; `prepare` acts on it.
@@ -271,7 +266,9 @@ class Engine(abc.ABC):
             return
         plan = compiler.compile(self._flow)
         compilation = compilation_module.Compilation(plan)
-        self._local_tasks = selection.local_tasks(compilation.plan, self._settings["local_tasks"])
+        self._local_tasks = _atom_selection.local_tasks(
+            compilation.plan, self._settings["local_tasks"]
+        )
         if self._local_tasks is not None:
             wait_nodes = [
                 node
@@ -286,9 +283,7 @@ class Engine(abc.ABC):
         if self._local_tasks is not None and not self._in_process:
             # Local tasks run in this process with every kind of executor.
             local = executors.ThreadTaskExecutor(limit=self._settings["timelimit"])
-            self._running_executor = composite_executor.CompositeExecutor(
-                local, self._task_executor
-            )
+            self._running_executor = composite.CompositeExecutor(local, self._task_executor)
         self._compilation = compilation
 
     def prepare(self) -> None:
@@ -353,11 +348,11 @@ class Engine(abc.ABC):
         state = storage.get_flow_state()
         nodes: Iterable[int] | None = None
         edits: Edits | None = None
-        refusal = commands.refusal(command.what, storage.flow_uuid, state)
-        if refusal is None and command.what == commands.RETRY:
+        refusal = _commands.refusal(command.what, storage.flow_uuid, state)
+        if refusal is None and command.what == _commands.RETRY:
             try:
                 is_reverted = state == states.REVERTED
-                nodes = plan.atoms() if is_reverted else preparation.failed_nodes(storage)
+                nodes = plan.atoms() if is_reverted else _preparation.failed_nodes(storage)
                 if command.edits is not None:
                     edits = _editing().read(command.edits, storage.flow_uuid)
                     _editing().check(edits, plan, storage, self._make_lifecycle(_do_nothing))
@@ -367,9 +362,9 @@ class Engine(abc.ABC):
             ) as error:
                 refusal = str(error)
         successor = None
-        if command.what == commands.REVERT:  # A run reverts the flow as if it had been cancelled.
-            successor = command._replace(what=commands.CANCEL)
-        settled = commands.SettledCommand(command, None if refusal else successor)
+        if command.what == _commands.REVERT:  # A run reverts the flow as if it had been cancelled.
+            successor = command._replace(what=_commands.CANCEL)
+        settled = _commands.SettledCommand(command, None if refusal else successor)
         try:
             if refusal is None:
                 self._restart(nodes, command.describe(), settled, edits)
@@ -380,18 +375,18 @@ class Engine(abc.ABC):
                 storage.writer.settle(settled)
         except exceptions.InvalidState as error:
             storage.writer.drop_pending()
-            raise ownership.StateRefused(str(error)) from error
+            raise _ownership.StateRefused(str(error)) from error
         held_lease.lease = dataclasses.replace(held_lease.lease, command=settled.successor)
         if refusal is not None:
             LOG.warning("Flow %r is not %s: %s", storage.flow_name, command.describe(), refusal)
             if state in states.FLOW_ENDED or storage.flow_detail.is_suspended_by_command:
-                raise ownership.StateRefused(refusal)
+                raise _ownership.StateRefused(refusal)
 
     def _store_defaults(self) -> None:
         """Add the defaults of workflows to the inputs of a new flow, so that they do not change."""
         compiled = self._compiled("stored")
         if compiled.has_workflows:
-            self._storage._add_defaults(preparation.workflow_defaults(compiled.plan))
+            self._storage._add_defaults(_preparation.workflow_defaults(compiled.plan))
 
     def _inject_inputs(self, values: Mapping[str, Any]) -> None:
         try:
@@ -403,7 +398,7 @@ class Engine(abc.ABC):
             self._preparation.inputs = values
 
     def _prepare(self, plan: plan_module.Plan) -> None:
-        atoms = list(preparation.atoms_in_order(plan))
+        atoms = list(_preparation.atoms_in_order(plan))
         self._preparation.compare(atoms)
         # Its engine died during a run: this engine takes it over.
         left_running = self._storage.get_flow_state() in states.FLOW_RUNNING
@@ -432,7 +427,7 @@ class Engine(abc.ABC):
         :raises InvalidState: before `compile`.
         """
         plan = self._compiled("checked").plan
-        error = preparation.missing(self._flow, plan, self._storage)
+        error = _preparation.missing(self._flow, plan, self._storage)
         if error is not None:
             raise error
 
@@ -490,7 +485,7 @@ class Engine(abc.ABC):
             with contextlib.suppress(exceptions.InvalidState):  # not compiled yet
                 self.suspend()
 
-        await async_run.in_thread(lambda: self._drive(timeout, deadline, early_requests), suspend)
+        await _async_run.in_thread(lambda: self._drive(timeout, deadline, early_requests), suspend)
 
     def _drive(
         self, timeout: float | None, deadline: float | None, early_requests: _EarlyRequests
@@ -505,7 +500,7 @@ class Engine(abc.ABC):
         finally:
             opened.close()
         # Outside of generators, which would replace a StopIteration by a RuntimeError.
-        flow_errors.raise_failures(run, self._storage, deadline)
+        _flow_errors.raise_failures(run, self._storage, deadline)
 
     def run_iter(
         self, timeout: float | None = None, *, deadline: float | None = None
@@ -548,7 +543,7 @@ class Engine(abc.ABC):
         finally:
             opened.close()
         if not closing:
-            flow_errors.raise_failures(run, self._storage, deadline)
+            _flow_errors.raise_failures(run, self._storage, deadline)
 
     @scopes.scope
     def _session(
@@ -578,7 +573,7 @@ class Engine(abc.ABC):
                         serves_requests=True,
                     )
                     ownership_stack.enter_context(opened.add(owned))
-                except ownership.WaitEnded:
+                except _ownership.WaitEnded:
                     for request in early_requests:
                         if isinstance(request, control.CancelRequest):
                             raise self._cancelled_early(request.reason) from None
@@ -605,7 +600,7 @@ class Engine(abc.ABC):
         if held_lease is None or not flow.is_suspended_by_command:
             return False
         command = held_lease.lease.command
-        if command is not None and command.what != commands.SUSPEND:
+        if command is not None and command.what != _commands.SUSPEND:
             return False
         if command is not None and (self.keeps_suspended or flow.was_suspended_by(command)):
             held_lease.executed_command = command  # by an engine that died before it deleted it
@@ -633,7 +628,7 @@ class Engine(abc.ABC):
         if self._storage.get_flow_state() == states.SUSPENDED:
             return
         plan = self._compiled("run").plan
-        self._change_state(run.state, flow_errors.in_short(run, self._storage, plan))
+        self._change_state(run.state, _flow_errors.in_short(run, self._storage, plan))
 
     def _cancelled_early(self, reason: str | None) -> exceptions.ExecutionFailure:
         given_up = control.GivenUp(True, reason)
@@ -695,7 +690,7 @@ class Engine(abc.ABC):
             self._storage.flow_detail.state = states.FAILURE
         elif self._storage.writer.is_failing and self._running_executor.survives_engine:
             run.stop_signal.disown()
-            self._change_state(states.FAILURE, flow_errors.line_of(error), saved=False)
+            self._change_state(states.FAILURE, _flow_errors.line_of(error), saved=False)
         else:
             return False
         self._storage.writer.drop_pending()
@@ -726,14 +721,14 @@ class Engine(abc.ABC):
                 error, exceptions.NonDeterministicWorkflow
             )
             if isinstance(error, Exception) and not is_blocked:
-                self._change_state(states.FAILURE, flow_errors.line_of(error), saved=False)
+                self._change_state(states.FAILURE, _flow_errors.line_of(error), saved=False)
             else:
                 reason = None
                 if isinstance(error, exceptions.NonDeterministicWorkflow):
-                    self._storage.flow_meta[models.BLOCKED] = flow_errors.difference_of(
+                    self._storage.flow_meta[models.BLOCKED] = _flow_errors.difference_of(
                         error, self._storage.code
                     )
-                    reason = history.BLOCKED
+                    reason = _history.BLOCKED
                 try:
                     self._change_state(states.SUSPENDING, reason, saved=False)
                 finally:
@@ -757,7 +752,7 @@ class Engine(abc.ABC):
         lifecycle = self._make_lifecycle(on_progress)
         lifecycle.undo_begun_waits()
         scheduler = scheduler_module.Scheduler(
-            compiled.plan, preparation.saved_states(self._storage)
+            compiled.plan, _preparation.saved_states(self._storage)
         )
         if held_lease is not None:
             saver = saving.Saver(
@@ -768,7 +763,7 @@ class Engine(abc.ABC):
         parking = self._parking = None
         if self.park_after is not None:
             parking = self._parking = control.Parking(
-                lambda: self._suspend(history.PARKED), self.park_after
+                lambda: self._suspend(_history.PARKED), self.park_after
             )
         gates = self._gates = self._make_gates(compiled, lifecycle, events)
         run = run_module.Run(
@@ -803,11 +798,11 @@ class Engine(abc.ABC):
         permit_gate, pauses, executor = None, None, self._running_executor
         held_lease = self._ownership.held
         if held_lease is not None:
-            pauses = held_lease.pauses = lease_renewer.of_process().pauses(held_lease.backend)
+            pauses = held_lease.pauses = _lease_renewer.of_process().pauses(held_lease.backend)
         if compiled.limits or compiled.has_workflows:
             place = self._settings["limits"] or self._backend
             epoch = 0 if held_lease is None else held_lease.lease.epoch
-            permit_gate = gate_setup.make_permit_gate(
+            permit_gate = _gate_setup.make_permit_gate(
                 compiled,
                 lifecycle,
                 events,
@@ -816,7 +811,7 @@ class Engine(abc.ABC):
                 renewer.Member(self._storage.flow_uuid, epoch, self._settings["lease"]),
                 immediate=executor.immediate,
             )
-        return gate_setup.make_gates(
+        return _gate_setup.make_gates(
             compiled,
             lifecycle,
             events,
@@ -831,7 +826,7 @@ class Engine(abc.ABC):
         self, lifecycle: atom_lifecycle.AtomLifecycle, wake: Callable[[], object]
     ) -> manager.Workflows:
         # Imported here, because most flows have no workflows.
-        from wbengine.runtime.workflows import manager, step_records
+        from wbengine._runtime.workflows import manager, step_records
 
         records = step_records.StepRecords(self._storage, lifecycle)
         return manager.Workflows(records, wake, self._clock.time)
@@ -923,7 +918,7 @@ class Engine(abc.ABC):
         plan = self._compiled("cancelled").plan
         if not isinstance(reason, str | None):
             raise TypeError(f"reason must be a str or None, got {reason!r:.80}")
-        nodes = selection.nodes_of(plan, atoms) if atoms else None
+        nodes = _atom_selection.nodes_of(plan, atoms) if atoms else None
         request = control.CancelRequest(nodes, reason)
         if self._keep_request(request):
             return True
@@ -963,7 +958,7 @@ class Engine(abc.ABC):
         any_name = outline is not None and outline.accepts_any_signal
         if waiting is not None and self._backend is not None:
             uuid = self._flow_detail.uuid
-            stored = lease_renewer.send_signal(
+            stored = _lease_renewer.send_signal(
                 self._backend, uuid, new_signal, expected, any_name=any_name
             )
             waiting.add([stored])
@@ -972,7 +967,7 @@ class Engine(abc.ABC):
         if waiting is None or not (any_name or name in expected):
             raise exceptions.NotFound(
                 f"Flow {flow!r} has no task that waits for signal"
-                f" {name!r}{_names.hint(name, expected)}"
+                f" {name!r}{object_names.hint(name, expected)}"
             )
         if (state := self._storage.get_flow_state()) in states.FLOW_ENDED:
             raise exceptions.InvalidState(
@@ -1007,7 +1002,7 @@ class Engine(abc.ABC):
             *("Flow %r is being %s", self._storage.flow_name, command.describe()),
             extra={"flow": self._storage.flow_uuid},
         )
-        if command.what == commands.SUSPEND:
+        if command.what == _commands.SUSPEND:
             return self._suspend(command.describe())
         return self.cancel(reason=command.explanation)
 
@@ -1095,7 +1090,7 @@ class Engine(abc.ABC):
             ):
                 self.prepare()
                 states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
-                failed = preparation.failed_nodes(self._storage) if failed_only else None
+                failed = _preparation.failed_nodes(self._storage) if failed_only else None
                 if edits:
                     _editing().check(edits, plan, self._storage, self._make_lifecycle(_do_nothing))
                 self._restart(plan.atoms() if failed is None else failed, reason, edits=edits)
@@ -1106,7 +1101,7 @@ class Engine(abc.ABC):
         self,
         nodes: Iterable[int] | None,
         reason: str | None = None,
-        settled: commands.SettledCommand | None = None,
+        settled: _commands.SettledCommand | None = None,
         edits: Edits | None = None,
     ) -> None:
         """Put the flow into PENDING in one write, which may also settle a command.
@@ -1139,7 +1134,7 @@ class Engine(abc.ABC):
 
 def _editing() -> Any:
     # Imported here, because most runs replace nothing.
-    from wbengine.engines import editing
+    from wbengine.engines import _editing as editing
 
     return editing
 

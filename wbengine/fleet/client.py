@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from wbengine import _names, exceptions, transports
+from wbengine import exceptions, transports
+from wbengine._introspection import object_names
+from wbengine._security.keys import Keyring
 from wbengine.engines.worker_based import executor
-from wbengine.engines.worker_based.connections import connecting
-from wbengine.engines.worker_based.discovery import snapshots
-from wbengine.engines.worker_based.messages import life, signing, worker_commands
-from wbengine.engines.worker_based.worker_side import describing
-from wbengine.keys import Keyring
-from wbengine.views import formatting
+from wbengine.engines.worker_based._connections import connecting
+from wbengine.engines.worker_based._discovery import snapshots
+from wbengine.engines.worker_based._messages import life, signing, worker_commands
+from wbengine.engines.worker_based._worker_side import describing
+from wbengine.views import _formatting
 
 __all__ = ["Fleet", "PingView", "WorkView", "WorkerView"]
 
@@ -42,7 +43,7 @@ class WorkView:
     began: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        return formatting.as_dict(self)
+        return _formatting.as_dict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class WorkerView:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {**formatting.as_dict(self), "working": round(self.working, 3)}
+        return {**_formatting.as_dict(self), "working": round(self.working, 3)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class PingView:
     ahead: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return formatting.as_dict(self)
+        return _formatting.as_dict(self)
 
 
 class _PollTimer:
@@ -346,7 +347,7 @@ def _worker_named(name: str, workers: Collection[WorkerView]) -> WorkerView:
     known_names = [worker.name for worker in workers]
     answered = f"{len(known_names)} workers answered" if known_names else "no worker answered"
     raise exceptions.NotFound(
-        f"unknown worker {name!r}{_names.hint(name, known_names)}; {answered}"
+        f"unknown worker {name!r}{object_names.hint(name, known_names)}; {answered}"
     )
 
 

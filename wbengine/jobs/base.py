@@ -18,8 +18,10 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast, runtime_checkable
 
-from wbengine import _names, _options, exceptions, states
-from wbengine.persistence import base, macs, models
+from wbengine import exceptions, states
+from wbengine._configuration import named_options
+from wbengine._introspection import object_names
+from wbengine.persistence import _macs, base, models
 from wbengine.types import notifier
 
 __all__ = [
@@ -85,7 +87,7 @@ class JobPriority(enum.Enum):
             known = [each.value for each in cls]
             raise ValueError(
                 f"priority must be one of {', '.join(known)}, got"
-                f" {value!r}{_names.hint(str(value), known)}"
+                f" {value!r}{object_names.hint(str(value), known)}"
             ) from None
 
     @classmethod
@@ -124,7 +126,7 @@ class Job(abc.ABC):
         book_data: Mapping[str, Any] | None = None,
     ) -> None:
         self._board = board
-        self._name = _names.check_length("Job name", name)
+        self._name = object_names.check_length("Job name", name)
         self._uuid = uuid or models.new_uuid()
         self._details = dict(details or {})
         self._backend = backend
@@ -214,10 +216,10 @@ class Job(abc.ABC):
         """
         until = _deadline(timeout)
         delay, longest_delay = (
-            _options.number("delay", delay),
-            _options.number("max_delay", max_delay),
+            named_options.number("delay", delay),
+            named_options.number("max_delay", max_delay),
         )
-        growth = _options.number("delay_multiplier", delay_multiplier)
+        growth = named_options.number("delay_multiplier", delay_multiplier)
         while self.state != states.COMPLETE:
             remaining = delay if until is None else until - time.monotonic()
             if remaining <= 0:
@@ -262,7 +264,7 @@ class JobBoard(abc.ABC):
     POLL_SECONDS: ClassVar[float] = 0.05
 
     def __init__(self, name: str, conf: Mapping[str, Any] | None = None) -> None:
-        self._name = _names.check_length("Job board name", name)
+        self._name = object_names.check_length("Job board name", name)
         self._conf = dict(conf or {})
 
     @property
@@ -413,7 +415,7 @@ class FlowBoard(Protocol):
 def _deadline(timeout: float | None) -> float | None:
     if timeout is None or timeout == math.inf:
         return None
-    return time.monotonic() + _options.number("timeout", timeout)
+    return time.monotonic() + named_options.number("timeout", timeout)
 
 
 def posting_details(uuid: str, book: Any, details: Any) -> dict[str, Any]:
@@ -430,9 +432,9 @@ def posting_details(uuid: str, book: Any, details: Any) -> dict[str, Any]:
     signed_details = dict(details or {})
     if (
         _needs_mac(uuid, signed_details)
-        and (mac := macs.sign(macs.JOB, uuid, signed_details)) is not None
+        and (mac := _macs.sign(_macs.JOB, uuid, signed_details)) is not None
     ):
-        signed_details[macs.MAC] = mac
+        signed_details[_macs.MAC] = mac
     return signed_details
 
 
@@ -442,7 +444,7 @@ def verify(job: Job) -> None:
     :raises NotTrusted: if the details were changed.
     """
     if _needs_mac(job.uuid, job.details):
-        macs.verify(macs.JOB, job.uuid, job.details)
+        _macs.verify(_macs.JOB, job.uuid, job.details)
 
 
 def _needs_mac(uuid: str, details: Mapping[str, Any]) -> bool:
@@ -464,7 +466,7 @@ def check_who(method: _M) -> _M:
             raise TypeError(f"who must be the name of a job owner, got {who!r}")
         if not who:
             raise ValueError("who must be the name of a job owner, got ''")
-        _names.check_length("Job owner name", who)
+        object_names.check_length("Job owner name", who)
         return method(self, job, who, *args, **kwargs)
 
     return cast(_M, checked)

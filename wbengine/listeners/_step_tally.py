@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from wbengine import states
 from wbengine.persistence import models
-from wbengine.persistence.step_notes import StepNote
-from wbengine.views import steps, waiting
+from wbengine.persistence._step_notes import StepNote
+from wbengine.views import _steps, _waiting
 from wbengine.views.redaction import Redactor
 
 __all__ = ["StepTally"]
@@ -33,7 +33,7 @@ class StepTally:
         self._waiting: defaultdict[str, set[str]] = defaultdict(set)
         self._busy: defaultdict[str, set[str]] = defaultdict(set)
         #: Workflow -> its view, and the earliest time of the next view.
-        self._views: dict[str, tuple[steps.StepsView, float]] = {}
+        self._views: dict[str, tuple[_steps.StepsView, float]] = {}
 
     def load(self, records: Iterable[models.AtomDetail]) -> None:
         """Add the steps of an earlier run. They do not run."""
@@ -64,7 +64,7 @@ class StepTally:
         """Create new views at the next call of `view`."""
         self._views.clear()
 
-    def view(self, workflow: str) -> steps.StepsView | None:
+    def view(self, workflow: str) -> _steps.StepsView | None:
         """Return the steps of a workflow; None if there are none.
 
         The view of a large workflow can be some seconds old.
@@ -74,8 +74,8 @@ class StepTally:
         if view is None or began >= until:
             # A copy, because the thread of the engine adds records.
             records = list(self._records.get(workflow, {}).values())
-            situation = waiting.Situation(states.RUNNING, time.time(), "", False, in_pool=True)
-            view = steps.steps_of(records, Redactor(), situation).get(workflow)
+            situation = _waiting.Situation(states.RUNNING, time.time(), "", False, in_pool=True)
+            view = _steps.steps_of(records, Redactor(), situation).get(workflow)
             if view is not None:
                 ended = time.monotonic()
                 self._views[workflow] = view, ended + (ended - began) * _PAUSE_FACTOR

@@ -15,25 +15,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import states
+from wbengine._runtime import plan as plan_module
 from wbengine._tasks.waiting import WaitingTask
 from wbengine._tasks.workflow import Workflow
-from wbengine.drawing import styles, terminal_tree
+from wbengine.drawing import _styles, _terminal_tree
 from wbengine.persistence import models
-from wbengine.runtime import plan as plan_module
 from wbengine.types import failure as ft
-from wbengine.views import formatting, structure, waiting
-from wbengine.views.atoms import QUEUED
-from wbengine.views.shown_states import OF_RETRY
+from wbengine.views import _formatting, _structure
+from wbengine.views import _waiting as waiting
+from wbengine.views._atoms import QUEUED
+from wbengine.views._shown_states import OF_RETRY
 
 if TYPE_CHECKING:
     from wbengine.listeners._step_tally import StepTally
-    from wbengine.views.steps import StepsView
+    from wbengine.views._steps import StepsView
 
 __all__ = ["Event", "Tally"]
 
 #: The mark of a task is the index of its state in `_STATES`. The mark of a retry is this index plus
 #: RETRY. 0 means no atom.
-_STATES: Final = ("", *styles.STATES)
+_STATES: Final = ("", *_styles.STATES)
 _MARKS: Final = {state: mark for mark, state in enumerate(_STATES)}
 RETRY: Final = 32
 _PENDING: Final = _MARKS[states.PENDING]
@@ -45,8 +46,8 @@ def _any_of(state_names: Iterable[str]) -> re.Pattern[bytes]:
     return re.compile(b"[%s]" % re.escape(bytes([*marks, *(mark + RETRY for mark in marks)])))
 
 
-_FAILED_PATTERN: Final = _any_of(terminal_tree.FAILED_STATES)
-_RUNNING_PATTERN: Final = _any_of(terminal_tree.RUNNING_STATES)
+_FAILED_PATTERN: Final = _any_of(_terminal_tree.FAILED_STATES)
+_RUNNING_PATTERN: Final = _any_of(_terminal_tree.RUNNING_STATES)
 
 #: States of tasks that were passed to the executor, but may not have started.
 _SUBMITTED: Final = (states.RUNNING, states.REVERTING)
@@ -83,7 +84,7 @@ class _Queue(NamedTuple):
             yield state, bisect.bisect_left(nodes, node_range.stop, first) - first
 
 
-class Tally(terminal_tree.Source):
+class Tally(_terminal_tree.Source):
     def __init__(
         self,
         plan: plan_module.Plan,
@@ -202,7 +203,7 @@ class Tally(terminal_tree.Source):
             self.since[node] = self.clock()
         else:
             self.since.pop(node, None)
-        if state in terminal_tree.FAILED_STATES:
+        if state in _terminal_tree.FAILED_STATES:
             line = _format_failure(result)
             if len(self.failures) < _MAX_FAILURES:
                 self.failures[node] = line
@@ -248,7 +249,7 @@ class Tally(terminal_tree.Source):
 
     def remarks(self) -> Iterator[str]:
         if self.retry_runs:
-            yield formatting.count(self.retry_runs, "retry", "retries")
+            yield _formatting.count(self.retry_runs, "retry", "retries")
         if paused := sum(self._paused().values()):
             yield f"{paused:,} paused"
 
@@ -278,7 +279,7 @@ class Tally(terminal_tree.Source):
 
     def state_of(self, node: int) -> str:
         if self.is_flow(node):
-            return structure.state_of(self.counts(node))
+            return _structure.state_of(self.counts(node))
         state = _STATES[self.marks[node] & ~RETRY]
         return QUEUED if state in _SUBMITTED and self._is_queued(node) else state
 
@@ -328,7 +329,7 @@ class Tally(terminal_tree.Source):
         elif wait := waiting.start_of(record, now):
             yield waiting.describe_start(wait, now)
         elif began is not None and self.state_of(node) != QUEUED:
-            yield formatting.seconds(max(0.0, self.clock() - began - self._queue_seconds(node)))
+            yield _formatting.seconds(max(0.0, self.clock() - began - self._queue_seconds(node)))
         line = self.failures.get(node)
         if line:
             yield line
@@ -360,7 +361,7 @@ class Tally(terminal_tree.Source):
         nodes = _first(_RUNNING_PATTERN, self.marks, max(most, _MAX_COMPARED_ATOMS))
         if self._has_queue:
             begun = dict.fromkeys((*nodes, *self._queued().begun))
-            nodes = [node for node in begun if self.state_of(node) in terminal_tree.RUNNING_STATES]
+            nodes = [node for node in begun if self.state_of(node) in _terminal_tree.RUNNING_STATES]
         return sorted(nodes, key=lambda node: self.progress(node) is None)[:most]
 
 

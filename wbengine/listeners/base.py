@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Self
 
-from wbengine import _names, states
+from wbengine import states
+from wbengine._introspection import object_names
 from wbengine.types import failure as ft
 from wbengine.types import notifier as nt
 
@@ -67,9 +68,9 @@ class Listener:
             raise TypeError(f"engine must be an engine, got {engine!r}")
         self._engine = engine
         self._listen_for: dict[str, tuple[str, ...]] = {
-            "task": _names.as_tuple("task_listen_for", task_listen_for),
-            "retry": _names.as_tuple("retry_listen_for", retry_listen_for),
-            "flow": _names.as_tuple("flow_listen_for", flow_listen_for),
+            "task": object_names.as_tuple("task_listen_for", task_listen_for),
+            "retry": object_names.as_tuple("retry_listen_for", retry_listen_for),
+            "flow": object_names.as_tuple("flow_listen_for", flow_listen_for),
         }
         self._registered: list[Registration] = []
 

@@ -7,7 +7,8 @@ import os
 from collections.abc import Collection, Iterable
 from typing import Any, ClassVar, Final
 
-from wbengine import _names, formatters, states
+from wbengine import formatters, states
+from wbengine._introspection import object_names
 from wbengine.listeners import base
 from wbengine.types import failure as ft
 
@@ -86,7 +87,7 @@ class DynamicLoggingListener(base.Listener):
         super().__init__(engine, task_listen_for, flow_listen_for, retry_listen_for)
         self._failure_level = _level("failure_level", failure_level)
         self._level = _level("level", level)
-        words = _names.as_tuple
+        words = object_names.as_tuple
         self._hide_inputs_outputs_of = words("hide_inputs_outputs_of", hide_inputs_outputs_of)
         self._mask_inputs_keys = words("mask_inputs_keys", mask_inputs_keys)
         self._mask_outputs_keys = words("mask_outputs_keys", mask_outputs_keys)

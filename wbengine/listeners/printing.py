@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
-from wbengine._terminal import visible
+from wbengine._text.terminal_text import visible
 from wbengine.listeners import base
 
 __all__ = ["PrintingListener"]

@@ -14,11 +14,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from wbengine import states
-from wbengine.concurrency import conditions, threads
-from wbengine.drawing import terminal_tree
+from wbengine._concurrency import conditions, threads
+from wbengine.drawing import _terminal_tree
 from wbengine.listeners import base
 from wbengine.listeners._tally import Tally
-from wbengine.views.shown_states import shown_state
+from wbengine.views._shown_states import shown_state
 
 __all__ = ["ProgressListener"]
 
@@ -41,7 +41,7 @@ class Picture:
 
     def tree(self, rows: int) -> Tree:
         """Return the run as a tree of about `rows` rows at most."""
-        return terminal_tree.tree(self._tally, self._console, rows, self._mask)
+        return _terminal_tree.tree(self._tally, self._console, rows, self._mask)
 
     def line(self) -> str:
         """Return the progress of the run as one line of text."""
@@ -53,7 +53,7 @@ class Picture:
         ]
         names = f" ({', '.join([*busy[:3], *(['...'] if len(busy) > 3 else [])])})" if busy else ""
         state = f"{tally.state}, " if tally.state in _NAMED_FLOW_STATES else ""
-        return f"{self._name(tally.root)}: {state}{terminal_tree.figures(tally)}{names}"
+        return f"{self._name(tally.root)}: {state}{_terminal_tree.figures(tally)}{names}"
 
     def _label(self, node: int) -> str:
         progress = self._tally.progress(node)
@@ -79,7 +79,7 @@ class Picture:
 
     def summary(self) -> str:
         tally = self._tally
-        figures = terminal_tree.figures(tally)
+        figures = _terminal_tree.figures(tally)
         return f"{self._name(tally.root)}: {tally.state}, {figures}, {self.elapsed()}"
 
     def elapsed(self) -> str:
@@ -89,7 +89,7 @@ class Picture:
         return self._clean(self._tally.names[node])
 
     def _clean(self, text: str) -> str:
-        return terminal_tree.clean(text, self._console, self._mask)
+        return _terminal_tree.clean(text, self._console, self._mask)
 
 
 class ProgressListener(base.Listener):
@@ -139,7 +139,7 @@ class ProgressListener(base.Listener):
             if not value > 0:
                 raise ValueError(f"{name} must be greater than zero, got {value!r}")
         self._console = console if console is not None else Console(stderr=True)
-        self._wants_live = terminal_tree.can_redraw(self._console) if live is None else live
+        self._wants_live = _terminal_tree.can_redraw(self._console) if live is None else live
         self._rate = refresh_per_second
         self._interval = interval
         self._max_rows = max_rows

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wbengine import _lazily
+from wbengine._imports import lazily
 
 if TYPE_CHECKING:
-    from wbengine.operations.assigning import assign
-    from wbengine.operations.exporting import export, import_flow
-    from wbengine.operations.finding import find
-    from wbengine.operations.moving import move
-    from wbengine.operations.pausing import pause_tasks, paused_tasks, resume_tasks
-    from wbengine.operations.published_values import published
-    from wbengine.operations.removing import delete, prune
-    from wbengine.operations.requesting import Edits, Requested, request
-    from wbengine.operations.resuming import Plan, plan, resume, retry, revert, start
-    from wbengine.operations.signalling import signal
-    from wbengine.operations.suspend_and_cancel import StateChange, cancel, is_running, suspend
+    from wbengine.operations._assigning import assign
+    from wbengine.operations._exporting import export, import_flow
+    from wbengine.operations._finding import find
+    from wbengine.operations._moving import move
+    from wbengine.operations._pausing import pause_tasks, paused_tasks, resume_tasks
+    from wbengine.operations._published_values import published
+    from wbengine.operations._removing import delete, prune
+    from wbengine.operations._requesting import Edits, Requested, request
+    from wbengine.operations._resuming import Plan, plan, resume, retry, revert, start
+    from wbengine.operations._signalling import signal
+    from wbengine.operations._suspend_and_cancel import StateChange, cancel, is_running, suspend
 
 __all__ = [
     "Edits",
@@ -50,19 +50,19 @@ __all__ = [
     "suspend",
 ]
 
-__getattr__, __dir__ = _lazily.lazy_attributes(
+__getattr__, __dir__ = lazily.lazy_attributes(
     __name__,
     {
-        ".assigning": ("assign",),
-        ".exporting": ("export", "import_flow"),
-        ".finding": ("find",),
-        ".moving": ("move",),
-        ".pausing": ("pause_tasks", "paused_tasks", "resume_tasks"),
-        ".published_values": ("published",),
-        ".removing": ("delete", "prune"),
-        ".requesting": ("Edits", "Requested", "request"),
-        ".resuming": ("Plan", "plan", "resume", "retry", "revert", "start"),
-        ".signalling": ("signal",),
-        ".suspend_and_cancel": ("StateChange", "cancel", "is_running", "suspend"),
+        "._assigning": ("assign",),
+        "._exporting": ("export", "import_flow"),
+        "._finding": ("find",),
+        "._moving": ("move",),
+        "._pausing": ("pause_tasks", "paused_tasks", "resume_tasks"),
+        "._published_values": ("published",),
+        "._removing": ("delete", "prune"),
+        "._requesting": ("Edits", "Requested", "request"),
+        "._resuming": ("Plan", "plan", "resume", "retry", "revert", "start"),
+        "._signalling": ("signal",),
+        "._suspend_and_cancel": ("StateChange", "cancel", "is_running", "suspend"),
     },
 )

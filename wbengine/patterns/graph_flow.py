@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from wbengine import _binding, _names, deciders, exceptions, flow
+from wbengine import deciders, exceptions, flow
 from wbengine import retry as retry_module
+from wbengine._introspection import binding, object_names
 
 if TYPE_CHECKING:
     # Imported locally where it is used: workers that only load tasks do not need it.
@@ -65,7 +66,7 @@ class Flow(flow.Flow):
         If an error is raised, the flow is unchanged.
         """
         for name in others:
-            near = _names.hint(name, _OPTIONS, cutoff=_names.CLOSE_SIMILARITY)
+            near = object_names.hint(name, _OPTIONS, cutoff=object_names.CLOSE_SIMILARITY)
             if near:
                 raise TypeError(f"add() of flow {self.name!r} has no option {name!r}{near}")
             LOG.warning("add() of flow %r ignores the unknown option %s=", self.name, name)
@@ -123,9 +124,9 @@ class Flow(flow.Flow):
                 raise ValueError("decider_depth requires a decider")
         elif not callable(decider):
             raise ValueError(f"A decider must be callable, got {decider!r}")
-        elif _binding.is_async(decider):
+        elif binding.is_async(decider):
             raise ValueError(
-                f"Decider {_names.dotted(decider)} must be a plain function, got an 'async"
+                f"Decider {object_names.dotted(decider)} must be a plain function, got an 'async"
                 " def': the engine calls deciders in its own thread, without await"
             )
         else:
@@ -164,7 +165,9 @@ class Flow(flow.Flow):
                 f"flow {self.name!r} contains another object with the name of {node!r};"
                 " pass the object that was added"
             )
-        return f"flow {self.name!r} does not contain {node!r}{_names.hint(name, member_names)}"
+        return (
+            f"flow {self.name!r} does not contain {node!r}{object_names.hint(name, member_names)}"
+        )
 
     def _connect(self, u: Any, v: Any) -> dict[str, Any]:
         """Return the metadata of the link from `u` to `v`. Create the link if necessary."""

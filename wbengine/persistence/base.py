@@ -9,15 +9,16 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from wbengine import _names, exceptions, states
-from wbengine.persistence import leases, listing, models, owners
-from wbengine.persistence.changes import Changes
-from wbengine.persistence.codes import Code, missing_counts
-from wbengine.persistence.commands import FlowCommand, SettledCommand
-from wbengine.persistence.listing import FlowRow, Page, Removable
-from wbengine.persistence.pauses import TaskPause
+from wbengine import exceptions, states
+from wbengine._introspection import object_names
+from wbengine.persistence import _leases, _listing, _owners, models
+from wbengine.persistence._changes import Changes
+from wbengine.persistence._codes import Code, missing_counts
+from wbengine.persistence._commands import FlowCommand, SettledCommand
+from wbengine.persistence._listing import FlowRow, Page, Removable
+from wbengine.persistence._pauses import TaskPause
 from wbengine.signals import Signal
-from wbengine.types.outline import ANY_SIGNAL, Outline
+from wbengine.types._outline import ANY_SIGNAL, Outline
 
 __all__ = [
     "Backend",
@@ -205,7 +206,7 @@ class Connection(abc.ABC):
         book: str | None = None,
         uuid: str | None = None,
         newest_first: bool = True,
-        limit: int = listing.LIMIT,
+        limit: int = _listing.LIMIT,
         after: str | None = None,
         text: str | None = None,
         tags: Mapping[str, str] | None = None,
@@ -231,9 +232,9 @@ class Connection(abc.ABC):
         :param resent: only flows of which a task was resent.
         :raises ValueError: if a state, a tag, `limit` or `after` is invalid.
         """
-        place = None if after is None else listing.Position.parse(after)
+        place = None if after is None else _listing.Position.parse(after)
         return self.find_flows(
-            listing.Query(
+            _listing.Query(
                 states,
                 name,
                 since,
@@ -251,10 +252,10 @@ class Connection(abc.ABC):
         )
 
     @abc.abstractmethod
-    def find_flows(self, query: listing.Query) -> Page:
+    def find_flows(self, query: _listing.Query) -> Page:
         """Return the page of flows for a validated query (see `list_flows`)."""
 
-    def backlog(self) -> listing.Backlog:
+    def backlog(self) -> _listing.Backlog:
         """Return the number and the age of the flows that no engine has started."""
         count, oldest, after = 0, None, None
         while True:
@@ -264,7 +265,7 @@ class Connection(abc.ABC):
             oldest = page.flows[0].created if page.flows and not count else oldest
             count, after = count + len(page.flows), page.after
             if after is None:
-                return listing.Backlog(count, oldest)
+                return _listing.Backlog(count, oldest)
 
     @abc.abstractmethod
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
@@ -296,7 +297,7 @@ class Connection(abc.ABC):
         flow_row: bool = True,
         items: ItemChanges = NO_ITEMS,
         logs: Sequence[models.LogChunk] = (),
-        lease: leases.Lease | None = None,
+        lease: _leases.Lease | None = None,
         settled: SettledCommand | None = None,
     ) -> None:
         """Write changed atoms, items and logs of `flow`, and its own row, in one atomic step.
@@ -322,7 +323,7 @@ class Connection(abc.ABC):
     @abc.abstractmethod
     def acquire_lease(
         self, flow_uuid: str, owner: str, seconds: float, *, dead: int | None = None
-    ) -> leases.Lease:
+    ) -> _leases.Lease:
         """Acquire the lease of a flow for a number of seconds from now.
 
         The latest lease must be released or expired on the clock of the store, or have the epoch
@@ -341,7 +342,7 @@ class Connection(abc.ABC):
         return time.time()
 
     @abc.abstractmethod
-    def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
+    def renew_lease(self, lease: _leases.Lease, seconds: float) -> None:
         """Renew a lease for a number of seconds from now, even if it has expired.
 
         :raises LeaseLost: if another lease was acquired, this one was released, or the flow was
@@ -349,12 +350,12 @@ class Connection(abc.ABC):
         """
 
     @abc.abstractmethod
-    def release_lease(self, lease: leases.Lease) -> None:
+    def release_lease(self, lease: _leases.Lease) -> None:
         """Release the lease. The command of the flow stays stored. A lost lease is ignored."""
 
     @abc.abstractmethod
     def end_lease(
-        self, lease: leases.Lease, handled: FlowCommand | None, *, keep: bool = False
+        self, lease: _leases.Lease, handled: FlowCommand | None, *, keep: bool = False
     ) -> FlowCommand | None:
         """Release the lease, unless the flow has another command than `handled`.
 
@@ -364,7 +365,7 @@ class Connection(abc.ABC):
         """
 
     @abc.abstractmethod
-    def get_lease(self, flow_uuid: str) -> leases.Lease | None:
+    def get_lease(self, flow_uuid: str) -> _leases.Lease | None:
         """Return the current lease of a flow, or None."""
 
     def send_command(self, flow_uuid: str, command: FlowCommand) -> FlowCommand | None:
@@ -455,7 +456,7 @@ class Connection(abc.ABC):
         if known is not None and not any_name and signal.name not in known:
             raise exceptions.NotFound(
                 f"Flow {flow.name!r} has no task that waits for signal"
-                f" {signal.name!r}{_names.hint(signal.name, known)}"
+                f" {signal.name!r}{object_names.hint(signal.name, known)}"
             )
         if flow.state in states.FLOW_ENDED:
             raise exceptions.InvalidState(
@@ -548,7 +549,7 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def save_outline(
-        self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
+        self, flow_uuid: str, outline: Outline, *, lease: _leases.Lease | None = None
     ) -> None:
         """Save or replace the structure of a flow.
 
@@ -639,7 +640,7 @@ def unfinished_flows(backend: Backend) -> Iterator[models.FlowDetail]:
                     continue
                 try:
                     lease = connection.get_lease(flow.uuid)
-                    if lease is not None and not owners.is_dead(lease.owner):
+                    if lease is not None and not _owners.is_dead(lease.owner):
                         continue
                     detail = connection.get_flow_details(flow.uuid)
                     if detail.state not in states.FLOW_ENDED:  # an engine may have ended it since

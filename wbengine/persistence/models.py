@@ -20,11 +20,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from wbengine import _names, exceptions, logged_lines, states
-from wbengine.persistence import fields, history, listing, pictures
-from wbengine.persistence.commands import FlowCommand
-from wbengine.persistence.fields import field
-from wbengine.persistence.history import Attempt, Change, Incident
+from wbengine import exceptions, states
+from wbengine._introspection import object_names
+from wbengine._logs import stored_lines
+from wbengine.persistence import _fields, _listing, _pictures
+from wbengine.persistence import _history as history
+from wbengine.persistence._commands import FlowCommand
+from wbengine.persistence._fields import field
+from wbengine.persistence._history import Attempt, Change, Incident
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -140,15 +143,15 @@ _incidents_lock: Final = threading.Lock()
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
-class _Named(fields.Record):
-    name: str = field(fields.WORD, "", given=True)
-    uuid: str = field(fields.PLAIN, given=True)
-    _meta: dict[str, Any] | None = field(fields.META, source="own_meta")
+class _Named(_fields.Record):
+    name: str = field(_fields.WORD, "", given=True)
+    uuid: str = field(_fields.PLAIN, given=True)
+    _meta: dict[str, Any] | None = field(_fields.META, source="own_meta")
 
     def __post_init__(self) -> None:
         # A damaged record can contain a name of any type. The inline length check saves a call.
-        if isinstance(self.name, str) and len(self.name) > _names.MAX_NAME_LENGTH:
-            _names.check_length(f"The name of a {type(self).__name__}", self.name)
+        if isinstance(self.name, str) and len(self.name) > object_names.MAX_NAME_LENGTH:
+            object_names.check_length(f"The name of a {type(self).__name__}", self.name)
         if self.uuid is None:
             self.uuid = new_uuid()
 
@@ -196,8 +199,8 @@ class _Named(fields.Record):
         """The stored part of `meta`, without keys that are only for display."""
         return self._meta or {}
 
-    def _assign(self, other: fields.Record) -> None:
-        fields.Record._assign(self, other)
+    def _assign(self, other: _fields.Record) -> None:
+        _fields.Record._assign(self, other)
         if self._meta is not None:  # A copy, because other threads may modify the dict of `other`.
             self._meta = dict(self._meta)
 
@@ -209,7 +212,7 @@ class _Named(fields.Record):
         self, lines: Iterable[str], inside: Iterable[str], indent: int, linesep: str
     ) -> str:
         head = f"{type(self).__name__}: {self.name!r}"
-        return pictures.picture(head, lines, inside, indent, linesep)
+        return _pictures.picture(head, lines, inside, indent, linesep)
 
 
 #: Field that contains the result for each final state.
@@ -230,11 +233,11 @@ class LogChunk(NamedTuple):
     atom_uuid: str
     attempt: int
     item: int
-    lines: tuple[logged_lines.Line, ...]
+    lines: tuple[stored_lines.Line, ...]
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
-class ItemDetail(fields.Record):
+class ItemDetail(_fields.Record):
     """The record of one item of a `Map`. It is separate, so that an item is written at low cost.
 
     `attempt` is the attempt of the atom that executed the item. Reversions do not change it.
@@ -243,19 +246,19 @@ class ItemDetail(fields.Record):
     `worker`, `submitted`, `started` and `ended` are as in `Attempt`.
     """
 
-    index: int = field(fields.NUMBER, 0, given=True)
-    value: Any = field(fields.VALUE, given=True)
-    attempt: int = field(fields.NUMBER, 0, given=True)
-    order: int = field(fields.NUMBER, 0)
-    state: str = field(fields.OneOf(states.ATOM_STATES), states.PENDING)
-    results: Any = field(fields.VALUE)
-    failure: ft.Failure | None = field(fields.FAILURE)
-    revert_results: Any = field(fields.VALUE)
-    revert_failure: ft.Failure | None = field(fields.FAILURE)
-    worker: str | None = field(fields.PLAIN)
-    submitted: float | None = field(fields.PLAIN)
-    started: float | None = field(fields.PLAIN)
-    ended: float | None = field(fields.PLAIN)
+    index: int = field(_fields.NUMBER, 0, given=True)
+    value: Any = field(_fields.VALUE, given=True)
+    attempt: int = field(_fields.NUMBER, 0, given=True)
+    order: int = field(_fields.NUMBER, 0)
+    state: str = field(_fields.OneOf(states.ATOM_STATES), states.PENDING)
+    results: Any = field(_fields.VALUE)
+    failure: ft.Failure | None = field(_fields.FAILURE)
+    revert_results: Any = field(_fields.VALUE)
+    revert_failure: ft.Failure | None = field(_fields.FAILURE)
+    worker: str | None = field(_fields.PLAIN)
+    submitted: float | None = field(_fields.PLAIN)
+    started: float | None = field(_fields.PLAIN)
+    ended: float | None = field(_fields.PLAIN)
 
     @property
     def runtime(self) -> float | None:
@@ -346,7 +349,7 @@ class Items:
         return f"<Items {len(self)} #{self.attempt}>"
 
 
-class _ItemsKind(fields.Kind):
+class _ItemsKind(_fields.Kind):
     """The part of `Items` that is stored in the row of the atom."""
 
     def dump(self, value: Items, name: str, typed: bool) -> Any:
@@ -371,36 +374,36 @@ class AtomDetail(_Named):
     :ivar incidents: the latest 50 incidents of the atom (lost workers and resends).
     """
 
-    state: str | None = field(fields.OneOf(states.ATOM_STATES))
-    intention: str = field(fields.OneOf(states.INTENTIONS), states.EXECUTE)
-    version: str | None = field(fields.PLAIN)
-    results: Any = field(fields.VALUE)
-    failure: ft.Failure | None = field(fields.FAILURE)
-    revert_results: Any = field(fields.VALUE)
-    revert_failure: ft.Failure | None = field(fields.FAILURE)
-    attempt: int = field(fields.NUMBER, 0)
-    reversions: int = field(fields.NUMBER, 0)
-    epoch: int = field(fields.NUMBER, 0)
-    action: str = field(fields.PLAIN, "execute")
-    worker: str | None = field(fields.PLAIN)
-    submitted: float | None = field(fields.PLAIN)
-    started: float | None = field(fields.PLAIN)
-    ended: float | None = field(fields.PLAIN)
-    progress: float | None = field(fields.PLAIN)
-    progress_details: Any = field(fields.VALUE)
+    state: str | None = field(_fields.OneOf(states.ATOM_STATES))
+    intention: str = field(_fields.OneOf(states.INTENTIONS), states.EXECUTE)
+    version: str | None = field(_fields.PLAIN)
+    results: Any = field(_fields.VALUE)
+    failure: ft.Failure | None = field(_fields.FAILURE)
+    revert_results: Any = field(_fields.VALUE)
+    revert_failure: ft.Failure | None = field(_fields.FAILURE)
+    attempt: int = field(_fields.NUMBER, 0)
+    reversions: int = field(_fields.NUMBER, 0)
+    epoch: int = field(_fields.NUMBER, 0)
+    action: str = field(_fields.PLAIN, "execute")
+    worker: str | None = field(_fields.PLAIN)
+    submitted: float | None = field(_fields.PLAIN)
+    started: float | None = field(_fields.PLAIN)
+    ended: float | None = field(_fields.PLAIN)
+    progress: float | None = field(_fields.PLAIN)
+    progress_details: Any = field(_fields.VALUE)
     items: Items | None = field(_ItemsKind())
-    past: tuple[Attempt, ...] = field(fields.Tuples(Attempt), (), rare=True)
-    attempts_dropped: int = field(fields.PLAIN, 0, rare=True)
-    incidents: tuple[Incident, ...] = field(fields.Tuples(Incident), (), rare=True)
+    past: tuple[Attempt, ...] = field(_fields.Tuples(Attempt), (), rare=True)
+    attempts_dropped: int = field(_fields.PLAIN, 0, rare=True)
+    incidents: tuple[Incident, ...] = field(_fields.Tuples(Incident), (), rare=True)
     #: Result of the latest attempt, after `reset` cleared the fields that contained it.
-    _came_to: history.Outcome | None = field(fields.PLAIN, rare=True)
+    _came_to: history.Outcome | None = field(_fields.PLAIN, rare=True)
 
     kind: ClassVar[str] = "atom"
 
     @property
-    def waits_for(self) -> listing.Wait | None:
+    def waits_for(self) -> _listing.Wait | None:
         """The signal or time that a task waits for; None if there is none or it is damaged."""
-        return listing.wait_of(self.name, self.meta_value(WAITS_FOR))
+        return _listing.wait_of(self.name, self.meta_value(WAITS_FOR))
 
     @property
     def is_step(self) -> bool:
@@ -515,7 +518,7 @@ class AtomDetail(_Named):
             self._came_to = self._came_to[0], self._came_to[1]
 
     def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
-        return self._describe(pictures.lines_of_atom(self, self.own_meta), (), indent, linesep)
+        return self._describe(_pictures.lines_of_atom(self, self.own_meta), (), indent, linesep)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.state} #{self.attempt}>"
@@ -666,13 +669,13 @@ _PROGRESS_KEYS: Final = (META_PROGRESS, META_PROGRESS_DETAILS)
 HistoryEntry = tuple[Any, dict[str, ft.Failure]]
 
 
-class _RetryHistoryKind(fields.Kind):
+class _RetryHistoryKind(_fields.Kind):
     def dump(self, value: Iterable[HistoryEntry], name: str, typed: bool) -> Any:
         return [
             [
-                fields.VALUE.dump(provided, name, typed),
+                _fields.VALUE.dump(provided, name, typed),
                 {
-                    atom_name: fields.FAILURE.dump(each, name, typed)
+                    atom_name: _fields.FAILURE.dump(each, name, typed)
                     for atom_name, each in failures.items()
                 },
             ]
@@ -682,7 +685,7 @@ class _RetryHistoryKind(fields.Kind):
     def load(self, data: Any, name: str, typed: bool) -> list[HistoryEntry]:
         return [
             (
-                fields.VALUE.load(provided, name, typed),
+                _fields.VALUE.load(provided, name, typed),
                 {
                     atom_name: ft.Failure.from_dict(each, read_home=True)
                     for atom_name, each in failures.items()
@@ -692,7 +695,7 @@ class _RetryHistoryKind(fields.Kind):
         ]
 
     def copy(self, value: Iterable[HistoryEntry]) -> list[HistoryEntry]:
-        return [(fields.VALUE.copy(provided), dict(failures)) for provided, failures in value]
+        return [(_fields.VALUE.copy(provided), dict(failures)) for provided, failures in value]
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -776,12 +779,12 @@ class FlowDetail(_Named):
         have run twice. None: no task was resent.
     """
 
-    state: str | None = field(fields.OneOf(states.FLOW_STATES))
-    created: float | None = field(fields.PLAIN)
-    history: tuple[Change, ...] = field(fields.Tuples(Change), ())
-    outlined: str | None = field(fields.PLAIN)
-    code: str | None = field(fields.PLAIN)
-    resent_at: float | None = field(fields.PLAIN)
+    state: str | None = field(_fields.OneOf(states.FLOW_STATES))
+    created: float | None = field(_fields.PLAIN)
+    history: tuple[Change, ...] = field(_fields.Tuples(Change), ())
+    outlined: str | None = field(_fields.PLAIN)
+    code: str | None = field(_fields.PLAIN)
+    resent_at: float | None = field(_fields.PLAIN)
     epoch: int = dataclasses.field(default=0, init=False)
     _atoms: dict[str, AtomDetail] = dataclasses.field(default_factory=dict, init=False)
 
@@ -792,7 +795,7 @@ class FlowDetail(_Named):
     @property
     def tags(self) -> Mapping[str, str]:
         """The tags of the flow, for searches."""
-        return listing.tags_of(self.meta.get(TAGS))
+        return _listing.tags_of(self.meta.get(TAGS))
 
     @property
     def is_parked(self) -> bool:
@@ -841,12 +844,12 @@ class FlowDetail(_Named):
         )
 
     @property
-    def waits_for(self) -> tuple[listing.Wait, ...]:
+    def waits_for(self) -> tuple[_listing.Wait, ...]:
         """At most 20 signals for which the flow waits while no other part of it runs."""
-        return listing.waits_of(self.meta_value(WAITS_FOR))
+        return _listing.waits_of(self.meta_value(WAITS_FOR))
 
     @waits_for.setter
-    def waits_for(self, waits: Iterable[listing.Wait]) -> None:
+    def waits_for(self, waits: Iterable[_listing.Wait]) -> None:
         self.meta[WAITS_FOR] = [wait.to_meta() for wait in waits]
 
     @property
@@ -947,8 +950,8 @@ class FlowDetail(_Named):
 
     def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
         lines = [f"- uuid = {self.uuid}", f"- state = {self.state}"]
-        lines += pictures.lines_of_meta(self._meta)
-        inside = [atom.pformat(indent + pictures.INDENT_STEP, linesep) for atom in self]
+        lines += _pictures.lines_of_meta(self._meta)
+        inside = [atom.pformat(indent + _pictures.INDENT_STEP, linesep) for atom in self]
         return self._describe(lines, inside, indent, linesep)
 
     def __repr__(self) -> str:
@@ -962,8 +965,8 @@ class LogBook(_Named):
     `created_at` and `updated_at` (None: never) are in UTC, without a time zone.
     """
 
-    created_at: datetime | None = field(fields.MOMENT)
-    updated_at: datetime | None = field(fields.MOMENT)
+    created_at: datetime | None = field(_fields.MOMENT)
+    updated_at: datetime | None = field(_fields.MOMENT)
     _flows: dict[str, FlowDetail] = dataclasses.field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -976,7 +979,7 @@ class LogBook(_Named):
     @property
     def created(self) -> float:
         """Creation time in Unix seconds; 0 if unknown."""
-        return 0.0 if self.created_at is None else fields.aware(self.created_at).timestamp()
+        return 0.0 if self.created_at is None else _fields.aware(self.created_at).timestamp()
 
     def discard(self, uuid: str) -> None:
         self._flows.pop(uuid, None)
@@ -1025,12 +1028,12 @@ class LogBook(_Named):
 
         :param marshal_time: if True, times are ISO 8601 strings instead of `datetime` objects.
         """
-        return _with_times(self.dump(), fields.MOMENT.dump if marshal_time else None)
+        return _with_times(self.dump(), _fields.MOMENT.dump if marshal_time else None)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], unmarshal_time: bool = False) -> LogBook:
         """Create the logbook from a dict of `to_dict`, with or without `marshal_time`."""
-        return cls.load(_with_times(data, fields.MOMENT.load if unmarshal_time else None))
+        return cls.load(_with_times(data, _fields.MOMENT.load if unmarshal_time else None))
 
     def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
         lines = [f"- uuid = {self.uuid}"]
@@ -1038,8 +1041,8 @@ class LogBook(_Named):
             moment = getattr(self, name)
             if moment is not None:
                 lines.append(f"- {name} = {moment.isoformat()}")
-        lines += pictures.lines_of_meta(self._meta)
-        inside = [flow.pformat(indent + pictures.INDENT_STEP, linesep) for flow in self]
+        lines += _pictures.lines_of_meta(self._meta)
+        inside = [flow.pformat(indent + _pictures.INDENT_STEP, linesep) for flow in self]
         return self._describe(lines, inside, indent, linesep)
 
     def __repr__(self) -> str:
@@ -1047,7 +1050,7 @@ class LogBook(_Named):
 
 
 def _now() -> datetime:
-    return fields.naive(datetime.now(UTC))
+    return _fields.naive(datetime.now(UTC))
 
 
 def _with_times(

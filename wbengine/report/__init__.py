@@ -16,16 +16,16 @@ from typing import Final
 
 from wbengine import version
 from wbengine.drawing import STYLESHEET
-from wbengine.drawing.box_text import escaped
-from wbengine.report import parts, style
-from wbengine.report.parts import Cell, Section, pill, table, tiles
-from wbengine.views import formatting
-from wbengine.views import timeline as timelines
+from wbengine.drawing._box_text import escaped
+from wbengine.report import _parts, _style
+from wbengine.report._parts import Cell, Section, pill, table, tiles
+from wbengine.views import _formatting
+from wbengine.views import _timeline as timelines
 from wbengine.views.flow_status import FlowView
 
 __all__ = ["Cell", "Section", "html", "pill", "table", "tiles", "write"]
 
-_HASH: Final = base64.b64encode(hashlib.sha256(style.SCRIPT.encode()).digest()).decode()
+_HASH: Final = base64.b64encode(hashlib.sha256(_style.SCRIPT.encode()).digest()).decode()
 #: The page loads nothing, whatever its content is.
 _POLICY: Final = (
     f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'; img-src data:;"
@@ -47,7 +47,7 @@ def html(
     :param header: unescaped HTML below the figures.
     """
     timeline = timelines.timeline(view)
-    all_sections = [*sections, *parts.of_flow(view, timeline)]
+    all_sections = [*sections, *_parts.of_flow(view, timeline)]
     name = escaped(title if title is not None else view.name)
     links = "".join(
         f'<a href="#{escaped(section.id)}">{escaped(section.title)}</a>' for section in all_sections
@@ -64,7 +64,7 @@ def html(
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{name}</title>
 <link rel="icon" href="data:,">
-<style>{style.CSS}{STYLESHEET}</style>
+<style>{_style.CSS}{STYLESHEET}</style>
 </head>
 <body>
 <main>
@@ -76,10 +76,10 @@ def html(
 </header>
 <nav aria-label="Sections">{links}</nav>
 {body}
-<footer>Flow {escaped(view.uuid)}, as it was {formatting.clock(view.now)} UTC; written by wbengine
+<footer>Flow {escaped(view.uuid)}, as it was {_formatting.clock(view.now)} UTC; written by wbengine
 {escaped(version.version_string())}.</footer>
 </main>
-<script>{style.SCRIPT}</script>
+<script>{_style.SCRIPT}</script>
 </body>
 </html>
 """
@@ -113,20 +113,20 @@ def _lead(view: FlowView, timeline: timelines.Timeline) -> str:
     if view.duration is None:
         return f"{atoms}. No engine has run it yet."
     verb = "ran for" if view.ended is not None else "has been running for"
-    workers = formatting.count(len(timeline.lanes), "worker")
+    workers = _formatting.count(len(timeline.lanes), "worker")
     busy_seconds = sum(lane.busy for lane in timeline.lanes)
     worker_text = (
-        f" on <b>{escaped(workers)}</b>, with <b>{formatting.seconds(busy_seconds)}</b>"
+        f" on <b>{escaped(workers)}</b>, with <b>{_formatting.seconds(busy_seconds)}</b>"
         " of execution time"
         if timeline.lanes
         else ""
     )
-    return f"{atoms} {verb} <b>{formatting.seconds(view.duration)}</b>{worker_text}."
+    return f"{atoms} {verb} <b>{_formatting.seconds(view.duration)}</b>{worker_text}."
 
 
 def _figures(view: FlowView, timeline: timelines.Timeline) -> list[tuple[str, str]]:
-    figures = [("took", formatting.seconds(view.duration)), ("done", f"{view.progress:.0%}")]
-    figures += parts.state_counts(view.shown_counts)
+    figures = [("took", _formatting.seconds(view.duration)), ("done", f"{view.progress:.0%}")]
+    figures += _parts.state_counts(view.shown_counts)
     attempts = sum(lane.attempts for lane in timeline.lanes)
     if attempts > len(view.atoms):
         figures.append(("attempts", f"{attempts:,}"))

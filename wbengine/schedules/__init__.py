@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wbengine import _lazily
+from wbengine._imports import lazily
 
 if TYPE_CHECKING:
-    from wbengine.schedules.store import Entry, Schedules, add
-    from wbengine.schedules.ticks import Schedule
+    from wbengine.schedules._store import Entry, Schedules, add
+    from wbengine.schedules._ticks import Schedule
 
 __all__ = ["Entry", "Schedule", "Schedules", "add"]
 
-__getattr__, __dir__ = _lazily.lazy_attributes(
+__getattr__, __dir__ = lazily.lazy_attributes(
     __name__,
     {
-        ".store": ("Entry", "Schedules", "add"),
-        ".ticks": ("Schedule",),
+        "._store": ("Entry", "Schedules", "add"),
+        "._ticks": ("Schedule",),
     },
 )

@@ -14,23 +14,24 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import invocation, states
+from wbengine import states
+from wbengine._calls import invocation
 from wbengine.listeners import base
 from wbengine.running import LOCAL
-from wbengine.telemetry import fleet_collector, labels, meters
+from wbengine.telemetry import _fleet_collector, _labels, _meters
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from wbengine.engines.worker_based.messages import envelope as env
-    from wbengine.engines.worker_based.requests.tracked import TrackedRequest
-    from wbengine.engines.worker_based.worker_side.jobs import Job
-    from wbengine.engines.worker_based.worker_side.reporting import ForeignJob
+    from wbengine.engines.worker_based._messages import envelope as env
+    from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+    from wbengine.engines.worker_based._worker_side.jobs import Job
+    from wbengine.engines.worker_based._worker_side.reporting import ForeignJob
 
 __all__ = ["FleetCollector", "MetricsListener", "WorkerObserver", "observe", "render"]
 
-FleetCollector = fleet_collector.FleetCollector
-render = fleet_collector.render
+FleetCollector = _fleet_collector.FleetCollector
+render = _fleet_collector.render
 
 _FLOW_ENDS: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED})
 _DIRECTIONS: Final = {
@@ -60,7 +61,7 @@ class MetricsListener(base.Listener):
             task_listen_for=(*_DIRECTIONS, states.IGNORE, states.RESENT),
             flow_listen_for=(states.RUNNING, *_FLOW_ENDS),
         )
-        self._meters = meters.of(registry)
+        self._meters = _meters.of(registry)
         self._remote = remote
         self._tasks: dict[str, Any] = {}
         self._run = _Run(self._meters)
@@ -91,7 +92,7 @@ class MetricsListener(base.Listener):
             return
         if tracked.flow != self._engine.storage.flow_uuid:
             return  # The request belongs to another engine with the same executor.
-        topic = labels.of_topic(tracked.queue)
+        topic = _labels.of_topic(tracked.queue)
         self._meters.waited(topic, waited - (outcome.ended - outcome.started))
         if self._remote:
             call, seconds = tracked.invocation, outcome.ended - outcome.started
@@ -138,15 +139,15 @@ class MetricsListener(base.Listener):
         if label is None:
             plan = self._engine.compilation.plan
             if name in plan.by_name:
-                label = labels.of_task(plan.items[plan.by_name[name]])
+                label = _labels.of_task(plan.items[plan.by_name[name]])
             else:
-                label = labels.of_step(self._engine.storage.flow_detail, details["task_uuid"])
+                label = _labels.of_step(self._engine.storage.flow_detail, details["task_uuid"])
             self._tasks[name] = label
         return str(label)
 
 
 class _Run:
-    def __init__(self, counts: meters.Meters) -> None:
+    def __init__(self, counts: _meters.Meters) -> None:
         self._meters = counts
         self._flow: str | None = None
         self._began = 0.0
@@ -185,7 +186,7 @@ class WorkerObserver:
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self._meters = meters.of(registry)
+        self._meters = _meters.of(registry)
         #: Topics by queue. The topic of any other queue is derived from its name.
         self.topics: dict[str, str] = {}
 
@@ -200,7 +201,7 @@ class WorkerObserver:
         if unit is None or started is None or ended is None:
             return  # The task did not start: its engine counts it.
         queue = (getattr(job.receipt, "delivery_info", None) or {}).get("routing_key", "")
-        topic = self.topics.get(queue) or labels.of_topic(queue)
+        topic = self.topics.get(queue) or _labels.of_topic(queue)
         self._meters.task_ended(
             unit.task_cls, topic, unit.action, outcome.failed, job.attempt, ended - started
         )

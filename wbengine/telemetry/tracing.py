@@ -14,22 +14,24 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import wbengine
-from wbengine import _installing, invocation, states
+from wbengine import states
+from wbengine._calls import invocation
+from wbengine._imports import installing
 from wbengine.listeners import base
-from wbengine.telemetry import attributes, contexts, instruments, labels
+from wbengine.telemetry import _attributes, _contexts, _instruments, _labels
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
-    from wbengine.engines.worker_based.messages import envelope as env
-    from wbengine.engines.worker_based.requests.tracked import TrackedRequest
+    from wbengine.engines.worker_based._messages import envelope as env
+    from wbengine.engines.worker_based._requests.tracked import TrackedRequest
 
 __all__ = ["META_KEY", "FlowTracing", "context_of", "instrument", "tracer_of"]
 
 #: Key of a flow's metadata with the `traceparent` of its first run.
-META_KEY: Final = contexts.TRACEPARENT
+META_KEY: Final = _contexts.TRACEPARENT
 
 _DIRECTIONS: Final = {states.RUNNING: invocation.EXECUTE, states.REVERTING: invocation.REVERT}
 _FLOW_ENDS: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED})
@@ -43,7 +45,7 @@ def tracer_of(provider: TracerProvider | None = None) -> Tracer:
     try:
         from opentelemetry import trace
     except ImportError:
-        raise ImportError(_installing.needs("tracing", "opentelemetry-api", "otel")) from None
+        raise ImportError(installing.needs("tracing", "opentelemetry-api", "otel")) from None
     return trace.get_tracer("wbengine", wbengine.__version__, provider)
 
 
@@ -67,7 +69,7 @@ def instrument(
         tracing = reference() if reference is not None else None
         if tracing is None:
             tracer = tracer_of(tracer_provider)
-            tracing = FlowTracing(engine, tracer, instruments.Instruments(meter_provider))
+            tracing = FlowTracing(engine, tracer, _instruments.Instruments(meter_provider))
             _INSTRUMENTED[engine] = weakref.ref(tracing)
         tracing.register()
     return tracing
@@ -76,7 +78,7 @@ def instrument(
 class FlowTracing(base.Listener):
     """The spans of one engine; see `instrument`. Thread-safe."""
 
-    def __init__(self, engine: Any, tracer: Tracer, measures: instruments.Instruments) -> None:
+    def __init__(self, engine: Any, tracer: Tracer, measures: _instruments.Instruments) -> None:
         super().__init__(engine)
         self._tracer = tracer
         self._instruments = measures
@@ -84,8 +86,8 @@ class FlowTracing(base.Listener):
         self._run: Span | None = None
         # Attributes of all spans of the flow.
         self._flow: dict[str, Any] = {}
-        self._atoms: dict[contexts.Key, Span] = {}
-        self._sends: dict[str, instruments.Operation] = {}
+        self._atoms: dict[_contexts.Key, Span] = {}
+        self._sends: dict[str, _instruments.Operation] = {}
         executor = engine.executor
         self._executor: Any = executor if hasattr(executor, "add_observer") else None
 
@@ -118,14 +120,14 @@ class FlowTracing(base.Listener):
         storage = self._engine.storage
         first = _parse_traceparent(storage.flow_meta.get(META_KEY))
         links = [trace.Link(first)] if first is not None else []
-        self._flow = attributes.flow(uuid, name)
+        self._flow = _attributes.flow(uuid, name)
         span = self._tracer.start_span(
-            labels.text(f"flow {name}"), attributes=self._flow, links=links
+            _labels.text(f"flow {name}"), attributes=self._flow, links=links
         )
         self._run = span
         if first is None and span.get_span_context().is_valid:
             storage.update_flow_metadata(
-                {META_KEY: contexts.to_headers(context_of(span))[META_KEY]}
+                {META_KEY: _contexts.to_headers(context_of(span))[META_KEY]}
             )
 
     def _end_run(self, state: str | None) -> None:
@@ -139,17 +141,17 @@ class FlowTracing(base.Listener):
             self._atoms.clear()
             span, self._run = self._run, None
         for key in keys:
-            contexts.leave(key)
+            _contexts.leave(key)
         for span_or_operation in open_spans:
             span_or_operation.end()
         if span is None:
             return
         if state is not None:
-            span.set_attribute(attributes.FLOW_STATE, state)
+            span.set_attribute(_attributes.FLOW_STATE, state)
         if state in (states.FAILURE, states.REVERTED):
-            attributes.mark_failed(span, "error")
+            _attributes.mark_failed(span, "error")
             storage = self._engine.storage
-            attributes.mark_failed_with(
+            _attributes.mark_failed_with(
                 span, storage.get_revert_failures() or storage.get_execute_failures()
             )
         span.end()
@@ -166,36 +168,36 @@ class FlowTracing(base.Listener):
             self._span_of_attempt(key, name, _DIRECTIONS[state])
             return
         if state in (states.RETRYING, states.IGNORE) and self._run is not None:
-            self._run.add_event(state.lower(), {attributes.ATOM_NAME: labels.text(name)})
+            self._run.add_event(state.lower(), {_attributes.ATOM_NAME: _labels.text(name)})
         with self._lock:
             span = self._atoms.pop(key, None)
-        contexts.leave(key)
+        _contexts.leave(key)
         if span is None:
             return
-        span.set_attribute(attributes.ATOM_STATE, state)
+        span.set_attribute(_attributes.ATOM_STATE, state)
         if details.get("worker"):
-            span.set_attribute(attributes.WORKER, details["worker"])
-        attributes.mark_failed_with(span, details.get("result"))
+            span.set_attribute(_attributes.WORKER, details["worker"])
+        _attributes.mark_failed_with(span, details.get("result"))
         span.end()
 
-    def _span_of_attempt(self, key: contexts.Key, name: str, direction: str) -> Span | None:
+    def _span_of_attempt(self, key: _contexts.Key, name: str, direction: str) -> Span | None:
         with self._lock:
             run, span = self._run, self._atoms.get(key)
             if span is not None or run is None:
                 return span
-            name = labels.text(name)
+            name = _labels.text(name)
             span = self._atoms[key] = self._tracer.start_span(
                 f"{direction} {name}",
                 context_of(run),
                 attributes={
                     **self._flow,
-                    attributes.ATOM_UUID: key[0],
-                    attributes.ATOM_NAME: name,
-                    attributes.DIRECTION: direction,
-                    attributes.ATTEMPT: key[1],
+                    _attributes.ATOM_UUID: key[0],
+                    _attributes.ATOM_NAME: name,
+                    _attributes.DIRECTION: direction,
+                    _attributes.ATTEMPT: key[1],
                 },
             )
-        contexts.enter(key, context_of(span))
+        _contexts.enter(key, context_of(span))
         return span
 
     # Requests.
@@ -210,16 +212,16 @@ class FlowTracing(base.Listener):
         parent = self._span_of_attempt((call.uuid, call.attempt), call.task.name, call.action)
         if parent is None:
             return
-        topic, system = labels.of_topic(tracked.queue), self._executor.system
+        topic, system = _labels.of_topic(tracked.queue), self._executor.system
         span = self._tracer.start_span(
             f"send {topic}",
             context_of(parent),
             kind=trace.SpanKind.PRODUCER,
             attributes={
-                **attributes.message(
+                **_attributes.message(
                     "send", system, topic, tracked.id, tracked.epoch, envelope.routing_key
                 ),
-                attributes.ATOM_NAME: labels.text(call.task.name),
+                _attributes.ATOM_NAME: _labels.text(call.task.name),
             },
         )  # fmt: skip
         propagate.inject(envelope.headers, context=context_of(span))
@@ -262,5 +264,7 @@ def _parse_traceparent(traceparent: Any) -> Any:
         return None
     from opentelemetry import trace
 
-    span = trace.get_current_span(contexts.from_headers({META_KEY: traceparent})).get_span_context()
+    span = trace.get_current_span(
+        _contexts.from_headers({META_KEY: traceparent})
+    ).get_span_context()
     return span if span.is_valid else None

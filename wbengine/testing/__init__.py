@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wbengine import _lazily
+from wbengine._imports import lazily
 
 if TYPE_CHECKING:
-    from wbengine._clock import ManualClock
-    from wbengine.testing.brokers import Broker
-    from wbengine.testing.faults import Fault
-    from wbengine.testing.stores import FaultyBackend
-    from wbengine.testing.traces import Trace, assert_flow_trace
-    from wbengine.testing.workers import worker_in_thread
+    from wbengine._concurrency.clocks import ManualClock
+    from wbengine.testing._brokers import Broker
+    from wbengine.testing._faults import Fault
+    from wbengine.testing._stores import FaultyBackend
+    from wbengine.testing._traces import Trace, assert_flow_trace
+    from wbengine.testing._workers import worker_in_thread
 
 __all__ = [
     "Broker",
@@ -28,14 +28,14 @@ __all__ = [
     "worker_in_thread",
 ]
 
-__getattr__, __dir__ = _lazily.lazy_attributes(
+__getattr__, __dir__ = lazily.lazy_attributes(
     __name__,
     {
-        ".brokers": ("Broker",),
-        ".faults": ("Fault",),
-        ".stores": ("FaultyBackend",),
-        ".._clock": ("ManualClock",),
-        ".traces": ("Trace", "assert_flow_trace"),
-        ".workers": ("worker_in_thread",),
+        "._brokers": ("Broker",),
+        "._faults": ("Fault",),
+        "._stores": ("FaultyBackend",),
+        ".._concurrency.clocks": ("ManualClock",),
+        "._traces": ("Trace", "assert_flow_trace"),
+        "._workers": ("worker_in_thread",),
     },
 )

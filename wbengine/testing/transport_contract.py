@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from wbengine import transports
-from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
-from wbengine.engines.worker_based.messages import envelope
-from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Consumer, Delivery, Frame
+from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._messages import envelope
+from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Consumer, Delivery, Frame
 
 __all__ = ["TransportContract"]
 
@@ -33,7 +33,7 @@ _MAX_WAIT_SECONDS = 60.0
 _HOARDER = """
 import json, sys
 from wbengine import transports
-from wbengine.transports.broker import Consumer
+from wbengine.transports._broker import Consumer
 broker = transports.resolve(sys.argv[1], None, json.loads(sys.argv[2]), exchange="contract").open()
 messages = []
 Consumer(broker, messages.append).consume(("q",), 2)

@@ -6,12 +6,10 @@ transport needs only the names that this module exports.
 
 from __future__ import annotations
 
-from wbengine._names import check_label
-from wbengine._options import option
-from wbengine.transports._nudge import Nudge
-from wbengine.transports._routing import RoutingTable
-from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Delivery, Frame
-from wbengine.transports.kinds import (
+from wbengine._configuration.named_options import option
+from wbengine._introspection.object_names import check_label
+from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Delivery, Frame
+from wbengine.transports._kinds import (
     BrokerKind,
     RetryOptions,
     Target,
@@ -19,6 +17,8 @@ from wbengine.transports.kinds import (
     kombu_target,
     resolve,
 )
+from wbengine.transports._nudge import Nudge
+from wbengine.transports._routing import RoutingTable
 
 __all__ = [
     "MAX_BATCH_BYTES", "Broker", "BrokerKind", "Delivery", "Frame", "Nudge", "RetryOptions",

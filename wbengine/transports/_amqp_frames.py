@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol
 
 from amqp import serialization
 
-from wbengine import _json_text, exceptions
+from wbengine import exceptions
+from wbengine._text import json_text
 from wbengine.transports import _encoding
 
 METHOD: Final = 1
@@ -124,7 +125,7 @@ def pack(headers: Mapping[str, Any]) -> Mapping[str, Any]:
     if not own:
         return headers
     packed = {name: value for name, value in headers.items() if name not in own}
-    packed[PACKED] = _json_text.encode(own).decode()
+    packed[PACKED] = json_text.encode(own).decode()
     return packed
 
 

@@ -11,7 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn, Protocol
 
-from wbengine import _json_text, _names, exceptions, formats
+from wbengine import exceptions
+from wbengine._introspection import object_names
+from wbengine._text import data_formats, json_text
 
 #: Maximum size of a message in bytes, for publishing and reading.
 LIMIT: Final = 64 * 1024 * 1024
@@ -31,7 +33,7 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-_reader = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_json_text.read_float)
+_reader = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=json_text.read_float)
 
 
 class Sealed(Protocol):
@@ -59,9 +61,9 @@ def label(data: bytes, headers: Mapping[str, Any], id: Any) -> bytes:
     :param id: correlation id of the message.
     """
     digest, epoch = headers.get(_LEDGER), headers.get(_EPOCH, 1)
-    if not isinstance(digest, str) or not _names.is_label(digest):
+    if not isinstance(digest, str) or not object_names.is_label(digest):
         return data
-    if not isinstance(id, str) or not _names.is_label(id) or type(epoch) is not int:
+    if not isinstance(id, str) or not object_names.is_label(id) or type(epoch) is not int:
         return data
     return b"!%b %d %b\n%b" % (id.encode(), epoch, digest.encode(), data)
 
@@ -86,7 +88,7 @@ def row_of(text: bytes, digest: str) -> tuple[str, int] | None:
     """Return (id, epoch) if a label names a row of this ledger, else None."""
     try:
         id, epoch, ledger = text[1:].decode("ascii").split(" ")
-        return (id, int(epoch)) if ledger == digest and _names.is_label(id) else None
+        return (id, int(epoch)) if ledger == digest and object_names.is_label(id) else None
     except ValueError:
         return None
 
@@ -107,12 +109,12 @@ def head_of(message: Sealed, exchange: str) -> bytes:
         "priority": message.priority,
     }
     head = {
-        "v": formats.MESSAGE.written,
+        "v": data_formats.MESSAGE.written,
         "exchange": exchange,
         "routing_key": message.routing_key,
         "properties": properties,
     }
-    start = _json_text.encode(head, finite=True)[:-1]
+    start = json_text.encode(head, finite=True)[:-1]
     lines = b'%b,"headers":%b,"size":%d}\n' % (start, headers, len(body))
     size = len(lines) + len(body)
     if size > LIMIT:
@@ -134,11 +136,11 @@ def read_json(raw: bytes) -> Any:
     :raises ValueError, RecursionError: if it is something else.
     """
     try:
-        return _json_text.decode(raw)
+        return json_text.decode(raw)
     except (TypeError, ValueError):
         head = _reader.decode(raw.decode("utf-8"))
     if b"\\u" in raw:  # An escaped lone surrogate cannot be printed or stored.
-        _json_text.text_of(head).encode("utf-8")
+        json_text.text_of(head).encode("utf-8")
     return head
 
 
@@ -164,7 +166,7 @@ def decode(data: bytes, body: bytes = b"") -> tuple[dict[str, Any], bytes]:
         raise InvalidMessageError(
             f"its body must have {size!r:.20} bytes, as in its head, got {len(body)}"
         )
-    problem = formats.MESSAGE.problem("it", head.get("v"))
+    problem = data_formats.MESSAGE.problem("it", head.get("v"))
     if problem is not None:
         raise InvalidMessageError(problem)
     properties, headers = head.get("properties"), head.get("headers")

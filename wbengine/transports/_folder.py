@@ -25,13 +25,15 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from wbengine import _sqlite_files, exceptions, formats
-from wbengine._fork_gate import ForkGate
+from wbengine import exceptions
+from wbengine._concurrency.fork_gate import ForkGate
+from wbengine._sql import sqlite_files
+from wbengine._text import data_formats
 from wbengine.transports import _files
 
 __all__ = ["FREE", "LOST_OWNER", "NAME", "MAX_TAKES", "Folder", "now", "open_folder"]
 
-LOG = logging.getLogger("wbengine.transports.filesystem")
+LOG = logging.getLogger("wbengine.transports._filesystem")
 
 _T = TypeVar("_T")
 Rows = list[tuple[Any, ...]]
@@ -264,7 +266,7 @@ class Folder:
                 if "locked" not in str(error):
                     raise
                 self.last_blocked_at = now()
-                writer = _sqlite_files.describe_writer(self._path)
+                writer = sqlite_files.describe_writer(self._path)
                 if writer is not None and time.monotonic() >= self._next_warning_at:
                     self._next_warning_at = time.monotonic() + _LOCK_TIMEOUT_SECONDS
                     LOG.warning("folder %s waits: %s", self.root, writer)
@@ -288,7 +290,7 @@ class Folder:
 
     def _open(self) -> None:
         _files.make_folder(self.root)
-        kind = _sqlite_files.network_kind(self.root)
+        kind = sqlite_files.network_kind(self.root)
         if kind is not None:
             raise exceptions.TransportFailure(
                 f"folder {self.root} is on a network file system ({kind}), where locks are"
@@ -327,7 +329,7 @@ class Folder:
         ((format, self._digest, boot),) = connection.execute(
             "SELECT format, digest, boot FROM about"
         ).fetchall()
-        formats.FOLDER.check(f"folder {self.root}", format, exceptions.TransportFailure)
+        data_formats.FOLDER.check(f"folder {self.root}", format, exceptions.TransportFailure)
         if boot != _boot():
             if not is_checkpointed:
                 LOG.warning(
@@ -352,7 +354,7 @@ class Folder:
             connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
             connection.execute(
                 "INSERT INTO about VALUES (?, ?, ?, 1, ?, ?, ?, 0)",
-                (formats.FOLDER.written, self._digest, _boot(), *[now()] * 3),
+                (data_formats.FOLDER.written, self._digest, _boot(), *[now()] * 3),
             )
         os.rename(new, self._path)
 

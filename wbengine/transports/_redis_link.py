@@ -24,9 +24,12 @@ from redis import exceptions as errors
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from wbengine import _names, _options, _server_urls, exceptions
-from wbengine._lua import Script
-from wbengine.transports import reasons, redis_kind, tls
+from wbengine import exceptions
+from wbengine._configuration import named_options, server_urls
+from wbengine._introspection import object_names
+from wbengine._redis.lua_scripts import Script
+from wbengine.transports import _reasons, _redis_kind
+from wbengine.transports import _tls as tls
 
 pack_command: Callable[[tuple[Any, ...]], bytes] | None
 try:
@@ -47,7 +50,7 @@ _MAX_SCRIPT_VALUES: Final = 1000
 _HEALTH_CHECK_SECONDS: Final = 30
 _DURATION_OPTIONS: Final = ("socket_timeout", "socket_connect_timeout")
 _URL_OPTIONS: Final = tuple(
-    name for name in _options.option_names(redis_kind.Options) if name != "dead_after"
+    name for name in named_options.option_names(_redis_kind.Options) if name != "dead_after"
 )
 
 #: Exceptions for an unreachable or disconnected server. Others mean that the server refused.
@@ -76,10 +79,10 @@ class Place:
 
         :raises ValueError: if the URL or an option is invalid.
         """
-        parts = _server_urls.split("a Redis URL", url)
-        if parts.scheme not in redis_kind.NAMES:
+        parts = server_urls.split("a Redis URL", url)
+        if parts.scheme not in _redis_kind.NAMES:
             raise ValueError(
-                f"The scheme of a Redis URL must be {' or '.join(redis_kind.NAMES)},"
+                f"The scheme of a Redis URL must be {' or '.join(_redis_kind.NAMES)},"
                 f" got {parts.scheme!r}"
             )
         port = parts.port or 6379
@@ -91,11 +94,11 @@ class Place:
         for name in values:
             if name not in _URL_OPTIONS:
                 raise ValueError(
-                    f"A Redis URL has no option {name!r}{_names.hint(name, _URL_OPTIONS)}"
+                    f"A Redis URL has no option {name!r}{object_names.hint(name, _URL_OPTIONS)}"
                 )
         values = {**{name: (options or {}).get(name) for name in _URL_OPTIONS}, **values}
         values = {name: value for name, value in values.items() if value is not None}
-        prefix = _names.check_label("prefix", values.pop("prefix", DEFAULT_PREFIX))
+        prefix = object_names.check_label("prefix", values.pop("prefix", DEFAULT_PREFIX))
         settings: dict[str, Any] = {
             "host": host, "port": port, "db": int(path or 0),
             "socket_keepalive": True, "health_check_interval": _HEALTH_CHECK_SECONDS,
@@ -396,7 +399,7 @@ class Pool:
                 # The idle connections are probably lost too. After a timeout, a retry is useless.
                 self._close_idle()
                 if is_retry or isinstance(error, errors.TimeoutError):
-                    raise self._kind(f"{self._name}: {reasons.explain(error)}") from error
+                    raise self._kind(f"{self._name}: {_reasons.explain(error)}") from error
                 is_retry = True
             except errors.ResponseError as error:
                 raise self._kind(f"{self._name}: {error}") from error

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from wbengine import _lua, formats
+from wbengine._redis import lua_scripts
+from wbengine._text import data_formats
+from wbengine.transports._broker import MAX_BATCH_BYTES
 from wbengine.transports._redis_link import Step
-from wbengine.transports.broker import MAX_BATCH_BYTES
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -48,12 +49,12 @@ CONSTANTS: Final[Mapping[str, int | str]] = {
     "LEDGER_MS": UNUSED_LEDGER_SECONDS * 1000,
     "ROW_MS": ROW_SECONDS * 1000,
     "MAX_BATCH_BYTES": MAX_BATCH_BYTES,
-    "FORMAT": formats.REDIS.written,
+    "FORMAT": data_formats.REDIS.written,
 }
 _FOLDER: Final = Path(__file__).parent / "redis_scripts"
 #: Functions that scripts of the ledger use too.
 SHARED: Final = _FOLDER / "shared"
-SCRIPTS: Final = _lua.load(_FOLDER, CONSTANTS)
+SCRIPTS: Final = lua_scripts.load(_FOLDER, CONSTANTS)
 
 
 class Routing(NamedTuple):

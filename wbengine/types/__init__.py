@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from wbengine import _lazily
+from wbengine._imports import lazily
 
-_lazily.alias_modules(__name__, "wbengine.compat.types")
+lazily.alias_modules(__name__, "wbengine._compat.types")

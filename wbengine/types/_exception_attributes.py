@@ -9,7 +9,7 @@ import base64
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from wbengine import _json_text
+from wbengine._text import json_text
 
 #: Maximum length of a stored attribute.
 _MAX_LENGTH: Final = 65536
@@ -73,7 +73,7 @@ def unicode_args(cls: type[BaseException], attributes: Mapping[str, Any]) -> tup
 def _encoded(value: Any) -> Any:
     if type(value) is bytes:
         return {"bytes": base64.b64encode(value).decode()}
-    if type(value) is str and not _json_text.is_text(value):  # It contains lone surrogates.
+    if type(value) is str and not json_text.is_text(value):  # It contains lone surrogates.
         return {"text": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()}
     return value
 

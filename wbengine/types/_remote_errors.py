@@ -24,7 +24,8 @@ import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
-from wbengine import _names, exceptions
+from wbengine import exceptions
+from wbengine._introspection import object_names
 from wbengine.types import _exception_attributes, _exception_copies
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def allow(what: _A) -> _A:
     if isinstance(what, types.ModuleType):
         _allowed.add(what.__name__)
     elif isinstance(what, type) and issubclass(what, BaseException):
-        _classes[_names.dotted(what)] = what
+        _classes[object_names.dotted(what)] = what
     elif not isinstance(what, str):
         raise TypeError(
             f"only exception classes and modules (or their names) can be allowed, got {what!r}"
@@ -88,7 +89,7 @@ def find(name: str, home: str | None) -> type[BaseException] | None:
         # Not `getattr`, because modules and metaclasses may run code in it.
         value = getattr(value, "__dict__", {}).get(part)
     if isinstance(value, type) and issubclass(value, BaseException):
-        return value if _names.dotted(value) == name else None
+        return value if object_names.dotted(value) == name else None
     return None
 
 
@@ -130,7 +131,7 @@ class RemoteError(exceptions.WrappedFailure):
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(
-                f"{name!r} of the original {_names.dotted(self.original)} is not"
+                f"{name!r} of the original {object_names.dotted(self.original)} is not"
                 " available: only the type, the message, notes, members, plain arguments and"
                 " attributes of builtin types are transferred"
             )
@@ -156,7 +157,7 @@ def type_for(original: type[BaseException]) -> type[RemoteError] | None:
     namespace = {
         "__module__": exceptions.__name__,
         "__qualname__": f"WrappedFailure[{original.__qualname__}]",
-        "__doc__": f"The local form of a remote {_names.dotted(original)}.",
+        "__doc__": f"The local form of a remote {object_names.dotted(original)}.",
         "original": original,
     }
     try:

@@ -36,7 +36,9 @@ import zoneinfo
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
-from wbengine import _json_text, _names, exceptions
+from wbengine import exceptions
+from wbengine._introspection import object_names
+from wbengine._text import json_text
 from wbengine.types import failure as ft
 
 __all__ = ["allow", "dumps", "loads"]
@@ -77,7 +79,7 @@ _shows_unknown: Final = contextvars.ContextVar("shows_unknown", default=False)
 #: Maximum number of characters of one key in the path of a rejected value.
 _MAX_STEP_LENGTH: Final = 200
 
-_TOO_BIG: Final = 10**_json_text.MAX_DIGITS
+_TOO_BIG: Final = 10**json_text.MAX_DIGITS
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _SURROGATE: Final = "a string has a lone surrogate"
 _FLOATS: Final = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
@@ -102,7 +104,7 @@ def allow(cls: _C) -> _C:
     is_data = isinstance(cls, type) and dataclasses.is_dataclass(cls)
     if not is_enum and (not is_data or _base(cls) is not None or issubclass(cls, BaseException)):
         raise TypeError(f"allowed class must be an Enum or a dataclass, got {cls!r}")
-    _allowed[_names.dotted(cls)] = cls
+    _allowed[object_names.dotted(cls)] = cls
     return cls
 
 
@@ -131,7 +133,7 @@ def dumps(value: Any, where: str = "result") -> bytes:
 
     :raises NotEncodable: see `pack`.
     """
-    return _json_text.encode(pack(value, where), finite=True)
+    return json_text.encode(pack(value, where), finite=True)
 
 
 def unpack(tree: Any) -> Any:
@@ -183,7 +185,7 @@ def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
 
     :raises InvalidFormat: see `parse` and `unpack`.
     """
-    return _decode_tree(_json_text.parse(data)[0], depth, typed=True)
+    return _decode_tree(json_text.parse(data)[0], depth, typed=True)
 
 
 def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:
@@ -193,9 +195,9 @@ def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
         overflow), repeated keys, lone surrogates, integers over 4,300 digits, or more than `depth`
         levels.
     """
-    tree, suspect = _json_text.parse(data)
-    flat = type(data) is bytes and not _json_text.has_more_containers(data, depth)
-    if not suspect and (flat or not _json_text.is_deeper(tree, depth)):
+    tree, suspect = json_text.parse(data)
+    flat = type(data) is bytes and not json_text.has_more_containers(data, depth)
+    if not suspect and (flat or not json_text.is_deeper(tree, depth)):
         return tree
     return _decode_tree(tree, depth, typed=False)
 
@@ -224,7 +226,7 @@ def _encode_tree(value: Any, where: str, typed: bool) -> Any:
     try:
         return _pack(value, MAX_DEPTH, typed)
     except _CodecError as unfit:
-        path, type_name = where + unfit.path, _names.dotted(type(unfit.culprit))
+        path, type_name = where + unfit.path, object_names.dotted(type(unfit.culprit))
         message = f"{path}: {type_name} {unfit}"
     raise exceptions.NotEncodable(message, path=path, type_name=type_name)
 
@@ -245,14 +247,14 @@ _Walk = Callable[[Any, int, bool], Any]
 
 def _pack(value: Any, depth_left: int, typed: bool) -> Any:
     kind = type(value)
-    if kind is str and (value.isascii() or _json_text.is_text(value)):
+    if kind is str and (value.isascii() or json_text.is_text(value)):
         return value
     if value is None or kind is bool:
         return value
     if kind is int:
         if -_TOO_BIG < value < _TOO_BIG:
             return value
-        raise _CodecError(f"has more than {_json_text.MAX_DIGITS} digits", value)
+        raise _CodecError(f"has more than {json_text.MAX_DIGITS} digits", value)
     if kind is float and value - value == 0.0:
         return value
     if kind is not list and kind is not dict:
@@ -262,7 +264,7 @@ def _pack(value: Any, depth_left: int, typed: bool) -> Any:
     if kind is list:
         return _convert_items(value, enumerate(value), _pack, depth_left - 1, typed)
     for key in value:
-        if type(key) is not str or not (key.isascii() or _json_text.is_text(key)):
+        if type(key) is not str or not (key.isascii() or json_text.is_text(key)):
             if not typed:
                 step = f"<key {_short(key)}>"
                 raise _CodecError("is not a plain JSON key", key).inside(step)
@@ -275,7 +277,7 @@ def _pack(value: Any, depth_left: int, typed: bool) -> Any:
 def _unpack(tree: Any, depth_left: int, typed: bool) -> Any:
     kind = type(tree)
     if kind is str:
-        if tree.isascii() or _json_text.is_text(tree):
+        if tree.isascii() or json_text.is_text(tree):
             return tree
         raise _CodecError(_SURROGATE)
     if tree is None or kind is int or kind is bool:
@@ -285,7 +287,7 @@ def _unpack(tree: Any, depth_left: int, typed: bool) -> Any:
             raise _CodecError(f"{tree} is not a JSON number")
         return tree
     if kind is not list and kind is not dict:
-        raise _CodecError(f"{_names.dotted(kind)} is not JSON")
+        raise _CodecError(f"{object_names.dotted(kind)} is not JSON")
     if depth_left <= 0:
         raise _CodecError("nested too deeply")
     if kind is list:
@@ -297,7 +299,7 @@ def _unpack(tree: Any, depth_left: int, typed: bool) -> Any:
 
 def _unpack_dict(tree: dict[Any, Any], depth_left: int, typed: bool = True) -> dict[str, Any]:
     for key in tree:
-        if type(key) is not str or not (key.isascii() or _json_text.is_text(key)):
+        if type(key) is not str or not (key.isascii() or json_text.is_text(key)):
             reason = _SURROGATE if type(key) is str else "a key is not a string"
             raise _CodecError(reason).inside(f"[{_short(key)}]")
     unpacked: dict[str, Any] = _convert_items(tree, tree.items(), _unpack, depth_left, typed)
@@ -353,7 +355,7 @@ class _Tag(NamedTuple):
 def _pack_tagged(value: Any, depth_left: int, typed: bool) -> Any:
     cls = type(value)
     tag = _BY_CLASS.get(cls)
-    if tag is None and _allowed.get(_names.dotted(cls)) is cls:
+    if tag is None and _allowed.get(object_names.dotted(cls)) is cls:
         tag = _BY_NAME["enum" if issubclass(cls, enum.Enum) else "data"]
     if tag is None:
         raise _CodecError(_rejection_reason(value), value)
@@ -431,7 +433,7 @@ def _write_set(value: Collection[Any], depth_left: int) -> _Parts:
     _check_hashes(value)
     packed = [_part(item, depth_left, "{...}") for item in value]
     # Sorted, so that equal sets have equal bytes in all processes.
-    return {"v": sorted(packed, key=_json_text.text_of)}
+    return {"v": sorted(packed, key=json_text.text_of)}
 
 
 def _read_set(parts: _Parts, depth_left: int) -> set[Any]:
@@ -481,9 +483,9 @@ def _read_failure(parts: _Parts, depth_left: int) -> ft.Failure:
 def _write_enum(value: enum.Enum, depth_left: int) -> _Parts:
     cls = type(value)
     if value.name in cls.__members__:
-        return {"c": _names.dotted(cls), "v": value.name}
+        return {"c": object_names.dotted(cls), "v": value.name}
     # A combination of flags has a value but no name.
-    return {"c": _names.dotted(cls), "n": _pack(value.value, depth_left, True)}
+    return {"c": object_names.dotted(cls), "n": _pack(value.value, depth_left, True)}
 
 
 def _read_enum(parts: _Parts, depth_left: int) -> enum.Enum | str:
@@ -504,7 +506,7 @@ def _write_data(value: Any, depth_left: int) -> _Parts:
             raise ValueError(f"lacks its field {missing[0]!r}")
         raise ValueError(f"has the attribute {extra[0]!r}, which is not a field")
     packed = {name: _part(getattr(value, name), depth_left, f".{name}") for name in names}
-    return {"c": _names.dotted(type(value)), "v": packed}
+    return {"c": object_names.dotted(type(value)), "v": packed}
 
 
 def _read_data(parts: _Parts, depth_left: int) -> Any:
@@ -685,5 +687,5 @@ def _short(value: Any) -> str:
     try:
         text = repr(value)
     except Exception:
-        text = _names.dotted(type(value))
+        text = object_names.dotted(type(value))
     return text if len(text) <= 40 else text[:37] + "..."

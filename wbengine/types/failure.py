@@ -12,14 +12,15 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NoReturn
 
-from wbengine import _names, exceptions
+from wbengine import exceptions
+from wbengine._introspection import object_names
 from wbengine.types import (
     _exception_attributes,
     _exception_copies,
     _failure_text,
     _remote_errors,
 )
-from wbengine.types.schema_validation import Schema
+from wbengine.types._schema_validation import Schema
 
 _ROOTS: Final = ("Exception", "BaseException")
 
@@ -349,7 +350,7 @@ class Failure:
                 raise TypeError(
                     f"check() accepts exception classes and full names, got {exc_class!r}"
                 )
-            name = exc_class if isinstance(exc_class, str) else _names.dotted(exc_class)
+            name = exc_class if isinstance(exc_class, str) else object_names.dotted(exc_class)
             if name in self._type_names:
                 return exc_class
         return None
@@ -609,13 +610,13 @@ def _omitted(count: int) -> Failure:
 @functools.lru_cache(maxsize=1024)
 def _type_names(cls: type[Any]) -> tuple[str, ...]:
     end = Exception if issubclass(cls, Exception) else BaseException
-    return tuple(_names.dotted(base) for base in cls.__mro__[: cls.__mro__.index(end) + 1])
+    return tuple(object_names.dotted(base) for base in cls.__mro__[: cls.__mro__.index(end) + 1])
 
 
 def _wrapped_type_names(remote: Failure) -> tuple[str, ...]:
     """Return the type names of the exception that `remote` raised."""
     *names, last = remote._type_names
-    wrapped = _names.dotted(exceptions.WrappedFailure)
+    wrapped = object_names.dotted(exceptions.WrappedFailure)
     return (*names, last) if wrapped in names else (*names, wrapped, last)
 
 

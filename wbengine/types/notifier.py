@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from wbengine import _names
+from wbengine._introspection import object_names
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Listener:
         return self.callback == callback and self.details_filter == details_filter
 
     def __repr__(self) -> str:
-        return f"Listener({_names.dotted(self.callback)})"
+        return f"Listener({object_names.dotted(self.callback)})"
 
 
 class Notifier:
@@ -137,7 +137,7 @@ class Notifier:
         with _changing:
             if self.is_registered(event_type, callback, details_filter):
                 raise ValueError(
-                    f"Event callback {_names.dotted(callback)} is already registered for"
+                    f"Event callback {object_names.dotted(callback)} is already registered for"
                     f" {event_type!r} with the same details filter"
                 )
             self.topics[event_type] = (*self.topics.get(event_type, ()), listener)
@@ -225,7 +225,7 @@ class RestrictedNotifier(Notifier):
 
     def __init__(self, watchable_events: Iterable[str], allow_any: bool = True) -> None:
         super().__init__()
-        self._events = frozenset(_names.as_tuple("A notifier", watchable_events))
+        self._events = frozenset(object_names.as_tuple("A notifier", watchable_events))
         self._allow_any = allow_any
 
     def events_iter(self) -> Iterator[str]:
@@ -238,7 +238,7 @@ class RestrictedNotifier(Notifier):
     def _refusal(self, event_type: str) -> str:
         event_names = sorted(map(str, self._events))
         return (
-            f"{super()._refusal(event_type)}{_names.hint(str(event_type), event_names)};"
+            f"{super()._refusal(event_type)}{object_names.hint(str(event_type), event_names)};"
             f" known events: {', '.join(event_names) or 'none'}"
         )
 

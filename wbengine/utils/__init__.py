@@ -1,7 +1,7 @@
-"""TaskFlow's `utils`: the modules of `wbengine.compat` (`from wbengine.utils import misc`)."""
+"""TaskFlow's `utils`: the modules of `wbengine._compat` (`from wbengine.utils import misc`)."""
 
 from __future__ import annotations
 
-from wbengine import _lazily
+from wbengine._imports import lazily
 
-_lazily.alias_modules(__name__, "wbengine.compat")
+lazily.alias_modules(__name__, "wbengine._compat")

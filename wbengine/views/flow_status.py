@@ -11,16 +11,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import states
-from wbengine.persistence import base, changes, codes, leases, models, owners
-from wbengine.persistence.commands import FlowCommand
-from wbengine.persistence.history import MAX_CHANGES, why_suspended
-from wbengine.persistence.pauses import TaskPause
-from wbengine.persistence.published_values import published_in
+from wbengine.persistence import _changes, _codes, _leases, _owners, base, models
+from wbengine.persistence._commands import FlowCommand
+from wbengine.persistence._history import MAX_CHANGES, why_suspended
+from wbengine.persistence._pauses import TaskPause
+from wbengine.persistence._published_values import published_in
 from wbengine.running import LOCAL
+from wbengine.types import _outline as outlines
 from wbengine.types import codec
-from wbengine.types import outline as outlines
-from wbengine.views import formatting, record_values, redaction, structure, waiting
-from wbengine.views.atoms import (
+from wbengine.views import _formatting, _record_values, _structure, redaction
+from wbengine.views import _waiting as waiting
+from wbengine.views._atoms import (
     PAUSE,
     PERMIT,
     AtomView,
@@ -31,14 +32,14 @@ from wbengine.views.atoms import (
     failures_of,
     revert_path,
 )
-from wbengine.views.record_views import RecordViews
+from wbengine.views._record_views import RecordViews
+from wbengine.views._shown_states import INTERRUPTED, OF_RETRY, STATES_WITHOUT_RUN, shown_state
+from wbengine.views._structure import NodeView, build_tree
+from wbengine.views._waiting import Situation
 from wbengine.views.redaction import Redactor
-from wbengine.views.shown_states import INTERRUPTED, OF_RETRY, STATES_WITHOUT_RUN, shown_state
-from wbengine.views.structure import NodeView, build_tree
-from wbengine.views.waiting import Situation
 
 if TYPE_CHECKING:
-    from wbengine.views.steps import StepsView
+    from wbengine.views._steps import StepsView
 
 __all__ = [
     "FlowViewBuilder",
@@ -96,10 +97,10 @@ class FlowViewBuilder:
         self.redactor = redactor
         by_name = {record.name: record for record in records}
         if outline is None:
-            outline = structure.outline_of(detail, records)
+            outline = _structure.outline_of(detail, records)
         else:
             outlined_names = {node.name for node in outline.nodes if node.kind != outlines.FLOW}
-            outline = structure.with_others(
+            outline = _structure.with_others(
                 outline, (record for record in records if record.name not in outlined_names)
             )
         self._parts = RecordViews(self.redactor)
@@ -108,7 +109,7 @@ class FlowViewBuilder:
         ]
         self._retry_records = [retries_by_task.get(node.name) for node in outline.nodes]
         self.outline = _masked_outline(outline, self.redactor)
-        self._structure = structure.Structure(self.outline)
+        self._structure = _structure.Structure(self.outline)
         self.counts = Counter(self._state(node) for node in self._structure.tasks())
         displayed_state = shown_state(
             self.state, owner, died, cancelled=detail.is_cancelled, command=command
@@ -135,7 +136,7 @@ class FlowViewBuilder:
         self._failed_steps: Mapping[str, models.AtomDetail] = {}
         self._step_records = [atom for atom in detail if atom.is_step]
         if self._step_records:
-            from wbengine.views import steps  # most flows have no workflow
+            from wbengine.views import _steps as steps  # most flows have no workflow
 
             self._steps = steps.steps_of(self._step_records, self.redactor, self.situation)
             self._failed_steps = steps.failed_steps(self._step_records, detail)
@@ -349,7 +350,7 @@ class FlowViewBuilder:
 
     def step_counts(self) -> Counter[str]:
         """Return the number of steps by state, in the latest attempt of each workflow."""
-        return structure.sum_counts(steps.counts for steps in self._steps.values())
+        return _structure.sum_counts(steps.counts for steps in self._steps.values())
 
     def _failure_of_retry(self, node: int, name: str) -> FailureView | None:
         retry = self._retry_records[node]
@@ -454,7 +455,7 @@ class ChangeView:
     why: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        return formatting.as_dict(self)
+        return _formatting.as_dict(self)
 
 
 @dataclass(frozen=True)
@@ -573,7 +574,7 @@ class FlowView:
     @cached_property
     def shown_step_counts(self) -> Mapping[str, int]:
         """Number of steps by displayed state, in the latest attempt of each workflow."""
-        return structure.sum_counts(
+        return _structure.sum_counts(
             atom.steps.shown_counts for atom in self.atoms if atom.steps is not None
         )
 
@@ -585,7 +586,7 @@ class FlowView:
     @property
     def done(self) -> str:
         """The number of complete tasks and steps, such as "5 of 7 steps"."""
-        return formatting.done(self.counts, self.step_counts)
+        return _formatting.done(self.counts, self.step_counts)
 
     @property
     def error(self) -> str | None:
@@ -627,7 +628,7 @@ class FlowView:
             "schema": SCHEMA,
             "book": {"uuid": self.book_uuid, "name": self.book_name},
             "interrupted": self.shown_state == INTERRUPTED,
-            **formatting.as_dict(self, *_COMPUTED_FIELDS, without=omitted_fields),
+            **_formatting.as_dict(self, *_COMPUTED_FIELDS, without=omitted_fields),
         }
 
 
@@ -669,7 +670,7 @@ class FlowRecords:
         self._outline_epoch = -1
         self._book: tuple[str, str] | None = None
 
-    def read_changes(self) -> changes.Changes:
+    def read_changes(self) -> _changes.Changes:
         """Read the changes since the previous call, or since the cursor.
 
         :raises NotFound: if the flow does not exist.
@@ -678,7 +679,7 @@ class FlowRecords:
             new_changes = self._connection.get_changes(self.uuid, self.cursor)
         self.cursor = new_changes.cursor
         self.redactor = self.redactor.with_secrets_from(
-            *record_values.values_of_changes(new_changes)
+            *_record_values.values_of_changes(new_changes)
         )
         if new_changes.whole or self.detail is not None:
             self.detail = new_changes.put_into(self.detail)
@@ -728,7 +729,7 @@ class FlowRecords:
             return None
         if self._connection.get_lease(self.uuid) is not None:
             return None
-        return detail.code if codes.missing(self._connection.codes(), detail.code) else None
+        return detail.code if _codes.missing(self._connection.codes(), detail.code) else None
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -738,7 +739,7 @@ class FlowRecords:
 def view(
     detail: models.FlowDetail,
     outline: outlines.Outline | None = None,
-    lease: leases.Lease | None = None,
+    lease: _leases.Lease | None = None,
     *,
     now: float,
     redactor: Redactor | None = None,
@@ -767,8 +768,8 @@ def view(
         outline,
         redactor,
         now=now,
-        owner=None if owner is None else owners.describe(owner),
-        died=owner is not None and owners.is_dead(owner),
+        owner=None if owner is None else _owners.describe(owner),
+        died=owner is not None and _owners.is_dead(owner),
         offered=offered,
         command=None if wish is None else wish.what,
         pauses=pauses,
@@ -791,7 +792,7 @@ def view(
         book_name=None if book is None else redactor.text(book[1]),
         state=builder.state,
         owner=None if builder.situation.owner is None else redactor.text(builder.situation.owner),
-        owner_short=None if owner is None else redactor.text(formatting.owner(owner)),
+        owner_short=None if owner is None else redactor.text(_formatting.owner(owner)),
         owner_died=builder.situation.died,
         created=detail.created,
         started=started,

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
-from wbengine import _secrets, exceptions
-from wbengine._secrets import MASK, SecretMatcher, is_secret_key, secrets_in
-from wbengine.persistence import base, listing, models
+from wbengine import exceptions
+from wbengine._security import masking as _secrets
+from wbengine._security.masking import MASK, SecretMatcher, is_secret_key, secrets_in
+from wbengine.persistence import _listing, base, models
 from wbengine.types import codec
 from wbengine.types import failure as ft
-from wbengine.views import formatting, record_values
+from wbengine.views import _formatting, _record_values
 
 __all__ = ["MASK", "Redactor", "error_line", "redacted", "redactor_for"]
 
@@ -55,7 +56,7 @@ class Redactor:
 
     def with_secrets_of_flow(self, detail: models.FlowDetail) -> Redactor:
         """Return a redactor that also masks the secrets in the records of a flow."""
-        return self.with_secrets_from(*record_values.values_of_flow(detail))
+        return self.with_secrets_from(*_record_values.values_of_flow(detail))
 
     def showing_values(self) -> Redactor:
         """Return a redactor that masks the same secrets and shows values."""
@@ -144,13 +145,13 @@ def describe(value: Any) -> str:
         return "None"
     name = type(value).__name__
     if isinstance(value, str):
-        return f"{name}, {formatting.count(len(value), 'character')}"
+        return f"{name}, {_formatting.count(len(value), 'character')}"
     if isinstance(value, bytes | bytearray):
-        return f"{name}, {formatting.size(len(value))}"
+        return f"{name}, {_formatting.size(len(value))}"
     if isinstance(value, Mapping):
-        return f"{name}, {formatting.count(len(value), 'key')}"
+        return f"{name}, {_formatting.count(len(value), 'key')}"
     if isinstance(value, list | tuple | AbstractSet):
-        return f"{name}, {formatting.count(len(value), 'item')}"
+        return f"{name}, {_formatting.count(len(value), 'item')}"
     return name
 
 
@@ -208,7 +209,9 @@ def tags(flow_tags: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
     return {key: masked.partition("=")[2] for key, masked in pairs}
 
 
-def redactor_for(connection: base.Connection, row: listing.FlowRow, redactor: Redactor) -> Redactor:
+def redactor_for(
+    connection: base.Connection, row: _listing.FlowRow, redactor: Redactor
+) -> Redactor:
     """Return `redactor` with the secrets of the flow of `row`.
 
     If the flow is large or has no error, only its inputs (one small record) are read. The result is
@@ -226,7 +229,7 @@ def redactor_for(connection: base.Connection, row: listing.FlowRow, redactor: Re
     return redactor.with_secrets_of(flow_redactor)
 
 
-def error_line(row: listing.FlowRow, redactor: Redactor) -> str | None:
+def error_line(row: _listing.FlowRow, redactor: Redactor) -> str | None:
     """Return why the flow failed, in one line.
 
     For a large flow, the line contains only the atom and the type of the exception. The message
@@ -239,14 +242,14 @@ def error_line(row: listing.FlowRow, redactor: Redactor) -> str | None:
     return redactor.text(": ".join(row.error.split(": ")[:2]))
 
 
-def _read_redactor(connection: base.Connection, row: listing.FlowRow) -> Redactor:
+def _read_redactor(connection: base.Connection, row: _listing.FlowRow) -> Redactor:
     try:
         with codec.unknown_classes_as_text():
             if row.error is not None and sum(row.counts.values()) <= _MAX_ATOMS_READ:
                 return Redactor().with_secrets_of_flow(connection.get_flow_details(row.uuid))
             inputs_uuid = uuids.uuid5(uuids.NAMESPACE_OID, f"{row.uuid} {models.INJECTOR}")
             return Redactor().with_secrets_from(
-                *record_values.values_of_records([connection.get_atom_details(str(inputs_uuid))])
+                *_record_values.values_of_records([connection.get_atom_details(str(inputs_uuid))])
             )
     except (exceptions.NotFound, exceptions.CorruptRecord):
         return Redactor()

@@ -6,8 +6,8 @@ import time
 
 from wbengine import states
 from wbengine.persistence import base, models
-from wbengine.views import event_history, flow_status
-from wbengine.views.event_history import Event
+from wbengine.views import _event_history, flow_status
+from wbengine.views._event_history import Event
 from wbengine.views.flow_status import FlowView
 from wbengine.views.redaction import Redactor
 
@@ -39,7 +39,7 @@ class FlowWatcher:
             backend.get_connection(), uuid, redactor or Redactor(), cursor
         )
         self._knows_secrets = knows_secrets
-        self._collector = event_history.EventCollector()
+        self._collector = _event_history.EventCollector()
         self._state: str | None = None
         self._pending_events: list[Event] = []
 
@@ -101,4 +101,4 @@ class FlowWatcher:
 def events_of(detail: models.FlowDetail, redactor: Redactor | None = None) -> list[Event]:
     """Return all stored events of a flow, in order."""
     redactor = (redactor or Redactor()).with_secrets_of_flow(detail)
-    return event_history.EventCollector().collect(detail, detail, redactor, None)
+    return _event_history.EventCollector().collect(detail, detail, redactor, None)

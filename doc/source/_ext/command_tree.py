@@ -6,7 +6,7 @@ import copy
 
 import click
 
-from wbengine.cli import app
+from wbengine._cli import app
 
 root = copy.copy(app.root)
 _context = click.Context(root)

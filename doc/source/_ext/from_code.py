@@ -13,7 +13,7 @@
                                 a table of the fields of a dataclass, except those that begin so
    .. methods:: MODULE:CLASS    a table of the public methods of a class
    .. scripts:: FOLDER          a table of the Lua scripts in a folder of the package
-   .. formats:: MODULE:NAME     a table of a tuple of `wbengine.formats.Format`
+   .. formats:: MODULE:NAME     a table of a tuple of `wbengine._text.data_formats.Format`
    .. public_names:: KIND       the entries of a kind in the list of the public interface
 """
 

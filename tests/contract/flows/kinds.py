@@ -15,11 +15,11 @@ from typing import Any
 
 from tests.support.workers import until, worker_in_thread, workers
 from wbengine import engines
-from wbengine import invocation as calls
+from wbengine._calls import invocation as calls
+from wbengine._runtime import executors
 from wbengine.engines import base
 from wbengine.engines.worker_based import executor as remote
 from wbengine.persistence import backends
-from wbengine.runtime import executors
 
 NAMES = ("serial", "threads", "processes", "memory", "filesystem")
 

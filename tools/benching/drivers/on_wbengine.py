@@ -44,7 +44,7 @@ def approval() -> linear_flow.Flow:
 
 def _keys(folder: Path, *, per_role: bool) -> dict[str, str]:
     """Return the key files of engine and worker."""
-    from wbengine import keys
+    from wbengine._security import keys
 
     contents = keys.new(per_role=per_role)
     for role, content in contents.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wbengine import _plugins
+from wbengine._configuration import plugins
 from wbengine.conductors import base
 from wbengine.jobs import base as jobs
 
@@ -34,6 +34,6 @@ def fetch(
     :raises ValueError: if an option is not allowed.
     :raises TypeError: if `jobboard` is not a board, or an option has a wrong type.
     """
-    factory = _plugins.load("conductor", kind, KINDS, namespace, CONDUCTOR_NAMESPACE)
+    factory = plugins.load("conductor", kind, KINDS, namespace, CONDUCTOR_NAMESPACE)
     conductor: base.Conductor = factory(name, jobboard, **options)
     return conductor

@@ -15,18 +15,19 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from wbengine import _log_fields, engines, exceptions, states
-from wbengine.concurrency import conditions, threads
-from wbengine.conductors import base, code_versions
-from wbengine.engines import allowed, ownership
+from wbengine import engines, exceptions, states
+from wbengine._concurrency import conditions, threads
+from wbengine._logs import record_fields
+from wbengine._runtime import control
+from wbengine.conductors import _code_versions, base
+from wbengine.engines import _allowed, _ownership
+from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
-from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as listeners
 from wbengine.listeners import logging as logging_listener
+from wbengine.persistence import _leases, _owners, models
 from wbengine.persistence import base as persistence_base
-from wbengine.persistence import leases, models, owners
-from wbengine.runtime import control
 
 __all__ = ["ExecutorConductor"]
 
@@ -147,8 +148,8 @@ class ExecutorConductor(base.Conductor):
         max_simultaneous_jobs: int | None = None,
         executor_factory: Callable[[], futures.Executor] | None = None,
         *,
-        flows: allowed.Flows = None,
-        versions: code_versions.CodeVersions | None = None,
+        flows: _allowed.Flows = None,
+        versions: _code_versions.CodeVersions | None = None,
     ) -> None:
         super().__init__(name, jobboard, persistence, engine, engine_options, flows=flows)
         self._versions = versions
@@ -338,7 +339,7 @@ class ExecutorConductor(base.Conductor):
         details = job.details
         uuid = details.get("flow_uuid") if isinstance(details, Mapping) else None
         try:
-            with _log_fields.adding_flow(uuid or job.uuid):
+            with record_fields.adding_flow(uuid or job.uuid):
                 return self._run_flow(job)
         except BaseException as error:
             if isinstance(error, Exception):
@@ -363,7 +364,7 @@ class ExecutorConductor(base.Conductor):
             engine = self._engine_from_job(job)
         except _OtherCodeError as error:
             self._log.info("%s is left to other conductors: %s", job, error)
-            claim.blocked = isinstance(job, stored.StoredJob) and job.blocked is not None
+            claim.blocked = isinstance(job, _stored.StoredJob) and job.blocked is not None
             self._refuse_codes(job, error)
             return False
         except Exception as error:
@@ -402,7 +403,7 @@ class ExecutorConductor(base.Conductor):
                 self._stage("validation", engine.validate, job, engine)
                 runs = True
                 self._stage("running", engine.run, job, engine)
-        except ownership.StateRefused as error:
+        except _ownership.StateRefused as error:
             self._log.info("%s is not run: %s", job, error)
             return not self._has_command(engine)
         except Exception as error:
@@ -508,8 +509,8 @@ class ExecutorConductor(base.Conductor):
         if storage.backend is not None:
             with contextlib.closing(storage.backend.get_connection()) as connection:
                 lease = connection.get_lease(storage.flow_uuid)
-            if lease is not None and not owners.is_dead(lease.owner):
-                raise leases.busy_error(lease, leases.LEASE_SECONDS)
+            if lease is not None and not _owners.is_dead(lease.owner):
+                raise _leases.busy_error(lease, _leases.LEASE_SECONDS)
 
     def _has_ended(self, engine: engines.Engine) -> bool:
         storage = engine.storage
@@ -550,7 +551,7 @@ class ExecutorConductor(base.Conductor):
     def _block(self, job: jobs.Job) -> None:
         board = self._parking_board
         is_of_flow = job.details.get("flow_uuid") == job.uuid
-        if board is None or not isinstance(job, stored.StoredJob) or not is_of_flow:
+        if board is None or not isinstance(job, _stored.StoredJob) or not is_of_flow:
             self._postpone_blocked(job)
             self._try_finish_job(job, consume=False)
             return
@@ -655,4 +656,4 @@ class _OtherCodeError(Exception):
 
 def _check_not_ended(state: str) -> None:
     if state in states.FLOW_ENDED:
-        raise ownership.StateRefused(f"its flow has already ended in {state}")
+        raise _ownership.StateRefused(f"its flow has already ended in {state}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent import futures
 
-from wbengine.compat import threading_utils
+from wbengine._compat import threading_utils
 from wbengine.conductors.backends import impl_executor
 
 __all__ = ["NonBlockingConductor"]

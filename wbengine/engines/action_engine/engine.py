@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from wbengine.engines._local import ParallelActionEngine, SerialActionEngine
 from wbengine.engines.base import Engine as ActionEngine
-from wbengine.engines.local import ParallelActionEngine, SerialActionEngine
 
 __all__ = ["ActionEngine", "ParallelActionEngine", "SerialActionEngine"]

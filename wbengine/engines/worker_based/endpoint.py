@@ -10,18 +10,21 @@ import types
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from wbengine import _names, invocation, running, task_logs
 from wbengine import exceptions as exc
+from wbengine import running
 from wbengine import task as task_module
-from wbengine.concurrency import time_limits
+from wbengine._calls import invocation
+from wbengine._concurrency import time_limits
+from wbengine._introspection import object_names
+from wbengine._logs import captured_lines
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
-    from wbengine.concurrency import event_loop
-    from wbengine.engines.worker_based.messages.requests import Request
-    from wbengine.engines.worker_based.worker_side.jobs import Job
+    from wbengine._concurrency import event_loop
+    from wbengine.engines.worker_based._messages.requests import Request
+    from wbengine.engines.worker_based._worker_side.jobs import Job
 
 
 LOG: Final = logging.getLogger(__name__)
@@ -41,7 +44,7 @@ class Endpoint:
 
     def __init__(self, task_cls: type[task_module.Task]) -> None:
         self._task_cls = task_cls
-        self._name = _names.class_name(task_cls)
+        self._name = object_names.class_name(task_cls)
         self._plain = _is_plain(task_cls)
         self._pattern: dict[str, Any] | None = None
         # Names of the arguments that `execute` accepts (None: all), and those that it requires.
@@ -169,7 +172,7 @@ class Endpoint:
         )
         call.captures = unit.captures and emit is not None
         if call.captures:
-            task_logs.capture()
+            captured_lines.capture()
         return _invoke(call, loop, unit.request)
 
 
@@ -265,7 +268,7 @@ class Offer:
     def _unknown(self, task_cls: str) -> Exception:
         return exc.NotFound(
             f"worker {self._identity} does not offer {task_cls}"
-            f"{_names.hint(task_cls, self.names)}; it offers: {', '.join(self.names[:8])}"
+            f"{object_names.hint(task_cls, self.names)}; it offers: {', '.join(self.names[:8])}"
         )
 
 
@@ -316,7 +319,7 @@ def find_tasks(items: Iterable[Any]) -> list[type[task_module.Task]]:
     """
     tasks: dict[type[task_module.Task], None] = {}
     for item in items:
-        loaded = _names.load(item, _is_wanted) if isinstance(item, str) else item
+        loaded = object_names.load(item, _is_wanted) if isinstance(item, str) else item
         if isinstance(loaded, types.ModuleType):
             classes = [value for value in vars(loaded).values() if _is_task(value)]
             if not classes:

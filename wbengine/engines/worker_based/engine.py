@@ -7,17 +7,19 @@ import uuid as uuids
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from wbengine import _names, atom, exceptions, invocation, task
-from wbengine.concurrency import scopes
-from wbengine.engines import option_table as engine_options
+from wbengine import atom, exceptions, task
+from wbengine._calls import invocation
+from wbengine._concurrency import scopes
+from wbengine._introspection import object_names
+from wbengine._runtime import plan as plans
+from wbengine._runtime import run as run_module
+from wbengine._runtime import saving
+from wbengine.engines import _option_table as engine_options
 from wbengine.engines.base import Engine
 from wbengine.engines.worker_based import executor as executors
+from wbengine.engines.worker_based._requests.options import NAMES, RequestOptions
+from wbengine.engines.worker_based._resume import EarlierRuns
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
-from wbengine.engines.worker_based.requests.options import NAMES, RequestOptions
-from wbengine.engines.worker_based.resume import EarlierRuns
-from wbengine.runtime import plan as plans
-from wbengine.runtime import run as run_module
-from wbengine.runtime import saving
 
 
 class Share(invocation.TaskExecutor):
@@ -257,11 +259,11 @@ def _lost_attributes(original: task.Task) -> str | None:
         if lost:
             lost -= _differing(cls(name=original.name), other)
     except Exception as error:
-        return f"{_names.dotted(cls)}(name=...) raises {type(error).__name__}: {error}"
+        return f"{object_names.dotted(cls)}(name=...) raises {type(error).__name__}: {error}"
     if not lost:
         return None
     names = " and ".join(map(repr, sorted(lost)))
-    return f"{_names.dotted(cls)}(name=...) must restore {names}, got another value"
+    return f"{object_names.dotted(cls)}(name=...) must restore {names}, got another value"
 
 
 #: Constructors that set only attributes that the engine reads.

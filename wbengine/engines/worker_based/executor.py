@@ -19,26 +19,27 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from wbengine import _names, invocation
 from wbengine import exceptions as exc
-from wbengine import keys as key_files
-from wbengine._clock import SYSTEM
+from wbengine._calls import invocation
+from wbengine._concurrency.clocks import SYSTEM
+from wbengine._introspection import object_names
+from wbengine._security import keys as key_files
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import proxy
-from wbengine.engines.worker_based.connections import queue_counts, topology
-from wbengine.engines.worker_based.discovery import finder, snapshots
-from wbengine.engines.worker_based.engine_side.administration import Administration, Pings, Pong
-from wbengine.engines.worker_based.engine_side.ledger_operations import LedgerWriter
-from wbengine.engines.worker_based.engine_side.life_cycle import LifeCycle
-from wbengine.engines.worker_based.engine_side.locked_tracker import FlowGuards, LockedTracker
-from wbengine.engines.worker_based.engine_side.tracker_events import TrackerEvents
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import signing
-from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.options import RequestOptions
-from wbengine.engines.worker_based.requests.tracked import TrackedRequest
-from wbengine.engines.worker_based.requests.tracker import Observer, RequestTracker
+from wbengine.engines.worker_based._connections import queue_counts, topology
+from wbengine.engines.worker_based._discovery import finder, snapshots
+from wbengine.engines.worker_based._engine_side.administration import Administration, Pings, Pong
+from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
+from wbengine.engines.worker_based._engine_side.life_cycle import LifeCycle
+from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
+from wbengine.engines.worker_based._engine_side.tracker_events import TrackerEvents
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import signing
+from wbengine.engines.worker_based._requests import effects as fx
+from wbengine.engines.worker_based._requests.options import RequestOptions
+from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._requests.tracker import Observer, RequestTracker
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
@@ -79,8 +80,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         **options: Any,
     ) -> None:
         self._options = RequestOptions.of(options)
-        _names.check_length("The uuid of an executor", uuid)
-        topics = _names.as_tuple("topics", topics)
+        object_names.check_length("The uuid of an executor", uuid)
+        topics = object_names.as_tuple("topics", topics)
         self._interop = topology.check_interop_options(interop, topics, ledger)
         self._ledger_place = ledgers.NONE if interop else ledgers.check_place(ledger)
         topology.check_no_keys(interop, keys)

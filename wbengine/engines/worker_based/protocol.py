@@ -17,12 +17,13 @@ from typing import Any, Final
 from automaton import exceptions as automaton_exceptions
 from automaton import machines
 
-from wbengine import _names, running
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import schemas
+from wbengine import running
+from wbengine._introspection import object_names
+from wbengine.engines.worker_based import _schemas
 from wbengine.types import codec
 from wbengine.types import failure as ft
-from wbengine.types.schema_validation import Schema
+from wbengine.types._schema_validation import Schema
 
 LOG = logging.getLogger(__name__)
 
@@ -143,8 +144,8 @@ class Notify(Message):
 
     TYPE = NOTIFY
 
-    RESPONSE_SCHEMA: Final = schemas.ANSWER
-    SENDER_SCHEMA: Final = schemas.QUESTION
+    RESPONSE_SCHEMA: Final = _schemas.ANSWER
+    SENDER_SCHEMA: Final = _schemas.QUESTION
 
     _ANSWER: Final = Schema(RESPONSE_SCHEMA, "notify response")
     _QUESTION: Final = Schema(SENDER_SCHEMA, "notify request")
@@ -198,7 +199,7 @@ class Request(Message):
 
     TYPE = REQUEST
 
-    SCHEMA: Final = schemas.REQUEST
+    SCHEMA: Final = _schemas.REQUEST
     _SCHEMA: Final = Schema(SCHEMA, "request")
 
     __slots__ = (
@@ -310,7 +311,7 @@ class Request(Message):
             "arguments": {
                 name: pack(value, f"arguments[{name!r}]") for name, value in self.arguments.items()
             },
-            "task_cls": _names.class_name(self.task.__class__),
+            "task_cls": object_names.class_name(self.task.__class__),
             "task_name": self.task.name,
             "task_version": list(self.task.version),
         }
@@ -333,7 +334,7 @@ class Request(Message):
         """
         cls._SCHEMA.check(data)
         try:
-            _names.check_length("request['task_name']", data["task_name"])
+            object_names.check_length("request['task_name']", data["task_name"])
         except ValueError as error:
             raise exc.InvalidFormat(str(error)) from None
         if "result" in data and data["result"][0] == "failure":
@@ -372,7 +373,7 @@ class Response(Message):
 
     TYPE = RESPONSE
 
-    SCHEMA: Final = schemas.RESPONSE
+    SCHEMA: Final = _schemas.RESPONSE
     _SCHEMA: Final = Schema(SCHEMA, "response")
     _NEEDED: Final = {EVENT: "event_type", SUCCESS: "result", FAILURE: "result"}
 

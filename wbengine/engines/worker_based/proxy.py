@@ -15,18 +15,18 @@ from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine import transports
+from wbengine._security.keys import Keyring
 from wbengine.engines.worker_based import dispatcher, protocol
-from wbengine.engines.worker_based.connections import topology
-from wbengine.engines.worker_based.connections.amqp_sender import AmqpSender
-from wbengine.engines.worker_based.connections.consumer_loop import (
+from wbengine.engines.worker_based._connections import topology
+from wbengine.engines.worker_based._connections.amqp_sender import AmqpSender
+from wbengine.engines.worker_based._connections.consumer_loop import (
     BrokerConsumerLoop,
     ConsumerLoop,
 )
-from wbengine.engines.worker_based.connections.outgoing import ECHO, NO_HOOKS, OutgoingMessage
-from wbengine.engines.worker_based.connections.sender import Call, Sender
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import signing
-from wbengine.keys import Keyring
+from wbengine.engines.worker_based._connections.outgoing import ECHO, NO_HOOKS, OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import Call, Sender
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import signing
 
 LOG = logging.getLogger(__name__)
 

@@ -15,19 +15,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from wbengine import _names, invocation
 from wbengine import exceptions as exc
+from wbengine._calls import invocation
+from wbengine._introspection import object_names
 from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import life as lives
-from wbengine.engines.worker_based.messages import notices, replies
-from wbengine.engines.worker_based.messages.requests import Request
-from wbengine.engines.worker_based.worker_side.heartbeat import Heartbeat
-from wbengine.engines.worker_based.worker_side.jobs import Job, Jobs
-from wbengine.engines.worker_based.worker_side.observers import ObservedJobs, Observer
-from wbengine.engines.worker_based.worker_side.server_effects import (
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import life as lives
+from wbengine.engines.worker_based._messages import notices, replies
+from wbengine.engines.worker_based._messages.requests import Request
+from wbengine.engines.worker_based._worker_side.heartbeat import Heartbeat
+from wbengine.engines.worker_based._worker_side.jobs import Job, Jobs
+from wbengine.engines.worker_based._worker_side.observers import ObservedJobs, Observer
+from wbengine.engines.worker_based._worker_side.server_effects import (
     Acknowledge,
     Cancel,
     Check,
@@ -40,6 +40,7 @@ from wbengine.engines.worker_based.worker_side.server_effects import (
     Return,
     Run,
 )
+from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
@@ -230,7 +231,7 @@ class Server:
         if reply_to is None:
             return []
         try:
-            _names.check_label("reply_to", reply_to)
+            object_names.check_label("reply_to", reply_to)
         except ValueError as error:
             LOG.warning("refused a query: %s", error)
             self.counts["unanswerable"] += 1
@@ -246,7 +247,7 @@ class Server:
         :param claimed: whether the message has a claim. The owner uses it for the effect `Claim`.
         """
         for name in (request.reply_to, request.id):
-            if not _names.is_label(name):
+            if not object_names.is_label(name):
                 LOG.warning(
                     "refused a request: reply_to and correlation_id must be valid names, got"
                     " %.200r",
@@ -571,7 +572,7 @@ class Server:
         it remembers. It reports requests that it does not have only if the inquiry is
         `to_this_worker` (to its identity).
         """
-        if reply_to is None or not _names.is_label(reply_to):
+        if reply_to is None or not object_names.is_label(reply_to):
             LOG.warning("refused a query: reply_to must be a valid name, got %.200r", reply_to)
             self.counts["unanswerable"] += 1
             return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
-from wbengine.engines.worker_based.discovery.roster import NO_IDENTITY, TopicWorker
+from wbengine.engines.worker_based._discovery.finder import ProxyWorkerFinder
+from wbengine.engines.worker_based._discovery.roster import NO_IDENTITY, TopicWorker
 
 __all__ = ["NO_IDENTITY", "ProxyWorkerFinder", "TopicWorker"]

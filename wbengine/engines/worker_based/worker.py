@@ -10,29 +10,31 @@ from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _names, formats, pools
 from wbengine import exceptions as exc
-from wbengine import keys as key_files
-from wbengine.concurrency import conditions, event_loop, threads
+from wbengine import pools
+from wbengine._concurrency import conditions, event_loop, threads
+from wbengine._introspection import object_names
+from wbengine._security import keys as key_files
+from wbengine._text import data_formats
 from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.connections import connecting, consumer_loop, topology
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import life as lives
-from wbengine.engines.worker_based.messages import worker_commands
-from wbengine.engines.worker_based.worker_side import (
+from wbengine.engines.worker_based._connections import connecting, consumer_loop, topology
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import life as lives
+from wbengine.engines.worker_based._messages import worker_commands
+from wbengine.engines.worker_based._worker_side import (
     describing,
     heartbeat,
     reporting,
     task_runner,
     task_sources,
 )
-from wbengine.engines.worker_based.worker_side import observers as watched
-from wbengine.engines.worker_based.worker_side.jobs import Job
-from wbengine.engines.worker_based.worker_side.slots import default_slots, make_pool
+from wbengine.engines.worker_based._worker_side import observers as watched
+from wbengine.engines.worker_based._worker_side.jobs import Job
+from wbengine.engines.worker_based._worker_side.slots import default_slots, make_pool
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based.discovery import snapshots
+    from wbengine.engines.worker_based._discovery import snapshots
 
 __all__ = ["Worker", "default_slots"]
 
@@ -151,7 +153,7 @@ class Worker:
         interop: str | None = None,
         ledger: str | None = None,
         name: str | None = None,
-        result_ttl: float | None = ledgers.base.STALE_AFTER_SECONDS,
+        result_ttl: float | None = ledgers._base.STALE_AFTER_SECONDS,
         keys: str | Path | key_files.Keyring | None = None,
         code_version: str | None = None,
     ) -> None:
@@ -173,7 +175,7 @@ class Worker:
         self._loop = self._prepare_pool()
         self.identity = describing.identity(name)
         if code_version is not None:
-            _names.check_code("code_version", code_version)
+            object_names.check_code("code_version", code_version)
         self._code_version = code_version
         self._interop = topology.check_no_ledger(interop, ledger)
         topology.check_no_keys(interop, keys)
@@ -220,7 +222,7 @@ class Worker:
         return [
             env.queue_name(self._exchange, topic, self._offered, version)
             for topic in self._topics
-            for version in formats.MESSAGE.read
+            for version in data_formats.MESSAGE.read
         ]
 
     def _make_core(
@@ -579,7 +581,7 @@ class Worker:
     @property
     def snapshot(self) -> snapshots.WorkerSnapshot:
         """The state of this worker."""
-        from wbengine.engines.worker_based.discovery import snapshots
+        from wbengine.engines.worker_based._discovery import snapshots
 
         now = time.monotonic()
         with self._runner.lock:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wbengine import _lazily
+from wbengine._imports import lazily
 
 if TYPE_CHECKING:
-    from wbengine.interop.celery.embedded_worker import CeleryWorker
+    from wbengine.interop.celery._embedded_worker import CeleryWorker
+    from wbengine.interop.celery._protocol import Malformed, TaskMessage, decode, encode
+    from wbengine.interop.celery._request import Ignore, Reject, Retry, current
+    from wbengine.interop.celery._serializers import Accepted, Refused, Undecodable, Wire
     from wbengine.interop.celery.events import Event
-    from wbengine.interop.celery.protocol import Malformed, TaskMessage, decode, encode
-    from wbengine.interop.celery.request import Ignore, Reject, Retry, current
-    from wbengine.interop.celery.serializers import Accepted, Refused, Undecodable, Wire
     from wbengine.interop.celery.task import CeleryTask
 
 __all__ = [
@@ -23,14 +23,14 @@ __all__ = [
     "Retry", "TaskMessage", "Undecodable", "Wire", "current", "decode", "encode",
 ]  # fmt: skip
 
-__getattr__, __dir__ = _lazily.lazy_attributes(
+__getattr__, __dir__ = lazily.lazy_attributes(
     __name__,
     {
-        ".protocol": ("Malformed", "TaskMessage", "decode", "encode"),
-        ".serializers": ("Accepted", "Refused", "Undecodable", "Wire"),
-        ".request": ("Ignore", "Reject", "Retry", "current"),
+        "._protocol": ("Malformed", "TaskMessage", "decode", "encode"),
+        "._serializers": ("Accepted", "Refused", "Undecodable", "Wire"),
+        "._request": ("Ignore", "Reject", "Retry", "current"),
         ".task": ("CeleryTask",),
-        ".embedded_worker": ("CeleryWorker",),
+        "._embedded_worker": ("CeleryWorker",),
         ".events": ("Event",),
     },
 )

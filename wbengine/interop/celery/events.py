@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
-from wbengine import _json_text, exceptions
-from wbengine.interop.celery import protocol, serializers
-from wbengine.interop.celery.protocol import Field, Kind, Malformed
+from wbengine import exceptions
+from wbengine._text import json_text
+from wbengine.interop.celery import _protocol, _serializers
+from wbengine.interop.celery._protocol import Field, Kind, Malformed
 
 __all__ = [
     "CATALOGUE", "EXCHANGE", "SCHEMA", "STANDARD", "Event", "decode", "encode",
@@ -85,10 +86,10 @@ class Event:
         return {field.name: getattr(self, field.name) for field in STANDARD} | dict(self.fields)
 
 
-STANDARD: Final = protocol.table(Event, required=("type", "hostname", "timestamp"))
+STANDARD: Final = _protocol.table(Event, required=("type", "hostname", "timestamp"))
 _ABOUT_TASK: Final = (*STANDARD, Field("uuid", _NAME, required=True))
 
-_EVENT_SCHEMA: Final = protocol.schema(STANDARD) | {
+_EVENT_SCHEMA: Final = _protocol.schema(STANDARD) | {
     "if": {"properties": {"type": {"pattern": "^task-"}}, "required": ["type"]},
     "then": {"properties": {"uuid": _NAME.schema}, "required": ["uuid"]},
 }
@@ -119,7 +120,7 @@ def exchange_type(driver: str | None) -> str:
     return "fanout" if driver in _FANOUT else "topic"
 
 
-def encode(events: Event | Sequence[Event]) -> tuple[serializers.Wire, str]:
+def encode(events: Event | Sequence[Event]) -> tuple[_serializers.Wire, str]:
     """Return the message, and its routing key, of an event or of several events of one group.
 
     :raises ValueError: if there are no events, if they belong to several groups, or if JSON cannot
@@ -138,26 +139,26 @@ def encode(events: Event | Sequence[Event]) -> tuple[serializers.Wire, str]:
         key = f"{first.group}.multi"
     try:
         # JSON can escape lone surrogates, but UTF-8 cannot encode them. "replace" writes "?".
-        data = _json_text.encode(body, "replace")
+        data = json_text.encode(body, "replace")
     except RecursionError:
         raise ValueError("an event is nested too deeply") from None
     headers, properties = {"hostname": first.hostname}, {"delivery_mode": TRANSIENT}
-    wire = serializers.Wire(headers, properties, serializers.JSON, CONTENT_ENCODING, data)
+    wire = _serializers.Wire(headers, properties, _serializers.JSON, CONTENT_ENCODING, data)
     return wire, key
 
 
-def decode(wire: serializers.Wire) -> list[Event]:
+def decode(wire: _serializers.Wire) -> list[Event]:
     """Return the events of a message, in order.
 
     :raises ~wbengine.exceptions.InvalidFormat: if the message is not an event message, or contains
         an invalid event (`Malformed`).
     """
-    if serializers.type_of(wire) != serializers.JSON:
+    if _serializers.type_of(wire) != _serializers.JSON:
         raise Malformed(
-            f"the content type of events must be {serializers.JSON}, got {wire.content_type!r:.100}"
+            f"the content type of events must be {_serializers.JSON}, got {wire.content_type!r:.100}"
         )
     try:
-        tree, _ = _json_text.parse(wire.unpacked(MAX_EVENT_BYTES))
+        tree, _ = json_text.parse(wire.unpacked(MAX_EVENT_BYTES))
     except exceptions.InvalidFormat as error:
         raise Malformed(str(error)) from None
     return [_read(item) for item in (tree if isinstance(tree, list) else [tree])]
@@ -170,7 +171,7 @@ def _read(item: Any) -> Event:
     if not isinstance(item, dict):
         raise Malformed(f"an event must be a mapping, got {item!r:.80}")
     about_task = str(item.get("type")).startswith("task-")
-    standard = protocol.read(_ABOUT_TASK if about_task else STANDARD, item)
+    standard = _protocol.read(_ABOUT_TASK if about_task else STANDARD, item)
     standard.pop("uuid", None)
     other_fields = {key: value for key, value in item.items() if key not in _STANDARD_NAMES}
     return Event(clock=standard.pop("clock", None), **standard, fields=other_fields)

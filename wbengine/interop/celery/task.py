@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import kombu
 
-from wbengine import _binding, _names, atom, exceptions, running
+from wbengine import atom, exceptions, running
+from wbengine._concurrency import time_limits
+from wbengine._introspection import binding, object_names
 from wbengine._tasks.base import Task
-from wbengine.concurrency import time_limits
-from wbengine.interop.celery import protocol, publisher, results, serializers
+from wbengine.interop.celery import _protocol, _publisher, _results, _serializers
 from wbengine.types import failure as ft
 
 __all__ = ["CeleryTask"]
@@ -98,7 +99,7 @@ class CeleryTask(Task):
         name: str | None = None,
         provides: atom.Provides | None = None,
         requires: str | Iterable[str] | None = None,
-        rebind: _binding.Rebind | None = None,
+        rebind: binding.Rebind | None = None,
         inject: Mapping[str, Any] | None = None,
         *,
         args: str | Sequence[str] = (),
@@ -123,24 +124,24 @@ class CeleryTask(Task):
         idempotent: bool | None = None,
     ) -> None:
         word, app_or_url = _named(task, app_or_url)
-        self._args = _binding.names_of(args)
+        self._args = binding.names_of(args)
         if len(set(self._args)) < len(self._args):
             raise ValueError(f"args of task {word!r} must not contain a name twice, got {args!r}")
         names = self._argument_names(requires, rebind, inject)
-        mapped = None if rebind is None else _binding.rebind_map(names, rebind)
+        mapped = None if rebind is None else binding.rebind_map(names, rebind)
         super().__init__(
             word if name is None else name, provides, names, rebind=mapped, inject=inject
         )
-        self._address = publisher.address_of(app_or_url, result_backend, result_serializer)
-        if self._address.backend == publisher.DISABLED and not ignore_result:
+        self._address = _publisher.address_of(app_or_url, result_backend, result_serializer)
+        if self._address.backend == _publisher.DISABLED and not ignore_result:
             raise ValueError(
                 f"The result of {word!r} would be lost, because the app has no result"
                 " backend: set result_backend, or ignore_result=True"
             )
-        self._route = publisher.route_of(app_or_url, word, queue, exchange, routing_key)
+        self._route = _publisher.route_of(app_or_url, word, queue, exchange, routing_key)
         conf = getattr(app_or_url, "conf", None)
         self._serializer = serializer or getattr(conf, "task_serializer", None) or "json"
-        serializers.mime_type(self._serializer)
+        _serializers.mime_type(self._serializer)
         limit = time_limits.read(timelimit, f"the timelimit of task {word!r}")
         if not (shadow is None or isinstance(shadow, str)):
             raise TypeError(f"shadow must be a name, got {shadow!r}")
@@ -150,7 +151,7 @@ class CeleryTask(Task):
             raise TypeError(f"headers must be a mapping of names, got {headers!r:.80}")
         if priority is not None and (type(priority) is not int or not 0 <= priority <= 255):
             raise ValueError(f"priority must be a number from 0 to 255, got {priority!r}")
-        self._message = protocol.TaskMessage(
+        self._message = _protocol.TaskMessage(
             word, "", timelimit=limit, shadow=shadow, ignore_result=ignore_result,
             priority=priority, extra=dict(headers or {}),
         )  # fmt: skip
@@ -170,14 +171,14 @@ class CeleryTask(Task):
         self._signal = "SIGTERM" if terminate is True else terminate or None
         signals = signal.Signals.__members__
         if self._signal not in (None, *signals):
-            hint = _names.hint(str(terminate), signals)
+            hint = object_names.hint(str(terminate), signals)
             raise ValueError(
                 f"terminate must be True or the name of a signal, got {terminate!r}{hint}"
             )
         self.idempotent = idempotent
 
     def _argument_names(self, requires: Any, rebind: Any, inject: Any) -> tuple[str, ...]:
-        names = dict.fromkeys((*self._args, *_binding.names_of(requires)))
+        names = dict.fromkeys((*self._args, *binding.names_of(requires)))
         if isinstance(rebind, Mapping):
             names.update(dict.fromkeys(rebind))
             bound_names = set(rebind.values())
@@ -217,9 +218,9 @@ class CeleryTask(Task):
         message = dataclasses.replace(
             self._message, id=id, args=tuple(args), kwargs=dict(kwargs), reply_to=reply_to,
             eta=_time_after(now, self._eta), expires=_time_after(now, self._expires),
-            root_id=flow or id, parent_id=flow, origin=publisher.hostname(),
+            root_id=flow or id, parent_id=flow, origin=_publisher.hostname(),
         )  # fmt: skip
-        wire = protocol.encode(message, 2, self._serializer)
+        wire = _protocol.encode(message, 2, self._serializer)
         if running.header_hook is not None:
             running.header_hook(wire.headers)
         return wire
@@ -238,11 +239,11 @@ class CeleryTask(Task):
 
         waits = not self._message.ignore_result
         posts, reader = self._address.publisher(), self._address.reader()
-        if not waits and isinstance(reader, results.RpcReader):
+        if not waits and isinstance(reader, _results.RpcReader):
             reader = None
-        reply_to = reader.queue.name if isinstance(reader, results.RpcReader) else None
+        reply_to = reader.queue.name if isinstance(reader, _results.RpcReader) else None
         request = self.request
-        message = publisher.OutgoingTask(
+        message = _publisher.OutgoingTask(
             id, self._encode_message(id, args, kwargs, reply_to), self._route, reader,
             waits, notify, recovered=request is not None and request.recovered,
             may_resend=self.idempotent is not False,
@@ -267,12 +268,12 @@ class CeleryTask(Task):
             message.dropped.set()
             if reader is not None:
                 reader.forget(id)
-        return self._value(value) if isinstance(value, protocol.Result) else value
+        return self._value(value) if isinstance(value, _protocol.Result) else value
 
-    def _value(self, result: protocol.Result) -> Any:
+    def _value(self, result: _protocol.Result) -> Any:
         if result.status == "SUCCESS":
             return result.result
-        failure = results.failure_of(result)
+        failure = _results.failure_of(result)
         if result.status != "REVOKED":
             return failure
         text = f"Celery task {result.task_id} ({self.name})"

@@ -7,7 +7,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from wbengine import _plugins, _server_urls
+from wbengine._configuration import plugins, server_urls
 from wbengine.jobs import base
 
 __all__ = ["BACKEND_NAMESPACE", "backend", "fetch"]
@@ -66,13 +66,13 @@ def fetch(
             f" {sorted(settings)}"
         )
     scheme, colon, _ = board.partition(":")
-    kind = _plugins.kind_of(scheme, _WITHOUT_DRIVER)
+    kind = plugins.kind_of(scheme, _WITHOUT_DRIVER)
     if colon and kind in _DATABASE_SCHEMES:
         connection, options_of_board = _split_board_options(board)
         settings = {"connection": connection, **options_of_board, **settings}
     elif colon:
         settings = {**_options_in_uri(kind, board), **settings}
-    factory = _plugins.load("job board", kind, KINDS, namespace, BACKEND_NAMESPACE, _ALIASES)
+    factory = plugins.load("job board", kind, KINDS, namespace, BACKEND_NAMESPACE, _ALIASES)
     board_object: base.JobBoard = factory(name, settings, **options)
     return board_object
 
@@ -89,7 +89,7 @@ def _split_board_options(uri: str) -> tuple[str, dict[str, Any]]:
 
 
 def _options_in_uri(kind: str, uri: str) -> dict[str, Any]:
-    parts = _server_urls.split("the URI of a job board", uri)
+    parts = server_urls.split("the URI of a job board", uri)
     query_options: dict[str, Any] = dict(
         urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
     )

@@ -10,8 +10,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
-from wbengine import _installing, _options, exceptions
-from wbengine.jobs import base, stored
+from wbengine import exceptions
+from wbengine._configuration import named_options
+from wbengine._imports import installing
+from wbengine.jobs import _stored, base
 from wbengine.persistence import base as persistence_base
 
 try:
@@ -19,7 +21,7 @@ try:
     import requests
     from etcd3gw import exceptions as errors
 except ImportError as error:
-    raise ImportError(_installing.needs("a job board in etcd", "etcd3gw", "etcd")) from error
+    raise ImportError(installing.needs("a job board in etcd", "etcd3gw", "etcd")) from error
 
 __all__ = ["EtcdJob", "EtcdJobBoard"]
 
@@ -27,12 +29,12 @@ _TIMEOUT_SECONDS: Final = 5.0
 #: Fixed, so that keys sort by their sequence.
 _SEQUENCE_DIGITS: Final = 16
 
-_CLIENT_OPTIONS: Final[Mapping[str, _options.Reader]] = {
+_CLIENT_OPTIONS: Final[Mapping[str, named_options.Reader]] = {
     **dict.fromkeys(
-        ("host", "protocol", "ca_cert", "cert_key", "cert_cert", "api_path"), _options.text
+        ("host", "protocol", "ca_cert", "cert_key", "cert_cert", "api_path"), named_options.text
     ),
-    "port": _options.whole,
-    "timeout": _options.number,
+    "port": named_options.whole,
+    "timeout": named_options.number,
 }
 
 _Operation = dict[str, Any]
@@ -58,11 +60,11 @@ class _Entry(NamedTuple):
         )
 
 
-class EtcdJob(stored.StoredJob):
+class EtcdJob(_stored.StoredJob):
     """A job of an `EtcdJobBoard`."""
 
 
-class EtcdJobBoard(stored.StoredJobBoard):
+class EtcdJobBoard(_stored.StoredJobBoard):
     """A board in etcd, for processes on all hosts that reach it.
 
     Options:
@@ -81,10 +83,10 @@ class EtcdJobBoard(stored.StoredJobBoard):
 
     KIND = "etcd"
     JOB = EtcdJob
-    OPTIONS: ClassVar[Mapping[str, _options.Reader]] = {
+    OPTIONS: ClassVar[Mapping[str, named_options.Reader]] = {
         **_CLIENT_OPTIONS,
-        "path": _options.text,
-        "ttl": stored.check_expiry,
+        "path": named_options.text,
+        "ttl": _stored.check_expiry,
     }
     ROOT_PATH: Final = "/wbengine/jobs"
 
@@ -105,7 +107,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
                 name: value for name, value in self._settings.items() if name in _CLIENT_OPTIONS
             }
             self._client = etcd3gw.Etcd3Client(**{"timeout": _TIMEOUT_SECONDS, **client_options})
-            host = stored.host_name(client_options.get("host", "localhost"))
+            host = _stored.host_name(client_options.get("host", "localhost"))
             self.address = f"{host}:{client_options.get('port', 2379)}"
 
     @property
@@ -124,13 +126,13 @@ class EtcdJobBoard(stored.StoredJobBoard):
         # Errors of the connection or of a proxy.
         return str(error) if isinstance(error, requests.RequestException | ValueError) else None
 
-    def _identify(self, new: str) -> stored.Identity:
+    def _identify(self, new: str) -> _stored.Identity:
         key = self._root + "id"
         self._transact([_compare(key, "version", 0)], [_set(key, new)])
         [entries] = self._read(_get(key))
-        return stored.Identity(entries[0].value)
+        return _stored.Identity(entries[0].value)
 
-    def _put(self, job: stored.NewJob) -> stored.Posting | None:
+    def _put(self, job: _stored.NewJob) -> _stored.Posting | None:
         uuid, rank, document = job.uuid, job.priority.rank, job.document
         counter_key, index, trash = self._root + "sequence", self._index(uuid), self._trash(uuid)
         while True:
@@ -155,13 +157,13 @@ class EtcdJobBoard(stored.StoredJobBoard):
                 ],
             )
             if revision:
-                return stored.Posting.of(uuid, rank, sequence, document, now)
+                return _stored.Posting.of(uuid, rank, sequence, document, now)
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
         jobs, end = self._job(""), _range_end(self._job(""))
         after = jobs
         owned = _get(self._owner(""), _range_end(self._owner("")), keys_only=True)
-        for limit in stored.page_sizes():
+        for limit in _stored.page_sizes():
             ranges = [_get(after, end, limit=limit), *([owned] if only_unclaimed else [])]
             entries, *claimed = self._read(*ranges)
             claimed_places = {
@@ -175,7 +177,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
                 return
             after = entries[-1].key + "\0"
 
-    def _parse(self, row: Any) -> stored.Posting:
+    def _parse(self, row: Any) -> _stored.Posting:
         return _posting(*row)
 
     def _find(self, uuid: str) -> Any:
@@ -198,7 +200,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
     def _delete_trashed(self, uuid: str) -> None:
         self._transact([], [_delete(self._trash(uuid))])
 
-    def status_of(self, job: base.Job) -> stored.Status | None:
+    def status_of(self, job: base.Job) -> _stored.Status | None:
         place = self._place_of(job.uuid)
         state = None if place is None else self._state_of(place)
         if state is None:
@@ -211,7 +213,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
         # An expired claim holds until etcd deletes the key, a moment later.
         return status._replace(remaining=max(int(answer.get("TTL", 0)), 0))
 
-    def _state_of(self, place: str) -> tuple[stored.Status, _Entry | None, _Entry] | None:
+    def _state_of(self, place: str) -> tuple[_stored.Status, _Entry | None, _Entry] | None:
         """Return the state of a job, the entry of its claim, and its own entry."""
         keys = (self._job(place), self._owner(place), self._updated(place))
         jobs, owners, updates = self._read(*map(_get, keys))
@@ -219,23 +221,23 @@ class EtcdJobBoard(stored.StoredJobBoard):
             return None
         [job], owner = jobs, owners[0] if owners else None
         updated = _time_of(updates[0].value) if updates else 0.0
-        status = stored.Status(job.version - 1, updated, _claim_data(owner).get("owner"))
+        status = _stored.Status(job.version - 1, updated, _claim_data(owner).get("owner"))
         return status, owner, job
 
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
-    ) -> tuple[int, int] | stored.Status:
+    ) -> tuple[int, int] | _stored.Status:
         lease = None if expiry is None else self._grant(expiry)
         claim_data: dict[str, Any] = {"owner": who}
         if expiry is not None:
             claim_data.update(lease=lease, ttl=_whole_seconds(expiry))
-        place = stored.located(job, _location, self._place_of)
+        place = _stored.located(job, _location, self._place_of)
         key, owner = self._job(place), self._owner(place)
         try:
             while True:
                 state = self._state_of(place)
                 if state is None:
-                    raise stored.missing_job_error(job)
+                    raise _stored.missing_job_error(job)
                 status, claim_entry, entry = state
                 if claim_entry is not None:
                     self._revoke(lease)
@@ -256,14 +258,14 @@ class EtcdJobBoard(stored.StoredJobBoard):
                 self._revoke(lease)
             raise
 
-    def _end_claim(self, job: base.Job, who: str, action: str) -> stored.Status | None:
-        place = stored.located(job, _location, self._place_of)
-        claim = stored.claim_of(job)
+    def _end_claim(self, job: base.Job, who: str, action: str) -> _stored.Status | None:
+        place = _stored.located(job, _location, self._place_of)
+        claim = _stored.claim_of(job)
         key, owner = self._job(place), self._owner(place)
         while True:
             state = self._state_of(place)
             if state is None:
-                raise stored.missing_job_error(job)
+                raise _stored.missing_job_error(job)
             status, claim_entry, entry = state
             if (
                 claim_entry is None
@@ -284,7 +286,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
                     self._revoke(_claim_data(claim_entry).get("lease"))
                 return None
 
-    def extend(self, job: stored.StoredJob, expiry: float) -> bool:
+    def extend(self, job: _stored.StoredJob, expiry: float) -> bool:
         place = self._place_of(job.uuid)
         state = None if place is None else self._state_of(place)
         if place is None or state is None or state[1] is None:
@@ -364,15 +366,15 @@ class EtcdJobBoard(stored.StoredJobBoard):
             return answer
 
 
-def _location(job: stored.StoredJob) -> str:
+def _location(job: _stored.StoredJob) -> str:
     return f"{job.priority.rank}/{job.sequence:0{_SEQUENCE_DIGITS}}"
 
 
-def _posting(place: str, entry: _Entry) -> stored.Posting:
+def _posting(place: str, entry: _Entry) -> _stored.Posting:
     rank, _, sequence = place.partition("/")
     created, _, document = entry.value.partition(" ")
     uuid = str(json.loads(document)["uuid"])
-    return stored.Posting.of(
+    return _stored.Posting.of(
         *(uuid, int(rank), int(sequence), document, float(created), entry.version - 1)
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wbengine import _options
+from wbengine._configuration import named_options
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import base, models
 
@@ -24,7 +24,7 @@ class MemoryJobBoard(impl_sql.SQLJobBoard):
         conf: Mapping[str, Any] | None = None,
         persistence: base.Backend | None = None,
     ) -> None:
-        _options.check_known("A job board in memory", conf or (), ())
+        named_options.check_known("A job board in memory", conf or (), ())
         super().__init__(name, {"connection": "sqlite://"}, persistence)
         self._address = f"memory:{models.new_uuid()}"
 

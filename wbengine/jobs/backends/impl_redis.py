@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from wbengine import _installing, _lua, _options
-from wbengine.concurrency import conditions
-from wbengine.jobs import base, stored
+from wbengine._concurrency import conditions
+from wbengine._configuration import named_options
+from wbengine._imports import installing
+from wbengine._redis import lua_scripts
+from wbengine.jobs import _stored, base
 from wbengine.persistence import base as persistence_base
 
 try:
@@ -20,7 +22,7 @@ try:
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 except ImportError as error:
-    raise ImportError(_installing.needs("a job board in Redis", "redis-py", "redis")) from error
+    raise ImportError(installing.needs("a job board in Redis", "redis-py", "redis")) from error
 
 __all__ = ["RedisJob", "RedisJobBoard"]
 
@@ -34,17 +36,17 @@ _SCORES_PER_RANK: Final = 2**50
 #: Digits in the token of a claim, which precedes the owner.
 _TOKEN_DIGITS: Final = 32
 
-_CLIENT_OPTIONS: Final[Mapping[str, _options.Reader]] = {
+_CLIENT_OPTIONS: Final[Mapping[str, named_options.Reader]] = {
     **dict.fromkeys(
         (
             *("host", "username", "password", "encoding", "encoding_errors", "unix_socket_path"),
             *("ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs"),
         ),
-        _options.text,
+        named_options.text,
     ),
-    **dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _options.number),
-    **dict.fromkeys(("port", "db", "health_check_interval"), _options.whole),
-    "ssl": _options.flag,
+    **dict.fromkeys(("socket_timeout", "socket_connect_timeout"), named_options.number),
+    **dict.fromkeys(("port", "db", "health_check_interval"), named_options.whole),
+    "ssl": named_options.flag,
 }
 
 #: In the order of the script `shared/board.lua`.
@@ -52,11 +54,11 @@ _KEYS: Final = (
     *("jobs", "all", "free", "owners", "ends", "claims", "updated", "trash", "sequence"),
 )
 
-_SCRIPTS: Final = _lua.load(Path(__file__).parent / "redis_scripts")
+_SCRIPTS: Final = lua_scripts.load(Path(__file__).parent / "redis_scripts")
 
 
 def _namespace(name: str, value: Any) -> str:
-    namespace = _options.text(name, value.decode() if isinstance(value, bytes) else value)
+    namespace = named_options.text(name, value.decode() if isinstance(value, bytes) else value)
     if set("{}") & set(namespace):
         raise ValueError(f"Option {name} must not contain braces, got {namespace!r}")
     return namespace
@@ -72,11 +74,11 @@ def _host_list(name: str, value: Any) -> list[tuple[str, int]]:
     return hosts
 
 
-class RedisJob(stored.StoredJob):
+class RedisJob(_stored.StoredJob):
     """A job of a `RedisJobBoard`."""
 
 
-class RedisJobBoard(stored.StoredJobBoard):
+class RedisJobBoard(_stored.StoredJobBoard):
     """A board in Redis, for processes on all hosts that reach it.
 
     Options:
@@ -102,13 +104,13 @@ class RedisJobBoard(stored.StoredJobBoard):
     KIND = "Redis"
     JOB = RedisJob
     _is_fork_safe: ClassVar[bool] = True
-    OPTIONS: ClassVar[Mapping[str, _options.Reader]] = {
+    OPTIONS: ClassVar[Mapping[str, named_options.Reader]] = {
         **_CLIENT_OPTIONS,
         "namespace": _namespace,
-        "retry_on_timeout": _options.flag,
-        "sentinel": _options.text,
+        "retry_on_timeout": named_options.flag,
+        "sentinel": named_options.text,
         "sentinel_fallbacks": _host_list,
-        "sentinel_kwargs": _options.anything,
+        "sentinel_kwargs": named_options.anything,
     }
 
     def __init__(
@@ -141,7 +143,7 @@ class RedisJobBoard(stored.StoredJobBoard):
     def _reason(self, error: BaseException) -> str | None:
         return str(error) if isinstance(error, errors.RedisError | OSError) else None
 
-    def _identify(self, new: str) -> stored.Identity:
+    def _identify(self, new: str) -> _stored.Identity:
         key, run = self._keys[_KEYS.index("jobs")].removesuffix("jobs") + "id", ""
         with self._accessing_store("Reading the id of the job board"):
             self._client.set(key, new, nx=True)
@@ -149,14 +151,14 @@ class RedisJobBoard(stored.StoredJobBoard):
             # The server may restart with older data. The user may lack the right to call INFO.
             with contextlib.suppress(errors.ResponseError):
                 run = str(self._client.info("server").get("run_id", ""))
-        return stored.Identity(board_id, run)
+        return _stored.Identity(board_id, run)
 
-    def _put(self, job: stored.NewJob) -> stored.Posting | None:
+    def _put(self, job: _stored.NewJob) -> _stored.Posting | None:
         [posting] = self._put_all([job])
         return posting
 
-    def _put_all(self, jobs: Sequence[stored.NewJob]) -> list[stored.Posting | None]:
-        postings = list[stored.Posting | None]()
+    def _put_all(self, jobs: Sequence[_stored.NewJob]) -> list[_stored.Posting | None]:
+        postings = list[_stored.Posting | None]()
         for start in range(0, len(jobs), _MAX_JOBS_PER_POST):
             batch = jobs[start : start + _MAX_JOBS_PER_POST]
             arguments = [
@@ -170,7 +172,7 @@ class RedisJobBoard(stored.StoredJobBoard):
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
         key_name, after = "free" if only_unclaimed else "all", "-inf"
-        for limit in stored.page_sizes():
+        for limit in _stored.page_sizes():
             page, _ = self._run("page", key_name, after, limit)
             for uuid, score, job, claims in page:
                 yield _text(uuid), (_text(uuid), score, job, claims)
@@ -178,7 +180,7 @@ class RedisJobBoard(stored.StoredJobBoard):
                 return
             after = f"({_text(page[-1][1])}"
 
-    def _parse(self, row: Any) -> stored.Posting:
+    def _parse(self, row: Any) -> _stored.Posting:
         return _posting(*row)
 
     def _find(self, uuid: str) -> Any:
@@ -188,7 +190,7 @@ class RedisJobBoard(stored.StoredJobBoard):
         job, score, claims, *_ = reply
         return uuid, score, job, claims
 
-    def status_of(self, job: base.Job) -> stored.Status | None:
+    def status_of(self, job: base.Job) -> _stored.Status | None:
         reply, _ = self._run("read", job.uuid)
         return None if reply is None else _status(*reply[2:])
 
@@ -201,7 +203,7 @@ class RedisJobBoard(stored.StoredJobBoard):
                     if subscription.get_message(timeout=_LISTEN_SECONDS) is not None:
                         wake()
 
-        return stored.listening(self, listen, self.POLL_SECONDS)
+        return _stored.listening(self, listen, self.POLL_SECONDS)
 
     @property
     def job_count(self) -> int:
@@ -218,26 +220,26 @@ class RedisJobBoard(stored.StoredJobBoard):
 
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
-    ) -> tuple[str, int] | stored.Status:
+    ) -> tuple[str, int] | _stored.Status:
         token = secrets.token_hex(_TOKEN_DIGITS // 2)
         seconds = "" if expiry is None else _milliseconds(expiry)
         reply, _ = self._run("claim", job.uuid, token.encode() + _bytes(who), seconds)
         if reply is None:
-            raise stored.missing_job_error(job)
+            raise _stored.missing_job_error(job)
         is_claimed, *values = reply
         return (token, int(values[0])) if is_claimed else _status(*values)
 
-    def _end_claim(self, job: base.Job, who: str, action: str) -> stored.Status | None:
-        token = stored.claim_of(job) or ""
+    def _end_claim(self, job: base.Job, who: str, action: str) -> _stored.Status | None:
+        token = _stored.claim_of(job) or ""
         reply, is_repeated = self._run("end", job.uuid, token, _bytes(who), action)
         if reply is None and not is_repeated:
-            raise stored.missing_job_error(job)
+            raise _stored.missing_job_error(job)
         if reply is None or reply[0] == 1:
             return None
         status = _status(*reply[1:])
         return None if is_repeated and action == "abandon" and status.owner is None else status
 
-    def extend(self, job: stored.StoredJob, expiry: float) -> bool:
+    def extend(self, job: _stored.StoredJob, expiry: float) -> bool:
         reply, _ = self._run("extend", job.uuid, job.claim or "", _milliseconds(expiry))
         return bool(reply)
 
@@ -281,9 +283,9 @@ def _client(options: Mapping[str, Any]) -> Any:
 def _address(options: Mapping[str, Any]) -> str:
     if "unix_socket_path" in options:
         return (
-            f"{stored.host_name('localhost')}:{options['unix_socket_path']}/{options.get('db', 0)}"
+            f"{_stored.host_name('localhost')}:{options['unix_socket_path']}/{options.get('db', 0)}"
         )
-    host = stored.host_name(str(options.get("host", "localhost")))
+    host = _stored.host_name(str(options.get("host", "localhost")))
     service = f"{options['sentinel']}@" if "sentinel" in options else ""
     port = options.get("port", 26379 if service else 6379)
     return f"{service}{host}:{port}/{options.get('db', 0)}"
@@ -296,18 +298,18 @@ def _without_unused_tls(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if not name.startswith("ssl")}
 
 
-def _posting(uuid: str, score: Any, job: Any, claims: Any = 0) -> stored.Posting:
+def _posting(uuid: str, score: Any, job: Any, claims: Any = 0) -> _stored.Posting:
     rank, sequence = divmod(int(float(score)), _SCORES_PER_RANK)
     created, _, document = _text(job).partition(" ")
-    return stored.Posting.of(uuid, rank, sequence, document, int(created or 0) / 1000, int(claims))
+    return _stored.Posting.of(uuid, rank, sequence, document, int(created or 0) / 1000, int(claims))
 
 
-def _status(claims: Any, updated: Any, owner: Any, remaining_ms: Any) -> stored.Status:
+def _status(claims: Any, updated: Any, owner: Any, remaining_ms: Any) -> _stored.Status:
     owner_name = _text(owner)[_TOKEN_DIGITS:] or None
     remaining = (
         None if owner_name is None or remaining_ms in (b"", "") else float(remaining_ms) / 1000
     )
-    return stored.Status(int(claims), int(float(updated)) / 1000, owner_name, remaining)
+    return _stored.Status(int(claims), int(float(updated)) / 1000, owner_name, remaining)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -10,15 +10,17 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _names, _options, _sql, exceptions
-from wbengine._crash import crashpoint
+from wbengine import _sql, exceptions
+from wbengine._concurrency.crash_points import crashpoint
+from wbengine._configuration import named_options
+from wbengine._introspection import object_names
 from wbengine._sql import dialects
-from wbengine.jobs import base, stored
+from wbengine.jobs import _stored, base
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence_base
-from wbengine.persistence.backends import sql
-from wbengine.persistence.backends.sql import rows, tables, writing
-from wbengine.persistence.unique_keys import UniqueKey
+from wbengine.persistence._unique_keys import UniqueKey
+from wbengine.persistence.backends import _sql as sql
+from wbengine.persistence.backends._sql import rows, tables, writing
 
 __all__ = ["SQLJobBoard"]
 
@@ -39,7 +41,7 @@ _MIN_NOT_BEFORE: Final = 1.0
 _BLOCKED: Final = 1e12
 
 
-class SQLJobBoard(stored.BaseStoredJobBoard):
+class SQLJobBoard(_stored.BaseStoredJobBoard):
     """A board in the table `wbe_jobs` of a database, which may also contain the flows.
 
     Options:
@@ -62,8 +64,8 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
     ) -> None:
         super().__init__(name, conf, persistence)
         options = dict(self._conf)
-        namespace = _options.text("namespace", options.pop("namespace", "default"))
-        self.namespace: Final = _names.check_length("Option namespace", namespace)
+        namespace = named_options.text("namespace", options.pop("namespace", "default"))
+        self.namespace: Final = object_names.check_length("Option namespace", namespace)
         store = backends.fetch(options) if options else persistence
         if not isinstance(store, sql.SQLBackend):
             raise ValueError(
@@ -97,7 +99,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         if dialect == dialects.SQLITE:
             return f"sqlite {os.path.realpath(database.removeprefix('file:'))}"
         # psycopg also reads the host, the port and the schema in the query.
-        host = stored.host_name(url.host or str(url.query.get("host", "localhost")))
+        host = _stored.host_name(url.host or str(url.query.get("host", "localhost")))
         port = url.port or url.query.get("port") or _DEFAULT_PORTS[dialect]
         return f"{dialect} {host}:{port} {database} {url.query.get('options', '')}".rstrip()
 
@@ -124,7 +126,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         *,
         eta: datetime | float | None = None,
         first: Callable[[sa.Connection], bool] | None = None,
-    ) -> stored.StoredJob | None:
+    ) -> _stored.StoredJob | None:
         """Save a new flow in its logbook and post a job with the flow's uuid, in one transaction.
 
         :param eta: earliest start of the job: a datetime with a time zone, or seconds from now, on
@@ -135,8 +137,8 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
             invalid.
         """
         self._check_keeps_flows()
-        job = stored.NewJob.of_flow(flow.uuid, name, book, priority)
-        stored.note_submitted(flow.meta, self, job.priority)
+        job = _stored.NewJob.of_flow(flow.uuid, name, book, priority)
+        _stored.note_submitted(flow.meta, self, job.priority)
         new, statements, row = writing.NewBook(book), self._store.statements, self._row(job)
         delay = self._delay(eta)
 
@@ -156,7 +158,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         *,
         eta: datetime | float | None = None,
         keys: Iterable[UniqueKey] = (),
-    ) -> list[tuple[str, stored.StoredJob | None]]:
+    ) -> list[tuple[str, _stored.StoredJob | None]]:
         """Save new flows, each in its own logbook, and post their jobs, in one transaction.
 
         A flow whose unique key has another flow is not saved. If the job of that flow is in the
@@ -171,15 +173,15 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         self._check_keeps_flows()
         new = []
         for flow, book in flows:
-            job = stored.NewJob.of_flow(flow.uuid, flow.name, book, priority)
-            stored.note_submitted(flow.meta, self, job.priority)
+            job = _stored.NewJob.of_flow(flow.uuid, flow.name, book, priority)
+            _stored.note_submitted(flow.meta, self, job.priority)
             new.append((flow.uuid, writing.NewBook(book), self._row(job)))
         delay, keys_of_flows = self._delay(eta), list(keys)
 
-        def work(connection: sa.Connection) -> list[tuple[str, stored.Posting | None]]:
+        def work(connection: sa.Connection) -> list[tuple[str, _stored.Posting | None]]:
             owners = self._claim_keys(connection, [uuid for uuid, _, _ in new], keys_of_flows)
             kept = [each for each, owner in zip(new, owners, strict=True) if each[0] == owner]
-            postings = dict[str, stored.Posting]()
+            postings = dict[str, _stored.Posting]()
             if kept:
                 books = [book for _, book, _ in kept]
                 writing.write_new_books(connection, self._store.statements, books)
@@ -229,12 +231,12 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
     def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[float]:
         engine = self._store.engine
         if _sql.can_watch(engine):
-            return stored.listening(
+            return _stored.listening(
                 self, lambda ended: self._watch(wake, ended.is_set), _WATCHED_POLL_SECONDS
             )
         if not _sql.can_listen(engine):
             return super().waking(wake)
-        return stored.listening(
+        return _stored.listening(
             self,
             lambda ended: _sql.listen(engine, _JOBS, self.namespace, wake, ended.is_set),
             self.POLL_SECONDS,
@@ -246,7 +248,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         query = self._statements.next_due
         _sql.watch(self._store.engine, query, parameters, wake, self.POLL_SECONDS, is_over)
 
-    def _put(self, job: stored.NewJob) -> stored.Posting | None:
+    def _put(self, job: _stored.NewJob) -> _stored.Posting | None:
         """Return None also if the board has a job of the logbook, which may be about this flow."""
         parameters = self._row(job)
 
@@ -285,7 +287,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
             lambda connection: connection.execute(self._statements.delete_trashed, parameters),
         )
 
-    def _row(self, job: stored.NewJob) -> dict[str, Any]:
+    def _row(self, job: _stored.NewJob) -> dict[str, Any]:
         book = job.book
         return {
             "uuid": job.uuid,
@@ -305,7 +307,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
             if eta.tzinfo is None:
                 raise ValueError(f"eta must have a time zone, got {eta}")
             return self._statements.wait_until, max(_MIN_NOT_BEFORE, eta.timestamp())
-        return self._statements.wait_for, _options.number("eta", eta)
+        return self._statements.wait_for, named_options.number("eta", eta)
 
     def _insert_one(
         self,
@@ -328,13 +330,13 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         else:
             writing.notify_job(connection, self._store.statements, job_rows[0]["uuid"])
 
-    def _parse(self, row: Any) -> stored.Posting:
+    def _parse(self, row: Any) -> _stored.Posting:
         content = {
             "name": row["name"],
             "details": row["details"],
             "book": {"uuid": row["book_uuid"], "name": row["book_name"]},
         }
-        return stored.Posting(
+        return _stored.Posting(
             *(row["uuid"], row["priority"], row["id"], content, row["created"], int(row["claims"]))
         )
 
@@ -391,26 +393,26 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         row = self._first("Counting jobs", self._statements.count)
         return int(row["count"]) if row else 0
 
-    def status_of(self, job: base.Job) -> stored.Status | None:
+    def status_of(self, job: base.Job) -> _stored.Status | None:
         row = self._find(job.uuid)
         return None if row is None else _status(row)
 
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
-    ) -> tuple[int, int] | stored.Status:
+    ) -> tuple[int, int] | _stored.Status:
         parameters: dict[str, Any] = {
             "board": self.namespace,
             "uuid": job.uuid,
             "who": rows.storable_text(who),
         }
         statement = self._statements.claim
-        if isinstance(job, stored.StoredJob) and job.blocked is not None:
+        if isinstance(job, _stored.StoredJob) and job.blocked is not None:
             statement = self._statements.claim_blocked
             parameters["expiry"] = expiry
         elif expiry is not None:
             statement, parameters["expiry"] = self._statements.claim_for, expiry
 
-        def work(connection: sa.Connection) -> tuple[int, int] | stored.Status:
+        def work(connection: sa.Connection) -> tuple[int, int] | _stored.Status:
             claimed = connection.execute(statement, parameters).rowcount
             row = self._required_row(connection, job)
             number = int(row["claims"])
@@ -418,10 +420,10 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
 
         return self._transact(f"Claiming job {job.uuid}", work)
 
-    def _end_claim(self, job: base.Job, who: str, action: str) -> stored.Status | None:
+    def _end_claim(self, job: base.Job, who: str, action: str) -> _stored.Status | None:
         parameters = {**self._claim_parameters(job), "who": rows.storable_text(who)}
 
-        def work(connection: sa.Connection) -> stored.Status | None:
+        def work(connection: sa.Connection) -> _stored.Status | None:
             if connection.execute(self._statements.ends[action], parameters).rowcount:
                 return None
             return _status(self._required_row(connection, job))
@@ -461,7 +463,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         if not self._transact(f"Parking job {job.uuid}", work):
             self._end(job, who, "abandon")
 
-    def blocked_jobs(self) -> list[stored.StoredJob]:
+    def blocked_jobs(self) -> list[_stored.StoredJob]:
         """Return the jobs of blocked flows that are not claimed, the first blocked ones first.
 
         `claim` accepts these objects although the jobs are not due.
@@ -473,7 +475,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
             "id": 0,
             "limit": _MAX_PAGE_SIZE,
         }
-        jobs = list[stored.StoredJob]()
+        jobs = list[_stored.StoredJob]()
 
         def work(connection: sa.Connection) -> list[Mapping[str, Any]]:
             rows_read = connection.execute(self._statements.blocked, parameters)
@@ -490,7 +492,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
             parameters |= {"blocked": page[-1]["not_before"], "id": page[-1]["id"]}
 
     @base.check_who
-    def block(self, job: stored.StoredJob, who: str) -> float:
+    def block(self, job: _stored.StoredJob, who: str) -> float:
         """Release a claim, and delay the job until its flow receives a command or signal.
 
         Return `StoredJob.blocked` of the job, which it keeps if it was claimed as a blocked job; 0
@@ -517,7 +519,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
             self._end(job, who, "abandon")
         return blocked or 0.0
 
-    def extend(self, job: stored.StoredJob, expiry: float) -> bool:
+    def extend(self, job: _stored.StoredJob, expiry: float) -> bool:
         parameters = {**self._claim_parameters(job), "expiry": expiry}
         return self._transact(
             f"Extending the claim on job {job.uuid}",
@@ -529,11 +531,11 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
         parameters = {"board": self.namespace, "uuid": job.uuid}
         row = connection.execute(self._statements.select_job, parameters).mappings().first()
         if row is None:
-            raise stored.missing_job_error(job)
+            raise _stored.missing_job_error(job)
         return dict(row)
 
     def _claim_parameters(self, job: base.Job) -> dict[str, Any]:
-        number = stored.claim_of(job) or 0
+        number = _stored.claim_of(job) or 0
         return {"board": self.namespace, "uuid": job.uuid, "claim": number}
 
     def _first(
@@ -685,14 +687,14 @@ def _kind(store: object) -> str:
     return repr(store) if isinstance(store, persistence_base.Backend) else type(store).__name__
 
 
-def _status(row: Mapping[str, Any], of_free: bool = False) -> stored.Status:
+def _status(row: Mapping[str, Any], of_free: bool = False) -> _stored.Status:
     """Return the state of a job; `of_free`: `remaining` includes the delay of an unclaimed job."""
     owner, remaining = row["owner"], row["remaining"]
     if owner is not None and remaining is not None and remaining <= 0:
         owner = None
     if owner is None and not of_free:
         remaining = None
-    return stored.Status(
+    return _stored.Status(
         int(row["claims"]),
         row["updated"],
         owner,

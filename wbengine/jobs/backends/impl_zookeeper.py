@@ -11,17 +11,17 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
-from wbengine import _installing, _options, exceptions
-from wbengine.jobs import base, stored
+from wbengine import exceptions
+from wbengine._configuration import named_options
+from wbengine._imports import installing
+from wbengine.jobs import _stored, base
 from wbengine.persistence import base as persistence_base
 
 try:
     from kazoo import client as kazoo
     from kazoo import exceptions as errors
 except ImportError as error:
-    raise ImportError(
-        _installing.needs("a job board in ZooKeeper", "kazoo", "zookeeper")
-    ) from error
+    raise ImportError(installing.needs("a job board in ZooKeeper", "kazoo", "zookeeper")) from error
 
 __all__ = ["CLIENT_OPTIONS", "ZookeeperJob", "ZookeeperJobBoard", "make_client"]
 
@@ -59,13 +59,13 @@ class _Node(NamedTuple):
 def _hosts(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         value = [f"{host}:{port}" for host, port in value.items()]
-    return _options.text(
+    return named_options.text(
         name, (value if isinstance(value, str) else ",".join(map(str, value))).strip()
     )
 
 
 def _path(name: str, value: Any) -> str:
-    path = _options.text(name, value).rstrip("/")
+    path = named_options.text(name, value).rstrip("/")
     if not path.startswith("/") or "//" in path:
         raise ValueError(
             f"Option {name} must be a path of ZooKeeper that begins with '/', got {path!r}"
@@ -73,12 +73,14 @@ def _path(name: str, value: Any) -> str:
     return path
 
 
-CLIENT_OPTIONS: Final[Mapping[str, _options.Reader]] = {
-    **dict.fromkeys(("keyfile", "keyfile_password", "certfile", "ca"), _options.text),
-    **dict.fromkeys(("read_only", "randomize_hosts", "use_ssl", "verify_certs"), _options.flag),
-    **dict.fromkeys(("command_retry", "connection_retry", "handler"), _options.anything),
+CLIENT_OPTIONS: Final[Mapping[str, named_options.Reader]] = {
+    **dict.fromkeys(("keyfile", "keyfile_password", "certfile", "ca"), named_options.text),
+    **dict.fromkeys(
+        ("read_only", "randomize_hosts", "use_ssl", "verify_certs"), named_options.flag
+    ),
+    **dict.fromkeys(("command_retry", "connection_retry", "handler"), named_options.anything),
     "hosts": _hosts,
-    "timeout": stored.check_expiry,
+    "timeout": _stored.check_expiry,
 }
 
 
@@ -87,17 +89,17 @@ def make_client(options: Mapping[str, Any]) -> kazoo.KazooClient:
 
     :raises ValueError: if an option is unknown or has an invalid value.
     """
-    client_options = _options.read("A client of ZooKeeper", options, CLIENT_OPTIONS)
+    client_options = named_options.read("A client of ZooKeeper", options, CLIENT_OPTIONS)
     return kazoo.KazooClient(
         **{"hosts": _DEFAULT_HOSTS, "randomize_hosts": False, **client_options}
     )
 
 
-class ZookeeperJob(stored.StoredJob):
+class ZookeeperJob(_stored.StoredJob):
     """A job of a `ZookeeperJobBoard`."""
 
 
-class ZookeeperJobBoard(stored.StoredJobBoard):
+class ZookeeperJobBoard(_stored.StoredJobBoard):
     """A board in ZooKeeper, for processes on all hosts that reach it.
 
     Options:
@@ -118,11 +120,11 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
 
     KIND = "ZooKeeper"
     JOB = ZookeeperJob
-    OPTIONS: ClassVar[Mapping[str, _options.Reader]] = {
+    OPTIONS: ClassVar[Mapping[str, named_options.Reader]] = {
         **CLIENT_OPTIONS,
         "path": _path,
         # TaskFlow's option for checking the version of the server; accepted without effect.
-        "check_compatible": _options.anything,
+        "check_compatible": named_options.anything,
     }
 
     def __init__(
@@ -173,20 +175,20 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
             return str(error) or type(error).__name__
         return None
 
-    def _identify(self, new: str) -> stored.Identity:
+    def _identify(self, new: str) -> _stored.Identity:
         operation = "Reading the id of the job board"
         for _ in range(_MAX_ATTEMPTS):
             self._call_client(operation, lambda client: client.ensure_path_async(self._id_path))
             data, stat = self._get(self._id_path) or (b"", None)
             if data:
-                return stored.Identity(data.decode())
+                return _stored.Identity(data.decode())
             if stat is not None:
                 self._commit(operation, _set(self._id_path, new.encode(), stat.version))
         raise exceptions.JobFailure(
             f"{operation} failed: other processes keep changing {self._id_path}"
         )
 
-    def _put(self, job: stored.NewJob) -> stored.Posting | None:
+    def _put(self, job: _stored.NewJob) -> _stored.Posting | None:
         uuid, rank, document = job.uuid, job.priority.rank, job.document
         data = document.encode()
         if len(data) > _MAX_NODE_BYTES:
@@ -210,7 +212,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         if row is not None:
             return self._parse(row)
         # Another process may already have completed the job.
-        return stored.Posting.of(uuid, rank, node.sequence, document, time.time())
+        return _stored.Posting.of(uuid, rank, node.sequence, document, time.time())
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
         self._delete_orphans()
@@ -219,7 +221,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         nodes = sorted(filter(None, map(_Node.of, names)))
         if only_unclaimed:
             nodes = [node for node in nodes if node.name not in claimed]
-        sizes = stored.page_sizes(_MAX_PAGE_SIZE)
+        sizes = _stored.page_sizes(_MAX_PAGE_SIZE)
         while nodes:
             size = next(sizes)
             for row in filter(None, self._read_all(nodes[:size])):
@@ -241,9 +243,9 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         contents = self._get_all([f"{self.path}/{node.name}" for node in nodes])
         return [content and (node, content) for node, content in zip(nodes, contents, strict=True)]
 
-    def _parse(self, row: Any) -> stored.Posting:
+    def _parse(self, row: Any) -> _stored.Posting:
         node, (data, stat) = row
-        return stored.Posting.of(
+        return _stored.Posting.of(
             *(node.uuid, node.rank, node.sequence, data.decode()),
             *(stat.ctime / 1000, stat.version),
         )
@@ -262,31 +264,31 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
     def _delete_trashed(self, uuid: str) -> None:
         self._commit(f"Deleting trashed job {uuid}", _delete(self._trash(uuid)))
 
-    def status_of(self, job: base.Job) -> stored.Status | None:
-        node = self._node_of(job.uuid) if not isinstance(job, stored.StoredJob) else _node(job)
+    def status_of(self, job: base.Job) -> _stored.Status | None:
+        node = self._node_of(job.uuid) if not isinstance(job, _stored.StoredJob) else _node(job)
         state = None if node is None else self._state_of(node)
         return None if state is None else state[0]
 
-    def _state_of(self, node: _Node) -> tuple[stored.Status, Any, Any] | None:
+    def _state_of(self, node: _Node) -> tuple[_stored.Status, Any, Any] | None:
         """Return the state of a job, its data and stat, and those of its lock."""
         path = f"{self.path}/{node.name}"
         job, lock = self._get_all([path, path + _CLAIM])
         if job is None:
             return None
         owner = None if lock is None else _lock_data(lock[0]).get("owner")
-        return stored.Status(job[1].version, job[1].mtime / 1000, owner), job, lock
+        return _stored.Status(job[1].version, job[1].mtime / 1000, owner), job, lock
 
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
-    ) -> tuple[int, int] | stored.Status:
+    ) -> tuple[int, int] | _stored.Status:
         self._delete_orphans()
-        node = stored.located(job, _node, self._node_of)
+        node = _stored.located(job, _node, self._node_of)
         path = f"{self.path}/{node.name}"
         value = json.dumps({"owner": who, "claim": secrets.token_hex(16)}).encode()
         for _ in range(_MAX_ATTEMPTS):
             state = self._state_of(node)
             if state is None:
-                raise stored.missing_job_error(job)
+                raise _stored.missing_job_error(job)
             status, (data, stat), lock = state
             if lock is not None:
                 return status
@@ -301,8 +303,8 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
                 return changed.version, changed.version
         raise exceptions.JobFailure(f"Claiming {job} failed: too many other processes claim it")
 
-    def _end_claim(self, job: base.Job, who: str, action: str) -> stored.Status | None:
-        node, claim = stored.located(job, _node, self._node_of), stored.claim_of(job)
+    def _end_claim(self, job: base.Job, who: str, action: str) -> _stored.Status | None:
+        node, claim = _stored.located(job, _node, self._node_of), _stored.claim_of(job)
         path, index, trash = (
             f"{self.path}/{node.name}",
             self._index(job.uuid),
@@ -311,7 +313,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         for _ in range(_MAX_ATTEMPTS):
             state = self._state_of(node)
             if state is None:
-                raise stored.missing_job_error(job)
+                raise _stored.missing_job_error(job)
             status, (data, stat), lock = state
             if lock is None or status.owner != who or claim not in (None, stat.version):
                 return status
@@ -328,7 +330,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
                 return None
         raise exceptions.JobFailure(f"Releasing the claim on {job} failed: {results!r}")
 
-    def extend(self, job: stored.StoredJob, expiry: float) -> bool:
+    def extend(self, job: _stored.StoredJob, expiry: float) -> bool:
         state = self._state_of(_node(job))
         return (
             state is not None
@@ -440,11 +442,11 @@ def _address(hosts: str) -> str:
     """Return a normalized address, independent of the order of the hosts."""
     servers, slash, above = hosts.partition("/")
     parts = [each.strip().rpartition(":") for each in servers.split(",")]
-    names = sorted(f"{stored.host_name(host or port)}:{port}" for host, _, port in parts)
+    names = sorted(f"{_stored.host_name(host or port)}:{port}" for host, _, port in parts)
     return ",".join(names) + slash + above
 
 
-def _node(job: stored.StoredJob) -> _Node:
+def _node(job: _stored.StoredJob) -> _Node:
     return _Node(job.priority.rank, job.sequence, job.uuid)
 
 

@@ -7,7 +7,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from wbengine import _plugins
+from wbengine._configuration import plugins
 from wbengine.persistence import base
 
 __all__ = ["BACKEND_NAMESPACE", "backend", "fetch"]
@@ -16,12 +16,12 @@ __all__ = ["BACKEND_NAMESPACE", "backend", "fetch"]
 BACKEND_NAMESPACE: Final = "wbengine.persistence"
 
 KINDS: Final[Mapping[str, str]] = {
-    "memory": "wbengine.persistence.backends.memory:MemoryBackend",
-    "dir": "wbengine.persistence.backends.directory:DirectoryBackend",
-    "file": "wbengine.persistence.backends.directory:DirectoryBackend",
-    "sqlite": "wbengine.persistence.backends.sql:SQLBackend",
-    "mysql": "wbengine.persistence.backends.sql:SQLBackend",
-    "postgresql": "wbengine.persistence.backends.sql:SQLBackend",
+    "memory": "wbengine.persistence.backends._memory:MemoryBackend",
+    "dir": "wbengine.persistence.backends._directory:DirectoryBackend",
+    "file": "wbengine.persistence.backends._directory:DirectoryBackend",
+    "sqlite": "wbengine.persistence.backends._sql:SQLBackend",
+    "mysql": "wbengine.persistence.backends._sql:SQLBackend",
+    "postgresql": "wbengine.persistence.backends._sql:SQLBackend",
 }
 
 #: Other names of kinds, for hints in error messages.
@@ -63,8 +63,8 @@ def fetch(
         query = str(connection).partition("?")[2].partition("#")[0]
         for key, value in urllib.parse.parse_qsl(query, keep_blank_values=True):
             settings.setdefault(key, value)
-    kind = _plugins.kind_of(scheme, _WITHOUT_DRIVER)  # The backend interprets the driver.
-    factory = _plugins.load(
+    kind = plugins.kind_of(scheme, _WITHOUT_DRIVER)  # The backend interprets the driver.
+    factory = plugins.load(
         "persistence backend", kind, KINDS, namespace, BACKEND_NAMESPACE, _ALIASES
     )
     created: base.Backend = factory(settings)

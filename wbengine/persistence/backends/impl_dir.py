@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbengine.persistence.backends.directory import DirectoryBackend as DirBackend
-from wbengine.persistence.backends.directory import DirectoryConnection as Connection
+from wbengine.persistence.backends._directory import DirectoryBackend as DirBackend
+from wbengine.persistence.backends._directory import DirectoryConnection as Connection
 
 __all__ = ["Connection", "DirBackend"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbengine.persistence.backends.memory import MemoryBackend as MemoryBackend
-from wbengine.persistence.backends.memory import MemoryConnection as Connection
+from wbengine.persistence.backends._memory import MemoryBackend as MemoryBackend
+from wbengine.persistence.backends._memory import MemoryConnection as Connection
 
 __all__ = ["Connection", "MemoryBackend"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbengine.persistence.backends.sql import SQLBackend as SQLAlchemyBackend
-from wbengine.persistence.backends.sql import SQLConnection as Connection
+from wbengine.persistence.backends._sql import SQLBackend as SQLAlchemyBackend
+from wbengine.persistence.backends._sql import SQLConnection as Connection
 
 __all__ = ["Connection", "SQLAlchemyBackend"]

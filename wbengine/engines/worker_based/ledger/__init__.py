@@ -6,8 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from wbengine import _installing, _names, exceptions
-from wbengine.engines.worker_based.ledger import base
+from wbengine import exceptions
+from wbengine._imports import installing
+from wbengine._introspection import object_names
+from wbengine.engines.worker_based.ledger import _base
 
 if TYPE_CHECKING:
     from wbengine.transports import Target
@@ -33,16 +35,16 @@ class _Kind(NamedTuple):
 
     module: str
     is_path: bool = False
-    needs: tuple[str, str, _installing.Extra] | None = None
+    needs: tuple[str, str, installing.Extra] | None = None
 
     def load(self) -> Any:
         """Return the module. A process imports only the one of its ledger."""
         try:
-            return _names.load(f"{__name__}.{self.module}")
+            return object_names.load(f"{__name__}.{self.module}")
         except ImportError as error:
             if self.needs is None:
                 raise
-            raise ImportError(_installing.needs(*self.needs)) from error
+            raise ImportError(installing.needs(*self.needs)) from error
 
 
 _DATABASES: Final = _Kind("sql")
@@ -77,8 +79,8 @@ def choose(
     place: str | None,
     target: Target,
     role: str = "engine",
-    result_ttl: float | None = base.STALE_AFTER_SECONDS,
-) -> base.Ledger | None:
+    result_ttl: float | None = _base.STALE_AFTER_SECONDS,
+) -> _base.Ledger | None:
     """Open the ledger at a checked place, or the broker's ledger; see `open_ledger`."""
     if place is None:
         return for_target(target, role, result_ttl)
@@ -86,8 +88,8 @@ def choose(
 
 
 def open_ledger(
-    place: str | Target, role: str = "engine", result_ttl: float | None = base.STALE_AFTER_SECONDS
-) -> base.Ledger:
+    place: str | Target, role: str = "engine", result_ttl: float | None = _base.STALE_AFTER_SECONDS
+) -> _base.Ledger:
     """Open a ledger, and create it if necessary.
 
     :param place: `memory://NAME`, `dir:///PATH`, the URL of a Redis or of a database, or the target
@@ -104,11 +106,11 @@ def open_ledger(
     if isinstance(place, str):
         if place == NONE:
             raise ValueError(f"ledger must be one of {_FORMS}, got {place!r}")
-        opened: base.Ledger = _kind(place).load().open_place(place, result_ttl)
+        opened: _base.Ledger = _kind(place).load().open_place(place, result_ttl)
         return opened
     if not _provides_ledger(place):
         raise ValueError(f"ledger must be given: the broker at {place.shown} provides none")
-    on_broker: base.Ledger = _names.load(str(place.kind.ledger))(place, role, result_ttl)
+    on_broker: _base.Ledger = object_names.load(str(place.kind.ledger))(place, role, result_ttl)
     return on_broker
 
 
@@ -137,8 +139,8 @@ def check_result_ttl(seconds: float | None) -> float | None:
 
 
 def for_target(
-    target: Target, role: str = "engine", result_ttl: float | None = base.STALE_AFTER_SECONDS
-) -> base.Ledger | None:
+    target: Target, role: str = "engine", result_ttl: float | None = _base.STALE_AFTER_SECONDS
+) -> _base.Ledger | None:
     """Return the ledger of a broker, or None if the broker provides none. See `open_ledger`.
 
     :raises TransportFailure: if the ledger cannot be used; then the broker is unusable too.
@@ -157,7 +159,7 @@ def _provides_ledger(target: Target) -> bool:
     return target.kind.ledger is not None
 
 
-def attach_claims(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
+def attach_claims(ledger: _base.Ledger | None, target: Target, holder: str) -> bool:
     """Let connections to `target` claim the rows of requests for `holder` when they receive them.
 
     This is possible if the ledger and the broker use the same Redis or folder; otherwise return
@@ -170,7 +172,7 @@ def attach_claims(ledger: base.Ledger | None, target: Target, holder: str) -> bo
     return True
 
 
-def is_separate(ledger: base.Ledger | None, place: str | None, target: Target) -> bool:
+def is_separate(ledger: _base.Ledger | None, place: str | None, target: Target) -> bool:
     """Return whether a ledger is separate from the broker.
 
     Programs that only publish may have no access to a separate ledger.
@@ -191,6 +193,6 @@ def _kind(place: str) -> _Kind:
         shown = f"{scheme}://..." if scheme else repr(place)
         near = ""
         if kind is None:
-            near = _names.hint(_ALIASES.get(first, first) or place, (*_KINDS, NONE))
+            near = object_names.hint(_ALIASES.get(first, first) or place, (*_KINDS, NONE))
         raise ValueError(f"ledger must be one of {_FORMS}, got {shown}{near}")
     return kind

@@ -1,0 +1,1 @@
+"""One call of a task: its request, result and start times."""

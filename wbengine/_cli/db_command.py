@@ -1,0 +1,238 @@
+"""`wbengine db`: create, check and clean up the store of flows."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from wbengine import exceptions, operations, states
+from wbengine._cli import base, common_options, confirmation, errors, params, store_access
+from wbengine._cli import context as contexts
+from wbengine.views import _formatting
+
+if TYPE_CHECKING:
+    from wbengine.persistence import base as persistence
+
+__all__ = ["command"]
+
+_PRUNABLE_STATES: Final = (states.FAILURE, states.REVERTED, states.SUCCESS, states.SUSPENDED)
+
+command = base.Group("db", help="Create, check and clean up the store of flows.")
+
+
+def _masked_store(context: contexts.Context) -> str:
+    return str(context.redactor.text(context.settings.store))
+
+
+@command.command(
+    "upgrade",
+    help="""Create the store, or upgrade its layout.
+
+    Several processes can do so at the same time.
+
+    \b
+    Example:
+      wbengine db upgrade --persistence postgresql://flows@db/flows
+    """,
+)
+def upgrade(context: contexts.Context) -> None:
+    settings = context.settings
+    with contextlib.closing(store_access.fetch(settings, patient=False)) as probe:
+        before, _ = store_access.call_in_time(settings, lambda: store_access.layout(probe))
+    with contextlib.closing(store_access.fetch(settings)) as backend:
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.upgrade()  # without a time limit
+        after, required = store_access.layout(backend)
+    printer = context.printer
+    old, new = before and before.revision, after and after.revision
+    printer.document("db-upgrade/1", {"store": _masked_store(context), "before": old, "after": new})
+    if required is None:
+        printer.line("this kind of store has no revisions")
+    elif old != new:
+        printer.line(f"revision {new} (before: {old or 'no store'})")
+    elif new == required:
+        printer.line(f"revision {new} (already current)")
+    else:
+        printer.line(f"revision {new} (newer than {required}, and usable)")
+
+
+@command.command(
+    "current",
+    help="""Show the revision of the store and whether this version can use it.
+
+    "wanted" is the newest revision that this version knows. It can also use newer revisions that
+    only add to it. `wbengine db upgrade` upgrades older ones.
+
+    \b
+    Example:
+      wbengine db current --json
+    """,
+)
+def current(context: contexts.Context) -> None:
+    settings = context.settings
+    with contextlib.closing(store_access.fetch(settings, patient=False)) as backend:
+        stored, required = store_access.call_in_time(settings, lambda: store_access.layout(backend))
+    content = {
+        "store": _masked_store(context),
+        "revision": stored and stored.revision,
+        "wanted": required,
+        "usable": stored and stored.is_usable,
+    }
+    context.printer.document("db-current/1", content)
+    missing = "no store" if required else "this kind of store has no revisions"
+    context.printer.pairs({**content, "revision": content["revision"] or missing}.items())
+
+
+@command.command(
+    "check",
+    help="""Check the store for damage.
+
+    The command checks that the layout is usable, that all records can be read and that an SQLite
+    file is intact. It exits with 1 if a record is damaged, and with 69 if the store does not exist
+    or cannot be used.
+
+    \b
+    Example:
+      wbengine db check
+    """,
+)
+def check(context: contexts.Context) -> int:
+    settings, printer = context.settings, context.printer
+    books = flows = atoms = steps = 0
+    damaged: list[str] = []
+    with context.connection() as (backend, connection), _collecting_damage(damaged):
+        if not store_access.store_exists(settings, backend):
+            raise errors.Failed(store_access.missing_message(settings), errors.UNAVAILABLE)
+        with _collecting_damage(damaged):
+            damaged += getattr(backend, "problems", list)()
+        for book in connection.get_logbooks(lazy=True):
+            books += 1
+            with _collecting_damage(damaged):
+                for flow in connection.get_flows_for_book(book.uuid, lazy=True):
+                    flows += 1
+                    with _collecting_damage(damaged):
+                        for atom in connection.get_atoms_for_flow(flow.uuid):
+                            atoms += not atom.is_step
+                            steps += atom.is_step
+    content = {
+        "store": _masked_store(context),
+        "books": books,
+        "flows": flows,
+        "atoms": atoms,
+        "steps": steps,
+        "damaged": damaged,
+    }
+    printer.document("db-check/1", content)
+    printer.pairs({**content, "damaged": "\n".join(damaged) or 0}.items())
+    printer.hint("the store is damaged" if damaged else "all records are readable")
+    return errors.UNHEALTHY if damaged else errors.OK
+
+
+@contextlib.contextmanager
+def _collecting_damage(damaged: list[str]) -> Any:
+    try:
+        yield
+    except exceptions.CorruptRecord as error:
+        damaged.append(errors.line_of(error))
+    except exceptions.NotFound:
+        pass  # deleted by another process
+
+
+@command.command(
+    "move",
+    help="""Copy all records of a store to another store, and compare them.
+
+    OLD and NEW are URLs of stores. OLD is not changed. Stop all engines of both stores first;
+    pending requests to suspend or cancel a flow are not copied. The command can be repeated.
+
+    \b
+    Example:
+      wbengine db move dir:///var/lib/flows postgresql://flows@db/flows
+    """,
+)
+@click.argument("old")
+@click.argument("new")
+def move(context: contexts.Context, old: str, new: str) -> None:
+    printer, masked = context.printer, context.redactor.text
+    books = flows = 0
+    with contextlib.ExitStack() as stack:
+        source, target = (
+            stack.enter_context(contextlib.closing(_fetch(url))) for url in (old, new)
+        )
+        stored, required = store_access.layout(source)
+        if required is not None and stored is None:
+            raise errors.Failed(
+                f"OLD must be an existing store, got {masked(old)}", errors.UNAVAILABLE
+            )
+        for book in operations.move(source, target):
+            books += 1
+            flows += len(book)
+    content = {"from": masked(old), "to": masked(new), "books": books, "flows": flows}
+    printer.document("db-move/1", content)
+    printer.line(f"copied {flows} flows in {books} logbooks to {masked(new)} and verified them")
+
+
+def _fetch(url: str) -> persistence.Backend:
+    from wbengine.persistence import backends
+
+    wrong = (exceptions.NotFound, ValueError, ImportError, TypeError)
+    with errors.failing(errors.USAGE, *wrong, where=url.partition(":")[0]):
+        return backends.fetch(url)
+
+
+@command.command(
+    "prune",
+    help="""Delete flows that ended long ago.
+
+    Flows that an engine runs are never deleted.
+
+    \b
+    Example:
+      wbengine db prune --older-than 30d --state SUCCESS --dry-run
+    """,
+)
+@click.option("--older-than", type=params.DURATION, required=True, metavar="AGE",
+    help="Delete flows that have not changed for this time, such as 30d.")  # fmt: skip
+@click.option("--state", "state_names", multiple=True,
+    type=params.Choice(_PRUNABLE_STATES, case_sensitive=False),
+    metavar="STATE",
+    help=f"Delete only flows in this state (repeatable): {', '.join(_PRUNABLE_STATES)}.",
+    show_default="FAILURE, REVERTED and SUCCESS")  # fmt: skip
+@click.option("--batch", type=click.IntRange(1, 10_000), default=100, metavar="N",
+    help="Number of flows that are read at a time.")  # fmt: skip
+@common_options.dry_run("the flows that would be deleted")
+@common_options.YES
+def prune(
+    context: contexts.Context,
+    older_than: float,
+    state_names: tuple[str, ...],
+    batch: int,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    from wbengine.operations import _removing
+
+    printer = context.printer
+    chosen = state_names or _removing.ENDED
+    if not dry_run:
+        which = f"flows in {', '.join(chosen)} older than {_formatting.seconds(older_than)}"
+        confirmation.confirm(context, f"delete {which}", yes)
+    count = 0
+    with context.backend() as backend:
+        with contextlib.closing(backend.get_connection()) as connection:
+            before = connection.now() - older_than
+        deleted_flows = operations.prune(
+            backend, before=before, states=chosen, batch=batch, dry_run=dry_run
+        )
+        exists = store_access.store_exists(context.settings, backend)
+        for row in deleted_flows:
+            count += 1
+            printer.event("db-prune/1", {"uuid": row.uuid, "name": row.name, "state": row.state,
+                "created": _formatting.iso(row.created), "dry_run": dry_run})  # fmt: skip
+            printer.line(f"{row.uuid}  {row.state:<9}  {row.name}")
+    if exists:
+        printer.note(f"{'would delete' if dry_run else 'deleted'} {count} flows")
+    else:
+        printer.note(store_access.missing_message(context.settings))

@@ -1,0 +1,118 @@
+"""`wbengine flow list`: list the flows of the store in pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from wbengine import states
+from wbengine._cli import base, errors, flow_selection, params, store_access
+from wbengine._cli import context as contexts
+from wbengine.views import _formatting
+
+if TYPE_CHECKING:
+    from wbengine.views._flow_list import RowView
+
+__all__ = ["command"]
+
+NEWEST: Final = "newest"
+OLDEST: Final = "oldest"
+
+#: Number of characters of a uuid that tables on a terminal show. Commands accept such a beginning.
+_UUID_CHARS: Final = 8
+_MAX_SIGNALS: Final = 3
+
+
+@base.command(
+    "list",
+    help="""List flows.
+
+    \b
+    Examples:
+      wbengine flow list --state FAILURE --state SUSPENDED --since 2d
+      wbengine flow list --error 'card declined' --since 2d
+      wbengine flow list --name order --tag team=billing --limit 500 --json
+    """,
+)
+@flow_selection.filters
+@click.option("--book", metavar="UUID", help="List only flows of this logbook.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, metavar="N",
+    help="Maximum number of flows.")  # fmt: skip
+@click.option("--sort", type=params.Choice((NEWEST, OLDEST)), default=NEWEST,
+    help="Order of the flows: newest or oldest first.")  # fmt: skip
+@click.option("--after", metavar="CURSOR",
+    help="Show the page after the one that ended with CURSOR.")  # fmt: skip
+def command(
+    context: contexts.Context,
+    state_names: tuple[str, ...],
+    sort: str,
+    incident: str | None,
+    **filters: Any,
+) -> None:
+    from wbengine.views import _flow_list
+
+    with context.connection() as (backend, connection):
+        try:
+            page = _flow_list.page(
+                connection,
+                states=state_names or None,
+                newest_first=sort == NEWEST,
+                resent=incident is not None,
+                redactor=context.redactor,
+                **filters,
+            )
+        except ValueError as error:
+            raise click.UsageError(errors.line_of(error)) from error
+        exists = bool(page.flows) or store_access.store_exists(context.settings, backend)
+    printer = context.printer
+    empty = "No flows found." if exists else store_access.missing_message(context.settings)
+    if printer.as_json and not exists:
+        printer.note(empty)
+    printer.document("flow-ls/1", page.to_dict())
+    tagged = any(row.tags for row in page.flows)
+    waiting = any(row.waits_for or row.will_wait_for for row in page.flows)
+    rows = [
+        (
+            row.uuid[:_UUID_CHARS] if printer.is_terminal else row.uuid,
+            row.name,
+            row.shown_state,
+            _done(row),
+            _format_time(row.created, printer.is_terminal),
+            row.owner_short if printer.is_terminal else row.owner,
+            *([_signals(row)] if waiting else []),
+            *([" ".join(f"{key}={value}" for key, value in row.tags.items())] if tagged else []),
+            row.error,
+        )
+        for row in page.flows
+    ]
+    extra_columns = [*(["WAITS FOR"] if waiting else []), *(["TAGS"] if tagged else [])]
+    columns = ("UUID", "NAME", "STATE", "TASKS", "CREATED", "OWNER", *extra_columns, "ERROR")
+    folded = ("NAME", *extra_columns, "ERROR")
+    printer.table(columns, rows, empty=empty, right=("TASKS",), folded=folded)
+    if page.after is not None:
+        printer.hint(f"for more flows: --after '{page.after}'")
+
+
+def _done(row: RowView) -> str:
+    """Return the number of complete tasks and steps, such as `1/3, 5/7 steps`."""
+    parts = [(row.counts, "")] if row.shown_counts is row.counts else []
+    parts += [(row.step_counts, " steps")] if row.step_counts else []
+    texts = []
+    for counts, noun in parts:
+        complete = counts.get(states.SUCCESS, 0) + counts.get(states.IGNORE, 0)
+        texts.append(f"{complete}/{sum(counts.values())}{noun}")
+    return ", ".join(texts)
+
+
+def _signals(row: RowView) -> str | None:
+    texts, waits = [], row.waits_for or row.will_wait_for
+    for wait in waits[:_MAX_SIGNALS]:
+        until = "" if wait.until is None else f", until {_formatting.clock(wait.until)}"
+        texts.append(f"{wait.label or wait.task} (since {_formatting.clock(wait.since)}{until})")
+    omitted = len(waits) - len(texts)
+    return ", ".join([*texts, *([f"{omitted} more"] if omitted else [])]) or None
+
+
+def _format_time(seconds: float | None, short: bool) -> str | None:
+    return _formatting.clock(seconds) if short and seconds is not None else _formatting.iso(seconds)

@@ -1,0 +1,329 @@
+"""Selection of flows by ids or filters, and one operation on all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from wbengine import exceptions, operations
+from wbengine._cli import common_options, completions, confirmation, errors, output, params
+from wbengine.views import _flow_list, _shown_states
+
+if TYPE_CHECKING:
+    from wbengine._cli.context import Context
+    from wbengine.persistence import base as persistence
+    from wbengine.persistence._listing import FlowRow
+
+__all__ = ["Operation", "Selection", "filters", "flows_option", "perform", "rows_of"]
+
+#: Number of flows that one statement lists.
+_ROWS_PER_PAGE: Final = 1000
+#: Maximum numbers of flows that a confirmation names, and that a dry run prints.
+_MAX_NAMED: Final = 3
+_MAX_EXAMPLES: Final = 10
+
+
+class Operation(NamedTuple):
+    """An operation on several flows.
+
+    :ivar name: name of the command.
+    :ivar states: displayed states of the flows that filters select without `--state`.
+    :ivar done: what the output states about the flows, such as "deleted".
+    :ivar confirms: whether flows that are selected by id are confirmed, too.
+    :ivar schema: name and version of the JSON document, if it is also that of a single flow.
+    """
+
+    name: str
+    states: Collection[str]
+    done: str
+    confirms: bool = False
+    schema: str | None = None
+
+    @property
+    def json_schema(self) -> str:
+        return self.schema or f"flow-{self.name}-many/1"
+
+
+class Selection(NamedTuple):
+    """The values of the arguments and options of `flows_option`."""
+
+    ids: tuple[str, ...]
+    states: tuple[str, ...]
+    name: str | None
+    since: float | None
+    tags: Mapping[str, str]
+    error: str | None
+    incident: str | None
+    has_all: bool
+    dry_run: bool
+    yes: bool
+
+    @property
+    def has_filter(self) -> bool:
+        return self._replace(ids=(), has_all=False, dry_run=False, yes=False) != _NOTHING
+
+    @property
+    def is_given(self) -> bool:
+        return bool(self.ids or self.has_filter or self.has_all)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the user named one flow."""
+        return len(self.ids) == 1
+
+    def check(self) -> None:
+        """Check that the user selected flows, in one way.
+
+        :raises Failed: if not.
+        """
+        ways = [bool(self.ids), self.has_filter or self.has_all]
+        if sum(ways) != 1 or (self.has_filter and self.has_all):
+            options = "--state, --name, --tag, --since, --error, --incident"
+            raise errors.Failed(
+                f"select flows by IDs, by filters ({options}), or all with --all", errors.USAGE
+            )
+
+
+_NOTHING: Final = Selection((), (), None, None, {}, None, None, False, False, False)
+
+_FILTERS: Final = (
+    click.option("--state", "state_names", multiple=True, metavar="STATE",
+        type=params.Choice(_shown_states.LISTED, case_sensitive=False),
+        help=f"Only flows in this state (repeatable): {', '.join(_shown_states.LISTED)}."),
+    click.option("--name", metavar="TEXT",
+        help="Only flows whose name contains TEXT, in upper or lower case."),
+    common_options.tags("Only flows with this tag (repeatable; a flow must have all of them)."),
+    click.option("--since", type=params.TIMESTAMP, metavar="WHEN",
+        help="Only flows created since this time: 2h, 3d, 2026-11-21T08:00 (UTC)."),
+    click.option("--error", metavar="TEXT",
+        help="Only flows in FAILURE or REVERTED whose error contains TEXT, in upper or lower"
+        " case."),
+    click.option("--incident", type=params.Choice(("resent",), case_sensitive=False),
+        help="Only flows of which a task was resent or may have run twice: 'resent'."),
+)  # fmt: skip
+
+
+def filters(function: Any) -> Any:
+    """Add the options that filter lists of flows."""
+    for option in reversed(_FILTERS):
+        function = option(function)
+    return function
+
+
+def flows_option(function: Any) -> Any:
+    """Add the ids of flows and the options that select flows.
+
+    The function receives their values as `selection`.
+    """
+
+    @functools.wraps(function)
+    def command(
+        context: Context,
+        ids: tuple[str, ...],
+        state_names: tuple[str, ...],
+        name: str | None,
+        since: float | None,
+        tags: dict[str, str],
+        error: str | None,
+        incident: str | None,
+        has_all: bool,
+        dry_run: bool,
+        yes: bool,
+        **others: Any,
+    ) -> Any:
+        selection = Selection(
+            ids, state_names, name, since, tags, error, incident, has_all, dry_run, yes
+        )
+        return function(context, selection=selection, **others)
+
+    for option in (
+        common_options.YES,
+        common_options.dry_run("the number of flows and some of them"),
+        click.option("--all", "has_all", is_flag=True,
+            help="Select all flows that the command accepts; without it, IDs or a filter are"
+            " required."),
+        filters,
+        click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=completions.flows),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def rows_of(
+    backend: persistence.Backend,
+    selection: Selection,
+    states: Collection[str],
+    is_selected: Callable[[FlowRow], bool] = lambda row: True,
+) -> list[FlowRow]:
+    """Return the rows of the selected flows, each once; filters return the newest first.
+
+    :param states: displayed states of the flows that filters select without `--state`.
+    :param is_selected: a further condition for filters without `--state`.
+    :raises Failed: if no flow is selected, or flows are selected in two ways.
+    :raises NotFound, MultipleChoices: as `operations.find`.
+    """
+    selection.check()
+    if selection.ids:
+        found = [operations.find(backend, text) for text in selection.ids]
+        return list({row.uuid: row for row in found}.values())
+    rows: list[FlowRow] = []
+    after: str | None = None
+    with contextlib.closing(backend.get_connection()) as connection:
+        while True:
+            page = connection.list_flows(
+                states=_shown_states.stored_states(selection.states or states),
+                name=selection.name,
+                since=selection.since,
+                tags=selection.tags,
+                error=selection.error,
+                resent=selection.incident is not None,
+                limit=_ROWS_PER_PAGE,
+                after=after,
+            )
+            for row in page.flows:
+                shown = _flow_list.shown_state(row)
+                if selection.states:
+                    matches = row.state in selection.states or shown in selection.states
+                else:
+                    matches = shown in states and is_selected(row)
+                if matches:
+                    rows.append(row)
+            after = page.after
+            if after is None:
+                return rows
+
+
+class _Result:
+    """The results of an operation on several flows."""
+
+    def __init__(self, rows: Sequence[FlowRow]) -> None:
+        self.rows = rows
+        self.done: list[FlowRow] = []
+        self.refused: list[tuple[FlowRow, str]] = []
+
+
+def perform(
+    context: Context,
+    operation: Operation,
+    selection: Selection,
+    rows: Sequence[FlowRow],
+    work: Callable[[FlowRow], object],
+) -> int:
+    """Perform an operation on these flows after a confirmation. Return the exit code.
+
+    An error of one flow does not stop the others, except for errors of the store. If the user named
+    one flow, its error is raised.
+
+    :param work: performs the operation on one flow.
+    :raises Failed: if there is no terminal for the confirmation.
+    :raises Abort: if the answer is no.
+    """
+    if selection.dry_run:
+        return _print_examples(context, operation, rows)
+    if rows and (operation.confirms or not selection.ids):
+        confirmation.confirm(context, f"{operation.name} {described(rows)}", selection.yes)
+    result = _Result(rows)
+    try:
+        for row in _shown(context, operation, rows):
+            try:
+                work(row)
+            except exceptions.StorageFailure:
+                raise
+            except (exceptions.WbengineException, errors.Failed, TimeoutError, ValueError) as error:
+                if selection.is_single:
+                    raise
+                result.refused.append((row, errors.line_of(error)))
+            else:
+                result.done.append(row)
+    except BaseException:
+        if result.done:
+            _print_result(context, operation, result)
+        raise
+    return _print_result(context, operation, result)
+
+
+def described(rows: Sequence[FlowRow]) -> str:
+    """Return the number of flows and the names of some."""
+    named = [f"{row.name!r} ({row.uuid}, {row.state})" for row in rows[:_MAX_NAMED]]
+    if len(rows) == 1:
+        return named[0]
+    more = [f"{len(rows) - _MAX_NAMED:,} more"] if len(rows) > _MAX_NAMED else []
+    return f"{len(rows):,} flows: {', '.join([*named, *more])}"
+
+
+@contextlib.contextmanager
+def _progress(context: Context, operation: Operation, count: int) -> Iterator[Callable[[], None]]:
+    show = output.is_seen(sys.stderr) and not context.settings.quiet and count > 1
+    if not show:
+        yield lambda: None
+        return
+    with click.progressbar(length=count, label=operation.name, file=sys.stderr) as bar:
+        yield lambda: bar.update(1)
+
+
+def _shown(context: Context, operation: Operation, rows: Sequence[FlowRow]) -> Iterator[FlowRow]:
+    """Yield the rows, and show the progress on a terminal."""
+    with _progress(context, operation, len(rows)) as advance:
+        for row in rows:
+            yield row
+            advance()
+
+
+def _print_examples(context: Context, operation: Operation, rows: Sequence[FlowRow]) -> int:
+    printer = context.printer
+    examples = rows[:_MAX_EXAMPLES]
+    content = {
+        "dry_run": True,
+        "count": len(rows),
+        "flows": [row.uuid for row in rows],
+        "examples": [
+            {"uuid": row.uuid, "name": row.name, "state": row.state, "error": row.error}
+            for row in examples
+        ],
+    }
+    printer.document(operation.json_schema, content)
+    if not rows:
+        printer.hint("No flows found.")
+    elif len(rows) == 1:
+        printer.line(f"would {operation.name} {described(rows)}")
+    else:
+        printer.line(f"would {operation.name} {len(rows):,} flows")
+        cells = [(row.uuid, row.name, row.state, row.error) for row in examples]
+        printer.table(("UUID", "NAME", "STATE", "ERROR"), cells, folded=("NAME", "ERROR"))
+    return errors.OK
+
+
+def _print_result(context: Context, operation: Operation, result: _Result) -> int:
+    printer = context.printer
+    refused = [
+        {"uuid": row.uuid, "name": row.name, "reason": reason} for row, reason in result.refused
+    ]
+    content = {
+        "dry_run": False,
+        "count": len(result.rows),
+        "flows": [row.uuid for row in result.done],
+        "refused": refused,
+    }
+    printer.document(operation.json_schema, content)
+    if not result.rows:
+        printer.hint("No flows found.")
+        return errors.OK
+    if result.done:
+        printer.line(f"{operation.done} {described(result.done)}")
+    # The reasons of several flows differ only in their uuids.
+    reasons = Counter(reason.replace(row.uuid, "ID") for row, reason in result.refused)
+    examples = {reason.replace(row.uuid, "ID"): row for row, reason in reversed(result.refused)}
+    if reasons:
+        table = [(count, reason, examples[reason].uuid) for reason, count in reasons.most_common()]
+        columns = ("REFUSED", "REASON", "EXAMPLE")
+        printer.table(columns, table, right=("REFUSED",), folded=("REASON",))
+    not_tried = len(result.rows) - len(result.done) - len(result.refused)
+    if not_tried:
+        printer.note(f"not tried: {not_tried:,} flows")
+    return errors.UNHEALTHY if result.refused or not_tried else errors.OK

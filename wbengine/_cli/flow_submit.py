@@ -1,0 +1,53 @@
+"""`wbengine flow submit`: submit a new flow to a conductor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wbengine import engines
+from wbengine._cli import base, common_options, errors, params, standard_streams, store_access
+from wbengine._cli import context as contexts
+
+__all__ = ["command"]
+
+
+@base.command(
+    "submit",
+    help="""Submit a new flow to `wbengine serve`.
+
+    The command writes the flow and a job to the store (--persistence) and prints the uuid of the
+    flow. With --board, it posts the job on that job board instead.
+
+    FACTORY is a flow, a workflow, or a function that builds a flow. This command and `wbengine
+    serve` can import modules of their current folder.
+
+    \b
+    Example:
+      wbengine flow submit shop:order --inputs '{"order": 17}' --unique order-17
+    """,
+)
+@common_options.FACTORY
+@common_options.INPUTS
+@common_options.NAME
+@common_options.tags("Tag of the flow (repeatable).")
+@common_options.PRIORITY
+@click.option("--eta", type=params.WAIT, metavar="DURATION",
+    help="Earliest start, from now, such as 90, 5m, 2h.")  # fmt: skip
+@click.option("--unique", metavar="KEY",
+    help="If a flow with this key has not ended, submit nothing and print its uuid.")  # fmt: skip
+@click.option("--unique-for", type=params.LIFETIME, metavar="DURATION",
+    help="Time for which the key outlives the flow: 24h, 30d, forever. The factory and the inputs"
+    " must be the same then.")  # fmt: skip
+def command(context: contexts.Context, factory: str, **options: Any) -> None:
+    store_access.check_outlives(context.settings)
+    with context.backend(upgrade=True, missing_ok=True) as backend:
+        with standard_streams.aside(), errors.running_user_code(factory):
+            board = context.settings.board
+            handle = engines.submit(factory, backend=backend, board=board, **options)
+        context.printer.document("flow-submit/1", {"uuid": handle.id, "state": handle.state})
+        context.printer.line(handle.id)
+        context.printer.guide(
+            f"submitted; wbengine serve runs it; to watch it: wbengine flow watch {handle.id}"
+        )

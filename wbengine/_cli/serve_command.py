@@ -1,0 +1,154 @@
+"""`wbengine serve`: run submitted flows until the process is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wbengine._cli import (
+    base,
+    common_options,
+    engine_run,
+    errors,
+    exposed_files,
+    log_output,
+    params,
+    schedule_command,
+    stop_signals,
+    store_access,
+)
+from wbengine._cli import context as contexts
+
+if TYPE_CHECKING:
+    from wbengine.conductors.service import ConductorService
+    from wbengine.persistence import base as persistence
+    from wbengine.telemetry._conducting import Watch
+
+__all__ = ["command"]
+
+
+@base.command(
+    "serve",
+    log_level="info",
+    help="""Run submitted flows and fire schedules.
+
+    The command runs flows of `wbengine flow submit` and `engines.submit`, resumes flows that lost
+    their engine, and fires the schedules of `wbengine schedule`, until it is stopped. Several of
+    these processes share the work. Modules of the current folder can be imported.
+
+    The flows are in the store (--persistence). Their jobs are there too, unless --board is the URL
+    of a job board in Redis, ZooKeeper or etcd.
+
+    With --code-version, the process runs only flows of this or an earlier version of the code, and
+    flows without a version. Versions are ordered by their first appearance in the store.
+
+    After the first SIGTERM or Ctrl-C, the process claims no more jobs and suspends its flows after
+    their running tasks, so that other processes can resume them. A second signal ends the process
+    at once with exit code 1. SIGHUP and SIGQUIT stop it like SIGTERM. SIGUSR1 logs its running
+    flows and the tracebacks of its threads.
+
+    \b
+    Example:
+      wbengine serve --persistence postgresql://flows@db/flows --engine workers
+    """,
+)
+@click.option("--max-simultaneous", type=click.IntRange(1, 1000), metavar="N",
+    help="Maximum number of flows that run at a time.",
+    show_default="number of processors + 1")  # fmt: skip
+@common_options.ENGINE
+@common_options.CODE_VERSION
+@click.option("--app", metavar="NAME",
+    help="Application whose versions are ordered.",
+    show_default="top-level package of the factory of each flow")  # fmt: skip
+@click.option("--code-version-policy", type=params.Choice(("compatible", "exact")),
+    default="compatible", show_default=True,
+    help="Run flows of this and earlier versions, or only of this version.")  # fmt: skip
+@common_options.METRICS
+@common_options.HEALTH
+@common_options.STRICT
+def command(
+    context: contexts.Context,
+    max_simultaneous: int | None,
+    engine: str,
+    code_version: str | None,
+    app: str | None,
+    code_version_policy: str,
+    metrics_addr: Any,
+    health_addr: Any,
+    strict: bool,
+) -> int:
+    from wbengine._cli import claimed_jobs
+    from wbengine.conductors import service
+
+    if strict:
+        exposed_files.refuse(context)
+    store_access.check_outlives(context.settings, ", to which no other process can submit flows")
+    options = engine_run.engine_options(context, engine)
+    declared = schedule_command.declared(context)
+    watch = _watch(metrics_addr, health_addr)
+    with context.backend(upgrade=True, missing_ok=True, patient=True) as backend:
+        board = claimed_jobs.separate_board(context, backend)
+        with errors.failing(errors.USAGE, ValueError):
+            conductor = service.ConductorService(
+                backend,
+                engine=engine,
+                engine_options=options,
+                max_simultaneous=max_simultaneous,
+                board=board,
+                schedules=declared,
+                code_version=code_version,
+                app=app,
+                exact_code=code_version_policy == "exact",
+                listeners=() if watch is None else watch.listeners,
+            )
+
+        def stop() -> None:
+            log_output.announce(
+                context, "stopping after the running tasks; press Ctrl-C again to stop at once"
+            )
+            conductor.stop()
+
+        with (
+            _serving(watch, conductor, backend),
+            log_output.fields(code_version=code_version),
+            stop_signals.StopSignals(
+                stop, stop_signals.exit_at_once, lambda: conductor.running_engines
+            ).installed(),
+        ):
+            where = context.settings.store if board is None else board.place
+            if conductor.connect():
+                log_output.announce(
+                    *(context, f"{conductor.name} runs flows submitted to {where}"),
+                    conductor=conductor.name,
+                    store=context.settings.store,
+                    engine=engine,
+                )
+                context.printer.guide(
+                    "to submit a flow: wbengine flow submit MODULE:FACTORY; press Ctrl-C to stop"
+                    " after the running tasks"
+                )
+                conductor.run()
+    return errors.OK
+
+
+def _watch(metrics_addr: Any, health_addr: Any) -> Watch | None:
+    if metrics_addr is None and health_addr is None:
+        return None
+    from wbengine.telemetry import _conducting
+
+    with errors.failing(errors.USAGE, ImportError):
+        return _conducting.Watch(metrics_addr, health_addr)
+
+
+@contextlib.contextmanager
+def _serving(
+    watch: Watch | None, conductor: ConductorService, backend: persistence.Backend
+) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if watch is not None:
+            with errors.failing(errors.UNAVAILABLE, OSError):
+                stack.enter_context(watch.serving(conductor, backend))
+        yield

@@ -1,0 +1,83 @@
+"""`wbengine status`: show the broker, the workers and their load; wait for workers in scripts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from wbengine._cli import base, errors, fleets
+from wbengine._cli import context as contexts
+
+if TYPE_CHECKING:
+    from wbengine.fleet.client import Fleet, WorkerView
+
+__all__ = ["command"]
+
+_BLOCKED: Final = " (blocked: memory or disk space is low)"
+
+
+@base.command(
+    "status",
+    help="""Show the broker, the workers and their load.
+
+    Exits with 69 if fewer workers answer than --min-workers.
+
+    \b
+    Example:
+      wbengine status --min-workers 3 --timeout 60
+    """,
+)
+@click.option("--min-workers", "least", type=click.IntRange(0, 100_000), metavar="N",
+    help="Wait up to --timeout until N workers have"
+    " answered.", show_default="1, without waiting")  # fmt: skip
+def command(context: contexts.Context, least: int | None) -> None:
+    settings, printer = context.settings, context.printer
+    min_workers = 1 if least is None else least
+    with fleets.create(settings) as fleet:
+        wait = fleets.wait_seconds(settings) if least is None else settings.timeout
+        workers = fleet.workers(least=min_workers, wait=wait)
+        content = _summary(fleet, workers)
+    printer.document("status/1", content)
+    printer.pairs(
+        [
+            ("broker", content["broker"] + (_BLOCKED if content["blocked"] else "")),
+            ("exchange", content["exchange"]),
+            ("workers", _counts(content["workers"], content["states"])),
+            ("slots", f"{content['running']} of {content['slots']} busy"),
+            ("topics", _counts(len(content["topics"]), content["topics"])),
+            ("versions", ", ".join(sorted(content["versions"])) or None),
+            ("requests waiting", content["waiting"]),
+        ]
+    )
+    if not workers and min_workers:
+        raise fleets.no_worker_error(settings, fleet)
+    if len(workers) < min_workers:
+        raise errors.Failed(
+            f"at least {min_workers} workers must answer within {wait:g} s, got {len(workers)}",
+            errors.UNAVAILABLE,
+        )
+
+
+def _summary(fleet: Fleet, workers: list[WorkerView]) -> dict[str, Any]:
+    from wbengine.fleet import _queues
+
+    queue_views = _queues.list_queues(fleet)
+    return {
+        "broker": fleet.target.shown,
+        "blocked": fleet.is_blocked,
+        "exchange": fleet.exchange,
+        "workers": len(workers),
+        "states": dict(Counter(view.state for view in workers)),
+        "slots": sum(view.slots for view in workers),
+        "running": sum(view.running for view in workers),
+        "topics": dict(Counter(topic for view in workers for topic in view.topics)),
+        "versions": dict(Counter(view.version or "?" for view in workers)),
+        "waiting": sum(view.messages for view in queue_views if view.kind == _queues.REQUESTS),
+    }
+
+
+def _counts(total: int, parts: dict[str, int]) -> str:
+    details = ", ".join(f"{count} {name}" for name, count in sorted(parts.items()))
+    return f"{total} ({details})" if details else str(total)

@@ -1,0 +1,141 @@
+"""Stores of accounts: the interface, the memory of this process, and their selection."""
+
+from __future__ import annotations
+
+import abc
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from wbengine import _permits
+from wbengine._configuration import server_urls
+from wbengine._introspection import object_names
+from wbengine._permits.accounts import Account, Answer, PermitRequest
+from wbengine._security import masking
+from wbengine._tasks.limit_attributes import Quota
+from wbengine.persistence import base
+
+__all__ = [
+    "MAX_ACCOUNTS_PER_BATCH",
+    "MemoryStore",
+    "Requests",
+    "Store",
+    "check_url",
+    "read_account",
+    "store_of",
+]
+
+LOG: Final = logging.getLogger(__name__)
+
+_SCHEMES: Final = ("redis", "rediss", "unix", "redis+socket")
+#: Maximum number of accounts that a transaction of a database changes.
+MAX_ACCOUNTS_PER_BATCH: Final = 200
+
+#: Quota of a limit, and requests of flows.
+Requests = tuple[Quota, list[PermitRequest]]
+
+
+class Store(abc.ABC):
+    """Store of accounts. Thread-safe."""
+
+    @abc.abstractmethod
+    def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
+        """Process requests for limits, by name. Each limit is changed atomically. Idempotent.
+
+        :raises StorageFailure: if the store is unreachable or reports an error.
+        """
+
+    @abc.abstractmethod
+    def all(self) -> dict[str, tuple[Account, float]]:
+        """Return all accounts by name, with the current time of the store."""
+
+    def close(self) -> None:  # noqa: B027
+        """Free resources. Idempotent."""
+
+
+class MemoryStore(Store):
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._accounts: dict[str, Account] = {}
+        # Number of accounts above which expired ones are deleted.
+        self._sweep_at = MAX_ACCOUNTS_PER_BATCH
+
+    def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
+        answers = {}
+        with self._lock:
+            now = self._clock()
+            for name, limit_requests in requests.items():
+                account = self._accounts.setdefault(name, Account())
+                answers[name] = account.settle(*limit_requests, now)
+                if account.expires(now) <= 0:
+                    del self._accounts[name]
+            if len(self._accounts) > self._sweep_at:
+                for name in [
+                    n
+                    for n, stored_account in self._accounts.items()
+                    if stored_account.expires(now) <= 0
+                ]:
+                    del self._accounts[name]
+                self._sweep_at = max(MAX_ACCOUNTS_PER_BATCH, 2 * len(self._accounts))
+        return answers
+
+    def all(self) -> dict[str, tuple[Account, float]]:
+        with self._lock:
+            now = self._clock()
+            return {
+                name: (Account.from_dict(account.to_dict()), now)
+                for name, account in self._accounts.items()
+            }
+
+
+def read_account(name: str, text: str) -> Account:
+    """Decode a stored account. A new one replaces an unreadable one."""
+    if not text:
+        return Account()
+    try:
+        return Account.from_dict(json.loads(text))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        LOG.warning("cannot read the state of limit %r; resetting it: %s", name, error)
+        return Account()
+
+
+#: For flows whose store does not contain limits.
+_of_process: Final = MemoryStore()
+
+
+def check_url(url: Any) -> str:
+    """Check and return the URL of a Redis for limits, in the notation of its client.
+
+    :raises ValueError: if it is invalid.
+    """
+    scheme, mark, _ = str(url).partition("://")
+    if not isinstance(url, str) or not mark or scheme not in _SCHEMES:
+        shown, near = (
+            masking.masked(str(url)),
+            object_names.hint(scheme.partition("+")[0], _SCHEMES),
+        )
+        raise ValueError(
+            f"limits must be the URL of a Redis (redis://HOST/DB), got {shown!r:.80}{near};"
+            " by default, limits are in the store of the flow"
+        )
+    server_urls.split("the URL of limits", url)
+    return url.replace("redis+socket:", "unix:", 1)
+
+
+def store_of(place: str | base.Backend | None) -> Store:
+    """Return the store for a place: the URL of a Redis, or the backend of a flow.
+
+    :raises ImportError: if redis-py is not installed.
+    """
+    if isinstance(place, str):
+        store: Store = _permits.RedisStore(place)
+    elif place is not None and place.stores_limits:
+        database: Any = place  # an SQLBackend, whose class is not imported here
+        store = _permits.SQLStore(database)
+    else:
+        store = _of_process
+    return store

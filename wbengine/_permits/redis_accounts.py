@@ -1,0 +1,103 @@
+"""Accounts in Redis."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import random
+import time
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from wbengine import exceptions
+from wbengine._imports import installing
+from wbengine._introspection import object_names
+from wbengine._permits import account_stores
+from wbengine._permits.account_stores import Requests, read_account
+from wbengine._permits.accounts import Account, Answer
+from wbengine._redis import lua_scripts
+
+__all__ = ["RedisStore"]
+
+_MAX_ATTEMPTS: Final = 50
+
+
+def _check_options(url: str, pool: Any) -> None:
+    """Check options of a URL, which redis-py would reject only when it connects."""
+    owners = (*pool.connection_class.__mro__, type(pool))
+    known = {name for each in owners for name in inspect.signature(each.__init__).parameters}
+    for name in dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query)):
+        if name not in known:
+            raise ValueError(f"Unknown option {name!r} of limits{object_names.hint(name, known)}")
+
+
+#: Folder with the script `swap`, which writes an account unless it changed since it was read.
+_SCRIPTS: Final = Path(__file__).parent / "redis_scripts"
+
+
+class RedisStore(account_stores.Store):
+    """Accounts in Redis: one key for each limit in use, which expires with the account.
+
+    :raises ImportError: if redis-py is not installed.
+    """
+
+    def __init__(self, url: str, prefix: str = "wbengine:limit:") -> None:
+        try:
+            import redis
+        except ImportError as error:
+            raise ImportError(installing.needs("limits in Redis", "redis-py", "redis")) from error
+        url = account_stores.check_url(url)
+        self._errors = redis.RedisError
+        self._prefix = prefix
+        self._client: Any = redis.Redis.from_url(
+            url, decode_responses=True, socket_timeout=5.0, socket_connect_timeout=5.0
+        )
+        _check_options(url, self._client.connection_pool)
+        self._swap = self._client.register_script(lua_scripts.load(_SCRIPTS)["swap"].text)
+
+    def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
+        return {
+            name: self._settle(name, limit_requests) for name, limit_requests in requests.items()
+        }
+
+    def _settle(self, name: str, requests: Requests) -> Answer:
+        try:
+            for _ in range(_MAX_ATTEMPTS):
+                stored_text, now = self._read(name)
+                account = read_account(name, stored_text)
+                answer = account.settle(*requests, now)
+                seconds_left = account.expires(now)
+                new_text = json.dumps(account.to_dict()) if seconds_left > 0 else ""
+                expiry = max(1, int(seconds_left * 1000))
+                if self._swap(keys=[self._prefix + name], args=[stored_text, new_text, expiry]):
+                    return answer
+                time.sleep(random.uniform(0, 0.005))
+        except self._errors as error:
+            raise exceptions.StorageFailure(f"Accessing limits in Redis failed: {error}") from error
+        raise exceptions.StorageFailure(
+            f"Limit {name!r} is changed by too many processes at the same time"
+        )
+
+    def _read(self, name: str) -> tuple[str, float]:
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.get(self._prefix + name)
+            pipe.time()
+            text, (seconds, micros) = pipe.execute()
+        return text or "", seconds + micros / 1e6
+
+    def all(self) -> dict[str, tuple[Account, float]]:
+        try:
+            names = [key[len(self._prefix) :] for key in self._keys()]
+            read = ((name, *self._read(name)) for name in sorted(names))
+            return {name: (read_account(name, text), now) for name, text, now in read if text}
+        except self._errors as error:
+            raise exceptions.StorageFailure(f"Accessing limits in Redis failed: {error}") from error
+
+    def _keys(self) -> Iterator[str]:
+        keys: Iterator[str] = self._client.scan_iter(f"{self._prefix}*", count=1000)
+        return keys
+
+    def close(self) -> None:
+        self._client.close()

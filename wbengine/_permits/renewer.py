@@ -1,0 +1,350 @@
+"""Acquire, renew and release permits for all flows of this process.
+
+Each store of limits has one thread while a flow of this process is limited there. It sends the
+requests of all flows together: when one needs or releases a permit, when the next permit of a rate
+is available, and at intervals, because other processes release permits too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from wbengine._concurrency import conditions, per_process, threads
+from wbengine._permits import account_stores
+from wbengine._permits.accounts import HORIZON, PermitRequest
+from wbengine._tasks.limit_attributes import Quota
+from wbengine.persistence import _leases, base
+
+__all__ = ["Membership", "Member", "PermitRenewer", "of_process"]
+
+LOG: Final = logging.getLogger(__name__)
+
+#: Time without limited flows after which the thread ends.
+_IDLE_SECONDS: Final = 2.0
+#: Pauses between requests for permits that other processes have.
+_FIRST_PAUSE_SECONDS: Final = 0.05
+_MAX_PAUSE_SECONDS: Final = 1.0
+_RENEWALS_PER_LEASE: Final = 3
+
+
+class Member(NamedTuple):
+    """Run of a flow under limits.
+
+    `epoch` is that of its lease. Its permits expire after `seconds` without another request.
+    """
+
+    flow: str
+    epoch: int = 0
+    seconds: float = _leases.LEASE_SECONDS
+
+
+class Membership:
+    """Membership of one run in one limit, created by `PermitRenewer.join`.
+
+    `wake` is called in the renewer's thread when a permit is ready.
+    """
+
+    __slots__ = (
+        "_later", "_most_ready", "_renewer", "held", "member", "name", "quota", "ready",
+        "renew_at", "wake", "wanted",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        renewer: PermitRenewer,
+        name: str,
+        quota: Quota,
+        member: Member,
+        wake: Callable[[], object],
+    ) -> None:
+        self._renewer = renewer
+        self.name = name
+        self.quota = quota
+        self.member = member
+        self.wake = wake
+        #: All permits of this member: in use, ready, or assigned for later.
+        self.held = 0
+        self.ready = 0
+        #: Number of wanted permits in addition to those in use.
+        self.wanted = 0
+        self.renew_at = math.inf
+        # Maximum number of ready permits, for a rate.
+        self._most_ready: int | None = None
+        if quota.interval is not None:
+            self._most_ready = max(1, round(HORIZON / 2 / quota.interval))
+        # Times from which assigned permits may be used.
+        self._later: list[float] = []
+
+    @property
+    def spare(self) -> int:
+        return self.ready + len(self._later)
+
+    def set_wanted(self, count: int) -> None:
+        """Set the number of wanted permits in addition to those in use. Release surplus permits."""
+        with self._renewer.lock:
+            increased = count > self.wanted
+            self.wanted = count
+            if self._trim() or increased:
+                self._renewer.request_soon(self.name)
+
+    def _trim(self) -> bool:
+        surplus = self.spare - self.wanted
+        for _ in range(surplus):
+            if self._later:
+                self._later.remove(max(self._later))
+                heapq.heapify(self._later)
+            else:
+                self.ready -= 1
+            self.held -= 1
+        return surplus > 0
+
+    def use_permit(self) -> bool:
+        """Use a ready permit. Return False if there is none."""
+        with self._renewer.lock:
+            if not self.ready:
+                return False
+            self.ready -= 1
+            self.wanted -= 1
+            return True
+
+    def add_running(self) -> None:
+        """Count a task that already runs, even without a permit."""
+        with self._renewer.lock:
+            self.held += 1
+            self._renewer.request_soon(self.name)
+
+    def release(self) -> None:
+        """Release the permit of a task that has ended."""
+        with self._renewer.lock:
+            self.held -= 1
+            self._renewer.request_soon(self.name)
+
+    def request(self) -> PermitRequest:
+        """Return the current request. The caller must hold the lock."""
+        flow, epoch, seconds = self.member
+        return PermitRequest(flow, epoch, self.held, max(0, self.wanted - self.spare), seconds)
+
+    def add(self, permits: list[float], now: float) -> None:
+        """Add assigned permits. The caller must hold the lock."""
+        self.held += len(permits)
+        for seconds in permits:
+            heapq.heappush(self._later, now + seconds)
+        self.renew_at = now + self.member.seconds / _RENEWALS_PER_LEASE
+        if self._trim():  # Fewer are wanted than at the time of the request.
+            self._renewer.request_soon(self.name)
+
+    @property
+    def due(self) -> float:
+        return self._later[0] if self._later else math.inf
+
+    def collect_due(self, now: float) -> bool:
+        """Make due permits ready. Return True if there are any. The caller must hold the lock."""
+        before = self.ready
+        while self._later and self._later[0] <= now:
+            heapq.heappop(self._later)
+            self.ready += 1
+        has_more = self.ready > before
+        surplus = 0 if self._most_ready is None else self.ready - self._most_ready
+        if surplus > 0:  # The run loop was busy. Unused permits of a rate are not accumulated.
+            self.ready -= surplus
+            self.held -= surplus
+            self._renewer.request_soon(self.name)
+        return has_more
+
+
+class _Limit:
+    """Memberships of this process in one limit."""
+
+    __slots__ = ("due", "memberships", "pause")
+
+    def __init__(self) -> None:
+        self.memberships: dict[str, Membership] = {}
+        #: Time of the next request, and length of the next pause.
+        self.due = math.inf
+        self.pause = _FIRST_PAUSE_SECONDS
+
+
+class PermitRenewer:
+    """Renewer of the permits of this process in one store. Thread-safe."""
+
+    def __init__(
+        self, store: account_stores.Store, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        #: Lock of all attributes.
+        self.lock: Final = threading.RLock()
+        self._changed = conditions.Condition(self.lock)
+        self._limits: dict[str, _Limit] = {}
+        self._thread: threading.Thread | None = None
+        # Held during requests to the store, because the last request counts.
+        self._request_lock = threading.Lock()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no flow is under a limit and no thread runs."""
+        return not self._limits and self._thread is None
+
+    def close(self) -> None:
+        """Close the store. No flow may join afterwards."""
+        self._store.close()
+
+    def join(
+        self, name: str, quota: Quota, member: Member, wake: Callable[[], object]
+    ) -> Membership:
+        """Join a limit. A process has at most one member for each flow."""
+        membership = Membership(self, name, quota, member, wake)
+        with self.lock:
+            limit = self._limits.setdefault(name, _Limit())
+            limit.memberships[member.flow] = membership
+            if self._thread is None:
+                thread = threads.Thread(target=self._main, name="wbengine-limits", daemon=True)
+                try:
+                    thread.start()
+                finally:  # Set also after an interrupt.
+                    self._thread = None if thread.ident is None else thread
+        return membership
+
+    def leave(self, memberships: list[Membership]) -> None:
+        """Release all permits of these memberships at once. If the store fails, they expire."""
+        with self._request_lock:
+            requests = {}
+            with self.lock:
+                for membership in memberships:
+                    limit, flow = self._limits.get(membership.name), membership.member.flow
+                    if limit is None or limit.memberships.get(flow) is not membership:
+                        continue  # A new run of the flow replaced it.
+                    del limit.memberships[flow]
+                    if not limit.memberships:
+                        del self._limits[membership.name]
+                    departure = PermitRequest(flow, membership.member.epoch, 0, 0, 0)
+                    others = [other.request() for other in limit.memberships.values()]
+                    requests[membership.name] = membership.quota, [departure, *others]
+                self._changed.notify_all()
+            self._settle(requests)
+
+    def request_soon(self, name: str) -> None:
+        """Schedule a request for a limit. The caller must hold the lock."""
+        limit = self._limits.get(name)
+        if limit is not None:
+            limit.pause = _FIRST_PAUSE_SECONDS
+            if limit.due > 0:
+                limit.due = 0.0
+                self._changed.notify_all()
+
+    def _main(self) -> None:
+        while self._wait():
+            with self._request_lock:
+                now, requests = self._clock(), {}
+                with self.lock:
+                    for name, limit in self._limits.items():
+                        if limit.due <= now:
+                            limit.due = math.inf
+                            permit_requests = [
+                                membership.request() for membership in limit.memberships.values()
+                            ]
+                            # All tasks with this limit have the same quota.
+                            requests[name] = (
+                                next(iter(limit.memberships.values())).quota,
+                                permit_requests,
+                            )
+                if requests:
+                    self._settle(requests)
+            self._wake()
+
+    def _wait(self) -> bool:
+        """Wait until a request or a permit is due. Return False if the thread must end."""
+        with self.lock:
+            while True:
+                if not self._limits:
+                    self._changed.wait(_IDLE_SECONDS)
+                if not self._limits:
+                    self._thread = None
+                    return False
+                seconds = self._due() - self._clock()
+                if seconds <= 0:
+                    return True
+                self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
+
+    def _due(self) -> float:
+        limits = self._limits.values()
+        memberships = itertools.chain.from_iterable(limit.memberships.values() for limit in limits)
+        return min(
+            (*(limit.due for limit in limits), *(membership.due for membership in memberships))
+        )
+
+    def _settle(self, requests: dict[str, account_stores.Requests]) -> None:
+        try:
+            answers = self._store.settle(requests)
+        except Exception as error:
+            LOG.warning("cannot update the limits: %s", error)
+            answers = {}
+        now = self._clock()
+        with self.lock:
+            for name in requests:
+                limit = self._limits.get(name)
+                if limit is None:
+                    continue
+                answer = answers.get(name)
+                if answer is None:
+                    limit.due = min(limit.due, now + _MAX_PAUSE_SECONDS)
+                    continue
+                has_new = False
+                for flow, permits in answer.permits.items():
+                    if flow in limit.memberships:
+                        limit.memberships[flow].add(permits, now)
+                        has_new = has_new or bool(permits)
+                limit.due = min(limit.due, self._next(limit, answer.retry_seconds, has_new, now))
+
+    def _next(self, limit: _Limit, retry_seconds: float | None, has_new: bool, now: float) -> float:
+        memberships = limit.memberships.values()
+        due = min((membership.renew_at for membership in memberships), default=math.inf)
+        if any(membership.wanted > membership.spare for membership in memberships):
+            if retry_seconds is None:
+                limit.pause = (
+                    _FIRST_PAUSE_SECONDS if has_new else min(2 * limit.pause, _MAX_PAUSE_SECONDS)
+                )
+                retry_seconds = limit.pause
+            due = min(due, now + retry_seconds)
+        return due
+
+    def _wake(self) -> None:
+        with self.lock:
+            now = self._clock()
+            ready_memberships = [
+                membership
+                for limit in self._limits.values()
+                for membership in limit.memberships.values()
+                if membership.collect_due(now)
+            ]
+        for membership in ready_memberships:
+            membership.wake()
+
+
+class _Renewers:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._renewers: dict[str | base.Backend | None, PermitRenewer] = {}
+
+    def __call__(self, place: str | base.Backend | None) -> PermitRenewer:
+        with self._lock:
+            renewer = self._renewers.get(place)
+            if renewer is None:
+                for key in [
+                    key for key, idle_renewer in self._renewers.items() if idle_renewer.is_idle
+                ]:
+                    self._renewers.pop(key).close()
+                renewer = self._renewers[place] = PermitRenewer(account_stores.store_of(place))
+            return renewer
+
+
+#: `of_process(place)` returns the renewer for a store of limits: the URL of a Redis, a backend, or
+#: None.
+of_process: Final = per_process.PerProcess(_Renewers)

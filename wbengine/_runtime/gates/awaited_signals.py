@@ -1,0 +1,246 @@
+"""Tasks that wait for signals or times (`task.WaitFor`, `task.Sleep`)."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final
+
+from wbengine import exceptions
+from wbengine._calls import invocation as calls
+from wbengine._concurrency import clocks
+from wbengine._runtime import deadlines, inbox
+from wbengine._runtime.gates import base
+from wbengine._tasks.waiting import WaitForAny, WaitingTask
+from wbengine.persistence import _listing, models
+from wbengine.persistence import base as persistence
+from wbengine.running import LOCAL
+from wbengine.signals import Signal
+from wbengine.types import failure as ft
+
+__all__ = ["MAX_STORED_WAITS", "WAITS_FOR", "ReceivedSignals", "SignalGate", "begin_wait"]
+
+LOG: Final = logging.getLogger(__name__)
+
+#: Key in an atom's `meta`: a `listing.Wait`.
+WAITS_FOR: Final = models.WAITS_FOR
+#: Maximum number of waiting tasks that the record of a flow lists.
+MAX_STORED_WAITS: Final = 20
+
+
+def begin_wait(record: models.AtomDetail, waiting: WaitingTask, now: float) -> None:
+    """Store the start and the end of a wait. If it started in an earlier run, its start stays."""
+    wait = record.waits_for
+    since = now if wait is None else wait.since
+    end = None if waiting.timeout is None else since + waiting.timeout
+    number = waiting.next_number(waiting.signal)
+    new_wait = _listing.Wait(waiting.name, waiting.signal, since, end, number)
+    record.meta[WAITS_FOR] = new_wait.to_meta()
+
+
+def _end_of_wait(record: models.AtomDetail) -> float:
+    wait = record.waits_for
+    return math.inf if wait is None or wait.until is None else float(wait.until)
+
+
+class ReceivedSignals:
+    """The signals of a flow that its engine has received. Thread-safe.
+
+    :param nodes: tasks that wait for signals or times.
+    """
+
+    def __init__(
+        self, nodes: Iterable[int], uuid: str, backend: persistence.Backend | None
+    ) -> None:
+        self.nodes: Final = frozenset(nodes)
+        self._uuid = uuid
+        self._backend = backend
+        # By name and number.
+        self._signals: dict[tuple[str, int], Signal] = {}
+        self._lock = threading.Lock()
+        self._last_numbers: dict[str, int] = {}
+        #: Called after a new signal was added; runs set it.
+        self.on_new: Callable[[], object] = _do_nothing
+
+    def add(self, signals: Iterable[Signal]) -> bool:
+        """Add signals of the flow; return whether any is new."""
+        new_signals = [
+            signal
+            for signal in signals
+            if self._signals.setdefault((signal.name, signal.number), signal) is signal
+        ]
+        if new_signals:
+            self.on_new()
+        return bool(new_signals)
+
+    def add_next(self, signal: Signal) -> Signal:
+        """Add a signal with the next number of its name, and return it. For flows without a store.
+
+        :raises ValueError: if the name is too long for the number, or ends with a space.
+        """
+        with self._lock:
+            number = self._last_numbers.get(signal.name, 0) + 1
+            numbered = signal.numbered(number)
+            self._last_numbers[signal.name] = number
+        self.add([numbered])
+        return numbered
+
+    def __len__(self) -> int:
+        return len(self._signals)
+
+    def get(self, name: str, number: int = 1) -> Signal | None:
+        return self._signals.get((name, number))
+
+    def read(self) -> None:
+        """Read earlier signals from the store. After an error, a later call reads them."""
+        if self._backend is None:
+            return
+        try:
+            with contextlib.closing(self._backend.get_connection()) as connection:
+                self.add(connection.signals([self._uuid]).get(self._uuid, ()))
+        except exceptions.StorageFailure as error:
+            LOG.warning("The signals to flow %s could not be read: %s", self._uuid, error)
+
+
+class SignalGate(base.Gate):
+    """Delays waiting tasks until their signal is received or their time has passed.
+
+    :param end: called with a call that has ended, and its outcome.
+    :param record: returns the record of a call.
+    """
+
+    def __init__(
+        self,
+        received: ReceivedSignals,
+        timers: deadlines.Timers,
+        clock: clocks.Clock,
+        end: Callable[[calls.Invocation, calls.Outcome], object],
+        record: Callable[[calls.Invocation], models.AtomDetail],
+    ) -> None:
+        self._received: Final = received
+        self._timers: Final = timers
+        self._clock: Final = clock
+        self._end: Final = end
+        self._record: Final = record
+        # By call: end of the wait on the monotonic clock, because the wall clock may be set.
+        self._calls: dict[calls.Invocation, float] = {}
+
+    @property
+    def is_awaiting_signal(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def parkable(self) -> int:
+        return len(self._calls)
+
+    @property
+    def received_signals(self) -> int:
+        return len(self._received)
+
+    def calls_awaiting_signals(self, in_flight: int) -> Sequence[calls.Invocation]:
+        if in_flight != len(self._calls):
+            return []
+        return list(itertools.islice(self._calls, MAX_STORED_WAITS))
+
+    def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
+        waiting = [call for call in tasks if call.task.is_wait and call.action == calls.EXECUTE]
+        if not waiting:
+            return tasks
+        if self._may_receive_unread(waiting):
+            self._received.read()
+        now, wall = self._clock.monotonic(), self._clock.time()
+        for call in waiting:
+            end = now + (_end_of_wait(self._record(call)) - wall)
+            self._calls[call] = end
+            if end < math.inf:
+                self._timers.set((self, call), end)
+            _task_of(call).on_abandoned = self._received.on_new
+        self._end_waits([call for call in waiting if now >= self._calls[call]])
+        not_admitted = set(waiting)
+        return [call for call in tasks if call not in not_admitted]
+
+    def _may_receive_unread(self, waiting: Iterable[calls.Invocation]) -> bool:
+        """Return whether new waits may receive signals that were not read from the store."""
+        tasks = [task for task in map(_task_of, waiting) if task.signal]
+        if len(tasks) == 1 and not isinstance(tasks[0], WaitForAny):
+            return tasks[0].find(self._received.get) is None
+        return bool(tasks)  # Several waits may need several signals.
+
+    def on_event(self, event: inbox.Event) -> bool:
+        if isinstance(event, inbox.SignalsReceived):
+            self._end_waits([])
+        return False
+
+    def release(self, due: Iterable[Hashable]) -> base.Work:
+        timed_out: list[Any] = [call for call in due if call in self._calls]
+        if timed_out:
+            self._received.read()  # A stored signal has precedence over the timeout.
+            self._end_waits(timed_out)
+        return base.NOTHING
+
+    def _end_waits(self, timed_out: Iterable[calls.Invocation]) -> None:
+        """End waits that are abandoned or whose signal was received, then those that timed out.
+
+        The wait that began first receives a signal.
+        """
+        missing: set[tuple[str, int]] = set()
+
+        def get(name: str, number: int) -> Signal | None:
+            # If a missing signal arrives now, a later wait must not receive it before the waits
+            # that were already checked. The next call of this method handles it.
+            signal = None if (name, number) in missing else self._received.get(name, number)
+            if signal is None:
+                missing.add((name, number))
+            return signal
+
+        for call in list(self._calls):
+            if _task_of(call).signal or _task_of(call).is_abandoned:
+                self._end_if_over(call, get)
+        for call in timed_out:
+            if call in self._calls:
+                self._end_if_over(call, get, timed_out=True)
+
+    def _end_if_over(
+        self,
+        call: calls.Invocation,
+        get: Callable[[str, int], Signal | None],
+        *,
+        timed_out: bool = False,
+    ) -> None:
+        waiting = _task_of(call)
+        value: Any
+        if waiting.is_abandoned:
+            cancelled = exceptions.Cancelled("The workflow cancelled this wait")
+            value = ft.Failure.from_exception(cancelled)
+        elif (signal := waiting.find(get)) is not None:
+            waiting.receive(signal.stored_name)
+            try:
+                value = waiting.value_of(signal)
+            except exceptions.InvalidFormat as error:
+                value = ft.Failure.from_exception(error)
+        elif timed_out:
+            value = waiting.timeout_result()
+        else:
+            return
+        del self._calls[call]
+        now, record = self._clock.time(), self._record(call)
+        wait = record.waits_for
+        since = now if wait is None else wait.since
+        record.meta.pop(WAITS_FOR, None)
+        self._end(call, calls.Outcome(value, LOCAL, since, now))
+
+    def withdraw(self, selects: base.Selection) -> base.Work:
+        return base.Work(calls=base.remove_selected(self._calls, selects))
+
+
+def _task_of(call: calls.Invocation) -> WaitingTask:
+    assert isinstance(call.task, WaitingTask)
+    return call.task
+
+
+def _do_nothing() -> None:
+    """Do nothing; used while no run waits for signals."""

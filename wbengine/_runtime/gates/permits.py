@@ -1,0 +1,276 @@
+"""Flows, tasks, items of Maps and steps of workflows that wait for permits of limits, or have them.
+
+A task waits before it begins, so after the death of its engine it has certainly not run. Items of a
+Map and steps wait as calls.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from wbengine._calls import invocation as calls
+from wbengine._permits.renewer import Member, Membership, PermitRenewer
+from wbengine._runtime import plan as plans
+from wbengine._runtime.gates import base
+from wbengine._tasks import limit_attributes
+from wbengine.types import failure as ft
+
+__all__ = ["PermitGate"]
+
+#: Node and part of a call (`base.part_of`).
+_Key = tuple[int, int]
+
+_FLOW: Final = (0, base.TASK)
+
+
+class _Queue:
+    """Tasks that wait for permits of one limit, by priority and then by arrival."""
+
+    __slots__ = ("entries", "membership", "waiting")
+
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+        #: Number of waiting tasks. `entries` may also contain others.
+        self.waiting = 0
+        self.entries: list[tuple[float, int, _Key]] = []
+
+
+class PermitGate(base.Gate):
+    """Delays a flow and its tasks until they have permits.
+
+    :param limits: limits of nodes; the limit of node 0 may be that of the flow itself.
+    :param arguments: returns the arguments of a task, for the key of its limit.
+    :param renewer: returns the source of permits.
+    :param is_running: returns whether an earlier run began a node. It is in flight, or its result
+        must be looked up, so it takes a permit but does not wait.
+    :param fail: called with a node whose key raised an exception; the node then begins and fails.
+    :param end: called with a call that has ended, and its outcome.
+    :param on_granted: called in another thread when permits may have been granted.
+    :param max_requests: maximum number of permits that are requested or in use.
+    """
+
+    controls_admission = True
+
+    def __init__(
+        self,
+        limits: Mapping[int, limit_attributes.Limit],
+        plan: plans.Plan,
+        renewer: Callable[[], PermitRenewer],
+        member: Member,
+        *,
+        arguments: Callable[[int], Mapping[str, Any]],
+        is_running: Callable[[int], bool],
+        fail: Callable[[int, Exception], object],
+        end: Callable[[calls.Invocation, calls.Outcome], object],
+        on_granted: Callable[[], object],
+        max_requests: int | None = None,
+    ) -> None:
+        self._limits: Final = limits
+        self._plan: Final = plan
+        self._renewer = renewer
+        self._member = member
+        self._arguments = arguments
+        self._is_running = is_running
+        self._fail = fail
+        self._end = end
+        self._on_granted = on_granted
+        self._max_requests = max_requests
+        self._limits_flow: Final = 0 in limits and plan.kinds[0] == plans.FLOW
+        # Whether the flow itself (node 0) has no permit yet.
+        self._flow_waits = self._limits_flow
+        self._queues: dict[str, _Queue] = {}
+        # Queues that changed since permits were requested.
+        self._changed: set[_Queue] = set()
+        # Queue of each waiting task, and the call of an item.
+        self._waiting: dict[_Key, tuple[_Queue, calls.Invocation | None]] = {}
+        self._items: Counter[int] = Counter()
+        self._running: dict[_Key, Membership] = {}
+        self._arrivals = itertools.count()
+        #: False until a step has a limit, if the plan has none.
+        self.is_active = bool(limits)
+
+    @property
+    def delays_flow(self) -> bool:
+        return self._flow_waits
+
+    def admit_flow(self) -> bool:
+        if self._flow_waits:
+            if _FLOW not in self._waiting:
+                self._admit_or_queue(0, 0)
+                self._request_permits()
+            self._take_permitted()
+        return not self._flow_waits
+
+    @property
+    def parkable(self) -> int | None:
+        """None if the flow itself waits for a permit or has a concurrency limit.
+
+        A suspended flow would lose its place among waiting flows, or release its permit to another
+        flow.
+        """
+        concurrency = self._limits[0].quota.concurrency if self._limits_flow else None
+        return None if self._flow_waits or concurrency is not None else 0
+
+    def admit_nodes(self, nodes: Sequence[int]) -> Sequence[int]:
+        permitted = []
+        for node in nodes:
+            item: Any = self._plan.items[node]
+            try:
+                if (
+                    node not in self._limits
+                    or item.fans_out
+                    or self._admit_or_queue(node, item.priority, is_running=self._is_running(node))
+                ):
+                    permitted.append(node)
+            except Exception as error:
+                self._fail(node, error)
+                permitted.append(node)
+        self._request_permits()
+        return permitted
+
+    def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
+        permitted = []
+        for call in tasks:
+            try:
+                if (
+                    (call.index < 0 and call.step is None)
+                    or call.action != calls.EXECUTE
+                    or self._admit_or_queue(
+                        call.node, call.priority, call, is_running=call.recovered
+                    )
+                ):
+                    permitted.append(call)
+            except Exception as error:
+                self._end(call, calls.Outcome(ft.Failure.from_exception(error)))
+        self._request_permits()
+        return permitted
+
+    def _admit_or_queue(
+        self,
+        node: int,
+        priority: float,
+        call: calls.Invocation | None = None,
+        *,
+        is_running: bool = False,
+    ) -> bool:
+        """Return whether a task, or the call of an item, may start now; otherwise it waits.
+
+        :raises Exception: if its key raises it.
+        """
+        key = (node, base.TASK if call is None else base.part_of(call))
+        if call is None or call.step is None:
+            limit = self._limits.get(node)
+        else:
+            limit = limit_attributes.limit_of_step(call.task)
+        if limit is None or key in self._running:
+            return True
+        arguments: Mapping[str, Any] = {}
+        if limit.key is not None:
+            arguments = self._arguments(node) if call is None else call.arguments
+        queue = self._queue(limit, arguments)
+        if is_running:
+            queue.membership.add_running()
+            self._running[key] = queue.membership
+            return True
+        heapq.heappush(queue.entries, (-priority, next(self._arrivals), key))
+        self._waiting[key] = queue, call
+        queue.waiting += 1
+        self._changed.add(queue)
+        self._items[node] += call is not None
+        return False
+
+    def _queue(self, limit: limit_attributes.Limit, arguments: Mapping[str, Any]) -> _Queue:
+        name = limit.id_of(arguments)
+        queue = self._queues.get(name)
+        if queue is None:
+            membership = self._renewer().join(name, limit.quota, self._member, self._on_granted)
+            queue = self._queues[name] = _Queue(membership)
+            self.is_active = True
+        return queue
+
+    def _remove_waiting(self, key: _Key) -> calls.Invocation | None:
+        queue, call = self._waiting.pop(key)
+        queue.waiting -= 1
+        self._changed.add(queue)
+        self._items[key[0]] -= call is not None
+        return call
+
+    def _request_permits(self) -> None:
+        if not self._queues:
+            return
+        changed, self._changed = self._changed, set()
+        if self._max_requests is not None:
+            changed = {*self._queues.values()}
+        for queue in changed:
+            count = queue.waiting
+            if self._max_requests is not None:
+                count = min(count, max(0, self._max_requests - len(self._running)))
+            queue.membership.set_wanted(count)
+
+    def release(self, due: Iterable[Hashable]) -> base.Work:
+        work = self._take_permitted()
+        self._request_permits()
+        return work
+
+    def _take_permitted(self) -> base.Work:
+        nodes: list[int] = []
+        items: list[calls.Invocation] = []
+        for queue in self._queues.values():
+            entries, membership = queue.entries, queue.membership
+            while entries and membership.ready:
+                _, _, key = entries[0]
+                is_waiting = key in self._waiting and self._waiting[key][0] is queue
+                if is_waiting and not membership.use_permit():
+                    break
+                heapq.heappop(entries)
+                if not is_waiting:
+                    continue
+                call = self._remove_waiting(key)
+                if self._limits_flow and key == _FLOW:
+                    self._flow_waits = False  # The flow keeps its permit until the end of the run.
+                    continue
+                self._running[key] = membership
+                if call is None:
+                    nodes.append(key[0])
+                else:
+                    items.append(call)
+        return base.Work(nodes, items)
+
+    def on_ended(self, node: int, part: int) -> None:
+        membership = self._running.pop((node, part), None)
+        if membership is not None:
+            membership.release()
+
+    def withdraw(self, selects: base.Selection) -> base.Work:
+        """Remove and return selected tasks and calls. The flow itself continues to wait."""
+        selected = [
+            key
+            for key, (_, call) in self._waiting.items()
+            if not (self._limits_flow and key == _FLOW) and selects(key[0], call)
+        ]
+        removed = [(key[0], self._remove_waiting(key)) for key in selected]
+        self._request_permits()
+        return base.Work(
+            [node for node, call in removed if call is None],
+            [call for _, call in removed if call is not None],
+        )
+
+    def is_full(self, node: int) -> bool:
+        return self._items[node] >= base.MAX_WAITING_ITEMS
+
+    def may_delay_items(self, node: int) -> bool:
+        return node in self._limits
+
+    def close(self) -> None:
+        """Release all permits."""
+        queues, self._queues = self._queues, {}
+        self._waiting.clear()
+        self._items.clear()
+        self._changed.clear()
+        self._running.clear()
+        if queues:
+            self._renewer().leave([queue.membership for queue in queues.values()])

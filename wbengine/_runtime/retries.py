@@ -1,0 +1,157 @@
+"""Retry controllers: they execute, decide and are reverted in the thread of the engine."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import Any, NamedTuple
+
+from wbengine import exceptions, states
+from wbengine import retry as retry_module
+from wbengine import storage as storage_module
+from wbengine._calls import invocation as calls
+from wbengine._concurrency import contexts
+from wbengine._runtime import plan as plan_module
+from wbengine._runtime import retry_decisions
+from wbengine.persistence import models
+from wbengine.running import LOCAL
+from wbengine.types import failure as ft
+
+__all__ = ["Retries", "RetryCall"]
+
+
+class RetryCall(NamedTuple):
+    """A retry controller that is about to execute or to be reverted."""
+
+    node: int
+    retry: retry_module.Retry
+    action: calls.Action
+
+
+class Retries:
+    def __init__(self, plan: plan_module.Plan, storage: storage_module.Storage) -> None:
+        self._plan = plan
+        self._storage = storage
+        #: Errors of retry controllers by name, if no surrounding controller retried.
+        self.errors: dict[str, ft.Failure] = {}
+
+    def run(self, call: RetryCall) -> calls.Outcome:
+        """Execute or revert a retry controller; an exception becomes its outcome.
+
+        :raises BaseException: if it was interrupted (`SystemExit` or Ctrl-C).
+        """
+        started = time.time()
+        retry, fetch = call.retry, self._storage.fetch_mapped_args
+        value: Any
+        try:
+            history = self._storage.get_retry_history(retry.name)
+            if call.action == calls.EXECUTE:
+                arguments = fetch(retry.rebind, retry.name, optional_args=retry.optional)
+                value = contexts.run(retry.execute, history=history, **arguments)
+            else:
+                arguments = fetch(
+                    retry.revert_rebind, retry.name, optional_args=retry.revert_optional
+                )
+                offered = self._offered(retry, history)
+                value = contexts.run(retry.revert, **offered, **arguments)
+        except BaseException as error:
+            value = ft.Failure.from_exception(error)
+        outcome = calls.Outcome(value, LOCAL, started, time.time())
+        if outcome.failed:
+            calls.raise_interruption(outcome)
+        return outcome
+
+    def _offered(self, retry: retry_module.Retry, history: retry_module.History) -> dict[str, Any]:
+        accepts = retry.revert_accepts
+        offered: dict[str, Any] = {}
+        if accepts is None or retry_module.EXECUTE_REVERT_HISTORY in accepts:
+            offered[retry_module.EXECUTE_REVERT_HISTORY] = history
+        if accepts is None or retry_module.REVERT_FLOW_FAILURES in accepts:
+            failures = dict(self._storage.get_execute_failures())
+            offered[retry_module.REVERT_FLOW_FAILURES] = failures
+        return offered
+
+    def ask(self, failure: ft.Failure, retry_node: int, failed_node: int) -> str:
+        """Return the decision of a retry controller. Its exceptions propagate."""
+        retry: Any = self._plan.items[retry_node]
+        self._storage.save_retry_failure(retry.name, self._plan.names[failed_node], failure)
+        if retry_node - 1 in self._plan.retried and self._is_final(failed_node, failure):
+            return retry_module.REVERT
+        history = self._storage.get_retry_history(retry.name)
+        arguments = self._storage.fetch_mapped_args(
+            retry.rebind, retry.name, optional_args=retry.optional
+        )
+        decision: str = contexts.run(retry.on_failure, history=history, **arguments)
+        return decision
+
+    def _is_final(self, node: int, failure: ft.Failure) -> bool:
+        """Return whether a task with `retries` would fail again in the same way.
+
+        This is so if its `expires` moment has passed or an argument is missing.
+        """
+        task: Any = self._plan.items[node]
+        if isinstance(task.expires, dt.datetime) and failure.check(exceptions.Expired):
+            return True
+        record = self._storage.records[node]
+        began = record is not None and record.started is not None
+        return not began and failure.check(exceptions.NotFound) is not None
+
+    def resolve(
+        self, node: int, failure: ft.Failure, defer_reverts: bool
+    ) -> retry_decisions.Resolution:
+        """Ask the retry controllers around a failed atom.
+
+        A controller that raises an exception, or returns an invalid decision, fails itself; the
+        next outer controller is asked. A cancelled atom is not retried.
+        """
+        if failure.check(exceptions.Cancelled):
+            return retry_decisions.everything(self._plan)
+        errors: list[tuple[int, ft.Failure]] = []
+
+        def ask(retry_node: int, failed_node: int) -> str:
+            nonlocal node
+            node = retry_node
+            return self.ask(failure, retry_node, failed_node)
+
+        while True:
+            try:
+                resolution = retry_decisions.resolve(
+                    self._plan, node, ask, defer_reverts=defer_reverts
+                )
+            except Exception as error:
+                failure = ft.Failure.from_exception(error)
+                errors.append((node, failure))
+                continue
+            if resolution.intention != states.RETRY:
+                self.errors.update((self._plan.shown_name(n), error) for n, error in errors)
+            return resolution
+
+    def backoff_left(self, node: int, now: float, wait_ended: bool) -> float:
+        """Return the seconds from `now` that a retry controller has to wait before it retries.
+
+        The first call asks the controller and stores its answer. Exceptions of the controller
+        propagate.
+
+        :param wait_ended: the wait is over.
+        :raises ValueError: if the answer is not a number of seconds.
+        """
+        retry: Any = self._plan.items[node]
+        record = self._storage.record(retry.name)
+        retry_at = record.meta_value(models.RETRY_AT)
+        if retry_at is not None:
+            return 0.0 if wait_ended else max(0.0, retry_at - now)
+        seconds = contexts.run(retry.wait, self._storage.get_retry_history(retry.name))
+        if not (isinstance(seconds, int | float) and seconds >= 0):
+            raise ValueError(
+                f"wait() of retry {retry.name!r} must return 0 or more seconds, got {seconds!r}"
+            )
+        if seconds:
+            record.meta[models.RETRY_AT] = now + seconds
+            self._storage.writer.mark(record)
+        return seconds
+
+    @staticmethod
+    def clear_backoff(record: models.AtomDetail) -> None:
+        if record.has_meta:
+            record.meta.pop(models.RETRY_AT, None)
+            record.meta.pop(models.WAITS_FOR, None)

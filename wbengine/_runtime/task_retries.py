@@ -1,0 +1,54 @@
+"""Retries of a single task (`Task.retries`): the task is compiled as a flow."""
+
+from __future__ import annotations
+
+from wbengine import exceptions, flow, retry, task
+from wbengine._introspection import object_names
+from wbengine.patterns import linear_flow
+
+__all__ = ["check", "controller_of", "flow_of"]
+
+
+def flow_of(item: task.Task) -> flow.Flow:
+    """Return a flow of only `item`, with the retry controller `<name of the task>_retry`.
+
+    Views, drawings and reports show only the task.
+
+    :raises CompilationFailure: if an option of the task is invalid; the message names it.
+    """
+    retries = item.retries
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise exceptions.CompilationFailure(
+            f"The retries of task {item.name!r} must be a whole number of at least 0, got"
+            f" {retries!r}"
+        )
+    controller = _times(item, retries + 1)
+    controller._of_task = item.name
+    if isinstance(item.priority, int | float):  # otherwise the task is rejected later
+        controller.priority = item.priority
+    name = f"{item.name} with retries"[: object_names.MAX_NAME_LENGTH]
+    return linear_flow.Flow(name, controller).add(item)
+
+
+def controller_of(item: task.Task) -> retry.Times:
+    """Return the retry controller for a step of a workflow, which is not part of a plan.
+
+    :raises CompilationFailure: if an option is invalid.
+    """
+    return _times(item, item.retries + 1)
+
+
+def check(item: task.Task) -> None:
+    """Check the options of a task that concern retries.
+
+    :raises CompilationFailure: if an option is invalid.
+    """
+    _times(item, 1)
+
+
+def _times(item: task.Task, attempts: int) -> retry.Times:
+    name, backoff = f"{item.name}_retry", item.backoff
+    try:
+        return retry.Times(attempts, name, backoff=backoff, retry_on=item.retry_on)
+    except (TypeError, ValueError) as error:
+        raise exceptions.CompilationFailure(f"Task {item.name!r}: {error}") from error

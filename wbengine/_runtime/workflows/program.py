@@ -1,0 +1,259 @@
+"""The call of a workflow's function, plain or `async`."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from wbengine import exceptions
+from wbengine._concurrency import forks
+from wbengine._introspection import object_names
+from wbengine._runtime.workflows import step_tasks
+from wbengine._runtime.workflows.history import History
+from wbengine._tasks.commands import Command
+from wbengine._tasks.scopes import OpenScopes
+from wbengine._tasks.waiting import WaitingTask
+from wbengine.types import codec
+from wbengine.types import failure as ft
+
+__all__ = ["Completion", "Handle", "Program"]
+
+#: Immutable types whose values are the same after they are stored.
+_SIMPLE: Final = frozenset({type(None), bool, int, str})
+
+
+class Completion(NamedTuple):
+    """The end of a step: its result or `Failure`, and the time in Unix seconds.
+
+    :ivar signal: stored name of the signal that the step received.
+    """
+
+    value: Any
+    at: float
+    signal: str | None
+
+
+class Handle:
+    """A step that the function called.
+
+    :ivar error: the exception that `result` raised, or None.
+    """
+
+    __slots__ = (
+        "_failure", "_value", "command", "error", "future", "has_failed", "is_done", "position",
+    )  # fmt: skip
+
+    #: The result, for `async` functions.
+    future: Any
+
+    def __init__(self, position: int, command: Command) -> None:
+        self.position: Final = position
+        self.command: Final = command
+        self.is_done = self.has_failed = False
+        self.error: BaseException | None = None
+        self._value: Any = None
+        self._failure: ft.Failure | None = None
+
+    def put(self, value: Any) -> None:
+        """Set the result: a value, or the failure of the step."""
+        self._failure = value if isinstance(value, ft.Failure) else None
+        self._value = _stored_form(value)
+        self.is_done, self.has_failed = True, self._failure is not None
+
+    def result(self) -> Any:
+        if self._failure is None:
+            return self._value
+        try:
+            self._value.reraise()
+        except Exception as error:
+            self.error = error
+            raise
+
+    def failure_of(self, error: BaseException | None) -> ft.Failure | None:
+        """Return the failure of the step if `error` is the exception that reported it."""
+        return self._failure if error is not None and error is self.error else None
+
+
+class Program(abc.ABC):
+    """A call of the function of a workflow.
+
+    `advance` runs the function until it waits for steps, or has ended. The attributes that `Steps`
+    uses belong to the function. Only the thread of the engine uses the other public attributes, and
+    only while the function waits.
+
+    :param read: returns the completion of the step at a position.
+    :param read_version: returns the version of a change: its name, newest version, and whether the
+        function is being replayed.
+    :param publish: stores a published value.
+    :ivar is_over: the function has ended, with `value`: its result or a `Failure`.
+    :ivar error: an error of the function that must not fail the workflow, or None.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        history: History,
+        *,
+        read: Callable[[int], Completion],
+        read_version: Callable[[str, int, bool], int],
+        publish: Callable[[str, Any], None],
+        seed: str,
+        now: float,
+    ) -> None:
+        self._function = function
+        self._arguments = arguments
+        self._history = history
+        self._read = read
+        self._read_version = read_version
+        self._publish = publish
+        self.seed = seed
+        self.now = now
+        self.scopes = OpenScopes(self._current_task)
+        self._handles: list[Handle] = []
+        # Handles that `take_called` has not returned.
+        self._called: list[Handle] = []
+        self._delivered_count = 0
+        self._pid = forks.current_pid
+        self._has_begun = False
+        self._is_closed = False
+        self.is_over = False
+        self.value: Any = None
+        self.error: exceptions.NonDeterministicWorkflow | None = None
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether the function still runs although `advance` has returned."""
+        return False
+
+    @property
+    def can_advance(self) -> bool:
+        """Whether the function has not begun, or waits and a completion can be delivered."""
+        if self.is_over or self._is_closed or self.is_computing:
+            return False
+        return not self._has_begun or self._history.has_completions
+
+    @abc.abstractmethod
+    def advance(self) -> None:
+        """Run the function until it waits for steps or has ended."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End the function without a result. Idempotent."""
+
+    @property
+    def called_count(self) -> int:
+        """Number of steps that the function has called."""
+        return len(self._handles)
+
+    def take_called(self) -> list[Handle]:
+        """Return the steps that the function called since the previous call of this method."""
+        called, self._called = self._called, []
+        return called
+
+    @abc.abstractmethod
+    def _is_called_by_function(self) -> bool:
+        """Return whether the caller is the function, in its thread or event loop."""
+
+    def _current_task(self) -> asyncio.Task[Any] | None:
+        return None
+
+    def _check_caller(self) -> None:
+        """Check that the caller is the function: another one would block, or change the order.
+
+        :raises RuntimeError: if another thread, a fork, a step or a later program calls.
+        """
+        if self._pid != forks.current_pid or not self._is_called_by_function():
+            raise RuntimeError(
+                "Only the function of a workflow can call its steps, while it runs: not another"
+                " thread, not a forked process and not a step"
+            )
+
+    # Used by `Steps`.
+
+    def start(self, command: Command) -> Handle:
+        self._check_caller()
+        if self._is_closed:
+            raise exceptions.WorkflowInterrupted("The run of the workflow has ended")
+        step_tasks.check(self._function, command)
+        position = len(self._handles)
+        try:
+            self._history.check(position, command)
+        except exceptions.NonDeterministicWorkflow as error:
+            raise self._interrupted_by(error) from error
+        handle = Handle(position, command)
+        self._handles.append(handle)
+        self._called.append(handle)
+        return handle
+
+    def version(self, change: str, newest: int) -> int:
+        self._check_caller()
+        return self._read_version(change, newest, self._history.is_replaying(len(self._handles)))
+
+    def publish(self, name: str, value: Any) -> None:
+        self._check_caller()
+        # A replay would replace the latest value by earlier ones.
+        if not (self._is_closed or self._history.is_replaying(len(self._handles))):
+            self._publish(name, value)
+
+    # Used by subclasses.
+
+    def _deliver(self) -> Handle:
+        """Set the result of the next complete step in its handle, and return the handle."""
+        try:
+            position = self._history.take_completion(len(self._handles))
+        except exceptions.NonDeterministicWorkflow as error:
+            raise self._interrupted_by(error) from error
+        handle = self._handles[position]
+        self._delivered_count += 1
+        completion = self._read(position)
+        self.now = completion.at
+        if completion.signal is not None and isinstance(handle.command.task, WaitingTask):
+            handle.command.task.receive(completion.signal)
+        handle.put(completion.value)
+        return handle
+
+    @property
+    def _waits_for_no_step(self) -> bool:
+        """Whether the function has received the results of all steps that it called."""
+        return self._delivered_count == len(self._handles)
+
+    def _interrupted_by(
+        self, error: exceptions.NonDeterministicWorkflow
+    ) -> exceptions.WorkflowInterrupted:
+        self.error, self._is_closed = error, True
+        return exceptions.WorkflowInterrupted(str(error))
+
+    def _fail(self, error: BaseException) -> None:
+        """End with an exception of the function, or with the failure of the step that raised it."""
+        failures = (handle.failure_of(error) for handle in self._handles)
+        failure = next((each for each in failures if each is not None), None)
+        self._end(ft.Failure.from_exception(error) if failure is None else failure)
+
+    def _end(self, value: Any) -> None:
+        forks.end_fork(self._pid, value)
+        if inspect.isgenerator(value) or inspect.isasyncgen(value):
+            name = object_names.dotted(self._function)
+            error = TypeError(f"Workflow {name!r} must not contain 'yield': return its result")
+            value = ft.Failure.from_exception(error)
+        try:
+            self._history.check_end(len(self._handles))
+        except exceptions.NonDeterministicWorkflow as error:
+            self.error = error
+        else:
+            self.is_over, self.value = True, value
+
+
+def _stored_form(value: Any) -> Any:
+    """Return a copy of a result or failure, as a later run reads it from the store."""
+    if type(value) in _SIMPLE:
+        return value
+    if isinstance(value, ft.Failure):
+        return ft.Failure.from_dict(value.to_json(include_home=True), read_home=True)
+    try:
+        return codec.loads(codec.dumps(value))
+    except exceptions.NotEncodable:  # There is no store, and no later run.
+        return value

@@ -1,0 +1,227 @@
+"""Begin and finish steps of workflows: their records and calls."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from wbengine import exceptions, retry, states
+from wbengine import storage as storage_module
+from wbengine import task as task_module
+from wbengine._calls import invocation as calls
+from wbengine._runtime import task_retries
+from wbengine._runtime.gates import awaited_signals, delayed_starts
+from wbengine._runtime.interrupted import has_lost_worker, is_refusal
+from wbengine._runtime.workflows.history import RecordedStep
+from wbengine._runtime.workflows.step import Step
+from wbengine._security import keys
+from wbengine._tasks import limit_attributes
+from wbengine.persistence import _macs, models
+from wbengine.persistence._step_notes import StepNote
+from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from wbengine._runtime import atom_lifecycle
+
+__all__ = ["StepRecords", "calls_revert"]
+
+_BEGUN: Final = {calls.EXECUTE: states.RUNNING, calls.REVERT: states.REVERTING}
+
+
+class StepRecords:
+    """Begins and finishes steps, as `AtomLifecycle` does with atoms of the plan."""
+
+    def __init__(
+        self,
+        storage: storage_module.Storage,
+        lifecycle: atom_lifecycle.AtomLifecycle,
+    ) -> None:
+        self._storage = storage
+        self._lifecycle = lifecycle
+        # By uuid and attempt of the workflow; read when the first workflow begins.
+        self._recorded: defaultdict[tuple[str, int], list[RecordedStep]] | None = None
+
+    @functools.cached_property
+    def _keyring(self) -> keys.Keyring | None:
+        return keys.keyring(None)
+
+    def recorded(self, workflow: str, attempt: int) -> list[RecordedStep]:
+        """Return the steps of an attempt of a workflow.
+
+        :raises CorruptRecord: if the record of any step is missing, or its note is damaged: the
+            step would be repeated, and not reverted.
+        :raises NotTrusted: if there are keys, and the note of any step has no valid MAC.
+        """
+        if self._recorded is None:
+            recorded = defaultdict(list)
+            for record in self._storage.flow_detail:
+                if record.is_step:
+                    step = _recorded_step(record)
+                    if self._keyring is not None:
+                        _macs.check_step(self._storage.flow_uuid, record, self._keyring)
+                    recorded[step.note.workflow, step.note.attempt].append(step)
+            for steps in recorded.values():
+                _check_complete(steps)
+            self._recorded = recorded
+        return self._recorded[workflow, attempt]
+
+    def add(self, step: Step) -> None:
+        """Add the record of a new step."""
+        record = step.record
+        record.state = states.PENDING
+        if step.task is not None:
+            record.version = step.task.version_string
+            step.note.limit = _limit_text(step.task)
+        self._store_note(step)
+        steps = self.recorded(step.note.workflow, step.note.attempt)
+        steps.append(RecordedStep(record, step.note))
+        self._storage.add_step(record)
+        if self._storage.code is not None:
+            self._storage.note_code()
+
+    def begin(self, step: Step, action: calls.Action, now: float) -> calls.Invocation:
+        """Enter RUNNING or REVERTING, and return the call.
+
+        :param now: Unix seconds.
+        """
+        task, record, lifecycle = step.task, step.record, self._lifecycle
+        assert task is not None
+        began_before = record.state == _BEGUN[action] and not task.is_wait
+        lost_worker = record.worker
+        is_resumed = lifecycle.begin_attempt(record, task, action, now)
+        may_have_run = began_before and not is_resumed
+        step.may_have_run = may_have_run and action == calls.EXECUTE
+        runs_again = may_have_run and delayed_starts.has_passed(record, now)
+        if action == calls.EXECUTE:
+            starts_at = record.meta_value(models.STARTS_AT)
+            if isinstance(starts_at, float) and starts_at > now:  # a delay before a retry
+                task.eta = dt.datetime.fromtimestamp(starts_at, dt.UTC)
+            elif task.eta is not None:
+                delayed_starts.store_start(record, task, now)
+            if task.is_wait:
+                awaited_signals.begin_wait(record, task, now)  # type: ignore[arg-type]
+        lifecycle.enter(record, task, action)
+        if self._storage.code is not None and not task.is_wait:  # `add` has noted a wait.
+            self._storage.note_code()
+        if runs_again:
+            lifecycle.note_resend(record, lost_worker)
+        arguments = step.arguments if action == calls.EXECUTE else step.note.arguments
+        call = calls.Invocation(task, action, record.uuid, record.attempt, arguments or {})
+        if action == calls.EXECUTE and arguments is None:
+            call.cancellation.cancel()
+        call.node, call.step, call.priority = step.run.call.node, step, task.priority
+        call.flow_uuid = self._storage.flow_uuid
+        lifecycle.prepare_call(call, record, task)
+        if is_resumed:
+            call.recovered, call.lost, call.epoch = True, has_lost_worker(record), record.epoch
+        if action == calls.REVERT:
+            call.result = record.failure if record.failure is not None else record.results
+        return call
+
+    def finish(self, step: Step, call: calls.Invocation, outcome: calls.Outcome) -> str:
+        """Store an outcome; return the new state. A reverted step keeps its result."""
+        result = step.record.results
+        state = self._lifecycle.finish(call, outcome, step.record)
+        step.may_have_run = False
+        if state == states.REVERTED:
+            step.record.results = result
+        return state
+
+    def finish_without_call(self, step: Step, state: str, value: object = None) -> None:
+        """Store the outcome of a step, or of its reversion, without a call."""
+        result = step.record.results
+        self._lifecycle.change_state(step.record, step.task, state, value)
+        if state == states.REVERTED:
+            step.record.results = result
+
+    def undo_begin(self, step: Step) -> None:
+        """Undo `begin` for a call that did not start."""
+        self._lifecycle.undo_record(step.record, step.task)
+
+    def never_began(self, call: calls.Invocation, outcome: calls.Outcome) -> bool:
+        """Return whether an execution was refused before it began, in all runs."""
+        return (
+            outcome.started is None
+            and call.action == calls.EXECUTE
+            and is_refusal(outcome.value)
+            and not self._lifecycle.may_have_run(call)
+        )
+
+    def save_note(self, step: Step) -> None:
+        """Write the record of a step, with its note, with the next changes."""
+        self._store_note(step)
+        self._storage.writer.mark(step.record)
+
+    def _store_note(self, step: Step) -> None:
+        step.note.store(step.record, self._storage.flow_uuid, self._keyring)
+
+    def mark(self, workflow: models.AtomDetail) -> None:
+        """Write the record of a workflow with the next changes."""
+        self._storage.writer.mark(workflow)
+
+    def may_be_under_way(self, step: Step) -> bool:
+        """Return whether the executor may know the result of an unfinished execution."""
+        return step.task is not None and self._lifecycle.may_be_under_way(step.task)
+
+    def add_failure(self, step: Step, failure: ft.Failure) -> float | None:
+        """Count a failure; return the seconds until the retry of the step, or None without one."""
+        task = step.task
+        if task is None or not task.retries:
+            return None
+        step.note.failures += 1
+        controller = task_retries.controller_of(task)
+        # Earlier failures are not stored. The controller uses only their number.
+        history = retry.History([(None, {task.name: failure})] * step.note.failures)
+        if controller.on_failure(history) != retry.RETRY:
+            return None
+        return controller.wait(history)
+
+    def store_start(self, step: Step, start: float) -> None:
+        """Store the earliest start of the next execution, in Unix seconds."""
+        step.record.meta[models.STARTS_AT] = start
+        self.save_note(step)
+
+
+def _recorded_step(record: models.AtomDetail) -> RecordedStep:
+    note = StepNote.of(record)
+    if note is None or not isinstance(record, models.TaskDetail):
+        raise exceptions.CorruptRecord(
+            f"Record of step {record.name!r} must contain its place in the workflow,"
+            f" got {record.meta_value(models.STEP)!r:.80}"
+        )
+    return RecordedStep(record, note)
+
+
+def _limit_text(task: task_module.Task) -> str | None:
+    try:
+        limit = limit_attributes.limit_of_step(task)
+    except (TypeError, ValueError):  # The step fails when it asks for a permit.
+        return None
+    return None if limit is None else limit.quota.label
+
+
+def _check_complete(steps: Iterable[RecordedStep]) -> None:
+    """Check that no step is missing. The latest ones cannot be checked.
+
+    :raises CorruptRecord: if one is missing.
+    """
+    notes = [step.note for step in steps]
+    positions = sorted(note.position for note in notes)
+    completions = sorted(note.completed for note in notes if note.completed is not None)
+    for numbers, first, name in (positions, 0, "position"), (completions, 1, "completion"):
+        if numbers != [*range(first, first + len(numbers))]:
+            raise exceptions.CorruptRecord(
+                f"The steps of workflow record {notes[0].workflow}, attempt {notes[0].attempt},"
+                f" must have each {name} from {first} to {numbers[-1]} once: the record of a step"
+                " is missing or damaged"
+            )
+
+
+def calls_revert(step: Step) -> bool:
+    """Return True if a reversion of this step calls `revert`, or cannot find its task."""
+    if step.note.arguments is None:
+        return False
+    return step.task is None or calls.calls_revert(step.task, step.record.failure)

@@ -1,0 +1,1 @@
+"""Keys that sign messages and records, and the masking of secrets."""

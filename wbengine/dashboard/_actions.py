@@ -1,0 +1,288 @@
+"""Actions of the pages: they need `allow_actions` and a role, and each is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from wbengine import operations, signals
+from wbengine.dashboard import (
+    _audit,
+    _flow_actions,
+    _flow_pages,
+    _http_errors,
+    _pause_pages,
+    _schedule_pages,
+    _urls,
+    _visitors,
+)
+from wbengine.dashboard._app_state import AppState
+from wbengine.dashboard._runner import FailedCommand, Runner
+
+__all__ = ["Actions"]
+
+_MAX_FORM_BYTES: Final = 16_384
+FORM_SECONDS: Final = 10.0
+
+
+class Actions:
+    """Handlers of forms, which only pages of this dashboard may post. Work runs in threads."""
+
+    def __init__(self, app_state: AppState) -> None:
+        self._state = app_state
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/login", self.login_page),
+            Route("/login", self.login, methods=["POST"]),
+            Route("/flows/{uuid:uuid}/signal", self.signal, methods=["POST"]),
+            Route("/flows/{uuid:uuid}/{action:str}", self.flow, methods=["POST"]),
+            Route("/workers/drain", self.drain, methods=["POST"]),
+            Route("/schedules/{action:str}", self.schedule, methods=["POST"]),
+            Route("/pauses/pause", self.pause, methods=["POST"]),
+            Route("/pauses/resume", self.resume, methods=["POST"]),
+        ]
+
+    def login_page(self, request: Request) -> Response:
+        return _http_errors.login_page(request, self._state)
+
+    async def login(self, request: Request) -> Response:
+        """Exchange a token for a cookie."""
+        form = await _form(request)
+        token = form.get("token", "")
+        visitor = self._state.sessions.visitor_of_token(token)
+        if visitor is None or visitor.role == _visitors.PROXY:
+            self._state.audit.refused(request, "login")
+            return _http_errors.page(request, self._state, 401, "The token is not valid.")
+        return self._state.admit(request, token, _urls.href(request, "/"))
+
+    async def flow(self, request: Request) -> Response:
+        """Suspend, resume, retry, revert or cancel a flow."""
+        uuid, name = str(request.path_params["uuid"]), request.path_params["action"]
+        action = _flow_actions.ACTIONS.get(name)
+        if action is None:
+            raise HTTPException(404)
+        form = await self._check(request, f"{name} flow {uuid}", _visitors.OPERATOR)
+        act = functools.partial(self._act, action, uuid, request, form)
+        return await self._do(request, f"{name} flow {uuid}", act, f"/flows/{uuid}", name)
+
+    async def signal(self, request: Request) -> Response:
+        """Send a signal to a flow."""
+        uuid = str(request.path_params["uuid"])
+        form = await self._check(request, f"signal flow {uuid}", _visitors.OPERATOR)
+        name, text = form.get("signal", ""), form.get("value", "").strip()
+
+        def act() -> str | None:
+            try:
+                value = json.loads(text) if text else None
+            except (ValueError, RecursionError) as error:
+                raise HTTPException(400, f"The value must be JSON: {error}") from error
+            # Read now, because the wait may end when the signal arrives.
+            awaited = self._state.store.read(lambda each: each.awaited_signals(uuid))
+            operations.signal(self._state.store.backend, uuid, name, value)
+            is_awaited = signals.not_awaited(name, awaited) is None
+            return None if is_awaited else _flow_pages.NOT_AWAITED
+
+        return await self._do(
+            request, f"signal flow {uuid} {name!r}", act, f"/flows/{uuid}", "signal"
+        )
+
+    async def drain(self, request: Request) -> Response:
+        """Ask a worker to accept no new tasks and to exit."""
+        form = await self._check(request, "drain worker", _visitors.ADMIN)
+        worker = form.get("worker", "")
+        if not worker:
+            raise HTTPException(400, "The field 'worker' is required.")
+        act = functools.partial(self._state.monitor.drain, worker)
+        return await self._do(request, f"drain worker {worker!r}", act, "/workers", "drain")
+
+    async def schedule(self, request: Request) -> Response:
+        """Pause, resume or run a schedule."""
+        name = request.path_params["action"]
+        if name not in _schedule_pages.ACTIONS:
+            raise HTTPException(404)
+        form = await self._check(request, f"{name} schedule", _visitors.OPERATOR)
+        schedule = form.get("schedule", "")
+
+        def act() -> None:
+            schedules = _schedule_pages.schedules(self._state)
+            if schedules is None:
+                raise HTTPException(404, "This store does not support schedules.")
+            getattr(schedules, name)(schedule)
+
+        return await self._do(request, f"{name} schedule {schedule!r}", act, "/schedules", name)
+
+    async def pause(self, request: Request) -> Response:
+        """Pause a task type in all flows of the store."""
+        form = await self._check(request, "pause tasks", _visitors.OPERATOR)
+        pattern, reason = form.get("pattern", "").strip(), form.get("reason", "").strip()
+        pause_length = form.get("for", "")
+
+        def act() -> None:
+            operations.pause_tasks(
+                self._state.store.backend,
+                pattern,
+                reason=reason or None,
+                by=self._sender(request),
+                seconds=_pause_pages.length(pause_length),
+            )
+
+        action = f"pause tasks {pattern!r:.220}"
+        if pause_length:
+            action += f" for {pause_length!r:.40}"
+        if reason:
+            action += f", reason {self._state.redactor.text(reason)!r:.520}"
+        return await self._do(request, action, act, "/pauses", "pause")
+
+    async def resume(self, request: Request) -> Response:
+        """Resume a paused task type."""
+        form = await self._check(request, "resume tasks", _visitors.OPERATOR)
+        pattern = form.get("pattern", "")
+        act = functools.partial(operations.resume_tasks, self._state.store.backend, pattern)
+        return await self._do(request, f"resume tasks {pattern!r:.220}", act, "/pauses", "resume")
+
+    @staticmethod
+    def _sender(request: Request) -> str:
+        return f"dashboard ({_audit.client_of(request)})"
+
+    def _act(
+        self,
+        action: _flow_actions.Action,
+        uuid: str,
+        request: Request,
+        form: Mapping[str, str],
+    ) -> None:
+        view = self._state.store.flow(uuid)
+        allowed = _flow_actions.of_flow(view, self._state.runner is not None)
+        if action not in allowed:
+            names = ", ".join(each.name for each in allowed) or "none"
+            raise HTTPException(
+                409,
+                f"Action {action.name!r} is not available in state {view.state}; available:"
+                f" {names}.",
+            )
+        by = self._sender(request)
+        edits = _edits(form)
+        if edits and not view.is_submitted:
+            raise HTTPException(409, "Only a submitted flow can be retried with other values here.")
+        if action.runs and view.is_submitted:
+            reason = form.get("reason", "").strip() or None
+            operations.request(
+                self._state.store.backend, uuid, action.name, reason=reason, by=by, edits=edits
+            )
+        elif action.runs and self._state.runner is not None:
+            self._run(self._state.runner, action.name, uuid, request)
+        elif action.name == "suspend":
+            operations.suspend(self._state.store.backend, uuid, by=by)
+        else:
+            operations.cancel(self._state.store.backend, uuid, by=by)
+
+    def _run(self, runner: Runner, name: str, uuid: str, request: Request) -> None:
+        first_redactor = self._state.store.redactor(uuid)
+
+        def mask(text: str) -> str:
+            try:
+                return self._state.store.redactor(uuid).text(
+                    text
+                )  # Includes secrets in results of this run.
+            except Exception:  # The command may have failed because the store is unreadable.
+                return first_redactor.text(text)
+
+        def failed_late(failed: FailedCommand) -> None:
+            reason = f"exit code {failed.code}: {failed.output}"
+            self._state.audit.failed(request, f"{name} flow {uuid}", reason)
+
+        runner.start(name, uuid, mask, failed_late)
+
+    async def _check(self, request: Request, action: str, role: str) -> dict[str, str]:
+        """Check a form and return its fields.
+
+        :raises HTTPException: if the visitor lacks the role, or the form is invalid or expired.
+        """
+        form = await _form(request)
+        sessions, visitor = self._state.sessions, _visitors.of_request(request)
+        reason = None
+        if not self._state.allow_actions:
+            reason = "The dashboard is read-only; start it with --allow-actions to allow actions."
+        elif not sessions.is_valid_form_token(
+            request.cookies.get(sessions.cookie), form.get("form_token")
+        ):
+            reason = "The form has expired. Reload the page."
+        elif visitor is None or not visitor.has_role(role):
+            reason = f"This action needs role {role}, got {visitor.role if visitor else 'none'}."
+        if reason is not None:
+            self._state.audit.refused(request, action, reason)
+            raise HTTPException(403, reason)
+        return form
+
+    async def _do(
+        self, request: Request, action: str, act: Callable[[], str | None], page: str, notice: str
+    ) -> Response:
+        """Perform an action, and redirect to a page. `act` may return another notice."""
+        try:
+            with _http_errors.as_http_errors():
+                other_notice = await run_in_threadpool(act)
+        except HTTPException as error:
+            self._state.audit.failed(request, action, error.detail)
+            raise
+        except Exception as error:  # The guard logs the details.
+            self._state.audit.failed(request, action, type(error).__name__)
+            raise
+        self._state.audit.done(request, action)
+        return RedirectResponse(_urls.href(request, page, done=other_notice or notice), 303)
+
+
+def _edits(form: Mapping[str, str]) -> operations.Edits | None:
+    """Return the values of the form that retries a flow with other values, or None.
+
+    :raises HTTPException: if a value is not JSON.
+    """
+    values: dict[str, dict[str, Any]] = {"input": {}, "result": {}}
+    for field, text in form.items():
+        kind, separator, name = field.partition(":")
+        if kind in values and separator and text.strip():
+            try:
+                values[kind][name] = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise HTTPException(
+                    400, f"The value of {kind} {name!r} must be JSON: {error}"
+                ) from error
+    edits = operations.Edits(values["input"], values["result"])
+    return edits if edits else None
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; of several with the same name, the last one.
+
+    :raises HTTPException: if the body is not a form, is too long, or arrives too late.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "The content type must be application/x-www-form-urlencoded.")
+    try:
+        body = await asyncio.wait_for(_body(request), FORM_SECONDS)
+    except TimeoutError as error:
+        raise HTTPException(408, "The form was not received in time.") from error
+    try:
+        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=1_000))
+    except ValueError as error:
+        raise HTTPException(400, "The form is malformed.") from error
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_FORM_BYTES:
+            raise HTTPException(413, f"The form must have at most {_MAX_FORM_BYTES} bytes.")
+    return bytes(body)

@@ -1,0 +1,104 @@
+"""Objects that all pages of a dashboard share."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from wbengine.dashboard import _rendering, _urls, _visitors
+from wbengine.dashboard._audit import Audit
+from wbengine.dashboard._flow_cache import Store
+from wbengine.dashboard._quotas import Quotas
+from wbengine.dashboard._runner import Runner
+from wbengine.dashboard._sessions import Sessions
+from wbengine.dashboard._visitors import Visitor
+from wbengine.dashboard._worker_monitor import WorkerMonitor
+from wbengine.views import redaction
+
+__all__ = ["AppState"]
+
+
+@dataclass(frozen=True)
+class AppState:
+    """Shared objects and settings of the pages.
+
+    `runner` is None if the dashboard cannot start flows. Event streams end when `closing` is set.
+    """
+
+    store: Store
+    monitor: WorkerMonitor
+    sessions: Sessions
+    redactor: redaction.Redactor
+    audit: Audit
+    runner: Runner | None = None
+    allow_actions: bool = False
+    quotas: Quotas = field(default_factory=Quotas)
+    closing: threading.Event = field(default_factory=threading.Event)
+
+    def render(
+        self,
+        request: Request,
+        name: str,
+        variables: Mapping[str, Any],
+        *,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Render a page or a part of one.
+
+        The forms need a cookie. A browser that may read without a cookie gets one for the forms.
+        """
+        cookie = request.cookies.get(self.sessions.cookie)
+        fresh, visitor = None, _visitors.of_request(request)
+        if self.sessions.visitor_of_cookie(cookie) is None:
+            # This applies without authentication, and behind a proxy that names the visitor.
+            token = getattr(request.state, "proxy_token", None)
+            needed = visitor is not None and (self.sessions.open_to_all or token is not None)
+            cookie = fresh = self.sessions.new_cookie(token) if needed else None
+        context = {
+            "allow_actions": self.allows(visitor, _visitors.OPERATOR),
+            "allow_drain": self.allows(visitor, _visitors.ADMIN),
+            "asset": functools.partial(_asset, request),
+            "form_token": self.sessions.form_token(cookie) if cookie else "",
+            "href": functools.partial(_urls.href, request),
+            "nonce": request.scope.get("state", {}).get("nonce", ""),
+            "shows_values": self.redactor.show_values,
+            "notice": None,
+            "visitor": visitor,
+            **variables,
+        }
+        response = HTMLResponse(_rendering.render(name, context), status, headers)
+        if fresh:
+            self.set_cookie(request, response, fresh)
+        return response
+
+    def allows(self, visitor: Visitor | None, role: str) -> bool:
+        return self.allow_actions and visitor is not None and visitor.has_role(role)
+
+    def admit(self, request: Request, token: str, url: str) -> Response:
+        """Redirect a browser to `url`, with a cookie of the user who has this token."""
+        response = RedirectResponse(url, 303)
+        token_or_all = None if self.sessions.open_to_all else token
+        self.set_cookie(request, response, self.sessions.new_cookie(token_or_all))
+        return response
+
+    def set_cookie(self, request: Request, response: Response, cookie: str) -> None:
+        """Set a cookie that scripts and other sites cannot read."""
+        response.set_cookie(
+            self.sessions.cookie,
+            cookie,
+            path=_urls.href(request, "/"),
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+
+
+def _asset(request: Request, name: str) -> str:
+    return _urls.href(request, f"/static/{name}", v=_rendering.asset_version(name))

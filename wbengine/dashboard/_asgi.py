@@ -1,0 +1,141 @@
+"""The dashboard as an ASGI application."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import AsyncIterator, Collection, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from wbengine import drawing
+from wbengine.dashboard import _http_errors, _rendering, _urls
+from wbengine.dashboard._actions import Actions
+from wbengine.dashboard._api import Api
+from wbengine.dashboard._app_state import AppState
+from wbengine.dashboard._audit import Audit
+from wbengine.dashboard._fleet_pages import FleetPages
+from wbengine.dashboard._flow_cache import Store
+from wbengine.dashboard._flow_pages import FlowPages
+from wbengine.dashboard._guard import Guard
+from wbengine.dashboard._health import Probes
+from wbengine.dashboard._pause_pages import PausePages
+from wbengine.dashboard._runner import Runner
+from wbengine.dashboard._schedule_pages import SchedulePages
+from wbengine.dashboard._sessions import Sessions
+from wbengine.dashboard._stream import Streams
+from wbengine.dashboard._visitors import Visitor
+from wbengine.dashboard._worker_monitor import WorkerMonitor
+from wbengine.fleet.client import Fleet
+from wbengine.persistence import base as persistence
+from wbengine.views import redaction
+
+__all__ = ["create_app"]
+
+
+def create_app(
+    backend: persistence.Backend,
+    *,
+    fleet: Fleet | None = None,
+    ledger: str | None = None,
+    token: str | None = None,
+    users: Mapping[str, Visitor] | None = None,
+    allow_actions: bool = False,
+    show_values: bool = False,
+    url_prefix: str = "",
+    hosts: Collection[str] | None = None,
+    runner: Runner | None = None,
+    closing: threading.Event | None = None,
+) -> ASGIApp:
+    """Return the dashboard of a store as an ASGI application.
+
+    Without `token` and `users`, every client that reaches the application has all rights: the
+    application in which you mount it must authenticate clients.
+
+    :param fleet: the workers to show, not opened yet; the dashboard opens and closes it.
+    :param ledger: the place of the ledger (default: the broker's ledger).
+    :param token: the token of a single administrator; excludes `users`.
+    :param users: visitors by token (see `visitors.parse_users`).
+    :param allow_actions: show buttons that suspend, cancel, resume, retry and revert flows, and
+        drain workers.
+    :param show_values: show inputs and results of tasks, with secrets masked.
+    :param url_prefix: the path before all pages, unless a proxy removes it. If the application is
+        mounted at the same path, the path is not repeated.
+    :param hosts: accepted names in the Host header (None: any). Set it if there is no token.
+    :param runner: starts flows; without it, flows can only be stopped.
+    :param closing: set this event before you stop a server that waits for open event streams.
+    :raises ValueError: if a token is too short or not printable ASCII, `users` is empty,
+        `url_prefix` is not a path, or both `token` and `users` are given.
+    """
+    if token is not None and users is not None:
+        raise ValueError("at most one of token and users can be used")
+    visitors_by_token = users if token is None else {token: Visitor()}
+    prefix = _urls.check_prefix(url_prefix)
+    redactor = redaction.Redactor(show_values=show_values)
+    monitor = WorkerMonitor(fleet, ledger, redactor)
+    app_state = AppState(
+        store=Store(backend, redactor, monitor.offered),
+        monitor=monitor,
+        sessions=Sessions(visitors_by_token),
+        redactor=redactor,
+        audit=Audit(redactor.with_secrets_from({"token": list(visitors_by_token or ())})),
+        runner=runner,
+        allow_actions=allow_actions,
+        closing=closing or threading.Event(),
+    )
+    guarded = Guard(_routed_app(app_state), app_state, hosts)
+    return _urls.Prefixed(guarded, prefix) if prefix else guarded
+
+
+def _routed_app(app_state: AppState) -> Starlette:
+    parts: tuple[Any, ...] = (
+        FlowPages(app_state),
+        FleetPages(app_state),
+        SchedulePages(app_state),
+        PausePages(app_state),
+        Streams(app_state),
+        Api(app_state),
+        Probes(app_state),
+        Actions(app_state),
+    )
+    routes = [route for part in parts for route in part.routes()]
+    on_error = functools.partial(_error_response, app_state)
+    return Starlette(
+        routes=[
+            *routes,
+            Route("/static/graph.css", _graph_style),
+            Mount("/static", StaticFiles(directory=_rendering.STATIC)),
+        ],
+        exception_handlers={HTTPException: on_error, Exception: on_error},
+        lifespan=functools.partial(_lifespan, app_state),
+    )
+
+
+async def _error_response(app_state: AppState, request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):  # The guard logs this error.
+        return _http_errors.page(request, app_state, 500)
+    plain = error.detail == HTTPStatus(error.status_code).phrase
+    return _http_errors.page(request, app_state, error.status_code, None if plain else error.detail)
+
+
+async def _graph_style(request: Request) -> Response:
+    return PlainTextResponse(drawing.STYLESHEET, media_type="text/css")
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app_state: AppState, app: Starlette) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await run_in_threadpool(app_state.store.close)
+        await run_in_threadpool(app_state.monitor.close)

@@ -1,0 +1,214 @@
+"""Access control: every request and every response passes through the guard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import traceback
+from collections.abc import Collection, Iterator
+from typing import Final
+from urllib.parse import urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from wbengine.dashboard import _audit as audit
+from wbengine.dashboard import _connections, _http_errors, _http_headers, _urls, _visitors
+from wbengine.dashboard._app_state import AppState
+from wbengine.dashboard._quotas import Exceeded
+from wbengine.dashboard._visitors import Visitor
+
+__all__ = ["Guard"]
+
+LOG: Final = logging.getLogger(__name__)
+
+#: Paths without authentication: probes have no cookie, and visitors have none before the login.
+_PUBLIC_PATHS: Final = frozenset({"/livez", "/readyz", "/login"})
+_STATIC_PREFIX: Final = "/static/"
+
+#: Maximum size of a piece of a response, which must arrive within `connections.STALL_SECONDS`.
+_MAX_PIECE_BYTES: Final = 65_536
+
+
+class Guard:
+    """The outermost ASGI application of the dashboard.
+
+    It refuses unknown host names, clients without a valid token or cookie, and forms from other
+    origins. It adds security headers to each response. It shows an unexpected error as a page
+    without details, and logs the details with masked secrets.
+    """
+
+    def __init__(self, app: ASGIApp, app_state: AppState, hosts: Collection[str] | None) -> None:
+        self._app = app
+        self._state = app_state
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        response = _ResponseState(scope, send)
+        request = Request(scope, receive)
+        try:
+            refusal = await self._refusal(request, response)
+            with self._answering(request, None if refusal else _visitors.of_request(request)):
+                await (refusal or self._app)(scope, receive, response.send)
+        except Exceeded as error:
+            error_page = _http_errors.page(request, self._state, error.status_code, error.detail)
+            error_page.headers.update(error.headers or {})
+            with self._answering(request, None):
+                await error_page(scope, receive, response.send)
+        except Exception as error:
+            self._log(error)
+            if response.status is None:
+                await _http_errors.page(request, self._state, 500)(scope, receive, response.send)
+            elif response.status != 500:
+                raise ConnectionError("the response was interrupted") from None
+
+    @contextlib.contextmanager
+    def _answering(self, request: Request, visitor: Visitor | None) -> Iterator[None]:
+        """Register a response during a `with` block. `visitor` is None without a session.
+
+        :raises Exceeded: if the visitor or its address has too many requests.
+        """
+        with contextlib.ExitStack() as end:
+            if visitor is not None:
+                quotas = self._state.quotas
+                quota = quotas.streams if _urls.is_stream(request) else quotas.requests
+                end.enter_context(
+                    quota.acquire(self._client(request, visitor), audit.address(request))
+                )
+            connection = _connections.of_scope(request.scope)
+            if connection is not None:
+                end.enter_context(connection.answering(signed_in=visitor is not None))
+            yield
+
+    def _client(self, request: Request, visitor: Visitor) -> str:
+        """Return the key of the quota: the user, else the browser's session, else the address."""
+        if visitor.name:
+            return f"user {visitor.name}"
+        sessions = self._state.sessions
+        cookie = request.cookies.get(sessions.cookie)
+        if sessions.visitor_of_cookie(cookie) is not None:
+            return f"session {cookie}"
+        return audit.address(request)
+
+    async def _refusal(self, request: Request, response: _ResponseState) -> ASGIApp | None:
+        path, audit = _urls.path_of(request), self._state.audit
+        if not _http_headers.is_host_allowed(request.headers, self._hosts):
+            audit.rejected(request, "unknown host name", request.headers.get("host", ""))
+            return _http_errors.page(request, self._state, 421)
+        if path in _PUBLIC_PATHS or path.startswith(_STATIC_PREFIX):
+            response.static = path.startswith(_STATIC_PREFIX)
+            is_known = True
+        else:
+            try:
+                visitor = self._visitor(request)
+            except ValueError as error:
+                audit.rejected(request, "the user or role from the proxy is not valid")
+                return _http_errors.page(request, self._state, 401, str(error))
+            request.state.visitor = visitor
+            is_known = visitor is not None
+        query_token = request.query_params.get("token")
+        if query_token is not None and request.method == "GET" and not response.static:
+            return self._exchange_token(request, query_token)
+        if not is_known:
+            if "authorization" in request.headers or request.method == "POST":
+                audit.rejected(request, "no valid token")
+            return _http_errors.page(request, self._state, 401)
+        if request.method not in ("GET", "HEAD", "POST"):
+            return _http_errors.page(request, self._state, 405)
+        if request.method == "POST" and not _http_headers.is_same_origin(request.headers):
+            origin = request.headers.get("origin", "")
+            audit.rejected(request, "request from another origin", origin)
+            return _http_errors.page(
+                request, self._state, 403, "The request must come from a page of this dashboard."
+            )
+        return None
+
+    def _visitor(self, request: Request) -> Visitor | None:
+        """Return the visitor of a request, who may be named by a proxy.
+
+        :raises ValueError: if the headers of the proxy are not valid.
+        """
+        sessions, token = self._state.sessions, _bearer(request.headers)
+        visitor = sessions.visitor_of_token(token)
+        if visitor is not None and visitor.role == _visitors.PROXY:
+            request.state.proxy_token = token
+            role = _single_header(request.headers, "x-wbengine-role", _visitors.VIEWER)
+            name = _visitors.check_name(_single_header(request.headers, "x-wbengine-user", ""))
+            return Visitor(name, _visitors.check_role(role))
+        if visitor is None:
+            visitor = sessions.visitor_of_cookie(request.cookies.get(sessions.cookie))
+        # Behind a proxy, the cookie is used only for forms.
+        return None if visitor is not None and visitor.role == _visitors.PROXY else visitor
+
+    def _exchange_token(self, request: Request, token: str) -> ASGIApp:
+        """Exchange a token in the URL for a cookie, and redirect to the URL without it."""
+        visitor = self._state.sessions.visitor_of_token(token)
+        if visitor is None or visitor.role == _visitors.PROXY:
+            self._state.audit.rejected(request, "no valid token")
+            return _http_errors.page(request, self._state, 401, "The token is not valid.")
+        parameters = [
+            parameter for parameter in request.query_params.multi_items() if parameter[0] != "token"
+        ]
+        # A path that begins with two slashes would be another host.
+        url = _urls.href(request, "/" + _urls.path_of(request).lstrip("/"))
+        url = f"{url}?{urlencode(parameters)}" if parameters else url
+        return self._state.admit(request, token, url)
+
+    def _log(self, error: Exception) -> None:
+        text = "".join(traceback.format_exception(error))
+        LOG.error("request failed: %s", self._state.redactor.text(text))
+
+
+class _ResponseState:
+    """Status and headers of the response to one request."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.status: int | None = None
+        self.static = False
+        self._nonce = secrets.token_urlsafe(16)
+        self._send = send
+        self._lock = asyncio.Lock()
+        scope.setdefault("state", {})["nonce"] = self._nonce
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            response_headers = MutableHeaders(scope=message)
+            for name, value in _http_headers.headers(self._nonce, static=self.static).items():
+                response_headers.setdefault(name, value)
+        if message["type"] != "http.response.body":
+            await self._send(message)
+            return
+        body, has_more = message.get("body", b""), message.get("more_body", False)
+        # The lock prevents a ping of another task inside an event of a stream.
+        async with self._lock:
+            for start in range(0, len(body), _MAX_PIECE_BYTES):
+                piece = body[start : start + _MAX_PIECE_BYTES]
+                await self._send({**message, "body": piece, "more_body": True})
+            if not has_more:  # The server returns when it has sent all pieces.
+                await self._send({**message, "body": b"", "more_body": False})
+
+
+def _single_header(headers: Headers, name: str, default: str) -> str:
+    """Return a header that must be unique: a second one may come from the proxy's client.
+
+    :raises ValueError: if the header occurs twice.
+    """
+    values = headers.getlist(name) or [default]
+    if len(values) > 1:
+        raise ValueError(f"{name} must occur once, got {len(values)} values")
+    return values[0]
+
+
+def _bearer(headers: Headers) -> str | None:
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None

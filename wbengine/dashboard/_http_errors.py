@@ -1,0 +1,106 @@
+"""Error pages, and the HTTP status of each exception."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wbengine import exceptions
+from wbengine.dashboard import _rendering, _urls
+from wbengine.dashboard._app_state import AppState
+
+__all__ = ["login_page", "limit", "page", "as_http_errors", "int_parameter", "int_parameters"]
+
+_TEXTS: Final[Mapping[int, str]] = {
+    401: "Enter the token that the dashboard printed when it started.",
+    403: "This is not allowed.",
+    404: "This page does not exist, or its flow was deleted.",
+    405: "This request method is not allowed for this page.",
+    421: "The dashboard does not accept this host name; add it with --allow-host.",
+    500: "An error occurred. For details, see the log of the dashboard.",
+}
+
+
+def page(request: Request, app_state: AppState, status: int, detail: str | None = None) -> Response:
+    """Return an error as JSON for programs, else as a page. `detail` is masked."""
+    text = (
+        app_state.redactor.text(detail) if detail else _TEXTS.get(status, HTTPStatus(status).phrase)
+    )
+    headers = {"www-authenticate": "Bearer"} if status == 401 else None
+    if _urls.wants_json(request):
+        content = {"schema": "wbengine/error/1", "status": status, "error": text}
+        return _rendering.SafeJSONResponse(content, status, headers)
+    first, _, rest = text.partition(" ")
+    # A text that begins with the name of a parameter is not capitalized.
+    if first.isalpha() and not rest.startswith("must be "):
+        text = text[0].upper() + text[1:]
+    context: dict[str, object] = {
+        "status": status,
+        "title": HTTPStatus(status).phrase,
+        "said": text,
+    }
+    if status not in (401, 421):  # Clients without access get no navigation.
+        context["here"] = ""
+    name = "login.html" if status == 401 else "error.html"
+    return app_state.render(request, name, context, status=status, headers=headers)
+
+
+def login_page(request: Request, app_state: AppState) -> Response:
+    """Return the page that asks for the token."""
+    return app_state.render(request, "login.html", {"title": "Sign in", "said": _TEXTS[401]})
+
+
+@contextlib.contextmanager
+def as_http_errors() -> Iterator[None]:
+    """Convert exceptions of wbengine into HTTP errors with the same message."""
+    try:
+        yield
+    except exceptions.NotFound as error:
+        raise HTTPException(404, str(error)) from error
+    except (ValueError, exceptions.NotEncodable) as error:
+        raise HTTPException(400, str(error)) from error
+    except (exceptions.InvalidState, exceptions.FlowBusy, exceptions.Duplicate) as error:
+        raise HTTPException(409, str(error)) from error
+    except exceptions.ExecutionFailure as error:
+        raise HTTPException(502, str(error)) from error
+    except (exceptions.StorageFailure, exceptions.TransportFailure) as error:
+        raise HTTPException(503, str(error)) from error
+
+
+def limit(request: Request, default: int, maximum: int) -> int:
+    """Return the requested size of a page.
+
+    :raises ValueError: if it is not a number from 1 to `maximum`.
+    """
+    value = int_parameter(request, "limit", default)
+    if not 1 <= value <= maximum:
+        raise ValueError(f"limit must be a number from 1 to {maximum}, got {value}")
+    return value
+
+
+def int_parameter(request: Request, name: str, default: int = 0) -> int:
+    """Return a query parameter as a whole number.
+
+    :raises ValueError: if it is not a whole number below 10^9.
+    """
+    return _parse_int(name, request.query_params.get(name, str(default)))
+
+
+def int_parameters(request: Request, name: str) -> frozenset[int]:
+    """Return all query parameters of this name as whole numbers.
+
+    :raises ValueError: if any is not a whole number below 10^9.
+    """
+    return frozenset(_parse_int(name, text) for text in request.query_params.getlist(name))
+
+
+def _parse_int(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ValueError(f"{name} must be a whole number, got {text!r:.40}")
+    return int(text)

@@ -1,0 +1,99 @@
+"""Filters of the list of flows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from wbengine import states
+from wbengine.dashboard import _http_errors
+from wbengine.persistence import _listing as listings
+from wbengine.persistence import base as persistence
+from wbengine.views import _flow_list, _shown_states, redaction
+
+__all__ = ["PERIODS", "FlowFilter"]
+
+#: Periods of the filter: name, label and seconds.
+PERIODS: Final[Mapping[str, tuple[str, float]]] = {
+    "1h": ("last hour", 3600.0),
+    "24h": ("last 24 hours", 86400.0),
+    "7d": ("last 7 days", 7 * 86400.0),
+    "30d": ("last 30 days", 30 * 86400.0),
+}
+DEFAULT_LIMIT: Final = 50
+MAX_LIMIT: Final = 500
+_MAX_CURSOR_CHARS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class FlowFilter:
+    """Filter and position in the list of flows."""
+
+    name: str = ""
+    states: tuple[str, ...] = ()
+    since: str = ""
+    after: str = ""
+    limit: int = DEFAULT_LIMIT
+    #: A part of the name, a prefix of the id, or `key=value` of a tag.
+    find: str = ""
+
+    @classmethod
+    def of(cls, request: Request) -> FlowFilter:
+        """Return the filter in the URL of a request.
+
+        :raises ValueError: if a parameter is not valid.
+        """
+        query = request.query_params
+        flow_states = tuple(dict.fromkeys(state for state in query.getlist("state") if state))
+        for state in flow_states:
+            states.check_known("state of a flow", state, _shown_states.LISTED)
+        since, limit = query.get("since", ""), _http_errors.limit(request, DEFAULT_LIMIT, MAX_LIMIT)
+        if since and since not in PERIODS:
+            raise ValueError(f"since must be one of {', '.join(PERIODS)}, got {since!r:.40}")
+        name, after = query.get("name", "").strip()[:200], query.get("after", "")
+        if len(after) > _MAX_CURSOR_CHARS:
+            raise ValueError(f"after must be the cursor of a page, got {after!r:.40}")
+        return cls(name, flow_states, since, after, limit, query.get("find", "").strip()[:330])
+
+    @property
+    def is_all(self) -> bool:
+        return not (self.name or self.states or self.since or self.after or self.find)
+
+    @property
+    def _tags(self) -> dict[str, str]:
+        key, _, value = (each.strip() for each in self.find.partition("="))
+        try:
+            return listings.check_tags({key: value})
+        except ValueError:  # The text is a part of a name.
+            return {}
+
+    def query(self, **changes: Any) -> dict[str, Any]:
+        """Return the query parameters of the URL of this list, updated with `changes`."""
+        limit = "" if self.limit == DEFAULT_LIMIT else self.limit
+        query = {"find": self.find, "name": self.name, "state": self.states, "since": self.since}
+        return {**query, "limit": limit, "after": self.after, **changes}
+
+    def read(
+        self, connection: persistence.Connection, redactor: redaction.Redactor
+    ) -> _flow_list.ListingView:
+        """Return the selected page.
+
+        :raises ValueError: if `after` is not the cursor of a page.
+        """
+        tags = self._tags
+        since = time.time() - PERIODS[self.since][1] if self.since else None
+        return _flow_list.page(
+            connection,
+            states=self.states or None,
+            name=self.name or None,
+            since=since,
+            limit=self.limit,
+            after=self.after or None,
+            text=None if tags else self.find or None,
+            tags=tags,
+            redactor=redactor,
+        )

@@ -1,0 +1,67 @@
+"""The page of schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from wbengine.dashboard import _http_errors
+from wbengine.dashboard._app_state import AppState
+from wbengine.persistence.backends import _sql
+from wbengine.schedules import Entry, Schedules
+
+__all__ = ["ACTIONS", "SchedulePages", "schedules"]
+
+DEFAULT_LIMIT: Final = 100
+MAX_LIMIT: Final = 1000
+ACTIONS: Final[Mapping[str, str]] = {
+    "pause": "The schedule is paused.",
+    "resume": "The schedule is resumed.",
+    "run": "A `wbengine serve` process will fire the schedule once.",
+}
+
+
+class SchedulePages:
+    """Handlers of the page. They block: Starlette calls them in threads."""
+
+    def __init__(self, app_state: AppState) -> None:
+        self._state = app_state
+
+    def routes(self) -> list[Route]:
+        return [Route("/schedules", self.schedules)]
+
+    def schedules(self, request: Request) -> Response:
+        with _http_errors.as_http_errors():
+            entries, after = page(request, self._state)
+        context: dict[str, Any] = {
+            "here": "/schedules",
+            "entries": entries,
+            "next": after,
+            "after": request.query_params.get("after", ""),
+            "mask": self._state.redactor.text,
+            "notice": ACTIONS.get(request.query_params.get("done", "")),
+        }
+        part = request.query_params.get("part")
+        return self._state.render(request, "_schedules.html" if part else "schedules.html", context)
+
+
+def page(request: Request, app_state: AppState) -> tuple[list[Entry], str | None]:
+    """Return the requested schedules, sorted by name, and the cursor of the next page.
+
+    :raises ValueError: if a parameter of the address is not valid.
+    """
+    limit = _http_errors.limit(request, DEFAULT_LIMIT, MAX_LIMIT)
+    stored = schedules(app_state)
+    return (
+        ([], None) if stored is None else stored.page(limit, request.query_params.get("after", ""))
+    )
+
+
+def schedules(app_state: AppState) -> Schedules | None:
+    """Return the schedules of the store, or None if the store is not a database."""
+    backend = app_state.store.backend
+    return Schedules(backend) if isinstance(backend, _sql.SQLBackend) else None

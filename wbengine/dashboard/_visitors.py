@@ -1,0 +1,130 @@
+"""Visitors and their roles."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+
+from wbengine._introspection import object_names
+
+__all__ = [
+    "ADMIN",
+    "OPERATOR",
+    "PROXY",
+    "ROLES",
+    "VIEWER",
+    "Visitor",
+    "check_token",
+    "of_request",
+    "parse_users",
+]
+
+VIEWER: Final = "viewer"
+OPERATOR: Final = "operator"
+ADMIN: Final = "admin"
+#: Roles, lowest first. A viewer reads pages. An operator also changes flows (suspends, resumes,
+#: retries, reverts, cancels and signals them), schedules and pauses of tasks. An admin also drains
+#: workers.
+ROLES: Final = (VIEWER, OPERATOR, ADMIN)
+#: The role of a proxy, which names the visitor of each request.
+PROXY: Final = "proxy"
+
+_NAME: Final = frozenset(f"{string.ascii_letters}{string.digits}.@_-")
+
+MIN_TOKEN_CHARS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """A client with access. The name is empty if all clients use the same token."""
+
+    name: str = ""
+    role: str = ADMIN
+
+    def __post_init__(self) -> None:
+        """Check the name and the role.
+
+        :raises ValueError: if one of them is not valid.
+        """
+        if self.name:
+            check_name(self.name)
+        check_role(self.role, (*ROLES, PROXY))
+
+    def has_role(self, role: str) -> bool:
+        return self.role in ROLES and ROLES.index(self.role) >= ROLES.index(role)
+
+
+def of_request(request: Request) -> Visitor | None:
+    """Return the visitor that the guard identified; None: no access."""
+    visitor: Visitor | None = getattr(request.state, "visitor", None)
+    return visitor
+
+
+def check_token(token: str) -> str:
+    """Return `token`.
+
+    :raises ValueError: if it is too short, or is not printable ASCII without spaces.
+    """
+    if len(token) < MIN_TOKEN_CHARS:
+        raise ValueError(f"token must have at least {MIN_TOKEN_CHARS} characters, got {len(token)}")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError("token must consist of printable ASCII characters without spaces")
+    return token
+
+
+def check_name(name: str) -> str:
+    """Return `name`.
+
+    :raises ValueError: if it is empty, too long, or has characters other than letters, digits and
+        ``.@_-``.
+    """
+    if not 0 < len(name) <= 64 or not _NAME.issuperset(name):
+        raise ValueError(
+            f"user must have 1 to 64 characters of letters, digits and .@_-, got {name!r:.80}"
+        )
+    return name
+
+
+def check_role(role: str, known: tuple[str, ...] = ROLES) -> str:
+    """Return `role`.
+
+    :raises ValueError: if it is not known.
+    """
+    if role not in known:
+        near = object_names.hint(role, known)
+        raise ValueError(f"role must be one of {', '.join(known)}, got {role!r:.40}{near}")
+    return role
+
+
+def parse_users(text: str) -> Mapping[str, Visitor]:
+    """Return visitors by token, from lines with a name, a role and a token each.
+
+    A ``#`` at the beginning of a word starts a comment.
+
+    :raises ValueError: if a line is not valid, or two lines have the same token. The message has
+        the number of the line and never a token.
+    """
+    users: dict[str, Visitor] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = re.sub(r"(^|\s)#.*", "", line).split()
+        if not fields:
+            continue
+        try:
+            if len(fields) != 3:
+                raise ValueError(f"must have a name, a role and a token, got {len(fields)} words")
+            visitor = Visitor(check_name(fields[0]), fields[1])
+            if check_token(fields[2]) in users:
+                raise ValueError(
+                    f"{visitor.name!r} must have another token than {users[fields[2]].name!r}"
+                )
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        users[fields[2]] = visitor
+    if not users:
+        raise ValueError("must contain at least one user")
+    return users

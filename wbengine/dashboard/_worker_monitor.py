@@ -1,0 +1,138 @@
+"""The workers of a broker."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from wbengine import exceptions
+from wbengine.engines.worker_based._messages import life
+from wbengine.fleet import _ledgers
+from wbengine.fleet import _queues as queues
+from wbengine.fleet._ledgers import RowPage
+from wbengine.views.redaction import Redactor, redacted
+
+if TYPE_CHECKING:
+    from wbengine.fleet._queues import QueueView
+    from wbengine.fleet.client import Fleet, WorkerView
+
+__all__ = ["WorkerMonitor"]
+
+#: Seconds for which reports of workers are reused, and seconds to wait for new ones.
+REUSE_SECONDS: Final = 1.5
+REPLY_SECONDS: Final = 0.5
+#: Seconds until `offered` tries an unreachable broker again.
+RETRY_SECONDS: Final = 10.0
+
+_LEAVING: Final = frozenset({life.DRAINING, life.DEAD})
+
+
+class WorkerMonitor:
+    """A fleet that is opened on first use. Thread-safe; all methods except `offered` block."""
+
+    def __init__(
+        self, fleet: Fleet | None, ledger: str | None = None, redactor: Redactor | None = None
+    ) -> None:
+        """Store the settings. `ledger` is a place; the default is the broker's ledger."""
+        self._fleet = fleet
+        self._ledger = ledger
+        self._redactor = redactor or Redactor()
+        self._lock = threading.Lock()
+        self._is_open = False
+        self._ping_lock = threading.Lock()
+        self._pinged_at = -math.inf
+        self._has_settled = False
+        self._tried_at = -math.inf
+
+    @property
+    def has_broker(self) -> bool:
+        return self._fleet is not None
+
+    def workers(self) -> list[WorkerView]:
+        """Return the workers and their running tasks.
+
+        Workers are asked for their state at most every `REUSE_SECONDS` seconds.
+
+        :raises TransportFailure: if the broker cannot be reached.
+        """
+        fleet = self.open_fleet()
+        with self._ping_lock:
+            if time.monotonic() - self._pinged_at >= REUSE_SECONDS:
+                fleet.ping(timeout=REPLY_SECONDS)
+                self._pinged_at = time.monotonic()
+        return redacted(fleet.workers(), self._redactor)
+
+    def queues(self) -> list[QueueView]:
+        """Return the queues with the number of their messages.
+
+        :raises TransportFailure: if the broker cannot be reached.
+        """
+        return redacted(queues.list_queues(self.open_fleet()), self._redactor)
+
+    def offered(self) -> frozenset[str] | None:
+        """Return the names of the tasks that workers accept, or None if unknown.
+
+        This does not block, so flows are shown even if the broker is unreachable.
+        """
+        if self._fleet is None:
+            return None
+        if self._has_settled:
+            accepting = [worker for worker in self._fleet.workers() if worker.state not in _LEAVING]
+            return frozenset(task for worker in accepting for task in worker.tasks)
+        with self._lock:
+            now = time.monotonic()
+            if now - self._tried_at >= RETRY_SECONDS:
+                self._tried_at = now
+                threading.Thread(target=self._settle, name="wbengine-monitor", daemon=True).start()
+        return None
+
+    def _settle(self) -> None:
+        with contextlib.suppress(exceptions.TransportFailure, exceptions.NotFound):
+            self.open_fleet().workers()
+            self._has_settled = True
+
+    def drain(self, name: str) -> None:
+        """Ask the worker of this displayed name to accept no new tasks and to exit.
+
+        :raises NotFound: if there is no such worker.
+        """
+        fleet = self.open_fleet()
+        matching_names = [
+            worker.name for worker in fleet.workers() if self._redactor.text(worker.name) == name
+        ]
+        fleet.control("drain", matching_names[:1] or [name])
+
+    def open_fleet(self) -> Fleet:
+        """Return the fleet, opened.
+
+        :raises NotFound: if the dashboard has no broker.
+        :raises TransportFailure: if the broker cannot be reached.
+        """
+        if self._fleet is None:
+            raise exceptions.NotFound("The dashboard has no broker.")
+        with self._lock:
+            if not self._is_open:
+                self._fleet.open()
+                self._is_open = True
+        return self._fleet
+
+    def rows(self, limit: int, after: str | None, state: str | None) -> RowPage | None:
+        """Return a page of the ledger like `ledgers.rows`, or None without a ledger.
+
+        :raises ValueError: if an argument is not valid.
+        :raises LedgerFailure, TransportFailure: if the ledger cannot be read.
+        """
+        with _ledgers.open_ledger(self._ledger, self.open_fleet().target) as ledger:
+            if ledger is None:
+                return None
+            page = _ledgers.rows(ledger, limit, after, state)
+            return RowPage(tuple(redacted(page.rows, self._redactor)), page.after)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._is_open and self._fleet is not None:
+                self._fleet.close()
+            self._is_open = False

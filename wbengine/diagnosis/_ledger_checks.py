@@ -1,0 +1,80 @@
+"""Check of the ledger with a temporary row."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+
+from wbengine import exceptions
+from wbengine._imports import installing
+from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
+from wbengine.engines.worker_based._worker_side import describing
+from wbengine.engines.worker_based.ledger import _base
+from wbengine.fleet import _ledgers
+
+__all__ = ["check", "compare"]
+
+
+def check(place: Place) -> Iterator[Finding]:
+    """Check that a row can be opened, claimed, finished and deleted."""
+    try:
+        with _ledgers.open_ledger(place.ledger, place.target) as ledger:
+            if ledger is None:
+                yield note("ledger", "no ledger: the task of a lost worker runs twice or fails with"
+                           " WorkerLost (see --ledger)")  # fmt: skip
+                return
+            wrong = _try_row(ledger)
+    except (ValueError, ImportError) as error:
+        yield bad("ledger", line(error), "correct --ledger, $WBENGINE_LEDGER, or `ledger` in"
+                  " wbengine.toml")  # fmt: skip
+        return
+    except (exceptions.LedgerFailure, exceptions.TransportFailure) as error:
+        yield bad("ledger", line(error), _advice(line(error)))
+        return
+    if wrong:
+        yield bad(
+            "ledger", wrong, "the ledger is damaged, or another program changes it; use a new one"
+        )
+    else:
+        yield good("ledger", "opened, claimed, finished and deleted a row")
+
+
+def _try_row(ledger: _base.Ledger) -> str:
+    id, holder = str(uuid.uuid4()), describing.identity()
+    ledger.open(id, 1)
+    try:
+        if not ledger.claim(id, 1, holder).granted:
+            return "claiming a new row failed"
+        if ledger.claim(id, 1, f"{holder}-2").granted:
+            return "two workers claimed the same row"
+        if not ledger.finish(id, 1, holder, b"{}"):
+            return "finishing a claimed row failed"
+    finally:
+        ledger.drop(id)
+    return ""
+
+
+def _advice(words: str) -> str:
+    if " format " in words:
+        advice = installing.upgrade()
+        return f"another version of wbengine created the ledger; {advice}, or use a new ledger"
+    return (
+        "start the server of the ledger, or correct --ledger ($WBENGINE_LEDGER): user, password,"
+        " host,"
+        " permissions"
+    )
+
+
+def compare(place: Place, digests: Iterable[str | None]) -> tuple[set[str | None], bool] | None:
+    """Return the digests of other ledgers, and whether the ledger has lost its data.
+
+    None: there is no ledger, or it is unusable.
+    """
+    try:
+        with _ledgers.open_ledger(place.ledger, place.target) as ledger:
+            if ledger is None:
+                return None
+            others = {each for each in digests if each is None or not ledger.accepts(each)}
+            return others, ledger.has_lost_data
+    except (ValueError, ImportError, exceptions.WbengineException):
+        return None

@@ -1,0 +1,112 @@
+"""Check of the store of flows."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from wbengine import exceptions
+from wbengine._imports import installing
+from wbengine.diagnosis._clocks import check_clock
+from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
+from wbengine.persistence import _codes, backends, base, models
+
+if TYPE_CHECKING:
+    from wbengine.persistence.backends._sql.layout import Layout
+
+__all__ = ["check"]
+
+
+def check(place: Place) -> Iterator[Finding]:
+    """Check the layout and the clock, and write, read and delete a record."""
+    if place.persistence is None:
+        yield note(
+            "store", "no store is set; flows are stored in memory or as the engine specifies"
+        )
+        return
+    try:
+        with contextlib.closing(
+            backends.fetch(place.persistence, **_retry_options(place))
+        ) as backend:
+            stored_layout = getattr(backend, "stored_layout", None)
+            layout = stored_layout and stored_layout()
+            if stored_layout is not None and layout is None:
+                yield note("store", "the store does not exist yet; the first flow or `wbengine db"
+                           " upgrade` creates it, unless --persistence is misspelt")  # fmt: skip
+                return
+            wrong = None if layout is None else _layout_problem(layout)
+            yield wrong or good("store", f"the layout is {_description(layout)}")
+            if wrong is None:
+                yield from _check_clock(backend)
+                _check_writing(backend)
+                yield good("store", "wrote, read and deleted a record")
+                yield from _check_codes(backend)
+    except (exceptions.NotFound, ValueError, ImportError, TypeError) as error:
+        fix = "correct --persistence, $WBENGINE_PERSISTENCE, or `persistence` in wbengine.toml"
+        yield bad("store", line(error), fix)
+    except (exceptions.StorageFailure, OSError) as error:
+        yield bad("store", line(error), "start the server of the store, or correct --persistence"
+                  " ($WBENGINE_PERSISTENCE): path or host, user, password,"
+                  " permissions")  # fmt: skip
+
+
+def _retry_options(place: Place) -> dict[str, Any]:
+    kind = str(place.persistence).partition(":")[0].partition("+")[0]
+    return {"max_retries": 1} if kind in ("mysql", "mariadb", "postgresql", "postgres") else {}
+
+
+def _description(layout: Layout | None) -> str:
+    if layout is None:
+        return "current"
+    if layout.is_known:
+        return f"current (revision {layout.revision})"
+    return f"newer and usable (revision {layout.revision})"
+
+
+def _layout_problem(layout: Layout) -> Finding | None:
+    try:
+        layout.check()
+    except exceptions.StorageFailure as error:
+        if layout.is_known:
+            fix = "run: wbengine db upgrade"
+        else:
+            fix = f"use the newer version here too: {installing.upgrade()}"
+        return bad("store", line(error), fix)
+    return None
+
+
+def _check_clock(backend: base.Backend) -> Iterator[Finding]:
+    if not getattr(backend, "has_clock", False):
+        return  # the store uses the clock of this host
+    with contextlib.closing(backend.get_connection()) as connection:
+        before = time.time()
+        theirs = connection.now()
+        after = time.time()
+    yield from check_clock(
+        "store clock", "of the store", theirs - (before + after) / 2, (after - before) / 2
+    )
+
+
+def _check_codes(backend: base.Backend) -> Iterator[Finding]:
+    with contextlib.closing(backend.get_connection()) as connection:
+        flows = connection.flows_waiting_for_code()
+    for code, number in flows.items():
+        counted = f"{number} {'flow waits' if number == 1 else 'flows wait'}"
+        yield bad(
+            "code versions",
+            f"{counted} for {_codes.waits_text(code)}: no conductor has it",
+            "start `wbengine serve` with this --code-version or a newer one, or run: wbengine flow"
+            " assign --from-code VERSION --to-code VERSION",
+        )
+
+
+def _check_writing(backend: base.Backend) -> None:
+    book = models.LogBook("doctor")
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.save_logbook(book)
+        try:
+            connection.get_logbook(book.uuid)
+        finally:
+            connection.destroy_logbook(book.uuid)

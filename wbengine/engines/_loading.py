@@ -1,0 +1,592 @@
+"""Making engines from flows, and from the records of stored flows."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import urllib.parse
+import uuid as uuids
+import warnings
+import weakref
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from wbengine import exceptions
+from wbengine import storage as storage_module
+from wbengine._configuration import named_options, plugins
+from wbengine._introspection import object_names
+from wbengine._security import masking
+from wbengine.engines import _allowed, _async_run, _factories, base
+from wbengine.patterns import linear_flow
+from wbengine.persistence import _listing, _macs, backends, models
+from wbengine.persistence import base as persistence
+from wbengine.types import codec
+
+__all__ = [
+    "ENGINES_NAMESPACE",
+    "ENGINE_DEFAULT",
+    "arun",
+    "defaults",
+    "flow_from_detail",
+    "load",
+    "load_from_detail",
+    "load_from_factory",
+    "read_flow_detail",
+    "run",
+    "save_factory_details",
+]
+
+#: Entry point group of kinds of engines.
+ENGINES_NAMESPACE: Final = "wbengine.engines"
+ENGINE_DEFAULT: Final = "default"
+
+Backend = persistence.Backend | Mapping[str, Any] | str | None
+Store = Mapping[str, Any] | Iterable[tuple[str, Any]] | None
+
+
+class Defaults(UserDict[str, Any]):
+    """Default options of engines, which `load` uses for all engines of this process.
+
+    :raises ValueError: if not every kind of engine has the option.
+    """
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        named_options.check_known("engines.defaults", (name,), base.Engine.known_options())
+        super().__setitem__(name, value)
+
+
+defaults: Final = Defaults()
+
+#: Arguments of the functions of this module, which are no options of engines, and their functions.
+_ARGUMENTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("backend", "book", "engine", "flow_detail", "inputs", "name"), "load"),
+    **dict.fromkeys(("namespace", "store", "tags"), "load"),
+    **dict.fromkeys(("factory_args", "factory_kwargs"), "load_from_factory"),
+    **dict.fromkeys(("require_inputs", "uuid"), "load_from_factory"),
+    "deadline": "run",
+    "flows": "load_from_detail",
+}
+
+# Returns the note about a flow's factory; `encodes` is the attribute of the backend.
+_MakeNote = Callable[..., dict[str, Any]]
+
+
+def load(
+    flow: Any,
+    store: Store = None,
+    flow_detail: models.FlowDetail | None = None,
+    book: models.LogBook | None = None,
+    backend: Backend = None,
+    namespace: str = ENGINES_NAMESPACE,
+    engine: str | None = ENGINE_DEFAULT,
+    *,
+    inputs: Store = None,
+    name: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    **options: Any,
+) -> base.Engine:
+    """Return an engine for `flow`, ready to run.
+
+    `flow` is a flow, a task, or a workflow (the class that `task.workflow` returns). The new record
+    of a workflow names its class as factory, so that any process that can import it can resume it.
+    `inputs` (a dict, or pairs; `store` is its older name) contains the inputs of the flow. `name`
+    (default: the name of `flow`) and `tags` belong to its new record and can be searched. `engine`
+    is a kind ('serial', 'parallel', 'worker-based', ...) or a URI with options
+    ('parallel://?max_workers=4'). `options` have precedence over those of the URI, and these over
+    `defaults`. `backend` (a backend, or an argument for `persistence.backends.fetch`) stores the
+    records, in `flow_detail` of `book`, which are created by default. If loading fails, nothing
+    remains in the backend or the book. A backend that is opened here is closed when the engine and
+    its storage are deleted.
+
+    :raises NotFound: if the kind of engine or backend is unknown; or if `flow_detail` is not in the
+        backend: its book must be saved first.
+    :raises ValueError: if an option is unknown or its value is not allowed.
+    :raises NotEncodable: if the backend cannot encode a value of `inputs`.
+    :raises ValueError: if the name or a tag is too long, or a tag contains a character that is not
+        allowed; or if both a `flow_detail` and a name or tags are given.
+    :raises Duplicate: if two atoms have the same name.
+    :raises NotAFlow: if `flow` is neither a flow nor a task.
+    :raises CompilationFailure: if the flow is invalid.
+    :raises TypeError: if another argument has a wrong type.
+    """
+    record = _new_record(name, tags)
+    if flow_detail is None and _factories.is_workflow(flow):
+        record = _with_workflow_note(record, flow)
+    if flow_detail is not None and (name is not None or tags):
+        raise ValueError(
+            "name= and tags= apply only to a new record: omit them if you pass flow_detail="
+        )
+    store = _inputs(store, inputs)
+    return _load(flow, store, flow_detail, book, backend, namespace, engine, options, record)
+
+
+class _NewRecord(NamedTuple):
+    """Data for the record of a new flow; `make_note` returns the note about its factory.
+
+    `no_factory`: why other processes cannot import the workflow, which then has no such note.
+    `require_inputs`: reject a flow with missing inputs before it is stored.
+    """
+
+    name: str | None = None
+    tags: Mapping[str, str] = MappingProxyType({})
+    uuid: str | None = None
+    make_note: _MakeNote | None = None
+    require_inputs: bool = False
+    no_factory: str | None = None
+
+
+def _with_workflow_note(record: _NewRecord, workflow: Any) -> _NewRecord:
+    try:
+        path = _factories.importable_name_of(workflow)
+    except ValueError as error:
+        return record._replace(no_factory=str(error))
+    _factories.note_used(path, None)
+    return record._replace(make_note=functools.partial(_factories.note, path, None, None))
+
+
+def _new_record(
+    name: str | None,
+    tags: Mapping[str, str] | None,
+    uuid: str | None = None,
+    make_note: _MakeNote | None = None,
+    require_inputs: bool = False,
+) -> _NewRecord:
+    if name is not None and not (isinstance(name, str) and name):
+        raise TypeError(f"name must be a non-empty str, got {name!r:.200}")
+    object_names.check_length("The name of a flow", name or "")
+    checked = _listing.check_tags({} if tags is None else tags)
+    return _NewRecord(name, checked, uuid, make_note, require_inputs)
+
+
+def _inputs(store: Store, inputs: Store) -> Store:
+    if store is not None and inputs is not None:
+        raise ValueError(
+            "store= and inputs= are two names of the same option: pass only one of them"
+        )
+    return store if inputs is None else inputs
+
+
+def _load(
+    flow: Any,
+    store: Store,
+    flow_detail: models.FlowDetail | None,
+    book: models.LogBook | None,
+    backend: Backend,
+    namespace: str,
+    engine: str | None,
+    options: Mapping[str, Any],
+    record: _NewRecord,
+) -> base.Engine:
+    """Load a flow; a new flow is stored according to `record` after all checks."""
+    if _factories.is_workflow(flow):
+        flow = flow()
+    inputs = _check_arguments(flow, store, flow_detail, book)
+    with contextlib.ExitStack() as failing:
+        open_backend = failing.enter_context(opened_backend(backend))
+        kind, given_options = _kind_and_options(engine, options)
+        factory = _find_kind(namespace, kind)
+        _check_names(factory, given_options)
+        if inputs and open_backend is not None and open_backend.encodes:
+            codec.pack(inputs, "store")
+        detail = flow_detail
+        if detail is None:
+            if record.uuid is not None and open_backend is not None:
+                _check_uuid_unused(record.uuid, open_backend)
+            uuid = models.new_uuid() if record.uuid is None else record.uuid
+            detail = models.FlowDetail(record.name or flow.name, uuid)
+            if record.make_note is not None:
+                encodes = open_backend is not None and open_backend.encodes
+                detail.meta[models.FACTORY] = record.make_note(encodes=encodes)
+            if record.no_factory is not None:
+                detail.meta[models.NO_FACTORY] = record.no_factory
+            if record.tags:
+                detail.meta[models.TAGS] = record.tags
+            if open_backend is not None and kind != ENGINE_DEFAULT:
+                detail.meta[models.ENGINE] = kind
+            if inputs:
+                storage_module.add_injected(detail, inputs)
+        elif open_backend is not None:
+            _check_stored(detail, open_backend)
+            if detail.meta.get(models.ENGINE, ENGINE_DEFAULT) != kind:
+                detail.meta[models.ENGINE] = kind
+        loaded = factory(flow, detail, open_backend, {**defaults, **given_options})
+        loaded.compile()
+        if record.require_inputs:
+            loaded.check_inputs()
+        if flow_detail is None:
+            loaded._store_defaults()
+            if record.make_note is not None:
+                detail.meta[models.FACTORY] = _macs.signed_note(detail.meta[models.FACTORY], detail)
+            # Last, so that processes that resume unfinished flows never find an invalid flow.
+            persistence.add_flow_detail(detail, book, open_backend)
+        elif inputs:
+            loaded._inject_inputs(inputs)
+        opened = failing.pop_all()
+    if open_backend is not backend:  # closed when nothing can write to it any more
+        weakref.finalize(loaded.storage, opened.close).atexit = False
+    return loaded
+
+
+def _check_arguments(flow: Any, store: Store, flow_detail: Any, book: Any) -> dict[str, Any]:
+    if not _factories.is_flow(flow):
+        raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, got {flow!r}")
+    if flow_detail is not None:
+        _check_detail(flow_detail)
+    if book is not None and not isinstance(book, models.LogBook):
+        raise TypeError(f"book must be a LogBook, got {book!r}")
+    if store is not None and not isinstance(store, Iterable):
+        raise TypeError(f"store must be a dict or pairs, got {store!r}")
+    return storage_module.values_by_name(store or {})
+
+
+def run(
+    flow: Any,
+    store: Store = None,
+    flow_detail: models.FlowDetail | None = None,
+    book: models.LogBook | None = None,
+    backend: Backend = None,
+    namespace: str = ENGINES_NAMESPACE,
+    engine: str | None = ENGINE_DEFAULT,
+    *,
+    deadline: float | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Load `flow` like `load` and run it; return all values by name, including inputs.
+
+    :param deadline: seconds from the start of the run, after which it is reverted.
+    """
+    with opened_backend(backend) as open_backend:
+        loaded = load(flow, store, flow_detail, book, open_backend, namespace, engine, **options)
+        loaded.run(deadline=deadline)
+        return loaded.storage.fetch_all()
+
+
+async def arun(
+    flow: Any,
+    store: Store = None,
+    flow_detail: models.FlowDetail | None = None,
+    book: models.LogBook | None = None,
+    backend: Backend = None,
+    namespace: str = ENGINES_NAMESPACE,
+    engine: str | None = ENGINE_DEFAULT,
+    *,
+    deadline: float | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Run a flow like `run`, in threads, while other coroutines continue.
+
+    Cancelling it suspends the flow (see `Engine.arun`). If its `flow_detail` is in a backend,
+    another engine can continue it.
+    """
+    loaded = await _async_run.in_thread(
+        functools.partial(
+            load, flow, store, flow_detail, book, backend, namespace, engine, **options
+        )
+    )
+    open_backend = loaded.storage.backend
+    try:
+        await loaded.arun(deadline=deadline)
+        return await _async_run.in_thread(loaded.storage.fetch_all)
+    finally:
+        if open_backend is not None and open_backend is not backend:
+            await _async_run.in_thread(open_backend.close)
+
+
+def save_factory_details(
+    flow_detail: models.FlowDetail,
+    flow_factory: _factories.Factory,
+    factory_args: Iterable[Any] | None,
+    factory_kwargs: Mapping[str, Any] | None,
+    backend: Backend = None,
+) -> None:
+    """Record the factory of a flow in `flow_detail`, for `load_from_detail`.
+
+    :raises ValueError: if the factory (a function or its dotted name) cannot be imported by name.
+    :raises TypeError: if it is neither, or `flow_detail` is not a flow detail.
+    :raises NotEncodable: if the backend cannot encode an argument; then nothing is recorded.
+    :raises NotFound: if `flow_detail` is not in the backend.
+    """
+    with opened_backend(backend) as open_backend:
+        name, encodes = (
+            _factories.name_of(flow_factory),
+            open_backend is not None and open_backend.encodes,
+        )
+        note = _factories.note(name, factory_args, factory_kwargs, encodes=encodes)
+        detail = _check_detail(flow_detail)
+        detail.meta[models.FACTORY] = _macs.signed_note(note, detail)
+        injected = [atom for atom in detail if atom.meta_value(models.META_INJECTED)]
+        for atom in injected:
+            _macs.sign_injected(detail, atom)
+        _factories.note_used(name, factory_args)
+        if open_backend is not None:
+            with contextlib.closing(open_backend.get_connection()) as connection:
+                connection.save_changes(flow_detail, injected)
+
+
+def load_from_factory(
+    flow_factory: _factories.Factory,
+    factory_args: Iterable[Any] | None = None,
+    factory_kwargs: Mapping[str, Any] | None = None,
+    store: Store = None,
+    book: models.LogBook | None = None,
+    backend: Backend = None,
+    namespace: str = ENGINES_NAMESPACE,
+    engine: str | None = ENGINE_DEFAULT,
+    *,
+    uuid: str | None = None,
+    inputs: Store = None,
+    name: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    require_inputs: bool = False,
+    **options: Any,
+) -> base.Engine:
+    """Create a flow with `flow_factory(*factory_args, **factory_kwargs)`, record that, and load it.
+
+    The factory must return the same flow each time; otherwise the flow cannot be resumed.
+
+    :param uuid: uuid of the new flow; random by default.
+    :param require_inputs: reject a flow with missing inputs before it is stored.
+    :raises MissingDependencies: with `require_inputs`, if inputs are missing.
+    :raises Duplicate: if the backend has a flow with this uuid; also as `load`.
+    :raises ValueError: if `uuid` is not a uuid; also as `load`.
+    """
+    if uuid is not None:
+        uuid = _checked_uuid(uuid)
+    path = _factories.name_of(flow_factory)
+    flow = _factories.make(path, factory_args, factory_kwargs)
+    make_note = functools.partial(_factories.note, path, factory_args, factory_kwargs)
+    record = _new_record(name, tags, uuid, make_note, require_inputs)
+    store = _inputs(store, inputs)
+    return _load(flow, store, None, book, backend, namespace, engine, options, record)
+
+
+def flow_from_detail(flow_detail: models.FlowDetail, flows: _allowed.Flows = None) -> Any:
+    """Create the flow again with the factory that `save_factory_details` recorded.
+
+    :param flows: allowed factories: modules ('orders') or functions in them ('orders:make').
+        Default: the names in `$WBENGINE_FLOWS`, separated by commas, otherwise factories that this
+        program used itself, and modules that are neither part of Python nor of an installed
+        package.
+    :raises NotTrusted: if the factory is not allowed; or if there are keys (`WBENGINE_KEYS`), and
+        the note has no MAC of one of them.
+    :raises ImportError: if the factory cannot be found, or its module raises an exception.
+    :raises ValueError: if no factory was recorded.
+    :raises TypeError: if `flow_detail` is not a flow detail.
+    :raises NotAFlow: if the factory returns neither a flow nor a task.
+    """
+    note = _factory_note(_check_detail(flow_detail))
+    if note is None:
+        reason = flow_detail.meta.get(models.NO_FACTORY)
+        raise ValueError(
+            f"Flow detail {flow_detail.name!r} does not record the factory of its flow"
+            + (f": {reason:.1000}" if isinstance(reason, str) else "")
+        )
+    return _factories.remake(str(note["name"]), note.get("args"), note.get("kwargs"), flows)
+
+
+def _factory_note(detail: models.FlowDetail) -> Mapping[str, Any] | None:
+    """Return the note about the factory of a flow, or None if it is missing or damaged.
+
+    :raises NotTrusted: if there are keys, and the note has no MAC of one of them.
+    """
+    note = detail.meta.get(models.FACTORY)
+    if not isinstance(note, Mapping) or "name" not in note:
+        return None
+    _macs.verify(_macs.FLOW, detail.uuid, note)
+    return note
+
+
+def read_flow_detail(
+    connection: persistence.Connection, uuid: str, flows: _allowed.Flows = None
+) -> models.FlowDetail:
+    """Read a flow with its atoms, to continue it.
+
+    If its values have types that this process does not know, the module of its factory is imported
+    first, because it usually defines them.
+
+    :param flows: allowed factories, see `flow_from_detail`.
+    :raises NotFound: if the flow does not exist.
+    :raises CorruptRecord: if a record is damaged, or has values of unknown types.
+    :raises NotTrusted, ImportError: if the factory must be imported, see `flow_from_detail`.
+    """
+    try:
+        return connection.get_flow_details(uuid)
+    except exceptions.CorruptRecord:
+        note = _factory_note(connection.get_flow_details(uuid, lazy=True))
+        if note is None:
+            raise
+    _factories.load(str(note["name"]), note.get("args"), flows)
+    return connection.get_flow_details(uuid)
+
+
+def load_from_detail(
+    flow_detail: models.FlowDetail,
+    store: Store = None,
+    backend: Backend = None,
+    namespace: str = ENGINES_NAMESPACE,
+    engine: str | None = ENGINE_DEFAULT,
+    *,
+    flows: _allowed.Flows = None,
+    **options: Any,
+) -> base.Engine:
+    """Load the flow of `flow_detail` (see `flow_from_detail`) to continue it.
+
+    :raises NotTrusted: also if there are keys, and an input was changed in the store.
+    """
+    _macs.check_inputs(_check_detail(flow_detail))
+    return load(
+        flow_from_detail(flow_detail, flows),
+        store=store,
+        flow_detail=flow_detail,
+        backend=backend,
+        namespace=namespace,
+        engine=engine,
+        **options,
+    )
+
+
+def _kind_and_options(engine: str | None, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the kind of an engine, and its options; `options` have precedence over its URI."""
+    merged = dict(options)
+    conf = merged.pop("engine_conf", None)
+    if conf is not None:
+        _warn_deprecated("engine_conf= is deprecated: use engine= and separate options")
+        if not isinstance(conf, str | Mapping):
+            raise TypeError(
+                f"engine_conf must be a kind, a URI or a dict, got {type(conf).__name__}"
+            )
+        settings = {"engine": conf} if isinstance(conf, str) else dict(conf)
+        engine, merged = settings.pop("engine", ENGINE_DEFAULT), {**settings, **merged}
+    if engine is None or engine == "":  # not configured
+        return ENGINE_DEFAULT, merged
+    if not isinstance(engine, str):
+        raise TypeError(f"engine must be the name of a kind or a URI, got {engine!r}")
+    kind, separator, address = engine.partition(":")
+    location, _, query = address.partition("?")
+    if location.strip("/") or (not separator and "?" in engine):
+        raise ValueError(
+            "engine must be KIND or KIND://?OPTION=VALUE&OPTION=VALUE, with the URL of"
+            f" the broker as option `url`, got {masking.masked(engine)!r}"
+        )
+    return kind, {**dict(urllib.parse.parse_qsl(query, keep_blank_values=True)), **merged}
+
+
+def _warn_deprecated(text: str) -> None:
+    """Warn with the position of the first caller outside of this package."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("wbengine."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, DeprecationWarning, stacklevel=level)
+
+
+def _check_names(factory: Callable[..., base.Engine], given: Iterable[str]) -> None:
+    if hasattr(factory, "known_options"):  # a plug-in may be any function
+        label = getattr(factory, "__name__", repr(factory))
+        known = factory.known_options()
+        for name in given:
+            if name in _ARGUMENTS and name not in known:
+                raise ValueError(
+                    f"{name!r} is an argument of engines.{_ARGUMENTS[name]},"
+                    f" not an option of {label}"
+                )
+        named_options.check_known(label, given, known, _ARGUMENTS)
+
+
+def check_engine_uri(engine: str) -> None:
+    """Check the kind and the options of an engine URI, without making an engine.
+
+    :raises NotFound: if the kind is unknown.
+    :raises ValueError: if an option is unknown or its value is not allowed.
+    """
+    kind, given_options = _kind_and_options(engine, {})
+    factory = _find_kind(ENGINES_NAMESPACE, kind)
+    _check_names(factory, given_options)
+    if isinstance(factory, type) and issubclass(factory, base.Engine):
+        factory.read_options(given_options)
+
+
+def check_engine(engine: str | None, options: Mapping[str, Any]) -> None:
+    """Check that `load` accepts this kind (or URI) of engine and these options.
+
+    `local_tasks` is not checked, because its values belong to one flow.
+
+    :raises NotFound: if the kind is unknown.
+    :raises ValueError: if an option is unknown or its value is not allowed.
+    :raises TypeError: if `engine` is not a string, or an option has a wrong type.
+    """
+    kind, given_options = _kind_and_options(engine, options)
+    factory = _find_kind(ENGINES_NAMESPACE, kind)
+    _check_names(factory, given_options)
+    all_options = {**defaults, **given_options}
+    all_options.pop("local_tasks", None)
+    factory(linear_flow.Flow("check"), models.FlowDetail("check"), None, all_options)
+
+
+def _find_kind(namespace: str, kind: str) -> Callable[..., base.Engine]:
+    try:
+        factory: Callable[..., base.Engine] = plugins.find(namespace, kind)
+    except exceptions.NotFound as error:
+        kinds = plugins.names(namespace)
+        raise exceptions.NotFound(
+            f"Unknown engine kind {kind!r}{object_names.hint(kind, kinds)};"
+            f" known kinds: {', '.join(kinds) or 'none'}"
+        ) from error
+    return factory
+
+
+@contextlib.contextmanager
+def opened_backend(backend: Backend) -> Iterator[persistence.Backend | None]:
+    """Yield the backend for a `with` block; close it afterwards if it is opened here.
+
+    :raises TypeError: if it is not a backend, a dict or a URI.
+    """
+    if backend is None or isinstance(backend, persistence.Backend):
+        yield backend
+        return
+    if not isinstance(backend, str | Mapping):
+        raise TypeError(
+            f"backend must be a Backend, a dict of its options or a URI, got {backend!r}"
+        )
+    with contextlib.closing(backends.fetch(backend)) as fetched:
+        yield fetched
+
+
+def _check_stored(flow_detail: models.FlowDetail, backend: persistence.Backend) -> None:
+    with contextlib.closing(backend.get_connection()) as connection:
+        try:
+            connection.get_lease(flow_detail.uuid)
+        except exceptions.NotFound as error:
+            raise exceptions.NotFound(
+                f"Flow detail {flow_detail.name!r} ({flow_detail.uuid}) is not in the"
+                " given backend: save its book first (connection.save_logbook(book)), or"
+                " omit flow_detail",
+                error,
+            ) from error
+
+
+def _checked_uuid(value: Any) -> str:
+    """Return a uuid in its usual notation."""
+    try:
+        return str(uuids.UUID(value))
+    except (TypeError, ValueError, AttributeError):
+        raise ValueError(
+            f"uuid must be a uuid such as {uuids.uuid4()}, got {value!r:.80}"
+        ) from None
+
+
+def _check_uuid_unused(uuid: str, backend: persistence.Backend) -> None:
+    with contextlib.closing(backend.get_connection()) as connection:
+        try:
+            existing = connection.get_flow_details(uuid, lazy=True)
+        except exceptions.NotFound:
+            return
+    raise exceptions.Duplicate(f"Flow {uuid} already exists: {existing.name!r}, {existing.state}")
+
+
+def _check_detail(flow_detail: Any) -> models.FlowDetail:
+    if not isinstance(flow_detail, models.FlowDetail):
+        raise TypeError(f"flow_detail must be a FlowDetail, got {flow_detail!r}")
+    return flow_detail

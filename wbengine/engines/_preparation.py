@@ -1,0 +1,219 @@
+"""Preparation of the records of a flow for a run or a reset, and checks of its inputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from wbengine import atom as atom_module
+from wbengine import exceptions, states, task
+from wbengine import storage as storage_module
+from wbengine._introspection import binding
+from wbengine._runtime import plan as plan_module
+from wbengine._tasks import arguments as arguments_module
+from wbengine.engines import _compilation, _differences
+from wbengine.persistence import models
+from wbengine.types import codec
+
+__all__ = [
+    "Preparation", "atoms_in_order", "check_retriable", "failed_nodes", "missing", "saved_states",
+    "workflow_defaults",
+]  # fmt: skip
+
+_MAX_CAUSES: Final = 50
+
+_MAX_REQUIRING_ATOMS: Final = 3
+
+
+class Preparation:
+    """Prepares the records of one flow: `compare`, `create`, `finish`.
+
+    :param migrate: decides about differences between the flow and its records.
+    :param inject_transient: do not store the values that atoms inject.
+    """
+
+    def __init__(
+        self,
+        storage: storage_module.Storage,
+        *,
+        migrate: _differences.Migrate | None,
+        inject_transient: bool,
+    ) -> None:
+        self._storage = storage
+        self._migrate = migrate
+        self._inject_transient = inject_transient
+        #: Values that the next preparation injects.
+        self.inputs: Mapping[str, Any] = {}
+        self._difference: _differences.Difference | None = None
+        # Values of `storage.readings` when the records were prepared, and when the outline was
+        # saved.
+        self._prepared_at = self._outline_saved_at = -1
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the records are prepared and were not read again since then."""
+        return self._prepared_at == self._storage.readings
+
+    def difference(self, plan: plan_module.Plan | None) -> _differences.Difference | None:
+        """Return the differences between the flow and the records of an earlier run, or None."""
+        if self.is_finished or self._difference is not None or plan is None:
+            return self._difference
+        if not self._storage.has_atoms:
+            return None
+        return _differences.compare(self._storage, list(atoms_in_order(plan)))
+
+    def compare(self, atoms: Sequence[atom_module.Atom]) -> None:
+        """Report differences, and apply the decisions of the option `migrate`."""
+        if self._storage.has_atoms:
+            self._difference = _differences.apply_migration(
+                self._storage, atoms, self._migrate, self._difference
+            )
+
+    def create(self, plan: plan_module.Plan, atoms: Sequence[atom_module.Atom]) -> None:
+        """Create missing records, inject values and bind the records to the plan."""
+        self._storage.ensure_atoms(atoms)
+        if self.inputs:
+            self._storage.inject(self.inputs)
+            self.inputs = {}
+        for atom in atoms:
+            if atom.inject:
+                self._storage.inject_atom_args(
+                    atom.name, atom.inject, transient=self._inject_transient
+                )
+        self._storage.bind(plan, len(plan))
+
+    def finish(self) -> None:
+        self._prepared_at = self._storage.readings
+
+    def save_outline(self, compiled: _compilation.Compilation) -> None:
+        """Store the structure of the flow, unless it is stored since the preparation."""
+        if self._storage.backend is not None and self._outline_saved_at != self._prepared_at:
+            self._storage.writer.save_outline(compiled.outline)
+            self._outline_saved_at = self._prepared_at
+
+
+def atoms_in_order(plan: plan_module.Plan) -> Iterator[Any]:
+    """Yield the atoms in the order of their records; a retry follows the members of its flow.
+
+    This is also the order of the values of a name with several providers.
+    """
+    for kind, item in zip(plan.kinds, plan.items, strict=True):
+        if kind == plan_module.TASK:
+            yield item
+        elif kind == plan_module.FLOW_END and item.retry is not None:  # type: ignore[union-attr]
+            yield item.retry  # type: ignore[union-attr]
+
+
+def saved_states(storage: storage_module.Storage) -> dict[int, tuple[str | None, str]]:
+    """Return state and intention of the nodes whose atoms are not untouched."""
+    return {
+        node: (record.state, record.intention)
+        for node, record in enumerate(storage.records)
+        if record is not None
+        and (record.state != states.PENDING or record.intention != states.EXECUTE)
+    }
+
+
+def failed_nodes(storage: storage_module.Storage) -> list[int]:
+    """Return the nodes of the atoms that failed.
+
+    :raises InvalidState: if an atom is being reverted or retried, or is to be.
+    """
+    check_retriable(storage.flow_name, filter(None, storage.records))
+    return [
+        node
+        for node, record in enumerate(storage.records)
+        if record is not None and record.state == states.FAILURE
+    ]
+
+
+def check_retriable(flow_name: str, records: Iterable[models.AtomDetail]) -> None:
+    """Check that the failed atoms of a flow with these records can run again.
+
+    :raises InvalidState: if an atom is being reverted or retried, or is to be.
+    """
+    for record in records:
+        if record.intention in (states.REVERT, states.RETRY):
+            raise exceptions.InvalidState(
+                f"reset(failed_only=True) is allowed only if no atom of flow"
+                f" {flow_name!r} is to be reverted or retried, got atom {record.name!r}"
+                f" in state {record.state} with intention {record.intention}. Finish the"
+                " reversion with `wbengine flow revert`, or reset all atoms with reset()"
+            )
+
+
+def missing(
+    flow: Any, plan: plan_module.Plan, storage: storage_module.Storage
+) -> exceptions.MissingDependencies | None:
+    """Return an error with the missing values, and the arguments that require them, or None.
+
+    The atoms of a new flow need no records for this check.
+    """
+    names: dict[str, None] = {}
+    cause: exceptions.MissingDependencies | None = None
+    askers: list[str] = []
+    lacking_atoms = 0
+    for node in plan.atoms():
+        providers = plan.firsts.get(node)
+        if providers is None or None not in providers.values():
+            continue  # all bound values are provided
+        atom: Any = plan.items[node]
+        arguments: dict[str, None] = {}
+        for method, lacking in _missing_arguments(node, atom, plan, storage):
+            names.update(dict.fromkeys(lacking.values()))
+            arguments.update(dict.fromkeys(lacking))
+            if lacking_atoms < _MAX_CAUSES:
+                missing_names = sorted(set(lacking.values()))
+                cause = exceptions.MissingDependencies(
+                    _describe_atom(atom, lacking), missing_names, cause=cause, method=method
+                )
+        if arguments:
+            lacking_atoms += 1
+            if lacking_atoms <= _MAX_REQUIRING_ATOMS:
+                askers.append(f"{', '.join(map(repr, arguments))} of {atom.name!r}")
+    if not names:
+        return None
+    if lacking_atoms > _MAX_REQUIRING_ATOMS:
+        askers.append(f"{lacking_atoms - _MAX_REQUIRING_ATOMS} more")
+    available = {*plan.provided_names, *storage.inputs()}
+    return exceptions.MissingDependencies(
+        flow, sorted(names), cause=cause, available=available, askers=askers
+    )
+
+
+def workflow_defaults(plan: plan_module.Plan) -> dict[str, dict[str, Any]]:
+    """Return the defaults of the parameters of workflows, by name of the atom and parameter.
+
+    Values that cannot be encoded are omitted.
+    """
+    defaults: dict[str, dict[str, Any]] = {}
+    for workflow in plan.items:
+        if isinstance(workflow, task.Workflow):
+            signature = binding.signature_of(workflow.execute)
+            for name in signature.optional:
+                value = signature.inspected.parameters[name].default
+                with contextlib.suppress(exceptions.NotEncodable):
+                    codec.pack(value)
+                    defaults.setdefault(workflow.name, {})[name] = value
+    return defaults
+
+
+def _missing_arguments(
+    node: int, atom: Any, plan: plan_module.Plan, storage: storage_module.Storage
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield `(method, {argument: stored name})` for each method that lacks arguments."""
+    sources = [atom.inject or {}, *storage.injected_for(atom.name)]
+    for method, rebind, optional in (
+        ("execute", atom.rebind, atom.optional),
+        ("revert", atom.revert_rebind, atom.revert_optional),
+    ):
+        if rebind:
+            unsatisfied = arguments_module.unsatisfied(rebind, optional, sources, plan, node)
+            if unsatisfied:
+                yield method, unsatisfied
+
+
+def _describe_atom(atom: Any, lacking: dict[str, str]) -> str:
+    renamed = [f"{argument} from {name}" for argument, name in lacking.items() if argument != name]
+    return f"{atom}" + (f" ({', '.join(renamed)})" if renamed else "")

@@ -1,0 +1,547 @@
+"""Submission of flows to conductors, and handles to observe and control submitted flows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import types
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from wbengine import exceptions, signals, states
+from wbengine._concurrency.crash_points import crashpoint
+from wbengine._introspection import object_names
+from wbengine.engines import _allowed, _async_run, _factories, _flow_errors, _loading, base
+from wbengine.jobs import _stored
+from wbengine.jobs import backends as boards
+from wbengine.jobs import base as jobs
+from wbengine.jobs.backends import impl_memory, impl_sql
+from wbengine.persistence import _commands, _lease_renewer, _owners, models
+from wbengine.persistence import base as persistence
+from wbengine.persistence._published_values import published_in
+from wbengine.persistence._unique_keys import UniqueKey
+from wbengine.persistence.backends import _sql
+from wbengine.storage import Storage
+from wbengine.types import codec
+
+__all__ = ["FlowHandle", "handle", "new_book", "new_flow", "submit", "submit_many"]
+
+
+#: A job board, or an argument for `jobs.backends.fetch`; None: the board in the flows' database.
+Board = jobs.JobBoard | Mapping[str, Any] | str | None
+
+#: Seconds between two polls of a flow: the first pause and the longest.
+_FIRST_PAUSE_SECONDS: Final = 0.01
+_MAX_PAUSE_SECONDS: Final = 0.5
+
+
+class FlowHandle:
+    """A submitted flow, wherever it runs. All methods are thread-safe.
+
+    `id` is the uuid of the flow. Awaiting a handle returns the value of `result`.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        backend: persistence.Backend,
+        board: jobs.JobBoard,
+        job: jobs.Job | None = None,
+        opened: object = None,
+    ) -> None:
+        self.id: Final = id
+        self._open = opened
+        self._backend = backend
+        self._board = board
+        self._job = job
+
+    @property
+    def state(self) -> str:
+        """The state; PENDING before the flow starts.
+
+        WAITING: a conductor continues the flow when a wait of its tasks ends. BLOCKED: the code of
+        a conductor did not repeat the recorded steps. SUSPENDED: a command suspended it, or its
+        conductor stopped. A flow that is to run again (`operations.request`) has its earlier state
+        until a conductor begins.
+
+        :raises FlowDeleted: if the flow is not stored any more.
+        """
+        detail = self._read(lazy=True)
+        if detail.is_parked:
+            return states.WAITING
+        return states.BLOCKED if detail.is_blocked else self._stored_state(detail)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait at most `timeout` seconds until the flow has ended; return whether it has.
+
+        This waits also for the end of a run that was requested (`operations.request`), and for the
+        store if it is unavailable.
+
+        :raises JobFailure: if its job was deleted and no engine runs the flow: the conductor could
+            not run it, and its log contains the reason.
+        :raises FlowDeleted: if the flow is not stored any more.
+        """
+        base.check_seconds("timeout", timeout)
+        until = None if timeout is None else time.monotonic() + timeout
+        for pause in self._pauses():
+            seconds = pause if until is None else until - time.monotonic()
+            if seconds <= 0:
+                return False
+            time.sleep(min(pause, seconds))
+        return True
+
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
+        """Wait until the flow has ended; return all values by name, as `engines.run` does.
+
+        This calls the factory of the flow, because the flow defines the names of the values.
+
+        :raises TimeoutError: if the flow has not ended in time.
+        :raises Cancelled: if the flow was cancelled.
+        :raises Exception: the failure of the flow, or as `wait`.
+        """
+        if not self.wait(timeout):
+            raise TimeoutError(
+                f"Flow {self.id} did not end within {timeout:g} s: it is {self._situation()}"
+            )
+        detail = self._read()
+        if detail.state != states.SUCCESS:
+            _flow_errors.raise_recorded(Storage(detail))
+        # based on the copy that was read: this writes nothing
+        engine = _loading.load_from_detail(detail)
+        engine.prepare()
+        return engine.storage.fetch_all()
+
+    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
+        return self._result().__await__()
+
+    async def _result(self) -> dict[str, Any]:
+        pauses = self._pauses()
+        while (pause := await _async_run.in_thread(lambda: next(pauses, None))) is not None:
+            await asyncio.sleep(pause)
+        return await _async_run.in_thread(self.result)
+
+    def cancel(self, reason: str | None = None) -> bool:
+        """Cancel the flow: it ends and is reverted. Return False if it has ended. Does not wait.
+
+        An engine that runs the flow reads this command within about a second. If no engine runs
+        it, the conductor that claims it next reverts it, without waiting for its `eta`.
+
+        :raises FlowDeleted: if the flow is not stored any more.
+        """
+        command = _commands.FlowCommand(_commands.CANCEL, reason, None, time.time())
+        with (
+            self._checking_deletion(),
+            contextlib.closing(self._backend.get_connection()) as connection,
+        ):
+            try:
+                connection.send_command(self.id, command)
+            except exceptions.InvalidState:
+                return False
+        return True
+
+    def signal(self, name: str, value: Any = None, *, strict: bool = False) -> int:
+        """Send a signal to the flow, for tasks that wait for it (`task.WaitFor`) now or later.
+
+        `operations.signal` has the same arguments, result and exceptions.
+
+        :raises FlowDeleted: if the flow is not stored any more.
+        """
+        new_signal = signals.Signal.of(name, value, time.time())
+        with self._checking_deletion():
+            return _lease_renewer.send_signal(
+                self._backend, self.id, new_signal, strict=strict
+            ).number
+
+    def published(self) -> dict[str, Any]:
+        """Return the values that workflows of the flow published so far, by name.
+
+        `operations.published` is the same for a backend and the uuid of a flow.
+        """
+        with codec.unknown_classes_as_text():
+            return published_in(self._read())
+
+    def _pauses(self) -> Iterator[float]:
+        """Poll the flow until it has ended; yield the seconds until the next poll."""
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            with contextlib.suppress(exceptions.StorageFailure):
+                if self._has_ended():
+                    return
+                if pause == _MAX_PAUSE_SECONDS:
+                    self._check_job_exists()
+            yield pause
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+    def _check_job_exists(self) -> None:
+        board = self._board
+        try:
+            is_gone = (self._job is not None and self._job.state == states.COMPLETE) or (
+                isinstance(board, jobs.FlowBoard) and board.is_trashed(self.id)
+            )
+        except exceptions.JobFailure:  # the board is unavailable: its jobs are unknown
+            return
+        if not is_gone:
+            return
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            lease = connection.get_lease(self.id)
+        is_running = lease is not None and not _owners.is_dead(lease.owner)
+        state = self._stored_state()
+        # A suspended flow waits to be resumed.
+        if not is_running and state not in states.FLOW_ENDED | {states.SUSPENDED}:
+            raise exceptions.JobFailure(
+                f"Flow {self.id} is {state}, and its job was deleted: the conductor could"
+                " not run it; see the log of the conductor"
+            )
+
+    def _has_ended(self) -> bool:
+        """Return whether the flow has ended, and is not to run again."""
+        if self._stored_state() not in states.FLOW_ENDED:
+            return False
+        # A conductor may begin to carry out a request between two reads.
+        return self._request() is None and self._stored_state() in states.FLOW_ENDED
+
+    def _request(self) -> _commands.FlowCommand | None:
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            return connection.commands([self.id]).get(self.id)
+
+    def _situation(self) -> str:
+        request = self._request()
+        return f"{self.state}, about to be {request.describe()}" if request else self.state
+
+    def _stored_state(self, detail: models.FlowDetail | None = None) -> str:
+        return (detail or self._read(lazy=True)).state or states.PENDING
+
+    def _read(self, lazy: bool = False) -> models.FlowDetail:
+        try:
+            with contextlib.closing(self._backend.get_connection()) as connection:
+                return connection.get_flow_details(self.id, lazy=lazy)
+        except exceptions.NotFound as error:
+            raise exceptions.FlowDeleted(f"Flow {self.id} was deleted", error) from error
+
+    @contextlib.contextmanager
+    def _checking_deletion(self) -> Iterator[None]:
+        try:
+            yield
+        except exceptions.NotFound:
+            self._read(lazy=True)
+            raise
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+
+def submit(
+    flow_factory: _factories.Factory,
+    factory_args: Iterable[Any] | None = None,
+    factory_kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: _loading.Backend,
+    inputs: _loading.Store = None,
+    name: str | None = None,
+    priority: jobs.JobPriority | str = jobs.JobPriority.NORMAL,
+    eta: datetime | float | None = None,
+    unique: str | None = None,
+    unique_for: str | float | None = None,
+    tags: Mapping[str, str] | None = None,
+    board: Board = None,
+) -> FlowHandle:
+    """Submit a flow to a conductor (`wbengine serve`): it is stored when this returns.
+
+    The factory is a function that other processes can import, or its name ('orders:order_flow',
+    which may also be a flow). `backend` and `board` (default: the board in the database of
+    `backend`) must be those of the conductor. If both use one database, the flow and its job are
+    written in one transaction. A store or board that is opened here stays open as long as the
+    handle exists.
+
+    :param eta: earliest start: a time with a time zone, or seconds from now.
+    :param unique: key; while a flow with this key has not ended, nothing is stored, and the
+        returned handle refers to that flow, also with concurrent submissions.
+    :param unique_for: time from now for which the key outlives the end of its flow, and its
+        deletion: '24h', seconds, or 'forever'.
+    :raises UniqueKeyConflict: with `unique_for`, if the flow with this key was submitted with
+        another factory, other arguments or other inputs.
+    :raises ValueError: if the factory cannot be imported elsewhere; if the priority is unknown; if
+        `board` belongs to another store, or exists only in this call; if `unique` or `eta` is given
+        and the job is not in the database of the flow.
+    :raises MissingDependencies: if inputs are missing.
+    :raises Exception: as `engines.load_from_factory`.
+    """
+    (flow_handle,) = submit_many(
+        flow_factory,
+        [inputs],
+        factory_args,
+        factory_kwargs,
+        backend=backend,
+        name=name,
+        priority=priority,
+        eta=eta,
+        unique=None if unique is None else [unique],
+        unique_for=unique_for,
+        tags=tags,
+        board=board,
+    )
+    return flow_handle
+
+
+def submit_many(
+    flow_factory: _factories.Factory,
+    inputs: Iterable[_loading.Store],
+    factory_args: Iterable[Any] | None = None,
+    factory_kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: _loading.Backend,
+    name: str | None = None,
+    priority: jobs.JobPriority | str = jobs.JobPriority.NORMAL,
+    eta: datetime | float | None = None,
+    unique: Iterable[str] | None = None,
+    unique_for: str | float | None = None,
+    tags: Mapping[str, str] | None = None,
+    board: Board = None,
+) -> list[FlowHandle]:
+    """Submit one flow for each element of `inputs`, see `submit`; all are stored on return.
+
+    All flows (and their jobs, if these are in the same database) are written in one transaction:
+    much faster than separate calls of `submit`. If this raises, nothing is stored, with one
+    exception: if a separate board is unavailable, the flows are stored and will run, as the error
+    says.
+
+    :param unique: a key for each flow, as in `submit`. If two flows have the same key, both handles
+        refer to the first.
+    :raises ValueError: if the number of keys differs from that of `inputs`.
+    :raises Exception: as `submit`.
+    """
+    args = None if factory_args is None else tuple(factory_args)
+    flows, values = [], []
+    all_flow_inputs = [dict(each or {}) for each in inputs]
+    for flow_inputs in all_flow_inputs:
+        detail, all_inputs = new_flow(
+            flow_factory, args, factory_kwargs, inputs=flow_inputs, name=name, tags=tags
+        )
+        flows.append((detail, new_book(detail)))
+        values.append(all_inputs)
+    if unique is None and unique_for is not None:
+        raise ValueError("unique_for= requires unique=")
+    names = [] if unique is None else list(unique)
+    if unique is not None and len(names) != len(flows):
+        raise ValueError(f"unique must contain {len(flows)} keys, got {len(names)}")
+    keys = []
+    if names:
+        factory = _factories.importable_name_of(flow_factory)
+        keys = [
+            UniqueKey.of(key, unique_for, factory, args, factory_kwargs, flow_inputs)
+            for key, flow_inputs in zip(names, all_flow_inputs, strict=True)
+        ]
+    return _submit(flows, values, keys, backend, board, priority, eta)
+
+
+def _submit(
+    flows: Sequence[tuple[models.FlowDetail, models.LogBook]],
+    inputs: Iterable[Mapping[str, Any]],
+    keys: Sequence[UniqueKey],
+    backend: _loading.Backend,
+    board: Board,
+    priority: jobs.JobPriority | str,
+    eta: datetime | float | None,
+) -> list[FlowHandle]:
+    priority = jobs.JobPriority.convert(priority)
+    with contextlib.ExitStack() as failing:
+        open_backend, open_board = _open(backend, board, inputs, failing)
+        posted: Sequence[tuple[str, jobs.Job | None]]
+        if isinstance(open_board, impl_sql.SQLJobBoard) and open_board.keeps_flows:
+            posted = [
+                (uuid, job or open_board.find(uuid))
+                for uuid, job in open_board.post_flows(flows, priority, eta=eta, keys=keys)
+            ]
+        elif eta is not None or keys:
+            name = "eta" if eta is not None else "unique"
+            raise ValueError(f"{name}= requires a flow and a job in the same database")
+        else:
+            new_jobs = _store_and_post(flows, open_backend, open_board, priority)
+            posted = [(flow.uuid, job) for (flow, _), job in zip(flows, new_jobs, strict=True)]
+        opened = _OpenResources(failing)
+        return [
+            FlowHandle(uuid, open_backend, open_board, job, opened) for uuid, job in posted
+        ]
+
+
+def _store_and_post(
+    flows: Sequence[tuple[models.FlowDetail, models.LogBook]],
+    backend: persistence.Backend,
+    board: jobs.JobBoard,
+    priority: jobs.JobPriority,
+) -> Sequence[jobs.Job | None]:
+    """Store flows, each in its logbook, and then post their jobs on a separate board.
+
+    A flow whose job is not posted yet contains the identity of its board. A conductor that serves
+    the board posts the job if this process dies.
+    """
+    if isinstance(board, _stored.BaseStoredJobBoard):
+        for detail, _ in flows:
+            _stored.note_submitted(detail.meta, board, priority)
+    if isinstance(backend, _sql.SQLBackend):
+        backend.save_new_books([book for _, book in flows])
+    else:
+        for detail, book in flows:
+            persistence.add_flow_detail(detail, book, backend)
+    if not isinstance(board, _stored.BaseStoredJobBoard):
+        return [
+            board.post(detail.name, book, {"flow_uuid": detail.uuid}, priority)
+            for detail, book in flows
+        ]
+    crashpoint("submit.kept")
+    try:
+        reposted = board.repost_all(flows, priority)
+        # A conductor that serves the board may have posted the job first.
+        return [
+            job or board.find(flow.uuid) for job, (flow, _) in zip(reposted, flows, strict=True)
+        ]
+    except exceptions.JobFailure as error:
+        if len(flows) == 1:
+            summary = f"Flow {flows[0][0].uuid} is saved, but its job could not be posted"
+        else:
+            summary = f"{len(flows)} flows are saved, but not all of their jobs could be posted"
+        raise exceptions.JobFailure(
+            f"{summary}: {error}. Do not submit again: `wbengine serve` posts missing jobs as soon"
+            " as it reaches the board"
+        ) from error
+
+
+def new_flow(
+    flow_factory: _factories.Factory,
+    factory_args: Iterable[Any] | None = None,
+    factory_kwargs: Mapping[str, Any] | None = None,
+    *,
+    inputs: _loading.Store,
+    tags: Mapping[str, str] | None,
+    name: str | None = None,
+    uuid: str | None = None,
+    flows: _allowed.AllowedFlows | None = None,
+) -> tuple[models.FlowDetail, dict[str, Any]]:
+    """Return the record of a new flow that a conductor can run, not stored yet, and its inputs.
+
+    :param flows: the allowed factories if the name comes from a store; None: the name comes from
+        this program.
+    :raises NotTrusted: if the factory is not allowed.
+    :raises Exception: as `submit`.
+    """
+    if flows is not None:
+        flows.load(str(flow_factory))
+    path, args = _importable_factory(flow_factory, factory_args, factory_kwargs)
+    engine = _loading.load_from_factory(
+        path,
+        args,
+        factory_kwargs,
+        inputs=inputs,
+        name=name,
+        tags=tags,
+        uuid=uuid,
+        require_inputs=True,
+    )
+    return engine.storage.flow_detail, engine.storage.fetch_all()
+
+
+def handle(
+    flow_id: str,
+    *,
+    backend: _loading.Backend,
+    board: Board = None,
+) -> FlowHandle:
+    """Return the handle of a flow that was submitted by any process.
+
+    :raises NotFound: if the backend does not contain the flow.
+    """
+    with contextlib.ExitStack() as failing:
+        open_backend, open_board = _open(backend, board, (), failing)
+        job = open_board.find(flow_id) if isinstance(open_board, jobs.FlowBoard) else None
+        flow_handle = FlowHandle(flow_id, open_backend, open_board, job, _OpenResources(failing))
+        with contextlib.closing(open_backend.get_connection()) as connection:
+            connection.get_flow_details(flow_id, lazy=True)
+        return flow_handle
+
+
+class _OpenResources:
+    """A store and a board opened for handles; closed with the last of these handles."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        weakref.finalize(self, stack.pop_all().close).atexit = False
+
+
+def _importable_factory(
+    factory: _factories.Factory, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None
+) -> tuple[str, Iterable[Any] | None]:
+    name = _factories.importable_name_of(factory)
+    loaded = object_names.load(name)
+    if isinstance(loaded, types.ModuleType):
+        raise ValueError(
+            f"{name!r} is a module: name a flow or a function in it, as in '{name}:function'"
+        )
+    if _factories.is_flow(loaded):
+        if args is not None or kwargs is not None:
+            raise ValueError(f"{name!r} is a flow and takes no arguments")
+        return _factories.FLOW_OF, [name]
+    return name, args
+
+
+def new_book(detail: models.FlowDetail) -> models.LogBook:
+    """Return a new logbook with the flow."""
+    book = models.LogBook(detail.name)
+    book.meta[models.MADE_BY] = "wbengine"
+    book.add(detail)
+    return book
+
+
+def _open(
+    backend: _loading.Backend,
+    board: Board,
+    inputs: Iterable[Mapping[str, Any]],
+    stack: contextlib.ExitStack,
+) -> tuple[persistence.Backend, jobs.JobBoard]:
+    """Return the backend, which must be able to encode these inputs, and the board.
+
+    `stack` closes what is opened here.
+    """
+    open_backend = stack.enter_context(_loading.opened_backend(backend))
+    if open_backend is None:
+        raise TypeError("backend must be given: a Backend, a dict of its options or a URI")
+    for values in inputs if open_backend.encodes else ():
+        codec.pack(values, "inputs")
+    return open_backend, _connect_board(board, open_backend, stack)
+
+
+def _connect_board(
+    board: Board,
+    backend: persistence.Backend,
+    stack: contextlib.ExitStack,
+) -> jobs.JobBoard:
+    if isinstance(board, jobs.JobBoard):
+        owner = getattr(board, "persistence", None)
+        if owner is not None and not _is_same_store(owner, backend):
+            raise ValueError(
+                f"board uses flows in {owner!r}, but backend is {backend!r}: its conductors"
+                " would not find the flow"
+            )
+        return board
+    if board is None and not isinstance(backend, _sql.SQLBackend):
+        raise ValueError(
+            f"board= is required: {backend!r} is not a database, so it has no job board"
+        )
+    opened_board = boards.fetch("submitted", "sql" if board is None else board, persistence=backend)
+    stack.enter_context(contextlib.closing(opened_board))
+    if isinstance(opened_board, impl_memory.MemoryJobBoard):
+        raise ValueError(
+            "board='memory' would create a new, unconnected board: pass the board object"
+            " of a conductor in this process"
+        )
+    opened_board.connect()
+    return opened_board
+
+
+def _is_same_store(one: persistence.Backend, other: persistence.Backend) -> bool:
+    if one is other:
+        return True
+    if not (isinstance(one, _sql.SQLBackend) and isinstance(other, _sql.SQLBackend)):
+        return False
+    return not one.options.in_memory and one.options.url == other.options.url

@@ -1,0 +1,602 @@
+"""The receiving connection of a proxy, with reconnects."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from wbengine import exceptions as exc
+from wbengine import transports
+from wbengine._concurrency import conditions
+from wbengine._concurrency.crash_points import crashpoint
+from wbengine.engines.worker_based._connections import connecting, topology
+from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._connections.prefetcher import (
+    AmqpPrefetcher,
+    BrokerPrefetcher,
+    KombuPrefetcher,
+    Prefetcher,
+)
+from wbengine.engines.worker_based._connections.publisher_confirms import refuses
+from wbengine.engines.worker_based._connections.receiver import (
+    AmqpReceiver,
+    BrokerReceiver,
+    KombuReceiver,
+    Receiver,
+)
+from wbengine.engines.worker_based._connections.sender import DEFERRED_SECONDS, Sender
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.transports import _reasons
+from wbengine.transports._broker import Order
+
+LOG = logging.getLogger(__name__)
+
+#: After a refused operation, seconds in which replies use another channel.
+REFUSED_PAUSE_SECONDS: Final = 60.0
+
+#: Number of waiting replies for each slot above which slots are not released early.
+_MAX_QUEUED_REPLIES_PER_SLOT: Final = 8
+
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+
+#: Maximum seconds of one wait for messages, for transports with and without a wake-up.
+DRAIN_SECONDS: Final = 1.0
+SHORT_DRAIN_SECONDS: Final = 0.05
+
+#: Non-urgent acknowledgements are sent after this time or this number of messages.
+ACK_DELAY_SECONDS: Final = 0.05
+MAX_DELAYED_ACKS: Final = 64
+
+#: Pause before reconnecting to a broker that is reachable but does not work.
+RECONNECT_PAUSE_SECONDS: Final = 0.5
+
+
+def _nothing() -> None:
+    return None
+
+
+class ConsumerLoop:
+    """Connects, passes on messages and reconnects, in the thread that calls `start`.
+
+    `handle(message)` receives each message. Messages are acknowledged in the same thread. The
+    sender publishes on another connection.
+    """
+
+    def __init__(
+        self,
+        target: transports.Target,
+        layout: topology.Topology,
+        refused: Counter[str],
+        sender: Sender,
+        on_wait: Callable[[], None] | None,
+        until: Callable[[], float | None] | None,
+        handle: Callable[[Any], None],
+    ) -> None:
+        self._target = target
+        self._handle = handle
+        #: The requests of shared queues. `consume_shared` sets the queues.
+        self.work: Any = self._prefetcher((), 0)
+        self._topology = layout
+        self._refused = refused
+        self._sender = sender
+        sender.on_missing_queue = self._declare_soon
+        self._on_wait = on_wait
+        self._until = until
+        self._running = conditions.Event()
+        self._stopping = conditions.Event()
+        self._ended = conditions.Event()
+        self._error: BaseException | None = None
+        #: Whether `stop` must leave the private queue for another process.
+        self.keeps_queue = False
+        # Reason of the last reconnect, and time since which messages are received.
+        self._last_reason = ""
+        self._receiving_since = math.inf
+        self._pending_calls: deque[Callable[[], None]] = deque()
+        # Time after which replies are published on the receiving channel.
+        self._replies_from = 0.0
+        self._receipts: deque[Any] = deque()
+        self._receipts_due = 0.0
+        self._wake: Callable[[], None] | None = None
+        self._consumer = 0
+        # Time of the next wake-up of the consumer's thread.
+        self._sleeps_until = math.inf
+        self.channel: Any = None
+        self._receiver: Receiver | None = None
+        #: Called in each iteration with the time of the broker's last message.
+        self.on_iteration: Callable[[float], object] | None = None
+        self._copying = _Copying(self)
+
+    @property
+    def is_running(self) -> bool:
+        return self._running.is_set() and not self._ended.is_set()
+
+    @property
+    def last_message_at(self) -> float:
+        """Time of the broker's last message (monotonic clock); -infinity if not connected."""
+        receiver = self._receiver
+        return -math.inf if receiver is None else receiver.last_message_at
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker currently reads nothing from the connection."""
+        receiver = self._receiver
+        return receiver is not None and receiver.is_blocked
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether `start` has returned. A proxy cannot be started again."""
+        return self._ended.is_set()
+
+    def start(self) -> None:
+        """Connect and dispatch messages until `stop`. Blocks.
+
+        :raises TransportFailure: if the broker cannot be reached within 10 seconds.
+        """
+        try:
+            self._run()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._sender.stop()
+            self._ended.set()
+            self._running.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Make `wait` raise an error of the owner."""
+        self._error = self._error or error
+        self._running.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the proxy is connected and consuming; return False on timeout.
+
+        :raises TransportFailure: if connecting failed. Errors passed to `fail` are raised too.
+        """
+        ready = self._running.wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return ready
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Publish queued messages, delete the private queue unless it is kept, and disconnect."""
+        self._sender.flush(timeout)
+        self._stopping.set()
+        self._sender.close()
+        self._wake_consumer()
+
+    def join(self, timeout: float) -> bool:
+        return self._ended.wait(timeout)
+
+    def _wake_consumer(self) -> None:
+        wake = self._wake  # Read once: the consumer's thread may reset it at any time.
+        if wake is not None:
+            wake()
+
+    def _send_later(self, message: OutgoingMessage) -> None:
+        self._sender.send(message, defer=True)
+
+    def _declare_soon(self) -> None:
+        """Declare queues again because they may be missing. Thread-safe."""
+        receiver = self._receiver
+        if receiver is not None:
+            receiver.declare_soon()
+            self._wake_consumer()
+
+    def _run(self) -> None:
+        self._consumer = threading.get_ident()
+        until = time.monotonic() + CONNECT_TIMEOUT_SECONDS
+        log_failure = connecting.log_reasons("cannot reach the broker (%s), retrying")
+        while not self._stopping.is_set():
+            is_first = not self._running.is_set()
+            try:
+                connection = connecting.reach(
+                    self._target,
+                    self._stopping,
+                    within=max(1.0, until - time.monotonic()) if is_first else None,
+                    on_failure=log_failure if is_first else None,
+                )
+            except exc.TransportFailure:
+                if is_first and not self._stopping.is_set():
+                    raise
+                continue
+            try:
+                self._consume(connection)
+            except Exception as error:
+                self._handle_error(error, connection, time.monotonic() < until)
+            finally:
+                connecting.release(connection)
+
+    def _handle_error(
+        self, error: Exception, connection: connecting.Connection, early: bool
+    ) -> None:
+        """Raise or log an error. `early`: the first start may be tried again."""
+        why = _reasons.explain(error)
+        lost = isinstance(error, tuple(connection.recoverable_connection_errors))
+        refused = isinstance(error, tuple(connection.channel_errors))
+        # A stopping process may remove a queue that this one has just declared.
+        passing = lost or getattr(error, "code", None) == 404 or _reasons.may_pass(error)
+        if not (self._running.is_set() or (early and passing)):
+            # These transports raise errors of any type.
+            foreign = not (self._target.is_native or self._target.amqp)
+            if lost or refused or foreign or isinstance(error, (OSError, exc.TransportFailure)):
+                raise exc.TransportFailure(f"{self._target.shown} cannot be used: {why}") from error
+            raise error
+        if self._stopping.is_set():
+            return
+        if time.monotonic() - self._receiving_since > DRAIN_SECONDS:
+            self._last_reason = ""
+        self._receiving_since = math.inf
+        if why == self._last_reason:
+            LOG.debug("still receiving no messages (%s)", why)
+        elif lost:
+            LOG.warning("lost the connection to the broker (%s), reconnecting", why)
+        # For example, the disk is full.
+        elif refused or isinstance(error, (OSError, exc.TransportFailure)):
+            LOG.warning("cannot receive messages (%s), reconnecting", why)
+        else:
+            LOG.error("cannot receive messages, reconnecting", exc_info=error)
+        self._last_reason = why
+        cut = lost and isinstance(error, OSError)
+        self._stopping.wait(SHORT_DRAIN_SECONDS if cut else RECONNECT_PAUSE_SECONDS)
+
+    def _consume(self, connection: connecting.Connection) -> None:
+        receiver = self._receiver_of(connection)
+        try:
+            if not self._running.is_set():
+                self._sender.start()  # The sender connects in parallel.
+            receiver.begin(self._handle, self._on_work, self._send_later, self._replies_from)
+            self._receiver, self.channel = receiver, receiver.channel
+            self._wake = receiver.wake
+            self._receiving_since = time.monotonic()
+            self._running.set()
+            self._drain(receiver)
+            self.channel = None
+            receiver.end(remove=not self.keeps_queue)
+        except BaseException as error:
+            receiver.drop()
+            if refuses(error):
+                # The sender can identify the reply that is the cause.
+                self._replies_from = time.monotonic() + REFUSED_PAUSE_SECONDS
+                LOG.warning(
+                    "the broker refused an operation on the receiving channel (%s): for"
+                    " %.0f s replies use another channel",
+                    _reasons.explain(error),
+                    REFUSED_PAUSE_SECONDS,
+                )
+            raise
+        finally:
+            self._wake = self.channel = self._receiver = None
+            receiver.close()
+
+    def _drain(self, receiver: Receiver) -> None:
+        max_timeout = DRAIN_SECONDS if self._wake is not None else SHORT_DRAIN_SECONDS
+        while not self._stopping.is_set():
+            if self._pending_calls:
+                with receiver.together():
+                    while self._pending_calls:
+                        self._pending_calls.popleft()()
+            # Set this before the checks: events after that wake this thread.
+            self._sleeps_until = math.inf
+            now = time.monotonic()
+            if now >= receiver.due:
+                receiver.run_due(now)
+            if self._on_wait is not None:
+                self._on_wait()
+            if self.on_iteration is not None:
+                self.on_iteration(receiver.last_message_at)
+            timeout = max_timeout
+            receipts = self._acknowledge(now) if self._receipts else None
+            for due in (self._until and self._until(), receipts):
+                if due is not None:
+                    timeout = min(timeout, max(0.001, due - time.monotonic()))
+            self._sleeps_until = now + timeout
+            try:
+                receiver.drain(timeout=timeout)
+            except TimeoutError:
+                pass
+        self._finish_calls()
+
+    def _finish_calls(self) -> None:
+        while self._pending_calls:
+            self._pending_calls.popleft()()
+        self._acknowledge(math.inf)
+
+    def _acknowledge(self, now: float) -> float | None:
+        if not self._receipts:
+            return None
+        self._receipts_due = self._receipts_due or now + ACK_DELAY_SECONDS
+        if now < self._receipts_due and len(self._receipts) < MAX_DELAYED_ACKS:
+            return self._receipts_due
+        self._receipts_due = 0.0
+        self._acknowledge_now([self._receipts.popleft() for _ in range(len(self._receipts))])
+        return None
+
+    def _acknowledge_now(self, messages: list[Any]) -> None:
+        for channel, group in _grouped(messages, "amqp_channel").items():
+            _settle_all(channel, group)
+
+    def delete_private_queue(self, name: str) -> None:
+        """Remove the private queue of a stopped process, unless it is used. Thread-safe."""
+
+        def remove() -> None:
+            if self._receiver is not None:
+                self._receiver.delete_private_queue(name)
+
+        self._pending_calls.append(remove)
+        self._wake_consumer()
+
+    # Requests.
+
+    def consume_shared(self, queues: Sequence[str], slots: int) -> None:
+        """Also consume requests from shared queues, at most `slots` at a time.
+
+        A queue is polled only if the preceding `queues` are empty. Each request must end with one
+        call of `ack` or `return_unstarted`, which frees its slot. This takes effect at the next
+        connection.
+        """
+        self.work = self._prefetcher(queues, slots)
+        self._topology.is_brief = True
+
+    def pause_requests(self) -> None:
+        """Consume no more requests; received requests can still be acknowledged.
+
+        Delivered requests that were not passed on are requeued. Thread-safe and idempotent.
+        """
+        self.call_soon(self.work.pause)
+
+    def resume_requests(self) -> None:
+        """Consume requests again after `pause_requests`. Thread-safe and idempotent."""
+        self.call_soon(self.work.resume)
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call `function` in the consumer's thread."""
+        self._pending_calls.append(function)
+        self._wake_consumer()
+
+    def ack(self, message: Any) -> None:
+        """Acknowledge a message and free its slot. Thread-safe; never raises.
+
+        A message of a lost connection is delivered again.
+        """
+        self.ack_many((message,))
+
+    def ack_many(self, messages: Sequence[Any]) -> None:
+        # Messages that were acknowledged together with their replies need no call.
+        held = self.work.held
+        unacknowledged = [each for each in messages if not each.acknowledged or each in held]
+        if unacknowledged:
+            # One call for each: the connection may be lost in between.
+            self._ack_soon(unacknowledged)
+            self._wake_consumer()
+
+    def ack_later(self, *messages: Any) -> None:
+        """`ack` messages together with others, within about a second."""
+        if self._target.amqp and not self.work.queues:
+            self._receipts.extend(messages)  # This does not wake the thread.
+        else:
+            self._ack_soon(messages)
+
+    def _ack_soon(self, messages: Iterable[Any]) -> None:
+        self._pending_calls.extend(functools.partial(self._settle, each, _ack) for each in messages)
+
+    def ack_answered(self, acknowledge: Callable[[list[Any]], object], jobs: Sequence[Any]) -> None:
+        """Call `acknowledge(jobs)`, which calls `ack_many`, after their replies are published."""
+        acknowledge(list(jobs))
+
+    def release_many(self, messages: Sequence[Any]) -> None:
+        """Release the slots of requests that are about to be answered, if the sender keeps up.
+
+        Thread-safe; only for brokers of wbengine.
+        """
+
+    def order(self, done: Sequence[Any]) -> Order | None:
+        """Call `release_many` and return the order for `Broker.finish`, or None."""
+        return None
+
+    def forget_many(self, messages: Sequence[Any]) -> None:
+        """Free the slots of messages that were acknowledged with their replies."""
+        raise NotImplementedError
+
+    def requeue(self, message: Any, done: Callable[[], None] = _nothing) -> None:
+        """Requeue a request and free its slot; then call `done()` in the consumer's thread.
+
+        Thread-safe; never raises. The request is delivered again, marked as redelivered. For an
+        unstarted request without a ledger, use `return_unstarted`.
+        """
+
+        def settle() -> None:
+            try:
+                self._settle(message, _requeue)
+            finally:
+                done()
+
+        self.call_soon(settle)
+
+    def return_unstarted(self, message: Any, done: Callable[[], None] = _nothing) -> None:
+        """Return an unstarted request to its queue, then call `done()`. Thread-safe.
+
+        Without a ledger, workers do not run redelivered requests, so a copy replaces the request.
+        """
+        if env.has_row(message):
+            self.requeue(message, done)
+            return
+        copy = OutgoingMessage(env.copy_of(message), self._copying, (message, done))
+        # The copy must be published after consuming has ended, like requeued requests.
+        self.call_soon(functools.partial(self._send_later, copy))
+
+    def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
+        work = self.work
+        if message in work.held:
+            if work.is_on_channel(message):
+                how(message)
+            work.free(message)
+        elif message.channel in (self.channel, work.channel):
+            how(message)
+
+    def _on_work(self, message: Any) -> None:
+        work = self.work
+        if not work.admits(message):
+            self.return_unstarted(message)
+            return
+        work.held[message] = time.monotonic()
+        self._handle(message)
+        if message.acknowledged and message in work.held:
+            work.free(message)
+
+    def _receiver_of(self, connection: Any) -> Receiver:
+        kind = AmqpReceiver if self._target.amqp else KombuReceiver
+        return kind(connection, self._target, self._topology, self.work, self._refused)
+
+    def _prefetcher(self, queues: Sequence[str], slots: int) -> Prefetcher:
+        kind = AmqpPrefetcher if self._target.amqp else KombuPrefetcher
+        return kind(queues, slots)
+
+    def wake_by(self, due: float) -> None:
+        if due < self._sleeps_until and threading.get_ident() != self._consumer:
+            self._wake_consumer()
+
+    def answer(self, message: OutgoingMessage, request: Any, soon: bool) -> bool:
+        """Publish a terminal reply and acknowledge its request. Thread-safe; only with RabbitMQ.
+
+        `message.hooks` are called after the broker's confirm.
+
+        :param soon: whether the calling thread publishes another reply within milliseconds. Then
+            both are sent together.
+        :returns: False if the reply must be sent with the sender.
+        """
+        receiver = self._receiver  # Read once: the consumer's thread may reset it at any time.
+        replies = None if receiver is None else receiver.replies
+        if replies is None or not replies.answer(message, request, self._free_acknowledged, soon):
+            return False
+        if soon:
+            self.wake_by(time.monotonic() + DEFERRED_SECONDS)
+        return True
+
+    def _free_acknowledged(self, request: Any) -> None:
+        work = self.work
+        if isinstance(work, AmqpPrefetcher) and work.free_acknowledged(request):
+            self.call_soon(work.adjust)
+
+
+class BrokerConsumerLoop(ConsumerLoop):
+    """Consumes from a broker of wbengine. Any thread acknowledges, in batches."""
+
+    def _receiver_of(self, connection: Any) -> Receiver:
+        return BrokerReceiver(connection, self._target, self._topology, self.work, self._refused)
+
+    def _prefetcher(self, queues: Sequence[str], slots: int) -> Prefetcher:
+        return BrokerPrefetcher(queues, slots)
+
+    def ack_many(self, messages: Sequence[Any]) -> None:
+        for consumer, group in _grouped(messages, "channel").items():
+            _settle_all(consumer, group)
+        self._free_many(messages)
+
+    def ack_later(self, *messages: Any) -> None:
+        self._sender.call_later(self.ack_many, *messages)
+
+    def ack_answered(self, acknowledge: Callable[[list[Any]], object], jobs: Sequence[Any]) -> None:
+        self._sender.call_later(acknowledge, *jobs)  # Later, so that no slot waits for it.
+
+    def forget_many(self, messages: Sequence[Any]) -> None:
+        for consumer, group in _grouped(messages, "channel").items():
+            consumer.forget_many(group)
+        self._free_many(messages)
+
+    def _free_many(self, messages: Sequence[Any]) -> None:
+        work = self.work
+        for message in messages:
+            was_held = work.held.pop(message, None) is not None
+            if was_held and message.channel is not work.channel:
+                self.call_soon(work.adjust)
+
+    def release_many(self, messages: Sequence[Any]) -> None:
+        if self._sender.queue_length < _MAX_QUEUED_REPLIES_PER_SLOT * self.work.slots:
+            for consumer, group in _grouped(messages, "channel").items():
+                consumer.release_many(group)
+
+    def order(self, done: Sequence[Any]) -> Order | None:
+        order = None
+        for consumer, group in _grouped(done, "channel").items():
+            if consumer is self.work.channel:
+                order = consumer.order(group)
+            else:
+                consumer.release_many(group)
+        return order
+
+    def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
+        how(message)
+        self.work.free(message)
+
+    def _on_work(self, message: Any) -> None:
+        work = self.work
+        work.held[message] = 0.0
+        if message.channel is not work.channel:  # Its connection is being replaced.
+            self.call_soon(work.adjust)
+        self._handle(message)
+        if message.acknowledged and message in work.held:  # Another thread may be faster.
+            self._free_many((message,))
+
+
+class _Copying(DeliveryHooks):
+    """Replaces a delivered message by a copy. The correlation is the message and a callback."""
+
+    mandatory = True
+
+    def __init__(self, owner: ConsumerLoop) -> None:
+        self._owner = owner
+
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._owner.ack_many([message.correlation[0] for message in messages])
+        for message in messages:
+            message.correlation[1]()
+
+    def unrouted(self, message: OutgoingMessage) -> None:
+        self._owner.requeue(*message.correlation)
+
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
+        self._owner.requeue(*message.correlation)
+
+
+def _grouped(messages: Iterable[Any], by: str) -> dict[Any, list[Any]]:
+    groups: dict[Any, list[Any]] = {}
+    for message in messages:
+        groups.setdefault(getattr(message, by), []).append(message)
+    return groups
+
+
+def _settle_all(channel: Any, messages: list[Any]) -> None:
+    crashpoint("proxy.before-ack")
+    try:
+        channel.ack_many(messages)
+        crashpoint("proxy.after-ack")
+    except OSError as error:  # The broker delivers the messages again.
+        LOG.debug("%d messages cannot be acknowledged (%s)", len(messages), error)
+    except Exception as error:
+        LOG.warning("%d messages cannot be acknowledged (%s)", len(messages), error)
+
+
+def _ack(message: Any) -> None:
+    crashpoint("proxy.before-ack")
+    try:
+        message.ack()
+        crashpoint("proxy.after-ack")
+    except OSError as error:
+        LOG.debug("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
+    except Exception as error:
+        LOG.warning("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
+
+
+def _requeue(message: Any) -> None:
+    try:
+        message.requeue()
+    except OSError as error:
+        LOG.debug("message %s cannot be requeued (%s)", message.delivery_tag, error)
+    except Exception as error:
+        LOG.warning("message %s cannot be requeued (%s)", message.delivery_tag, error)

@@ -1,0 +1,400 @@
+"""Consume messages on one connection."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import kombu
+
+from wbengine import exceptions as exc
+from wbengine import transports
+from wbengine.engines.worker_based._connections import (
+    amqp_connection,
+    connecting,
+    prefetcher,
+    publisher_confirms,
+    topology,
+)
+from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.transports import _safe_message
+from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Consumer
+
+#: Seconds after which queues are declared again: a cleaner of temporary files may have removed
+#: them, or a broker after days without use.
+DECLARE_SECONDS: Final = 60.0
+LONG_DECLARE_SECONDS: Final = 3600.0
+
+#: Minimum seconds between two declarations if queues may be missing.
+DECLARE_PAUSE_SECONDS: Final = 1.0
+
+#: Seconds without a message after which a consumer sends an echo message to itself, and seconds in
+#: which that message must arrive.
+ECHO_AFTER_SECONDS: Final = 10.0
+DEAF_AFTER_SECONDS: Final = 15.0
+
+_OWN_TAG: Final = "own"
+
+#: Type of the message that a consumer sends to itself.
+PING: Final = "WBE_PING"
+
+Consume = Callable[[Any], None]
+
+
+class Receiver(abc.ABC):
+    """Consumes the private queue and shared queues on one connection. Not thread-safe.
+
+    It passes messages to `on_own(message)` and `on_work(message)`, and counts unreadable ones in
+    `refused`. Call `run_due` at `due`. Any thread may call `wake`, which interrupts `drain`.
+    """
+
+    wake: Callable[[], None] | None = None
+    #: Publishes replies; only with RabbitMQ.
+    replies: publisher_confirms.ReplyPublisher | None = None
+    #: Whether the broker currently reads nothing from this connection.
+    is_blocked = False
+
+    def __init__(
+        self, target: transports.Target, layout: topology.Topology, refused: Counter[str]
+    ) -> None:
+        self._layout = layout
+        self._refused = refused
+        self._echo: connecting.Echo | None = None
+        self._can_fall_silent = not target.is_local
+        self._send: Callable[[OutgoingMessage], None] = _cannot_send
+        self._declare_due = 0.0
+        self._declared = -math.inf
+        self._must_declare = False
+        self.channel: Any = None
+        self.due = 0.0
+
+    def begin(
+        self,
+        on_own: Consume,
+        on_work: Consume,
+        send: Callable[[OutgoingMessage], None],
+        replies_from: float = 0.0,
+    ) -> None:
+        """Declare queues and consume. `send` publishes; from `replies_from`, `replies` does too."""
+        self._send = send
+        if self._can_fall_silent:
+            self._echo = connecting.Echo(ECHO_AFTER_SECONDS, DEAF_AFTER_SECONDS, time.monotonic())
+        self._begin(self._recording(on_own), self._recording(on_work), replies_from)
+        self._set_due(time.monotonic())
+
+    @abc.abstractmethod
+    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None: ...
+
+    @abc.abstractmethod
+    def _declare(self) -> None:
+        """Declare all queues again."""
+
+    @abc.abstractmethod
+    def drain(self, timeout: float) -> None:
+        """Wait for messages and pass them on.
+
+        :raises TimeoutError: if no message arrived.
+        """
+
+    def _recording(self, handle: Consume) -> Consume:
+        echo = self._echo
+        if echo is None:
+            return handle
+
+        def handle_recorded(message: Any) -> None:
+            echo.record_message(time.monotonic())
+            if message.properties.get("type") == PING:
+                message.ack()
+            else:
+                handle(message)
+
+        return handle_recorded
+
+    # Periodic work.
+
+    def run_due(self, now: float) -> None:
+        """Do the periodic work.
+
+        :raises TransportFailure: if the echo message is overdue.
+        """
+        mistrusts = self._must_declare and now >= self._declared + DECLARE_PAUSE_SECONDS
+        if self.is_blocked:
+            pass  # The broker would not reply.
+        elif mistrusts or now >= self._declare_due:
+            self._must_declare = (
+                False  # Reset first, so that a later loss causes another declaration.
+            )
+            if mistrusts or self._declare_due:
+                self._declare()
+            self._declared = now
+            self._declare_due = now + self._declare_period
+        if self._echo is not None:
+            self._check_echo(self._echo, now)
+        self._set_due(now)
+
+    @property
+    def _declare_period(self) -> float:
+        return LONG_DECLARE_SECONDS
+
+    @property
+    def last_message_at(self) -> float:
+        """Time of the broker's last message (monotonic clock); now, if there are no echoes."""
+        return time.monotonic() if self._echo is None else self._echo.last_message_at
+
+    def declare_soon(self) -> None:
+        """Declare queues again soon because they may be missing. Thread-safe."""
+        self._must_declare = True
+        self.due = self._declared + DECLARE_PAUSE_SECONDS
+
+    def _set_due(self, now: float) -> None:
+        # With echoes, each message may change the time.
+        self.due = self._declare_due if self._echo is None else now
+        # Read this after the assignment: `declare_soon` may run at the same time.
+        if self._must_declare:
+            self.due = min(self.due, self._declared + DECLARE_PAUSE_SECONDS)
+
+    def _check_echo(self, echo: connecting.Echo, now: float) -> None:
+        if echo.begins_ping(now):
+            ping = env.Envelope(PING, {}, routing_key=self._layout.topic)
+            self._send(OutgoingMessage(ping, _Pinging(echo)))
+        if echo.is_deaf(now):
+            raise exc.TransportFailure(
+                "the broker delivers no messages: a message from this process to itself did"
+                " not arrive"
+            )
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Send the acknowledgements of this context together, where possible."""
+        return contextlib.nullcontext()
+
+    def delete_private_queue(self, name: str) -> None:  # noqa: B027 - most go by themselves
+        """Remove the queue of a stopped process, if the broker does not remove it."""
+
+    @abc.abstractmethod
+    def end(self, remove: bool) -> None:
+        """Stop consuming. If `remove`, also delete the private queue."""
+
+    def drop(self) -> None:  # noqa: B027 - it is closed anyway
+        """Discard a broken connection."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release the resources of this receiver, but not the connection."""
+
+
+class BrokerReceiver(Receiver):
+    def __init__(
+        self,
+        broker: Broker,
+        target: transports.Target,
+        layout: topology.Topology,
+        work: prefetcher.BrokerPrefetcher,
+        refused: Counter[str],
+    ) -> None:
+        super().__init__(target, layout, refused)
+        self._broker = broker
+        self._work = work
+        self.wake = broker.wake
+        broker.on_discard = self._count_discarded
+
+    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
+        self._declare()
+        self.channel = Consumer(self._broker, on_own)
+        self.channel.consume((self._layout.topic,))
+        self._work.begin(self._broker, on_work)
+
+    @property
+    def _declare_period(self) -> float:
+        return DECLARE_SECONDS
+
+    def _count_discarded(self) -> None:
+        self._refused["unreadable"] += 1
+
+    def _declare(self) -> None:
+        self._layout.declare_queues_on(self._broker, self._work.queues)
+
+    def drain(self, timeout: float) -> None:
+        self._broker.drain(timeout)
+
+    def end(self, remove: bool) -> None:
+        self._work.pause()
+        self.channel.cancel()
+        if remove:
+            self._broker.delete_queue(self._layout.topic)
+
+    def close(self) -> None:
+        self._work.end()
+
+
+class KombuReceiver(Receiver):
+    def __init__(
+        self,
+        connection: kombu.Connection,
+        target: transports.Target,
+        layout: topology.Topology,
+        work: prefetcher.KombuPrefetcher,
+        refused: Counter[str],
+    ) -> None:
+        super().__init__(target, layout, refused)
+        self._connection = connection
+        self._work = work
+        self._own: Any = None
+        self._consumer: Any = None
+
+    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
+        self.channel = _safe_message.channel_of(self._connection)
+        self._own = self._layout.declare_own(self.channel)
+        queues = [self._own, *self._layout.declare_common(self.channel)]
+        self._consumer = kombu.Consumer(self.channel, queues, on_message=on_own, auto_declare=False)
+        self._consumer.consume()
+        self._work.begin(self._connection, self._layout, on_work)
+        self.wake = getattr(self._connection.transport, "wake", None)
+
+    def _declare(self) -> None:
+        self._own = self._layout.declare_own(self.channel)
+        self._layout.declare_common(self.channel)
+        self._work.declare()
+
+    def run_due(self, now: float) -> None:
+        super().run_due(now)
+        if self._work.queues:
+            self._work.run_due(now)
+
+    def drain(self, timeout: float) -> None:
+        self._connection.drain_events(timeout=timeout)
+
+    def _stop(self) -> None:
+        self._consumer.cancel()
+
+    def end(self, remove: bool) -> None:
+        self._work.pause()
+        self._stop()
+        if remove and not self._layout.interop:
+            self._own.delete()
+
+    def close(self) -> None:
+        self._work.end()
+
+
+class AmqpReceiver(KombuReceiver):
+    """Consumes from RabbitMQ.
+
+    Messages are passed on after a read: publishing or acknowledging during a read would
+    misdirect frames.
+    """
+
+    def __init__(
+        self,
+        connection: kombu.Connection,
+        target: transports.Target,
+        layout: topology.Topology,
+        work: prefetcher.AmqpPrefetcher,
+        refused: Counter[str],
+    ) -> None:
+        super().__init__(connection, target, layout, work, refused)
+        self._amqp = amqp_connection.AmqpConnection(connection)
+        # Delivered messages that are not passed on yet, and their size in bytes.
+        self._inbox: deque[tuple[Consume, Any]] = deque()
+        self._inbox_bytes = 0
+        self.wake = self._amqp.wake_up
+
+    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
+        channel = self._amqp.channel()
+        self.channel = channel.raw
+        self._own = self._layout.declare_own(self.channel)
+        channel.consume(
+            self._own.name, _OWN_TAG, lambda message: self._enqueue_own(on_own, message)
+        )
+        work = self._work
+        work.begin(self._amqp, self._layout, lambda message: self._enqueue(on_work, message))
+        assert isinstance(work, prefetcher.AmqpPrefetcher)
+        # For TaskFlow's peers, publishing may first need a request to the broker.
+        if work.amqp is not None and not self._layout.interop:
+            self.replies = publisher_confirms.ReplyPublisher(
+                work.amqp, self._layout, self._send, replies_from
+            )
+
+    def _enqueue(self, handle: Consume, message: Any) -> None:
+        self._inbox.append((handle, message))
+        self._inbox_bytes += len(message.body)
+
+    def _enqueue_own(self, handle: Consume, message: Any) -> None:
+        # Several messages arrive only while an AMQP method waits for its reply.
+        if self._inbox and self._inbox_bytes + len(message.body) > MAX_BATCH_BYTES:
+            message.requeue()
+        else:
+            self._enqueue(handle, message)
+
+    def _next(self) -> tuple[Consume, Any]:
+        handle, message = self._inbox.popleft()
+        self._inbox_bytes -= len(message.body)
+        return handle, message
+
+    @property
+    def is_blocked(self) -> bool:  # type: ignore[override]
+        return self._amqp.is_blocked
+
+    def drain(self, timeout: float) -> None:
+        assert self._echo is not None
+        due = self._echo.next_due()
+        if self._work.queues:
+            due = min(due, self._work.next_due() or due)
+            self._work.blocked = self.is_blocked
+        timeout = min(timeout, max(0.001, due - time.monotonic()))
+        receive = self._amqp.receive if self.replies is None else self.replies.confirms.read
+        receive(0 if self._inbox else timeout)
+        if self._inbox:
+            with self._amqp.together():
+                while self._inbox:
+                    handle, message = self._next()
+                    handle(message)
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        return self._amqp.together()
+
+    def delete_private_queue(self, name: str) -> None:
+        if not self._layout.interop:
+            self._layout.delete_private_queue(self._connection, name)
+
+    def _stop(self) -> None:
+        while self._inbox:  # These were delivered, but not passed on.
+            _, message = self._next()
+            message.requeue()
+        self.channel.basic_cancel(_OWN_TAG)
+
+    def end(self, remove: bool) -> None:
+        if self.is_blocked:
+            return  # The broker would not read the commands.
+        super().end(remove)
+        # The broker regards a queue as empty if all its messages are delivered.
+        self._layout.delete_unused(self._connection, () if self._work.held else self._work.queues)
+
+    def drop(self) -> None:
+        self._amqp.drop()
+
+    def close(self) -> None:
+        self._inbox.clear()
+        super().close()
+        if self.replies is not None:
+            self.replies.close()
+        self._amqp.close()
+
+
+class _Pinging(DeliveryHooks):
+    mandatory = True
+
+    def __init__(self, echo: connecting.Echo) -> None:
+        self._echo = echo
+
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._echo.record_ping(time.monotonic())
+
+
+def _cannot_send(message: OutgoingMessage) -> None:
+    raise AssertionError("no publishing has begun")

@@ -1,0 +1,536 @@
+"""Ledger operations of an executor. Their results are reported to its tracker.
+
+Publishing threads open rows. The thread of the writer performs all other operations, except
+`withdraw`, which runs in the thread of an engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from wbengine import exceptions as exc
+from wbengine._concurrency import conditions, threads
+from wbengine._concurrency.clocks import SYSTEM
+from wbengine._concurrency.crash_points import crashpoint
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import signing
+from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._requests import effects as fx
+from wbengine.engines.worker_based._requests.events import UNKNOWN, RowSnapshot
+from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based.ledger import _base as ledgers
+from wbengine.types import failure as ft
+
+
+class Rows:
+    """The rows of one ledger. If the ledger is unavailable, methods log that and return."""
+
+    def __init__(
+        self, ledger: ledgers.Ledger, expiry: float | None, signer: signing.Signer | None = None
+    ) -> None:
+        self._ledger = ledger
+        self._signer = signer
+        self._expiry = expiry
+        # Operations that failed and their reasons, since the last success.
+        self._logged: set[tuple[str, str]] = set()
+
+    def read(self, requests: Sequence[TrackedRequest]) -> list[RowSnapshot]:
+        """Return the rows of requests, and for claimed rows the silence of their owners."""
+        rows = self._ledger.states([tracked.id for tracked in requests])
+        claimed_by = (row.holder for row in rows if isinstance(row, ledgers.Row) and row.holder)
+        holders = list(dict.fromkeys(claimed_by))
+        silences = dict(zip(holders, self._ledger.silences(holders), strict=True))
+        return [self._row_snapshot(*each, silences) for each in zip(requests, rows, strict=True)]
+
+    def _row_snapshot(
+        self,
+        tracked: TrackedRequest,
+        row: ledgers.Row | exc.LedgerFailure | None,
+        silences: Mapping[str, float | exc.LedgerFailure | None],
+    ) -> RowSnapshot:
+        silence: float | exc.LedgerFailure | None = None
+        if isinstance(row, ledgers.Row) and row.holder is not None:
+            silence = silences[row.holder]
+        for failed in (row, silence):
+            if isinstance(failed, exc.LedgerFailure):
+                self._log_failure("read the ledger row of", tracked, failed)
+                return RowSnapshot(UNKNOWN)
+        assert not isinstance(row, exc.LedgerFailure) and not isinstance(silence, exc.LedgerFailure)
+        self._logged.clear()
+        if row is None:
+            return RowSnapshot(None)
+        silent = silence is not None and self._expiry is not None and silence >= self._expiry
+        result = self._decode_reply(row.result, tracked)
+        return RowSnapshot(row.state, row.holder, result, row.epoch, silent, silence)
+
+    def revoke(self, requests: Sequence[TrackedRequest]) -> list[bool | None]:
+        """Revoke rows so that no worker starts the requests; return which succeeded.
+
+        None: see `Ledger.revoke_many`.
+        """
+        crashpoint("executor.before-revoke")
+        # An engine that takes over the flow uses higher epochs; their rows are not revoked.
+        rows = [(each.id, max(each.epoch, each.invocation.epoch)) for each in requests]
+        results = self._ledger.revoke_many(rows)
+        crashpoint("executor.after-revoke")
+        return [self._succeeded("revoke", *each) for each in zip(requests, results, strict=True)]
+
+    def reopen(
+        self, requests: Sequence[tuple[TrackedRequest, int]]
+    ) -> list[tuple[bool, Reply | None]]:
+        """Move rows of lost owners back to OPEN, with new epochs.
+
+        :returns: for each request whether that succeeded, and the reply if it is done.
+        """
+        crashpoint("executor.before-reopen")
+        results = self._ledger.reopen_many([(tracked.id, epoch) for tracked, epoch in requests])
+        crashpoint("executor.after-reopen")
+        replies: list[tuple[bool, Reply | None]] = []
+        for (tracked, _), result in zip(requests, results, strict=True):
+            if isinstance(result, exc.LedgerFailure):
+                self._log_failure("reopen the ledger row of", tracked, result)
+                replies.append((False, None))
+            else:  # A missing row is a success: no worker has the request.
+                answer = (
+                    None
+                    if isinstance(result, exc.NotFound)
+                    else self._decode_reply(result, tracked)
+                )
+                replies.append((True, answer))
+        return replies
+
+    def conclude(self, requests: Sequence[tuple[TrackedRequest, str, ft.Failure]]) -> list[bool]:
+        """Store failures for requests of lost owners; return for each whether that succeeded.
+
+        Requests that are already done do not change.
+        """
+        succeeded = []
+        for holder, group in itertools.groupby(requests, lambda each: each[1]):
+            owned = list(group)
+            rows = [
+                (each.id, each.epoch, self._failure_reply(each, failure))
+                for each, _, failure in owned
+            ]
+            for (tracked, _, _), result in zip(
+                owned, self._ledger.finish_many(holder, rows), strict=True
+            ):
+                action = "finish, after the loss of its worker, the ledger row of"
+                succeeded.append(bool(self._succeeded(action, tracked, result)))
+        return succeeded
+
+    def _succeeded(
+        self, action: str, tracked: TrackedRequest, result: bool | exc.LedgerFailure | None
+    ) -> bool | None:
+        if isinstance(result, exc.LedgerFailure):
+            self._log_failure(action, tracked, result)
+            return False
+        return result
+
+    def sweep(self, ended: Iterable[str]) -> int:
+        """Remove rows whose results are saved; return how many existed.
+
+        Cost: one read if the ledger is empty, for any length of `ended`.
+        """
+        stale: list[str] = []
+        try:
+            existing = self._ledger.ids()
+            stale = (
+                [request_id for request_id in ended if request_id in existing] if existing else []
+            )
+            if stale:
+                crashpoint("executor.before-sweep")
+                self._ledger.drop_many(stale)
+        except exc.LedgerFailure as error:
+            LOG.warning("failed to delete unused ledger rows: %s", error)
+        return len(stale)
+
+    def _failure_reply(self, tracked: TrackedRequest, failure: ft.Failure) -> bytes:
+        data = {"result": pr.failure_to_dict(failure)}
+        message = Reply(tracked.id, pr.FAILURE, data, epoch=tracked.epoch).to_message()
+        message.signer = self._signer
+        return env.freeze(message)
+
+    def _decode_reply(self, result: bytes | None, tracked: TrackedRequest) -> Reply | None:
+        if result is None:
+            return None
+        try:
+            message = env.thaw(result, tracked.id, signer=self._signer)
+            pr.Response.validate(message.body)
+            reply = Reply.from_message(message)
+            if reply.state not in pr.STOP_STATES or reply.is_lost:
+                raise exc.InvalidFormat("it is not the result of a task")
+            return reply
+        except (
+            LookupError, RecursionError, TypeError, ValueError, exc.InvalidFormat, exc.NotTrusted,
+        ) as error:  # fmt: skip
+            LOG.warning(
+                "the reply to request %s in the ledger cannot be read: %s", tracked.id, error
+            )
+            return None
+
+    def _log_failure(self, action: str, tracked: TrackedRequest, error: exc.LedgerFailure) -> None:
+        """Log an error; the same error at DEBUG until a read succeeds."""
+        reason = action, str(error).replace(tracked.id, "")
+        level = logging.DEBUG if reason in self._logged else logging.WARNING
+        self._logged.add(reason)
+        LOG.log(level, "failed to %s %r: %s", action, tracked, error)
+
+
+LOG = logging.getLogger(__name__)
+
+_DROP_DELAY_SECONDS: Final = 0.02
+
+#: Rows that could not be removed, by digest of the ledger, for the next writer in this process.
+_remaining_drops: Final[dict[str, set[str]]] = {}
+
+_RowEffect = fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude
+
+#: Epoch, whether the row was opened, and number of publishings of a request.
+_Stage = tuple[int, bool, int]
+
+
+class LedgerWriter:
+    """Opens, reads, revokes, reopens, completes and drops rows of flows that the engine still owns.
+
+    The publishing thread opens rows. A thread of the writer performs all other operations, in
+    order and in batches of the same kind. So an unresponsive ledger delays only this thread, once
+    per batch.
+    """
+
+    def __init__(self, expiry: float | None, requests: LockedTracker, guards: FlowGuards) -> None:
+        self.ledger: ledgers.Ledger | None = None
+        self._rows: Rows | None = None
+        self._expiry = expiry
+        self._requests = requests
+        self._tracker = requests.tracker
+        self._guards = guards
+        self._operations: dict[type, Callable[[Any], None]] = {
+            fx.Revoke: self._revoke,
+            fx.Inspect: self._inspect,
+            fx.Reopen: self._reopen,
+            fx.Conclude: self._conclude,
+        }
+        self._queue_lock = threading.RLock()
+        self._changed = conditions.Condition(self._queue_lock)
+        self._queued_effects: deque[_RowEffect] = deque()
+        # Requests whose rows are to be removed, the time of removal, and failed removals.
+        self._drops: list[str] = []
+        self._drops_due = math.inf
+        self._failed_drops: set[str] = set()
+        # Opens rows and publishes in one step; None if that is not supported.
+        self._openings: ledgers.Openings | None = None
+        # Requests that are being withdrawn, and requests whose rows are being opened together with
+        # publishing. Their inspections are postponed: a missing row would look like a lost one.
+        self._withdrawing: set[str] = set()
+        self._opening: set[str] = set()
+        self._postponed: list[fx.Inspect] = []
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def use(
+        self,
+        ledger: ledgers.Ledger | None,
+        signer: signing.Signer | None = None,
+        openings: ledgers.Openings | None = None,
+    ) -> None:
+        """Set the ledger. With a `signer`, results are signed."""
+        self.ledger = ledger
+        self._openings = openings
+        self._opening.clear()
+        if ledger is not None:
+            self._failed_drops |= _remaining_drops.pop(ledger.digest, set())
+        self._rows = Rows(ledger, self._expiry, signer) if ledger is not None else None
+        self._closed = False
+
+    # Methods for the publishing thread.
+
+    def open(self, effects: Iterable[fx.Dispatch]) -> list[fx.Dispatch]:
+        """Open the rows of requests that were never published, and return these requests.
+
+        Rows of other requests may have been removed, and must not be created again.
+
+        :raises LedgerFailure: if the ledger cannot be reached.
+        """
+        if self.ledger is None:
+            return []
+        new = [effect for effect in effects if not effect.tracked.opened]
+        if new:
+            crashpoint("executor.before-open")
+            # An earlier owner of the flow may have left a row with a lower epoch, if it was frozen
+            # before it published.
+            if first_epochs := [(each.tracked.id, 1) for each in new if each.epoch == 1]:
+                self.ledger.open_many(first_epochs)
+            self.ledger.offer_many([(e.tracked.id, e.epoch) for e in new if e.epoch != 1])
+            for effect in new:
+                effect.tracked.opened = True
+            crashpoint("executor.after-open")
+        return new
+
+    def revoke_opened(self, effect: fx.Dispatch) -> None:
+        """Remove the row of a request that ended while the row was being opened."""
+        if self.ledger is not None and self._guards.owns(effect.tracked.flow):
+            self.ledger.revoke(effect.tracked.id, effect.epoch)
+
+    def opens_while_publishing(self, effect: fx.Dispatch) -> bool:
+        """Return whether the row of a request may be opened together with publishing.
+
+        This requires that no row exists and that no other engine can take over the flow.
+        """
+        return (
+            self._openings is not None
+            and effect.epoch == 1
+            and not effect.tracked.opened
+            and effect.tracked.flow not in self._guards.flows
+        )
+
+    def publish(
+        self,
+        broker: Any,
+        messages: Sequence[tuple[fx.Dispatch, Any]],
+        begin: Callable[[fx.Dispatch], bool],
+    ) -> list[bool]:
+        """Open rows and publish in one step; return for each message whether it had a queue.
+
+        `begin(effect)` returns whether the request is still needed. From then on, inspections of
+        its row wait until the step has completed, including retries.
+        """
+        assert self._openings is not None
+        crashpoint("executor.before-open")
+        with self._requests.lock:
+            wanted_pairs = [(effect, message) for effect, message in messages if begin(effect)]
+            rows = [effect.tracked.row_to_open() for effect, _ in wanted_pairs]
+            self._opening |= {row.id for row in rows}
+        answered = {effect.tracked.id for effect, _ in messages}
+        counts: Sequence[int] = ()
+        try:
+            if wanted_pairs:
+                frames = [message for _, message in wanted_pairs]
+                counts = self._openings.open_and_publish(broker, rows, frames)
+        except BaseException:
+            answered -= {row.id for row in rows if row.tried is not None}
+            raise
+        finally:
+            with self._requests.lock:
+                for (effect, _), _ in zip(wanted_pairs, counts, strict=False):
+                    effect.tracked.opened |= effect.tracked.epoch == effect.epoch
+            self.permit_inspection(answered)
+        crashpoint("executor.after-open")
+        unrouted = {id(e) for (e, _), count in zip(wanted_pairs, counts, strict=True) if not count}
+        return [id(effect) not in unrouted for effect, _ in messages]
+
+    def permit_inspection(self, ids: Collection[str]) -> None:
+        """Permit inspections of these requests: their rows exist, or are no longer needed."""
+        self._permit_inspections(self._opening, ids)
+
+    def _permit_inspections(self, busy: set[str], ids: Collection[str]) -> None:
+        with self._requests.lock:
+            busy.difference_update(ids)
+            postponed, self._postponed = self._postponed, []
+        for effect in postponed:
+            self.perform(effect)
+
+    # Thread-safe methods.
+
+    def perform(self, effect: _RowEffect) -> None:
+        """Queue an operation for the writer's thread, which reports the result to the tracker."""
+        with self._queue_lock:
+            if not self._closed:
+                self._queued_effects.append(effect)
+                self._start_or_wake()
+
+    def withdraw(
+        self, requests: Sequence[TrackedRequest], tell: Callable[[Collection[str]], None]
+    ) -> None:
+        """Revoke the rows of these requests, where possible, so that no worker starts them.
+
+        `tell` is called under the tracker's lock with the ids of the revoked requests. This runs
+        in the calling thread, which may hold a lock that the check of the flow needs.
+        """
+        ids = {tracked.id for tracked in requests}
+        with self._requests.lock:
+            self._withdrawing |= ids
+        try:
+            stages, results = self._revoke_rows(requests)
+            revoked = zip(requests, stages, results, strict=True)
+            with self._requests.lock:
+                tell({t.id for t, s, r in revoked if self._is_revoked(t, s, r) and t.epoch == s[0]})
+        finally:
+            self._permit_inspections(self._withdrawing, ids)
+
+    def drop(self, *request_ids: str) -> None:
+        """Remove the rows of requests with saved results: later, in one batch, with retries."""
+        if self.ledger is None:
+            return
+        with self._queue_lock:
+            if not self._drops:
+                self._drops_due = time.monotonic() + _DROP_DELAY_SECONDS
+                self._start_or_wake()
+            self._drops += request_ids
+
+    def retry_drops(self) -> None:
+        if self._failed_drops:
+            with self._queue_lock:
+                undropped, self._failed_drops = self._failed_drops, set()
+            self.drop(*undropped)
+
+    def sweep(self, ended: Iterable[str]) -> None:
+        if self._rows is not None:
+            self._rows.sweep(ended)
+
+    def close(self) -> None:
+        with self._queue_lock:
+            self._closed = True
+            thread = self._thread
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        if self.ledger is not None:
+            remaining = [*self._drops, *self._failed_drops]
+            self._drops, self._failed_drops = [], set()
+            self._drop(remaining)
+            if self._failed_drops:
+                _remaining_drops.setdefault(self.ledger.digest, set()).update(self._failed_drops)
+                self._failed_drops = set()
+            self.ledger.close()
+
+    def _start_or_wake(self) -> None:
+        if self._thread is None:
+            thread = threads.Thread(target=self._run, name="wbengine-ledger", daemon=True)
+            try:
+                thread.start()
+            finally:  # also after an interrupt
+                self._thread = None if thread.ident is None else thread
+        self._changed.notify_all()
+
+    # Methods for the writer's thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._queue_lock:
+                while not (self._queued_effects or self._closed):
+                    wait_seconds = self._drops_due - time.monotonic()
+                    if wait_seconds <= 0:
+                        break
+                    self._changed.wait(None if wait_seconds == math.inf else wait_seconds)
+                effects, drops = list(self._queued_effects), self._drops
+                self._queued_effects.clear()
+                if effects:
+                    drops = []
+                else:
+                    self._drops, self._drops_due = [], math.inf
+                if not (effects or drops):
+                    self._thread = None
+                    return
+            for kind, group in itertools.groupby(effects, type):
+                try:
+                    self._operations[kind](list(group))
+                except Exception:  # The remaining operations belong to other requests.
+                    LOG.exception("failed to perform %s", kind.__name__)
+            if drops:
+                self._drop(drops)
+
+    def _revoke(self, effects: Sequence[fx.Revoke]) -> None:
+        requests = [effect.tracked for effect in effects]
+        while requests:
+            stages, results = self._revoke_rows(requests)
+            followups: list[fx.Effect] = []
+            resent = []
+            with self._requests.lock:
+                now = SYSTEM.monotonic()
+                for tracked, stage, result in zip(requests, stages, results, strict=True):
+                    revoked = self._is_revoked(tracked, stage, result)
+                    if revoked and tracked.epoch != stage[0]:
+                        resent.append(tracked)  # It was resent after its epoch was read.
+                    else:
+                        followups += self._tracker.on_revoked(tracked, revoked, now)
+            self._requests.apply(followups)
+            requests = resent
+
+    def _revoke_rows(
+        self, requests: Sequence[TrackedRequest]
+    ) -> tuple[list[_Stage], list[bool | None]]:
+        with self._requests.lock:
+            stages = [_stage(tracked) for tracked in requests]
+        owned = [self._guards.owns(tracked.flow) for tracked in requests]
+        owned_requests = list(itertools.compress(requests, owned))
+        revoked = iter(
+            self._rows.revoke(owned_requests) if self._rows is not None and owned_requests else ()
+        )
+        return stages, [next(revoked, False) if is_owned else False for is_owned in owned]
+
+    def _is_revoked(self, tracked: TrackedRequest, stage: _Stage, result: bool | None) -> bool:
+        """Interpret a result of `_revoke_rows`; call this with the lock.
+
+        A row that is missing was removed, unless it may be opened after it was looked up.
+        """
+        if result is None:
+            return tracked.id not in self._opening and stage == _stage(tracked)
+        return result
+
+    def _inspect(self, effects: Sequence[fx.Inspect]) -> None:
+        assert self._rows is not None
+        while effects:
+            with self._requests.lock:  # A request may be published while its row is read.
+                stages = [_stage(effect.tracked) for effect in effects]
+            seen = self._rows.read([effect.tracked for effect in effects])
+            followups: list[fx.Effect] = []
+            outdated = []
+            with self._requests.lock:
+                now = SYSTEM.monotonic()
+                for effect, stage, row in zip(effects, stages, seen, strict=True):
+                    if effect.tracked.id in self._withdrawing | self._opening:
+                        self._postponed.append(effect)
+                    elif stage == _stage(effect.tracked):
+                        followups += self._tracker.on_row(effect.tracked, row, now, effect.lost)
+                    else:
+                        # The request changed during the read: the row may be outdated.
+                        outdated.append(effect)
+            self._requests.apply(followups)
+            effects = outdated
+
+    def _reopen(self, effects: Sequence[fx.Reopen]) -> None:
+        assert self._rows is not None
+        effects = [each for each in effects if self._guards.owns(each.tracked.flow)]
+        results = self._rows.reopen([(each.tracked, each.epoch) for each in effects])
+        for effect, (done, answer) in zip(effects, results, strict=True):
+            if done:  # Otherwise the row is inspected again.
+                self._requests.report(self._tracker.on_reopened, effect.tracked, answer)
+
+    def _conclude(self, effects: Sequence[fx.Conclude]) -> None:
+        assert self._rows is not None
+        effects = [each for each in effects if self._guards.owns(each.tracked.flow)]
+        results = self._rows.conclude([(e.tracked, e.holder, e.failure) for e in effects])
+        for effect, done in zip(effects, results, strict=True):
+            if done:
+                self._requests.report(self._tracker.on_concluded, effect.tracked, effect.failure)
+
+    def _drop(self, request_ids: Sequence[str]) -> None:
+        assert self.ledger is not None
+        if not request_ids:
+            return
+        crashpoint("executor.before-drop")
+        try:
+            self.ledger.drop_many(request_ids)
+        except Exception as error:
+            with self._queue_lock:
+                self._failed_drops.update(request_ids)
+            is_expected = isinstance(error, exc.LedgerFailure)
+            LOG.warning(
+                "failed to delete %d ledger rows, retrying",
+                len(self._failed_drops),
+                exc_info=None if is_expected else error,
+            )
+        crashpoint("executor.after-drop")
+
+
+def _stage(tracked: TrackedRequest) -> _Stage:
+    return tracked.epoch, tracked.opened, tracked.publish_count

@@ -1,0 +1,181 @@
+"""Announcements and heartbeats of a worker: identity, tasks, load and state."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from futurist import periodics
+
+from wbengine import __version__
+from wbengine import exceptions as exc
+from wbengine._concurrency import threads
+from wbengine._text import data_formats
+from wbengine.engines.worker_based import endpoint as endpoints
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import life as lives
+from wbengine.engines.worker_based._messages import notices
+from wbengine.engines.worker_based._worker_side.jobs import Jobs
+from wbengine.engines.worker_based._worker_side.server_effects import Effect, Reply
+from wbengine.engines.worker_based.ledger import _base as ledgers
+
+LOG = logging.getLogger(__name__)
+
+#: Default seconds between two heartbeats; an engine may request a shorter period.
+PERIOD_SECONDS: Final = 5.0
+
+
+class Heartbeat:
+    """Creates the announcements and heartbeats of one worker process.
+
+    If `plain`, messages contain only topic and tasks, like those of TaskFlow.
+
+    :param jobs: the jobs of the process.
+    """
+
+    def __init__(
+        self,
+        identity: str,
+        topics: Iterable[str],
+        offer: endpoints.Offer,
+        stats: lives.WorkerStats,
+        jobs: Jobs,
+        plain: bool = False,
+        code_version: str | None = None,
+    ) -> None:
+        self._identity = identity
+        self._topics = tuple(topics)
+        self._offer = offer
+        self._stats = stats
+        self._job_table = jobs
+        self._plain = plain
+        self._code_version = code_version
+        #: Returns ids, names and start times of tasks that run without a request.
+        self.extra_tasks: Callable[[], Iterable[tuple[str, str, float]]] = tuple
+
+    @property
+    def life(self) -> lives.Life:
+        rows = [(job.id, job.name, job.began) for job in self._job_table.begun.values()]
+        rows += self.extra_tasks()
+        return self._stats.life(
+            ((id, name) for id, name, _ in rows), (since for _, _, since in rows)
+        )
+
+    def announce_tasks(self, listener: str, period: float | None) -> list[Effect]:
+        """Announce the tasks to one engine (by its routing key) or to all engines."""
+        if self._plain and not self._stats.accepts:
+            return []  # An empty list would apply to all workers of the topic.
+        self._stats.serving = True
+        state = notices.BEAT if self._stats.ending else notices.READY
+        return self.create([listener], state, period)
+
+    def beat(self, period: float) -> list[Effect]:
+        engines = dict.fromkeys(
+            job.reply_to for job in self._job_table.jobs.values() if job.extended
+        )
+        return self.create(engines, notices.BEAT, period)
+
+    def create(self, listeners: Iterable[str], state: str, period: float | None) -> list[Effect]:
+        if self._plain:  # Engines of TaskFlow process only replies to their own NOTIFY.
+            listeners = [to for to in listeners if to != env.ALL_ENGINES]
+        ids: dict[str, list[str]] = {}
+        for job in dict.fromkeys(self._job_table.held()):
+            ids.setdefault(job.reply_to, []).append(job.id)
+        running, slots = len(self._job_table.jobs), self._job_table.slots
+        is_ready = state == notices.READY
+        notice = notices.Heartbeat(
+            "",
+            self._offer.names if is_ready else (),
+            extended=not self._plain,
+            worker=self._identity,
+            state=state,
+            slots=slots,
+            # A worker that accepts no requests reports that all slots are used.
+            running=min(running, slots) if self._stats.accepts else slots,
+            life=self.life,
+            software=__version__ if is_ready else None,
+            ledger=self._offer.ledger if is_ready else None,
+            period=period,
+            formats=data_formats.MESSAGE.read if is_ready else (),
+            code=self._code_version if is_ready else None,
+        )
+        effects: list[Effect] = []
+        for to in listeners:
+            own_ids = None if to == env.ALL_ENGINES else ids.get(to, [])
+            for topic in self._topics:
+                message = notice._replace(topic=topic, ids=own_ids).to_message(to)
+                effects.append(Reply(None, message))
+        return effects
+
+
+class Beats:
+    """The thread that calls `beat(now)` for each heartbeat. It never runs tasks.
+
+    A worker with a heartbeat within the last `period` is not considered lost for another period.
+    So it certainly owns a newly claimed request for at least one period. All times are on the same
+    monotonic clock.
+    """
+
+    def __init__(self, identity: str, beat: Callable[[float], None]) -> None:
+        self._identity = identity
+        self._beat = beat
+        self.period = PERIOD_SECONDS
+        #: The ledger that stores heartbeats, if any.
+        self.ledger: ledgers.Ledger | None = None
+        #: Time of the next heartbeat to the ledger.
+        self.due = -math.inf
+        # Whether the last heartbeat to the ledger failed.
+        self._is_failing = False
+        self._worker: periodics.PeriodicWorker | None = None
+        self._period_lock = threading.Lock()
+
+    def start(self, *, at_once: bool = True) -> None:
+        # futurist sets attributes on the function; bound methods do not permit that.
+        beat = periodics.periodic(self.period, run_immediately=at_once)(
+            lambda: self._beat(time.monotonic())
+        )
+        self._worker = periodics.PeriodicWorker([(beat, (), {})])
+        threads.Thread(target=self._worker.start, name="wbengine-beats", daemon=True).start()
+
+    def stop(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker = None
+
+    def adopt_period(self, requested_period: float | None) -> None:
+        """Use the period that an engine requests, if it is shorter than the present one."""
+        if (
+            requested_period is None
+            or requested_period >= self.period
+            or self.period <= notices.MIN_PERIOD_SECONDS
+        ):
+            return
+        with self._period_lock:
+            previous, self.period = (
+                self.period,
+                max(notices.MIN_PERIOD_SECONDS, min(requested_period, self.period)),
+            )
+            self.due -= (previous - self.period) / 2
+            if self._worker is not None and self.period < previous:
+                self.stop()
+                self.start(at_once=False)
+
+    def renew(self, now: float) -> None:
+        """Send a heartbeat to the ledger if one is due. After an error, the next call retries."""
+        if self.ledger is None or now < self.due:
+            return
+        try:
+            self.ledger.renew(self._identity)
+        except exc.LedgerFailure as error:
+            if not self._is_failing:
+                LOG.warning(
+                    "the heartbeat of this worker cannot be written to the ledger: %s", error
+                )
+            self._is_failing = True
+        else:
+            self.due = now + self.period / 2
+            self._is_failing = False

@@ -1,0 +1,401 @@
+"""Performs the effects of a worker's `Server`, with the broker, the ledger and the pool."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from wbengine import exceptions as exc
+from wbengine import running
+from wbengine._calls import invocation
+from wbengine._concurrency import conditions
+from wbengine._concurrency.crash_points import crashpoint
+from wbengine.engines.worker_based import dispatcher, endpoint, proxy
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages import notices, requests, worker_commands
+from wbengine.engines.worker_based._worker_side import heartbeat, reporting
+from wbengine.engines.worker_based._worker_side import server_effects as fx
+from wbengine.engines.worker_based._worker_side.finishing import Finisher
+from wbengine.engines.worker_based._worker_side.jobs import Job
+from wbengine.engines.worker_based._worker_side.slots import Pool
+from wbengine.engines.worker_based.ledger import _base as ledgers
+from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from wbengine._concurrency import event_loop
+    from wbengine.engines.worker_based import server
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds after which a cancelled task is killed, if possible.
+CANCEL_GRACE_SECONDS: Final = 10.0
+
+#: Runtime of a task in seconds after which RUNNING is sent.
+RUNNING_DELAY_SECONDS: Final = 0.005
+
+#: Delay in seconds after a failed claim or read of a row, before a retry or a requeue.
+LEDGER_RETRY_SECONDS: Final = 0.5
+
+#: Minimum seconds between two reads of the digest of a separate ledger.
+LEDGER_REFRESH_SECONDS: Final = 1.0
+
+
+class TaskRunner:
+    """Runs the tasks of one `Server`, and locks it. Thread-safe.
+
+    `on_drain()` is called when the worker should stop.
+    """
+
+    def __init__(
+        self,
+        core: server.Server,
+        wire: proxy.Proxy,
+        pool: Pool,
+        loop: event_loop.EventLoop | None,
+        reports: reporting.Reports,
+        beats: heartbeat.Beats,
+        on_drain: Callable[[], None],
+    ) -> None:
+        self.server = core
+        self.lock = threading.RLock()
+        self._changed = conditions.Condition(self.lock)
+        self.ledger: ledgers.Ledger | None = None
+        # Whether the ledger is separate from the broker, and when to read its digest again.
+        self._is_separate, self._refresh_at = False, -math.inf
+        #: Time of the last request, on the monotonic clock.
+        self.last_request_at = -math.inf
+        self._proxy = wire
+        self._pool = pool
+        self._loop = loop
+        self._reports = reports
+        self._beats = beats
+        self._on_drain = on_drain
+        self._closed = conditions.Event()
+        self._finisher = Finisher(
+            core, self.lock, wire, pool, self._closed, self.apply, self._on_settled
+        )
+        self._unacked = 0
+        self._reporting = 0
+        # Jobs with an unsent RUNNING, each with the time at which it is due.
+        self._starting: deque[tuple[float, Job]] = deque()
+
+    def handlers(self) -> dict[str, dispatcher.Handler]:
+        handler, schemas = dispatcher.Handler, worker_commands.SCHEMAS
+        return {
+            pr.NOTIFY: handler(self._on_notify, pr.Notify.validate),
+            pr.REQUEST: handler(self.take, pr.Request.validate, owns_ack=True),
+            worker_commands.ASK: handler(self._on_inquiry, schemas[worker_commands.ASK].check),
+            worker_commands.CANCEL: handler(self._on_cancel, schemas[worker_commands.CANCEL].check),
+        }
+
+    def _on_notify(self, data: Any, message: Any) -> None:
+        query = notices.Query.from_message(env.received(data, message))
+        self._beats.adopt_period(query.period)
+        self._refresh_ledger(time.monotonic())
+        self.report(self.server.on_query, query.reply_to, self._beats.period)
+
+    def _on_inquiry(self, data: Any, message: Any) -> None:
+        inquiry = worker_commands.Inquiry.from_message(env.received(data, message))
+        self.report(self.server.on_inquiry, *inquiry)
+
+    def _on_cancel(self, data: Any, message: Any) -> None:
+        cancellation = worker_commands.Cancellation.from_message(env.received(data, message))
+        self.report(self.server.on_cancel, cancellation.requests)
+
+    def report(self, on_event: Callable[..., list[fx.Effect]], *arguments: Any) -> None:
+        """Report an event to the server, and perform the resulting effects."""
+        with self.lock:
+            effects = on_event(*arguments)
+        self.apply(effects)
+
+    def take(self, data: Any, message: Any) -> None:
+        request = requests.Request.from_message(env.received(data, message))
+        self.last_request_at = time.monotonic()
+        try:
+            self._adopt_ledger(request.ledger)
+        except exc.LedgerFailure as error:
+            LOG.warning("request %s cannot be checked: %s", request.id, error)
+            with self.lock:
+                self._unacked += 1
+            self._closed.wait(LEDGER_RETRY_SECONDS)
+            self._proxy.consumer.requeue(message, self.count_returned)
+            return
+        with self.lock:
+            effects = self.server.on_request(
+                request, message, time.time(), claimed=getattr(message, "claim", None) is not None
+            )
+            self._unacked += 1  # Last: the dispatcher settles the message of a failed handler.
+        self.apply(effects)
+
+    def _adopt_ledger(self, digest: str | None) -> None:
+        """Accept the digest of a request if the ledger has it, or had it before a loss of data."""
+        if digest is None or self.ledger is None or self.server.is_known_ledger(digest):
+            return
+        if self.ledger.accepts(digest):
+            with self.lock:
+                self.server.rename_ledger(self.ledger.digest, digest)
+
+    def _refresh_ledger(self, now: float) -> None:
+        """Update the digest that the worker announces.
+
+        A separate ledger that lost its data has another one, and no event reports this.
+        """
+        ledger, digest = self.ledger, self.server.ledger
+        if ledger is None or digest is None or not self._is_separate or now < self._refresh_at:
+            return
+        self._refresh_at = now + LEDGER_REFRESH_SECONDS
+        try:
+            ledger.accepts(digest)
+        except exc.LedgerFailure as error:
+            LOG.debug("%s", error)
+            return
+        if ledger.digest != digest:
+            with self.lock:
+                self.server.rename_ledger(ledger.digest)
+
+    def use_ledger(self, ledger: ledgers.Ledger | None, *, is_separate: bool) -> None:
+        """Set the ledger: see `Finisher.use`."""
+        self.ledger, self._is_separate = ledger, is_separate
+        self._finisher.use(ledger, is_separate)
+
+    @property
+    def busy(self) -> bool:
+        """Whether tasks run, or messages are not acknowledged or reported yet."""
+        return bool(self.server.running or self._unacked or self._reporting)
+
+    def admit(self) -> bool:
+        """Return whether a task without a request may start; if it may, count it."""
+        with self.lock:
+            admitted, effects = self.server.admit()
+        self.apply(effects)
+        return admitted
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait until no work remains; return False on timeout or after `close`."""
+        self._changed.wait_for(lambda: not self.busy or self._closed.is_set(), timeout)
+        with self.lock:
+            return not self.busy
+
+    def close(self) -> None:
+        """Unblock all waits."""
+        self._closed.set()
+        self._reports.flush()
+        with self.lock:
+            self._changed.notify_all()
+
+    def apply(self, effects: Iterable[fx.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case fx.Claim(job):
+                    self._claim(job)
+                case fx.Run(job):
+                    self._run(job)
+                case fx.Reply(job, envelope, terminal, deferrable):
+                    self._reply(job, envelope, terminal, deferrable)
+                case fx.Finish(job, answer):
+                    self._discard_running(job)
+                    self._finisher.finish(job, answer)
+                case fx.Acknowledge(receipt):
+                    self._acknowledge(receipt)
+                case fx.Cancel(job):
+                    self.cancel(job)
+                case fx.Check(job):
+                    self._check(job)
+                case fx.Release(job):
+                    self._release(job)
+                case fx.Return(job):
+                    self._proxy.consumer.return_unstarted(job.receipt, self.count_returned)
+                case fx.Drain():
+                    self._on_drain()
+
+    def _claim(self, job: Job) -> None:
+        assert self.ledger is not None
+        crashpoint("worker.before-claim")
+        now = time.monotonic()
+        # Set before the claim: this process may be paused at any time.
+        job.fresh = (getattr(job.receipt, "taken_at", None) or now) + self._beats.period
+        # The message may have been claimed when it was received.
+        claim: ledgers.Claim | None = getattr(job.receipt, "claim", None)
+        if claim is None:
+            try:
+                # After an old heartbeat, an engine would consider this worker lost.
+                if now >= self._beats.due:
+                    self._beats.renew(now)
+                claim = self.ledger.claim(job.id, job.epoch, self.server.identity)
+            except exc.LedgerFailure as error:
+                LOG.warning("request %s cannot be claimed: %s", job.id, error)
+                self._requeue(job)
+                return
+            except Exception:
+                LOG.exception("failed to claim request %s", job.id)
+                self._requeue(job)
+                return
+        crashpoint("worker.after-claim")
+        with self.lock:
+            effects = self.server.on_claim(job, claim)
+        self.apply(effects)
+
+    def _requeue(self, job: Job) -> None:
+        with self.lock:
+            self.server.forget(job)
+        # An immediate retry would only use CPU time.
+        self._closed.wait(LEDGER_RETRY_SECONDS)
+        self._proxy.consumer.requeue(job.receipt, self.count_returned)
+
+    def _check(self, job: Job) -> None:
+        """Read whether this worker still owns the row, with retries until the ledger replies."""
+        assert self.ledger is not None
+        while True:
+            job.fresh = time.monotonic() + self._beats.period
+            try:
+                row = self.ledger.state(job.id)
+                break
+            except exc.LedgerFailure as error:
+                LOG.warning("request %s waits for its ledger: %s", job.id, error)
+                if self._closed.wait(LEDGER_RETRY_SECONDS):
+                    return
+        self.report(self.server.on_checked, job, row)
+
+    def _release(self, job: Job) -> None:
+        """Release the row as if it had never been claimed. Does not retry."""
+        assert self.ledger is not None
+        released = False
+        try:
+            released = self.ledger.release(job.id, job.epoch, self.server.identity)
+        except exc.LedgerFailure as error:
+            LOG.warning("the claim of request %s cannot be released: %s", job.id, error)
+        if not released:
+            # The slot must check the row before it runs the task.
+            job.fresh = -math.inf
+        self.report(self.server.on_released, job, released)
+
+    def _run(self, job: Job) -> None:
+        assert job.endpoint is not None
+        job.began = time.time()
+        if reporting.LOG.isEnabledFor(logging.DEBUG):
+            self._reports.started(job)
+        call: running.Call = (
+            job.endpoint.begin,
+            (job.unit, self._loop, job.expires, job.fresh),
+        )
+        # Without an event loop here, the call runs in a child process.
+        if running.sending is not None and self._loop is None:
+            call = running.sending(job.key, call)
+        try:
+            job.ticket = self._pool.submit(
+                *call,
+                functools.partial(self._on_outcome, job),
+                functools.partial(self._on_event, job),
+                job.limit,
+                job.name,
+                lazily=True,
+            )
+        except Exception as error:  # A user's executor may be shut down.
+            self._on_outcome(job, ft.Failure.from_exception(error))
+        if job.cancelled:  # This happened during the submission.
+            self.cancel(job)
+
+    def cancel(self, job: Job) -> None:
+        if job.ticket is not None:
+            job.ticket.cancel(CANCEL_GRACE_SECONDS)
+
+    def _on_event(self, job: Job, event_type: str, details: dict[str, Any]) -> None:
+        self.report(self.server.on_event, job, event_type, details)
+
+    def _on_outcome(self, job: Job, value: Any) -> None:
+        if value is endpoint.Turn.MISSED:
+            self.report(self.server.on_unstarted, job)
+            return
+        if isinstance(value, invocation.Outcome):
+            outcome = value
+        else:  # For example, a child process died.
+            outcome = invocation.Outcome(value, started=job.began, ended=time.time())
+        with self.lock:
+            effects = self.server.on_finished(job, outcome)
+            # The outcome changes if its reply cannot be encoded.
+            ended, job.outcome = job.outcome, None
+            failed = ended is not None and ended.failed
+            self._reporting += failed
+        if ended is not None and not failed and reporting.LOG.isEnabledFor(logging.INFO):
+            self._reports.ended(job, ended)
+        self.apply(effects)
+        if ended is not None and failed:
+            self._pool.call_others()  # The exception handlers may be slow.
+            self._reports.ended(job, ended)
+            with self.lock:
+                self._reporting -= 1
+                self._changed.notify_all()
+
+    def _reply(
+        self, job: Job | None, envelope: env.Envelope, terminal: bool, deferrable: bool
+    ) -> None:
+        if job is None:
+            if envelope.type == pr.NOTIFY:
+                notices.stamp(envelope, time.time())
+            self._proxy.send(OutgoingMessage(envelope), first=True, defer=True)
+        elif terminal:
+            self._discard_running(job)
+            self._finisher.reply(job, envelope)
+        elif deferrable:
+            due = time.monotonic() + RUNNING_DELAY_SECONDS
+            job.running = envelope
+            self._starting.append((due, job))
+            self._proxy.consumer.wake_by(due)
+        else:
+            self._discard_running(job)
+            self._proxy.send(OutgoingMessage(envelope), defer=True)
+
+    def send_running(self, now: float) -> float | None:
+        """Send RUNNING for the tasks for which it is due. Use one thread.
+
+        :returns: time of the next call, or None.
+        """
+        starting = self._starting
+        busy = bool(starting)
+        while starting:
+            due, job = starting[0]
+            if job.running is not None and due > now:
+                return due
+            starting.popleft()
+            with self.lock:  # RUNNING must precede later messages of the job.
+                running, job.running = job.running, None
+                if running is not None:
+                    self._proxy.send(OutgoingMessage(running), defer=True)
+        # More tasks will probably start; they need no wake-up.
+        return now + RUNNING_DELAY_SECONDS if busy else None
+
+    def _discard_running(self, job: Job) -> None:
+        """Discard the delayed RUNNING: the next message implies it."""
+        if job.running is None:
+            return
+        with self.lock:
+            job.running = None
+
+    def _on_settled(self, jobs: Sequence[Job]) -> None:
+        with self.lock:
+            for job in jobs:
+                self.server.on_answered(job)
+            self._count_settled(len(jobs))
+        if self._reports.unlogged:
+            self._reports.flush()
+
+    def _acknowledge(self, receipt: Any) -> None:
+        self._proxy.consumer.ack(receipt)
+        self.count_returned()
+
+    def count_returned(self) -> None:
+        with self.lock:
+            self._count_settled(1)
+
+    def _count_settled(self, count: int) -> None:
+        self._unacked -= count
+        if not self._unacked:
+            self._changed.notify_all()

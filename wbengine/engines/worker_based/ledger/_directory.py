@@ -1,0 +1,258 @@
+"""A ledger in a folder, for all processes of one host.
+
+It is a table in the database file of the folder transport (`transports/_folder`). Each step is one
+statement that names the expected state.
+
+The statements are not shared with the ledger in a database (`sql`). Here triggers of the same file
+claim and finish rows together with messages, so both use one connection without SQLAlchemy, and
+the clock of the host, which the triggers receive as an argument. `sql` uses the clock of the
+server, and needs no columns for the message of a row.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+from wbengine import exceptions
+from wbengine.engines.worker_based.ledger import _base
+from wbengine.transports import _folder
+from wbengine.transports._broker import Delivery
+from wbengine.transports._filesystem import Row
+from wbengine.transports._kinds import Target
+
+LOG = logging.getLogger(__name__)
+
+_STATES: Final[tuple[_base.State, ...]] = (_base.ROW_OPEN, _base.ROW_CLAIMED, _base.ROW_DONE)
+_MAX_ROWS_PER_STATEMENT: Final = 200
+
+
+class DirectoryLedger(_base.Ledger):
+    """A ledger in the file of a folder, which is created (mode 0700) if necessary."""
+
+    def __init__(self, folder: str, result_ttl: float | None = _base.STALE_AFTER_SECONDS) -> None:
+        try:
+            self._folder = _folder.open_folder(folder)
+        except (OSError, exceptions.TransportFailure) as exc:
+            raise exceptions.LedgerFailure(f"ledger {folder} cannot be used: {exc}") from exc
+        self._lock = threading.Lock()
+        self._known_holders: set[str] = set()
+        self._closed = False
+        self.sweep_when_due(result_ttl)
+
+    def __str__(self) -> str:
+        return self._folder.root
+
+    @property
+    def digest(self) -> str:
+        return self._folder.digest
+
+    def _write(self, statement: str, *values: Any) -> int:
+        return self._folder.write(statement, values, exceptions.LedgerFailure)
+
+    def _read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._folder.read(statement, values, exceptions.LedgerFailure)
+
+    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
+        self._insert_rows(rows, "NOTHING")
+
+    def _offer(self, rows: Sequence[tuple[str, int]]) -> None:
+        self._insert_rows(
+            rows,
+            "UPDATE SET epoch = excluded.epoch, changed = excluded.changed"
+            " WHERE state = 0 AND epoch < excluded.epoch",
+        )
+
+    def _insert_rows(self, rows: Sequence[tuple[str, int]], on_conflict: str) -> None:
+        self._folder.check_room(exceptions.LedgerFailure)
+        for start in range(0, len(rows), _MAX_ROWS_PER_STATEMENT):
+            batch = rows[start : start + _MAX_ROWS_PER_STATEMENT]
+            now = _folder.now()
+            self._write(
+                "INSERT INTO request(id, epoch, state, changed) VALUES"
+                f" {', '.join(['(?, ?, 0, ?)'] * len(batch))} ON CONFLICT DO {on_conflict}",
+                *(value for id, epoch in batch for value in (id, epoch, now)),
+            )
+
+    def _try_reopen(self, id: str, epoch: int) -> bool:
+        return self._write(
+            "UPDATE request SET epoch = ?, state = 0, holder = NULL, changed = ?"
+            " WHERE id = ? AND epoch < ? AND state <> 2",
+            epoch, _folder.now(), id, epoch,
+        ) > 0  # fmt: skip
+
+    def _revoke(
+        self, rows: Sequence[tuple[str, int | None]]
+    ) -> Sequence[bool | exceptions.LedgerFailure | None]:
+        return _base.call_each(self._revoke_one, rows)
+
+    def _revoke_one(self, id: str, epoch: int | None) -> bool:
+        return self._write(
+            "DELETE FROM request WHERE id = ? AND state = 0 AND epoch <= COALESCE(?, epoch)",
+            id, epoch,
+        ) > 0  # fmt: skip
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        self._write(
+            "DELETE FROM request WHERE id IN (SELECT value FROM json_each(?))", json.dumps([*ids])
+        )
+
+    def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
+        with self._lock:
+            self._known_holders.add(holder)
+        return self._write(
+            "UPDATE request SET state = 1, holder = ?, changed = ?, taken = NULL"
+            " WHERE id = ? AND epoch = ? AND state = 0",
+            holder, _folder.now(), id, epoch,
+        ) > 0  # fmt: skip
+
+    def _renew(self, holder: str) -> None:
+        self._write(
+            "INSERT INTO beat VALUES (?, ?) ON CONFLICT DO UPDATE SET at = excluded.at",
+            holder, _folder.now(),
+        )  # fmt: skip
+        with self._lock:
+            self._known_holders.add(holder)
+
+    def _finish(
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        return _base.call_each(self._finish_one, [(holder, *row) for row in finished_rows])
+
+    def _finish_one(self, holder: str, id: str, epoch: int, result: bytes) -> bool:
+        return self._write(
+            "UPDATE request SET state = 2, holder = NULL, result = ?, changed = ?"
+            " WHERE id = ? AND epoch = ? AND state = 1 AND holder = ?",
+            result, _folder.now(), id, epoch, holder,
+        ) > 0  # fmt: skip
+
+    def _release(self, id: str, epoch: int, holder: str) -> bool:
+        return self._write(
+            "UPDATE request SET state = 0, holder = NULL, changed = ?"
+            " WHERE id = ? AND epoch = ? AND state = 1 AND holder = ?",
+            _folder.now(), id, epoch, holder,
+        ) > 0  # fmt: skip
+
+    def claims(self, place: object, holder: str) -> Claims | None:
+        here = os.path.realpath(self._folder.root)
+        if not isinstance(place, tuple) or {*map(os.path.realpath, place)} != {here}:
+            return None
+        with self._lock:
+            self._known_holders.add(holder)
+        return Claims(self.digest, _base.check_holder(holder))
+
+    def _silence(self, holder: str) -> float | None:
+        beats = self._read("SELECT at FROM beat WHERE holder = ?", holder)
+        # While another process blocks all writes, heartbeats cannot be stored.
+        last_beat = max(beats[0][0], self._folder.last_blocked_at) if beats else None
+        return None if last_beat is None else max(0.0, _folder.now() - last_beat)
+
+    def _states(self, ids: Sequence[str]) -> list[_base.Row | exceptions.LedgerFailure | None]:
+        try:
+            records = self._read(
+                "SELECT id, epoch, state, holder, result FROM request"
+                " WHERE id IN (SELECT value FROM json_each(?))",
+                json.dumps([*ids]),
+            )
+        except exceptions.LedgerFailure as error:
+            return [error] * len(ids)
+        rows = {row[0]: _row(*row) for row in records}
+        return [rows.get(id) for id in ids]
+
+    def ids(self) -> set[str]:
+        return {id for (id,) in self._read("SELECT id FROM request")}
+
+    def list_rows(self, limit: int = 100, after: str | None = None) -> _base.Page:
+        # Every id sorts after ''.
+        rows = [
+            _base.Listed(id, epoch, _STATES[state], holder, max(0.0, age))
+            for id, epoch, state, holder, age in self._read(
+                "SELECT id, epoch, state, holder, ? - changed FROM request WHERE id > ?"
+                " ORDER BY id LIMIT ?",
+                _folder.now(), after or "", _base.check_limit(limit) + 1,
+            )
+        ]  # fmt: skip
+        return _base.Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
+
+    def sweep(self, older_than: float, only_done: bool = False) -> int:
+        cutoff = _folder.now() - older_than
+        if only_done:
+            return self._write("DELETE FROM request WHERE changed <= ? AND state = 2", cutoff)
+        count = self._write(
+            "DELETE FROM request WHERE changed <= ?"
+            " AND (holder IS NULL OR holder NOT IN (SELECT holder FROM beat WHERE at > ?))",
+            cutoff, cutoff,
+        )  # fmt: skip
+        self._write(
+            "DELETE FROM beat WHERE at <= ? AND holder NOT IN"
+            " (SELECT holder FROM request WHERE holder IS NOT NULL)",
+            _folder.now() - min(older_than, _base.SWEEP_PERIOD_SECONDS),
+        )
+        return count
+
+    def _is_sweep_due(self) -> bool:
+        now = _folder.now()
+        due = "UPDATE about SET rows_swept = ? WHERE rows_swept <= ?"
+        return self._write(due, now, now - _base.SWEEP_PERIOD_SECONDS) > 0
+
+    def close(self) -> None:
+        with self._lock:
+            holders, self._known_holders = self._known_holders, set()
+            closed, self._closed = self._closed, True
+        try:
+            if holders:
+                self._write(
+                    "DELETE FROM beat WHERE holder IN (SELECT value FROM json_each(?)) AND NOT"
+                    " EXISTS (SELECT 1 FROM request WHERE request.holder = beat.holder)",
+                    json.dumps([*holders]),
+                )
+        except exceptions.LedgerFailure as error:  # A later sweep removes the heartbeats.
+            LOG.debug("%s", error)
+        if not closed:
+            self._folder.release()
+
+
+class Claims:
+    """Lets the folder transport claim requests for a holder when it receives messages."""
+
+    def __init__(self, digest: str, holder: str) -> None:
+        self.digest = digest
+        self.holder = holder
+
+    def set_claim(
+        self, delivery: Delivery, began: float, id: str, epoch: int, row: Row, granted: bool
+    ) -> None:
+        """Set the claim of a received message from its row.
+
+        :param began: start time of the step that received the message.
+        :param granted: whether that step also claimed the row.
+        """
+        delivery.taken_at = began
+        if granted:
+            delivery.claim = _base.Claim(_base.GRANTED, epoch, None, self.holder)
+        else:  # The claim stays None if the row has become claimable since that step.
+            delivery.claim = _base.refusal(None if row is None else _row(id, *row), epoch)
+
+
+def _row(id: str, epoch: int, state: int, holder: str | None, result: bytes | None) -> _base.Row:
+    return _base.Row(id, epoch, _STATES[state], holder, result)
+
+
+def check(place: str) -> str:
+    """Return the path in `dir:///PATH`."""
+    return unquote(place.partition("://")[2])
+
+
+def open_place(place: str, result_ttl: float | None) -> DirectoryLedger:
+    return DirectoryLedger(check(place), result_ttl)
+
+
+def of_broker(target: Target, role: str, result_ttl: float | None) -> DirectoryLedger:
+    """Open the ledger in the folder of requests: `out` of an engine, `in` of a worker."""
+    folder_in, folder_out = target.place
+    return DirectoryLedger(folder_in if role == "worker" else folder_out, result_ttl)

@@ -1,0 +1,408 @@
+"""A ledger in a database (PostgreSQL, MariaDB, MySQL, or an sqlite file on one host).
+
+Each step is one statement that names the expected state, so the database decides which of two
+callers succeeds. Several steps are one statement or one transaction, so that the database syncs to
+disk only once. If a step is refused, the row is read to find the reason; the row may have changed
+in between.
+
+Times are those of the database's clock. Tables are created if necessary. They may be in the
+database that contains the records of flows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from wbengine import _sql, exceptions
+from wbengine._sql import dialects
+from wbengine._text import data_formats
+from wbengine.engines.worker_based.ledger import _base
+
+__all__ = ["SQLLedger", "check"]
+
+LOG = logging.getLogger(__name__)
+
+_R = TypeVar("_R")
+
+_OPEN, _CLAIMED, _DONE = 0, 1, 2
+_STATES: Final[tuple[_base.State, ...]] = (_base.ROW_OPEN, _base.ROW_CLAIMED, _base.ROW_DONE)
+
+#: Maximum number of connection retries: callers must not wait long for an unavailable database.
+_MAX_RETRIES: Final = 2
+#: Isolation level for single statements: a transaction would cost two more round trips.
+_AUTOCOMMIT: Final = "AUTOCOMMIT"
+#: Isolation level for several statements in one transaction.
+_READ_COMMITTED: Final = "READ COMMITTED"
+#: Maximum number of rows in one statement; databases limit the number of its parameters.
+_MAX_ROWS_PER_STATEMENT: Final = 500
+_CREATION_LOCK: Final = 7_760_269_180_342
+
+_metadata: Final = sa.MetaData()
+sa.Table(
+    "wbe_ledger",
+    _metadata,
+    sa.Column("id", dialects.KEY, primary_key=True),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.SmallInteger, nullable=False),
+    sa.Column("holder", dialects.KEY),
+    sa.Column("result", dialects.BYTES),
+    sa.Column("changed", sa.Double, nullable=False),
+    **dialects.TABLE,
+)
+sa.Table(
+    "wbe_ledger_holders",
+    _metadata,
+    sa.Column("holder", dialects.KEY, primary_key=True),
+    sa.Column("beat", sa.Double, nullable=False),
+    **dialects.TABLE,
+)
+# This table is created last: if it has a row, the other tables exist.
+sa.Table(
+    "wbe_ledger_about",
+    _metadata,
+    # The key is always 1: of several releases that create the tables, only one inserts the row.
+    sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("format", sa.Integer, nullable=False),
+    sa.Column("digest", dialects.KEY, nullable=False),
+    sa.Column("swept", sa.Double, nullable=False),
+    **dialects.TABLE,
+)
+_TABLES: Final = ("wbe_ledger", "wbe_ledger_holders", "wbe_ledger_about")
+
+
+class _Statements:
+    revoke = sa.text(
+        f"DELETE FROM wbe_ledger WHERE id = :id AND state = {_OPEN}"
+        " AND epoch <= COALESCE(:epoch, epoch)"
+    )
+    drop = sa.text("DELETE FROM wbe_ledger WHERE id IN :ids").bindparams(
+        sa.bindparam("ids", expanding=True)
+    )
+    find = sa.text(
+        "SELECT id, epoch, state, holder, result FROM wbe_ledger WHERE id IN :ids"
+    ).bindparams(sa.bindparam("ids", expanding=True))
+    ids = sa.text("SELECT id FROM wbe_ledger")
+
+    def __init__(self, dialect: str) -> None:
+        now = dialects.now(dialect)
+        self._sweeping(now)
+        self.open = dialects.upsert(
+            dialect,
+            "wbe_ledger",
+            ("id", "epoch", "state", "changed"),
+            ["id"],
+            keep=("epoch", "state", "changed"),
+            given={"state": str(_OPEN), "changed": now},
+        )
+        # A holder without a heartbeat could be considered lost, so a claim requires one.
+        self.claim = sa.text(
+            f"UPDATE wbe_ledger SET state = {_CLAIMED}, holder = :holder, changed = {now}"
+            f" WHERE id = :id AND epoch = :epoch AND state = {_OPEN}"
+            " AND EXISTS (SELECT 1 FROM wbe_ledger_holders h WHERE h.holder = :holder)"
+        )
+        self.finish = sa.text(
+            f"UPDATE wbe_ledger SET state = {_DONE}, holder = NULL, result = :result,"
+            f" changed = {now} WHERE id = :id AND epoch = :epoch AND state = {_CLAIMED}"
+            " AND holder = :holder"
+        ).bindparams(sa.bindparam("result", type_=sa.LargeBinary))
+        self.release = sa.text(
+            f"UPDATE wbe_ledger SET state = {_OPEN}, holder = NULL, changed = {now}"
+            f" WHERE id = :id AND epoch = :epoch AND state = {_CLAIMED} AND holder = :holder"
+        )
+        self.reopen = sa.text(
+            f"UPDATE wbe_ledger SET epoch = :epoch, state = {_OPEN}, holder = NULL,"
+            f" changed = {now} WHERE id = :id AND epoch < :epoch AND state <> {_DONE}"
+        )
+        self.renew = dialects.upsert(
+            dialect, "wbe_ledger_holders", ("holder", "beat"), ["holder"], given={"beat": now}
+        )
+        self.silence = sa.text(
+            f"SELECT {now} - beat FROM wbe_ledger_holders WHERE holder = :holder"
+        )
+        self.forget = sa.text(
+            "DELETE FROM wbe_ledger_holders WHERE holder = :holder AND NOT EXISTS"
+            " (SELECT 1 FROM wbe_ledger l WHERE l.holder = :holder)"
+        )
+        self.page = sa.text(
+            f"SELECT id, epoch, state, holder, {now} - changed FROM wbe_ledger"
+            " WHERE id > :after ORDER BY id LIMIT :most"
+        )
+        self.about = sa.text("SELECT format, digest FROM wbe_ledger_about")
+        self.insert_about = dialects.upsert(
+            dialect,
+            "wbe_ledger_about",
+            ("id", "format", "digest", "swept"),
+            ["id"],
+            keep=("format", "digest", "swept"),
+            given={"id": "1", "format": str(data_formats.LEDGER.written), "swept": now},
+        )
+        self.due = sa.text(f"UPDATE wbe_ledger_about SET swept = {now} WHERE swept <= {now} - :age")
+
+    def _sweeping(self, now: str) -> None:
+        live = f"(SELECT holder FROM wbe_ledger_holders WHERE beat > {now} - :age)"
+        self.sweep = sa.text(
+            f"DELETE FROM wbe_ledger WHERE changed <= {now} - :age"
+            f" AND (holder IS NULL OR holder NOT IN {live})"
+        )
+        self.sweep_done = sa.text(
+            f"DELETE FROM wbe_ledger WHERE changed <= {now} - :age AND state = {_DONE}"
+        )
+        self.drop_idle_holders = sa.text(
+            f"DELETE FROM wbe_ledger_holders WHERE beat <= {now} - :age AND holder NOT IN"
+            " (SELECT holder FROM wbe_ledger WHERE holder IS NOT NULL)"
+        )
+
+
+def check(place: str) -> _sql.Options:
+    """Parse the URL of a ledger without connecting.
+
+    :raises ValueError: if it is not valid.
+    :raises ImportError: if the driver of the database is not installed.
+    """
+    options = _sql.parse(place)
+    if options.in_memory:
+        raise ValueError(
+            "a ledger in SQLite must be a file; for a ledger in the memory of one process,"
+            " use memory://NAME"
+        )
+    if "max_retries" not in sa.make_url(place).query:
+        options = dataclasses.replace(options, max_retries=_MAX_RETRIES)
+    engine_args = dict(options.engine_args)
+    if options.dialect != dialects.SQLITE:
+        engine_args["isolation_level"] = _AUTOCOMMIT
+    options = dataclasses.replace(options, engine_args=engine_args)
+    _sql.make_engine(options).dispose()
+    return options
+
+
+class SQLLedger(_base.Ledger):
+    """A ledger in three tables of a database, which are created if necessary.
+
+    :raises ValueError: if the URL is not valid.
+    :raises ImportError: if the driver of the database is not installed.
+    :raises LedgerFailure: if the database cannot be used.
+    """
+
+    def __init__(self, place: str, result_ttl: float | None = _base.STALE_AFTER_SECONDS) -> None:
+        options = check(place)
+        url = options.url
+        # Show only these parts of the URL: the others may be secret.
+        self._shown = sa.URL.create(
+            options.dialect, host=url.host, port=url.port, database=url.database
+        ).render_as_string()
+        self._engine = _sql.make_engine(options)
+        servers = options.dialect != dialects.SQLITE
+        self._batch_engine = (
+            self._engine.execution_options(isolation_level=_READ_COMMITTED)
+            if servers
+            else self._engine
+        )
+        self._sql = _Statements(options.dialect)
+        # A read transaction of an SQLite file does not wait for writers. On a server it would only
+        # add round trips.
+        self._reads_as_write = servers
+        self._lock = threading.Lock()
+        self._known_holders: set[str] = set()
+        try:
+            self._digest = self._load_digest()
+            self.sweep_when_due(result_ttl)
+        except BaseException:
+            _sql.dispose(self._engine)
+            raise
+
+    @property
+    def digest(self) -> str:
+        return self._digest
+
+    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
+        values = [{"id": id, "epoch": epoch} for id, epoch in sorted(rows)]
+        self._run("opening", lambda connection: connection.execute(self._sql.open, values))
+
+    def _try_reopen(self, id: str, epoch: int) -> bool:
+        return self._execute("reopening", self._sql.reopen, {"id": id, "epoch": epoch}) > 0
+
+    def _revoke(
+        self, rows: Sequence[tuple[str, int | None]]
+    ) -> Sequence[bool | exceptions.LedgerFailure | None]:
+        values = [{"id": id, "epoch": epoch} for id, epoch in rows]
+        return self._execute_each("revoking", self._sql.revoke, values)
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        for batch in _batches(ids):
+            self._execute("dropping", self._sql.drop, {"ids": sorted(batch)})
+
+    def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
+        if holder not in self._known_holders:
+            self.renew(holder)
+        values = {"id": id, "epoch": epoch, "holder": holder}
+        return self._execute("claiming", self._sql.claim, values) > 0
+
+    def _renew(self, holder: str) -> None:
+        self._execute("renewing", self._sql.renew, {"holder": holder})
+        with self._lock:
+            self._known_holders.add(holder)
+
+    def _silence(self, holder: str) -> float | None:
+        def work(connection: sa.Connection) -> Any:
+            return connection.execute(self._sql.silence, {"holder": holder}).scalar()
+
+        silent = self._run("asking", work, self._reads_as_write)
+        return None if silent is None else max(0.0, float(silent))
+
+    def _finish(
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        values = [
+            {"id": id, "epoch": epoch, "holder": holder, "result": result}
+            for id, epoch, result in finished_rows
+        ]
+        return self._execute_each("finishing", self._sql.finish, values)
+
+    def _release(self, id: str, epoch: int, holder: str) -> bool:
+        values = {"id": id, "epoch": epoch, "holder": holder}
+        return self._execute("releasing", self._sql.release, values) > 0
+
+    def _states(self, ids: Sequence[str]) -> list[_base.Row | exceptions.LedgerFailure | None]:
+        def work(connection: sa.Connection) -> dict[str, _base.Row]:
+            return {
+                row.id: _base.Row(
+                    row.id,
+                    row.epoch,
+                    _STATES[row.state],
+                    row.holder,
+                    None if row.result is None else bytes(row.result),
+                )
+                for batch in _batches(ids)
+                for row in connection.execute(self._sql.find, {"ids": batch})
+            }
+
+        try:
+            rows = self._run("asking", work, self._reads_as_write)
+        except exceptions.LedgerFailure as error:
+            return [error] * len(ids)
+        return [rows.get(id) for id in ids]
+
+    def ids(self) -> set[str]:
+        def work(connection: sa.Connection) -> set[str]:
+            return set(connection.execute(self._sql.ids).scalars())
+
+        return self._run("asking", work, self._reads_as_write)
+
+    def list_rows(self, limit: int = 100, after: str | None = None) -> _base.Page:
+        # Every id sorts after ''.
+        arguments = {"after": after or "", "most": _base.check_limit(limit) + 1}
+
+        def work(connection: sa.Connection) -> list[_base.Listed]:
+            return [
+                _base.Listed(id, epoch, _STATES[state], holder, max(0.0, float(age)))
+                for id, epoch, state, holder, age in connection.execute(self._sql.page, arguments)
+            ]
+
+        rows = self._run("listing", work, self._reads_as_write)
+        return _base.Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
+
+    def sweep(self, older_than: float, only_done: bool = False) -> int:
+        if only_done:
+            return self._execute("sweeping", self._sql.sweep_done, {"age": older_than})
+        count = self._execute("sweeping", self._sql.sweep, {"age": older_than})
+        self._execute("sweeping", self._sql.drop_idle_holders, {"age": older_than})
+        return count
+
+    def close(self) -> None:
+        with self._lock:
+            holders, self._known_holders = self._known_holders, set()
+        try:
+            for holder in holders:
+                self._execute("closing", self._sql.forget, {"holder": holder})
+        except exceptions.LedgerFailure as error:  # A later sweep removes the heartbeats.
+            LOG.debug("%s", error)
+        _sql.dispose(self._engine)
+
+    def _execute(self, operation: str, statement: sa.TextClause, values: dict[str, Any]) -> int:
+        return self._run(
+            operation, lambda connection: connection.execute(statement, values).rowcount
+        )
+
+    def _execute_each(
+        self, operation: str, statement: sa.TextClause, values: Sequence[dict[str, Any]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        """Execute a statement for each set of values; return for each whether it changed a row."""
+        if len(values) == 1:  # A single statement needs no transaction.
+            return _base.call_each(
+                lambda parameters: self._execute(operation, statement, parameters) > 0,
+                [(values[0],)],
+            )
+        # The same order in all processes prevents deadlocks.
+        order = sorted(range(len(values)), key=lambda number: values[number]["id"])
+        outcomes: list[bool | exceptions.LedgerFailure] = [False] * len(values)
+
+        def work(connection: sa.Connection) -> None:
+            for number in order:
+                outcomes[number] = connection.execute(statement, values[number]).rowcount > 0
+
+        try:
+            self._run(operation, work, on=self._batch_engine)
+        except exceptions.LedgerFailure as error:
+            return [error] * len(values)
+        return outcomes
+
+    def _run(
+        self,
+        operation: str,
+        work: Callable[[sa.Connection], _R],
+        write: bool = True,
+        on: sa.Engine | None = None,
+    ) -> _R:
+        return _sql.transact(
+            on or self._engine,
+            f"ledger {self._shown}: {operation}",
+            work,
+            write=write,
+            kind=exceptions.LedgerFailure,
+        )
+
+    def _load_digest(self) -> str:
+        about = self._run("opening", self._about)
+        if about is None:
+            self._run("making its tables", self._create_tables, on=self._batch_engine)
+            about = self._run("opening", self._about)
+        if about is None:
+            raise exceptions.LedgerFailure(f"ledger {self._shown}: its tables cannot be created")
+        data_formats.LEDGER.check(f"ledger {self._shown}", about.format, exceptions.LedgerFailure)
+        return str(about.digest)
+
+    def _about(self, connection: sa.Connection) -> Any:
+        if not sa.inspect(connection).has_table(_TABLES[-1]):
+            return None
+        return connection.execute(self._sql.about).first()
+
+    def _create_tables(self, connection: sa.Connection) -> None:
+        # In PostgreSQL, one of two concurrent creations of a table fails.
+        if connection.dialect.name == dialects.POSTGRESQL:
+            connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})"))
+        for name in _TABLES:
+            table = _metadata.tables[name]
+            connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+        connection.execute(self._sql.insert_about, {"digest": f"sql-{uuid.uuid4().hex}"})
+
+    def __str__(self) -> str:
+        return self._shown
+
+    def _is_sweep_due(self) -> bool:
+        return self._execute("sweeping", self._sql.due, {"age": _base.SWEEP_PERIOD_SECONDS}) > 0
+
+
+def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), _MAX_ROWS_PER_STATEMENT):
+        yield ids[start : start + _MAX_ROWS_PER_STATEMENT]
+
+
+def open_place(place: str, result_ttl: float | None) -> SQLLedger:
+    return SQLLedger(place, result_ttl)

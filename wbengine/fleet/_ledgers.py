@@ -1,0 +1,88 @@
+"""Pages of the rows of a ledger."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wbengine import transports
+from wbengine._introspection import object_names
+from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based.ledger import _base
+from wbengine.views import _formatting
+
+__all__ = ["STATES", "RowPage", "RowView", "open_ledger", "rows"]
+
+STATES: Final = (_base.ROW_OPEN, _base.ROW_CLAIMED, _base.ROW_DONE)
+
+#: Maximum number of rows that are read for a page of rows in one state.
+_MAX_ROWS_READ: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """One row of a ledger. `holder` is the worker that claimed it; `age` is in seconds."""
+
+    id: str
+    epoch: int
+    state: str
+    holder: str | None
+    age: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**_formatting.as_dict(self), "age": round(self.age, 3)}
+
+
+@dataclass(frozen=True, slots=True)
+class RowPage:
+    """A page of rows. `after` is the cursor of the next page; None on the last page."""
+
+    rows: tuple[RowView, ...]
+    after: str | None
+
+
+@contextlib.contextmanager
+def open_ledger(place: str | None, target: transports.Target) -> Iterator[_base.Ledger | None]:
+    """Open a ledger by its place, or the broker's ledger; yield None if there is none.
+
+    Expired rows are not deleted.
+
+    :raises ValueError: if the place is invalid.
+    :raises ImportError: if a required package is not installed.
+    :raises LedgerFailure, TransportFailure: if the ledger cannot be used.
+    """
+    ledger = ledgers.choose(ledgers.check_place(place), target, result_ttl=None)
+    if ledger is None:
+        yield None
+        return
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+def rows(
+    ledger: _base.Ledger, limit: int = 100, after: str | None = None, state: str | None = None
+) -> RowPage:
+    """Return a page of rows, optionally only rows in one state.
+
+    :raises ValueError: if the state is unknown or `limit` is invalid.
+    :raises LedgerFailure: if the ledger cannot be read.
+    """
+    if state is not None and state not in STATES:
+        hint = object_names.hint(state, STATES)
+        raise ValueError(f"state must be one of {', '.join(STATES)}, got {state!r}{hint}")
+    matching_rows: list[RowView] = []
+    rows_read = 0
+    while True:
+        page = ledger.list_rows(_base.check_limit(limit) - len(matching_rows), after)
+        matching_rows += [
+            RowView(row.id, row.epoch, row.state, row.holder, row.age)
+            for row in page.rows
+            if state is None or row.state == state
+        ]
+        rows_read, after = rows_read + len(page.rows), page.after
+        if after is None or len(matching_rows) >= limit or rows_read >= _MAX_ROWS_READ:
+            return RowPage(tuple(matching_rows), after)

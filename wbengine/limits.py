@@ -1,5 +1,0 @@
-"""Soft and hard time limits of calls."""
-
-from wbengine.concurrency.time_limits import UNLIMITED, TimeLimit, read
-
-__all__ = ["UNLIMITED", "TimeLimit", "read"]

@@ -1,0 +1,205 @@
+"""Export of a stored flow to one JSON document, and import."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from wbengine import exceptions
+from wbengine._logs import stored_lines
+from wbengine.persistence import _trees, base, models
+from wbengine.signals import Signal
+from wbengine.types._outline import Outline
+from wbengine.types._schema_validation import Schema
+
+__all__ = ["SCHEMA", "export", "import_flow", "save_signals_and_logs"]
+
+SCHEMA: Final = "wbengine/flow-export/2"
+
+_UUID: Final = {"type": "string", "minLength": 1, "maxLength": 64}
+_TEXT: Final = {"type": ["string", "null"]}
+_TIME: Final = {"type": ["number", "null"]}
+_COUNT: Final = {"type": "integer", "minimum": 0, "maximum": 2**62}
+#: Validates the parts that lists and drawings need. The readers of records validate the rest.
+_DOCUMENT: Final = Schema(
+    {
+        "type": "object",
+        "properties": {
+            "book": {"type": "object", "properties": {"uuid": _UUID}, "required": ["uuid"]},
+            "flow": {
+                "type": "object",
+                "properties": {
+                    "uuid": _UUID,
+                    "name": _TEXT,
+                    "created": _TIME,
+                    "epoch": _COUNT,
+                    "history": {
+                        "type": "array",
+                        "items": {
+                            "type": "array",
+                            "items": [{"type": "string"}, {"type": "number"}, _TEXT],
+                            "minItems": 3,
+                            "maxItems": 3,
+                        },
+                    },
+                },
+                "required": ["uuid", "epoch"],
+            },
+            "atoms": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "kind": {"enum": [_trees.TASK, _trees.RETRY]},
+                        "uuid": _UUID,
+                        "name": _TEXT,
+                        "worker": _TEXT,
+                        "attempt": _COUNT,
+                        "reversions": _COUNT,
+                        "epoch": _COUNT,
+                        **dict.fromkeys(("submitted", "started", "ended", "progress"), _TIME),
+                    },
+                    "required": ["kind", "uuid"],
+                },
+            },
+            "logs": {
+                "type": "array",
+                "items": {
+                    "type": "array",
+                    "items": [_UUID, _COUNT, {"type": "integer", "minimum": -1}, {"type": "array"}],
+                    "minItems": 4,
+                    "maxItems": 4,
+                },
+            },
+            "signals": {
+                "type": "array",
+                "items": {
+                    "type": "array",
+                    "items": [{"type": "string"}, {"type": "string"}, {"type": "number"}],
+                    "minItems": 3,
+                    "maxItems": 3,
+                },
+            },
+            "outline": _TEXT,
+        },
+        "required": ["book", "flow", "atoms", "logs", "signals", "outline"],
+    },
+    "document",
+)
+
+
+def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
+    """Return all stored data of a flow as data for `json`.
+
+    The document is the same for all kinds of stores. `import_flow` stores it again.
+
+    :raises NotFound: if the flow is not stored.
+    :raises NotEncodable: if a value in a memory store cannot be encoded.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        flow = connection.get_flow_details(uuid)
+        outline = connection.get_outline(uuid)
+        (row,) = connection.list_flows(uuid=uuid, limit=1).flows
+        book = _trees.tree_of(connection.get_logbook(row.book_uuid, lazy=True))
+        logs = connection.get_logs(uuid)
+        signals = connection.signals([uuid]).get(uuid, ())
+    del book["updated_at"]  # Changes with every flow of the logbook.
+    return {
+        "schema": SCHEMA,
+        "book": book,
+        **_contents(flow),
+        "logs": [list(chunk) for chunk in logs],
+        "signals": [[signal.stored_name, signal.text, signal.at] for signal in signals],
+        "outline": None if outline is None else base64.b64encode(outline.to_bytes()).decode(),
+    }
+
+
+def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.FlowDetail:
+    """Store the flow of an exported document. Create its logbook if necessary.
+
+    An import that was interrupted before it stored the outline may be repeated.
+
+    :raises InvalidFormat: if the document is invalid.
+    :raises Duplicate: if a flow with this uuid is already stored.
+    """
+    book, flow, outline, logs, signals = _read(document)
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.upgrade()
+        try:
+            existing = connection.get_flow_details(flow.uuid)
+        except exceptions.NotFound:
+            with contextlib.suppress(exceptions.NotFound):
+                book = connection.get_logbook(book.uuid, lazy=True)
+            book.add(flow)
+            connection.save_logbook(book)
+        else:
+            complete = outline is None or connection.get_outline(flow.uuid) is not None
+            if complete or _contents(existing) != _contents(flow):
+                raise exceptions.Duplicate(f"Flow {flow.uuid} already exists")
+        if outline is not None:
+            connection.save_outline(flow.uuid, outline)
+        save_signals_and_logs(connection, flow, logs, signals)
+    return flow
+
+
+def save_signals_and_logs(
+    connection: base.Connection,
+    flow: models.FlowDetail,
+    logs: Sequence[models.LogChunk],
+    signals: Iterable[Signal],
+) -> None:
+    """Store missing signals of a flow, and its task logs unless the store contains some."""
+    for signal in signals:
+        connection.put_signal(flow.uuid, signal)
+    if logs and not connection.get_logs(flow.uuid):
+        connection.save_changes(flow, (), flow_row=False, logs=logs)
+
+
+def _contents(flow: models.FlowDetail) -> dict[str, Any]:
+    return {
+        "flow": {**_trees.tree_of(flow), "epoch": flow.epoch},
+        "atoms": [_atom(atom) for atom in flow],
+    }
+
+
+def _atom(atom: models.AtomDetail) -> dict[str, Any]:
+    tree = {"kind": atom.kind, **_trees.tree_of(atom)}
+    if atom.items is not None:
+        tree["items"] = {**tree["items"], "details": [_trees.tree_of(item) for item in atom.items]}
+    return tree
+
+
+def _read(
+    document: Mapping[str, Any],
+) -> tuple[models.LogBook, models.FlowDetail, Outline | None, list[models.LogChunk], list[Signal]]:
+    try:
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"schema must be {SCHEMA!r}, got {document['schema']!r:.80}")
+        _DOCUMENT.check(document)
+        book: models.LogBook = _trees.record_of(_trees.BOOK, document["book"])
+        flow: models.FlowDetail = _trees.record_of(_trees.FLOW, document["flow"])
+        flow.epoch = int(document["flow"]["epoch"])
+        for entry in document["atoms"]:
+            atom: models.AtomDetail = _trees.record_of(entry["kind"], entry)
+            if atom.items is not None:
+                for item in entry["items"]["details"]:
+                    atom.items.put(_trees.record_of(_trees.ITEM, item))
+            flow.add(atom)
+        text = document["outline"]
+        outline = None if text is None else Outline.from_bytes(base64.b64decode(text))
+        logs = [
+            models.LogChunk(atom, attempt, item, stored_lines.lines_of({"lines": lines}))
+            for atom, attempt, item, lines in document["logs"]
+            if flow.find(atom) is not None
+        ]
+        signals = [Signal.from_stored(*entry) for entry in document["signals"]]
+    except (
+        *(LookupError, TypeError, ValueError, AttributeError, RecursionError, binascii.Error),
+        exceptions.InvalidFormat,
+    ) as error:
+        problem = f"missing key {error}" if isinstance(error, LookupError) else str(error)
+        raise exceptions.InvalidFormat(f"Document must be an exported flow: {problem}") from error
+    return book, flow, outline, logs, signals

@@ -1,0 +1,28 @@
+"""Values that workflows published."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from wbengine.persistence import base
+from wbengine.persistence._published_values import published_in
+from wbengine.types import codec
+
+__all__ = ["published"]
+
+
+def published(backend: base.Backend, uuid: str) -> dict[str, Any]:
+    """Return the values that the workflows of a flow published with `steps.publish`, by name.
+
+    The flow may be running or not. If several workflows published the same name, the value of the
+    workflow that was started last is returned. Instances of classes that this process does not
+    know are returned as dicts of their fields.
+
+    :raises NotFound: if the flow does not exist.
+    """
+    with (
+        contextlib.closing(backend.get_connection()) as connection,
+        codec.unknown_classes_as_text(),
+    ):
+        return published_in(connection.get_flow_details(uuid))

@@ -1,0 +1,102 @@
+"""Deletion of one flow, or of all flows that ended before a given time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from wbengine import exceptions, states
+from wbengine.operations import _suspend_and_cancel
+from wbengine.persistence import _owners, base
+
+__all__ = ["ENDED", "delete", "prune"]
+
+ENDED: Final = (states.SUCCESS, states.REVERTED, states.FAILURE)
+
+
+def delete(
+    backend: base.Backend,
+    uuid: str,
+    *,
+    force: bool = False,
+    states: Collection[str] = states.FLOW_STATES,
+) -> None:
+    """Delete a flow with all its records; and its logbook, if it was created for this flow only.
+
+    Its job is deleted too, if the store contains it.
+
+    :param force: also if an engine runs it, which then cannot write any more, and in any state.
+    :param states: states in which it is deleted.
+    :raises NotFound: if the flow does not exist.
+    :raises FlowBusy: if an engine runs it.
+    :raises InvalidState: if it is in another state.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        row = next(iter(connection.list_flows(uuid=uuid, limit=1).flows), None)
+        if row is None or row.uuid != uuid:
+            raise exceptions.NotFound(f"Unknown flow {uuid!r}")
+        try:
+            _delete_flow(connection, row, None if force else base.Removable(states))
+        except exceptions.FlowBusy as error:
+            raise _suspend_and_cancel.busy(uuid, error.owner) from None
+
+
+def prune(
+    backend: base.Backend,
+    *,
+    before: float,
+    states: Collection[str] = ENDED,
+    batch: int = 100,
+    dry_run: bool = False,
+) -> Iterator[base.FlowRow]:
+    """Delete the flows that were last written before a time (Unix seconds), and yield them.
+
+    Expired keys of deleted flows (`engines.submit(unique_for=...)`) are deleted, too.
+
+    Flows that an engine runs, has run since they were listed, or has to run again (`request`) are
+    skipped.
+
+    :param batch: number of flows that are read together.
+    :param dry_run: yield the flows without deleting them.
+    """
+    after: str | None = None
+    while True:
+        with contextlib.closing(backend.get_connection()) as connection:
+            page = connection.list_flows(
+                states=states, newest_first=False, limit=batch, after=after
+            )
+            for row in page.flows:
+                if not _is_old(row, before):
+                    continue
+                try:
+                    if not dry_run:
+                        _delete_flow(connection, row, base.Removable(states, before))
+                except (exceptions.FlowBusy, exceptions.InvalidState, exceptions.NotFound):
+                    continue  # another process ran or deleted it since it was listed
+                yield row
+            if page.after is None or page.after == after:
+                if not dry_run:
+                    connection.delete_expired_keys()
+                return
+        after = page.after
+
+
+def _is_old(row: base.FlowRow, before: float) -> bool:
+    last_write = row.updated if row.updated is not None else row.created
+    is_owned = row.lease is not None and not _owners.is_dead(row.lease)
+    is_free = not is_owned and row.command is None
+    return is_free and last_write is not None and last_write < before
+
+
+def _delete_flow(
+    connection: base.Connection, row: base.FlowRow, only: base.Removable | None
+) -> None:
+    try:
+        connection.destroy_flow(row.uuid, only)
+    except exceptions.FlowBusy as busy:
+        if only is None or not _owners.is_dead(busy.owner):
+            raise
+        connection.destroy_flow(row.uuid, only._replace(dead=busy.epoch))
+    with contextlib.suppress(exceptions.NotFound):  # another process deleted it
+        connection.destroy_logbook(row.book_uuid, unused_only=True)

@@ -1,0 +1,301 @@
+"""Pages of flow summaries, and the queries that select them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from wbengine import exceptions, states
+from wbengine._introspection import object_names
+
+__all__ = [
+    "LIMIT", "Backlog", "FlowRow", "Page", "Position", "Query", "Removable", "Wait", "check_tags",
+    "latest_step_counts", "tags_of", "waits_of",
+]  # fmt: skip
+
+#: Default number of flows on a page.
+LIMIT: Final = 50
+MAX_TAGS: Final = 32
+_TAG: Final = re.compile(r"[A-Za-z0-9._/-]+")
+_MAX_KEY_LENGTH: Final = 64
+_MAX_VALUE_LENGTH: Final = 256
+
+
+@functools.lru_cache(maxsize=64)
+def name_regex(text: str) -> str:
+    """Return a regular expression that matches names which contain a text in any case.
+
+    Python, PostgreSQL, MySQL and MariaDB read it alike. Databases have different rules for `lower`.
+    """
+    return "".join(
+        f"[{forms}]" if len(forms) > 1 else re.escape(forms) for forms in _forms_of_letters(text)
+    )
+
+
+def name_glob(text: str) -> str:
+    """Return the pattern of `name_regex` for GLOB in SQLite."""
+    parts = (
+        f"[{forms}]" if len(forms) > 1 or forms in "*?[" else forms
+        for forms in _forms_of_letters(text)
+    )
+    return f"*{''.join(parts)}*"
+
+
+def _forms_of_letters(text: str) -> Iterator[str]:
+    """Yield the forms of each character in lower case, upper case and title case.
+
+    Forms of several characters, such as "SS" for "ß", do not count.
+    """
+    for char in text[: object_names.MAX_NAME_LENGTH + 1]:  # No name contains a longer text.
+        forms = char, char.lower(), char.upper(), char.title()
+        yield "".join(dict.fromkeys(form for form in forms if len(form) == 1))
+
+
+def check_tags(tags: object) -> dict[str, str]:
+    """Return valid tags of a flow as a dict.
+
+    :raises TypeError: if `tags` is not a dict of str.
+    :raises ValueError: if there are too many tags, or a key or value is invalid.
+    """
+    if not isinstance(tags, Mapping) or not all(
+        isinstance(each, str) for pair in tags.items() for each in pair
+    ):
+        raise TypeError(f"tags must be a dict of str, got {tags!r:.200}")
+    if len(tags) > MAX_TAGS:
+        raise ValueError(f"a flow can have at most {MAX_TAGS} tags, got {len(tags)}")
+    for key, value in tags.items():
+        if not _TAG.fullmatch(object_names.check_length("The key of a tag", key, _MAX_KEY_LENGTH)):
+            raise ValueError(
+                f"the key of a tag must be up to {_MAX_KEY_LENGTH} letters, digits and"
+                f" ._/-, got {key!r}"
+            )
+        object_names.check_length(f"The value of tag {key}", value, _MAX_VALUE_LENGTH)
+        if not value or not value.isprintable() or value != value.strip():
+            raise ValueError(
+                f"the value of tag {key} must be 1 to {_MAX_VALUE_LENGTH} printable"
+                f" characters without surrounding blanks, got {value!r:.80}"
+            )
+    return dict(tags)
+
+
+def tags_of(value: object) -> dict[str, str]:
+    """Return the valid tags in a field of `meta`, which can contain any value."""
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    return {key: v for key, v in pairs if isinstance(key, str) and isinstance(v, str)}
+
+
+class Wait(NamedTuple):
+    """A task that waits from `since` to `until` (None: forever), in Unix seconds.
+
+    :ivar signal: the signal that ends the wait earlier, or "".
+    :ivar number: number of the next signal of this name when the wait began.
+    """
+
+    task: str
+    signal: str
+    since: float
+    until: float | None
+    number: int = 1
+
+    def to_meta(self) -> dict[str, Any]:
+        """Return the value for a field of `meta`; number 1 is omitted."""
+        value = self._asdict()
+        if self.number == 1:
+            del value["number"]
+        return value
+
+
+def waits_of(value: object) -> tuple[Wait, ...]:
+    """Return the valid waits in a field of `meta`."""
+    if not isinstance(value, list):
+        return ()
+    waits = (wait_of(each.get("task"), each) for each in value if isinstance(each, Mapping))
+    return tuple(wait for wait in waits if wait is not None)
+
+
+def wait_of(task: object, value: object) -> Wait | None:
+    """Return the wait of a task in a field of `meta`, or None if there is none or it is damaged."""
+    if not isinstance(value, Mapping) or not {"signal", "since", "until"} <= value.keys():
+        return None
+    signal, since, until = value["signal"], value["since"], value["until"]
+    number = value.get("number", 1)
+    if not (isinstance(task, str) and isinstance(signal, str) and type(number) is int):
+        return None
+    is_known = isinstance(since, int | float) and isinstance(until, int | float | None)
+    return Wait(task, signal, since, until, number) if is_known else None
+
+
+def latest_step_counts(counts: Iterable[tuple[str, int, str, int]]) -> dict[str, int]:
+    """Return the number of steps by state in the latest attempt of each workflow.
+
+    :param counts: uuid and attempt of the workflow, state, and number of steps.
+    """
+    by_attempt: dict[str, dict[int, Counter[str]]] = {}
+    for workflow, attempt, state, count in counts:
+        by_attempt.setdefault(workflow, {}).setdefault(attempt, Counter())[state] += count
+    total: Counter[str] = Counter()
+    for attempts in by_attempt.values():
+        total += attempts[max(attempts)]
+    return dict(total)
+
+
+class Removable(NamedTuple):
+    """Conditions for the deletion of a flow without a command that no engine runs.
+
+    :ivar states: allowed states; PENDING includes flows that never ran.
+    :ivar before: time in Unix seconds before which the flow was last written.
+    :ivar dead: epoch of a lease whose owner is known to be dead: that lease does not count.
+    """
+
+    states: Collection[str] = states.FLOW_STATES
+    before: float = 1e18
+    dead: int | None = None
+
+    def refusal(self, flow_uuid: str) -> exceptions.InvalidState:
+        return exceptions.InvalidState(
+            f"Flow {flow_uuid} must be in {' or '.join(sorted(self.states))}, without a pending"
+            " command, and unchanged since it was selected; it was not deleted"
+        )
+
+
+class FlowRow(NamedTuple):
+    """The summary of a flow in a list.
+
+    :ivar state: the state of the flow; PENDING if it never ran.
+    :ivar created: creation time in Unix seconds; None if unknown.
+    :ivar updated: time of the latest write in Unix seconds; None if unknown.
+    :ivar counts: number of tasks by state.
+    :ivar lease: the owner that runs the flow, or None; `owners.describe` returns a readable text.
+    :ivar error: reason for FAILURE or REVERTED in one line; None if unknown.
+    :ivar cancelled: whether the flow was cancelled.
+    :ivar command: the command that no engine has carried out yet (one of `commands.COMMANDS`), or
+        None.
+    :ivar parked: whether the flow is parked.
+    :ivar waits_for: signals for which the flow waits.
+    :ivar blocked: whether its code did not repeat the recorded steps.
+    :ivar code: code that executed the latest task or step, or None.
+    :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
+    """
+
+    uuid: str
+    name: str
+    book_uuid: str
+    book_name: str
+    state: str
+    created: float | None
+    updated: float | None
+    counts: Mapping[str, int]
+    lease: str | None
+    error: str | None
+    tags: Mapping[str, str] = MappingProxyType({})
+    cancelled: bool = False
+    command: str | None = None
+    parked: bool = False
+    waits_for: tuple[Wait, ...] = ()
+    blocked: bool = False
+    code: str | None = None
+    step_counts: Mapping[str, int] = MappingProxyType({})
+
+
+class Backlog(NamedTuple):
+    """The flows in state PENDING: their number, and the creation time of the oldest.
+
+    :ivar oldest: Unix seconds; None if there are none, or the time is unknown.
+    """
+
+    flows: int = 0
+    oldest: float | None = None
+
+
+class Page(NamedTuple):
+    """A page of flows. `after` is the position at which the next page starts, or None."""
+
+    flows: Sequence[FlowRow]
+    after: str | None
+
+
+class Position(NamedTuple):
+    """The position of a flow in the order of creation."""
+
+    created: float
+    tie: str | int
+
+    def __str__(self) -> str:
+        return json.dumps(list(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Parse a position.
+
+        :raises ValueError: if the text is invalid.
+        """
+        try:
+            created, tie = json.loads(text)
+            if isinstance(tie, int) and abs(tie) >= 2**63:
+                raise ValueError("the tie is out of range")
+            return cls(float(created), tie if isinstance(tie, int) else str(tie))
+        except (ValueError, TypeError, OverflowError):
+            raise ValueError(
+                f"after must be a position from an earlier page, got {text!r:.80}"
+            ) from None
+
+
+def _has_part(name: str, text: str) -> bool:
+    return re.search(name_regex(text), name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The filter and the order of a list of flows."""
+
+    states: Collection[str] | None = None
+    name: str | None = None
+    since: float | None = None
+    book: str | None = None
+    uuid: str | None = None
+    newest_first: bool = True
+    limit: int = LIMIT
+    after: Position | None = None
+    text: str | None = None
+    tags: Mapping[str, str] | None = None
+    commanded: bool = False
+    error: str | None = None
+    resent: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.states, str):
+            raise TypeError(f"states must be a collection of states, got {self.states!r}")
+        for state in self.states or ():
+            states.check_known("state of a flow", state, states.FLOW_STATES)
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
+            raise ValueError(f"limit must be a whole number of at least 1, got {self.limit!r}")
+        check_tags(self.tags or {})
+
+    def matches_state(self, state: str | None) -> bool:
+        return self.states is None or (state or states.PENDING) in self.states
+
+    def matches(self, uuid: str, name: str, tags: Mapping[str, str]) -> bool:
+        text = self.text
+        return (
+            (self.name is None or _has_part(name, self.name))
+            and (self.uuid is None or uuid.startswith(self.uuid))
+            and (text is None or _has_part(name, text) or uuid.startswith(text))
+            and (self.tags or {}).items() <= tags.items()
+        )
+
+    def matches_error(self, error: str | None) -> bool:
+        return self.error is None or (error is not None and _has_part(error, self.error))
+
+    def matches_position(self, place: Position) -> bool:
+        """Return True if a flow at this position matches `since` and is not on an earlier page."""
+        if self.since is not None and place.created < self.since:
+            return False
+        if self.after is None:
+            return True
+        return place < self.after if self.newest_first else place > self.after

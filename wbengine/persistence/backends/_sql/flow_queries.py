@@ -1,0 +1,272 @@
+"""Pages of flow lists. Each function runs inside its caller's transaction."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from wbengine import states
+from wbengine._sql import dialects
+from wbengine.persistence import _commands, _listing, base, models
+from wbengine.persistence import _history as history
+from wbengine.persistence.backends._sql import rows, tables
+
+__all__ = ["backlog", "page"]
+
+#: Number of rows that one statement reads to search for errors.
+_ROWS_PER_READ: Final = 1000
+
+_FLOWS: Final = tables.FLOWS.name
+_BOOKS: Final = tables.BOOKS.name
+
+#: SQL for whether the name of a flow matches a pattern of `_name_pattern`.
+_NAME: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "f.name GLOB {0}",
+    dialects.MYSQL: "f.name REGEXP {0}",
+    dialects.POSTGRESQL: "f.name ~ {0}",
+}
+#: SQL for whether a flow has a tag. The parameters are the JSON path of the key and the value.
+_TAG: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "json_valid(f.meta) AND json_extract(f.meta, {0}) = {1}",
+    dialects.MYSQL: "JSON_VALID(f.meta) AND JSON_UNQUOTE(JSON_EXTRACT(f.meta, {0})) = {1}",
+    dialects.POSTGRESQL: "CAST(f.meta AS json) -> 'tags' ->> {0} = {1}",
+}
+#: Start of the `StepNote` in the `meta` of a step of a workflow. Uuid and attempt follow.
+_STEP: Final = f'"{models.STEP}":{{"workflow":"'
+_WORKFLOW: Final = re.compile(r'([^"]+)","attempt":(\d+),')
+#: Function of SQL that returns the position of a text in another one, or 0.
+_POSITION: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "instr",
+    dialects.MYSQL: "instr",
+    dialects.POSTGRESQL: "strpos",
+}
+#: The length covers uuid and attempt, and ends before the position of the step.
+_COUNTS: Final[Mapping[str, sa.TextClause]] = {
+    dialect: sa.text(
+        f"SELECT flow_uuid, state, CASE WHEN {position}(meta, :step) > 0"
+        f" THEN substr(meta, {position}(meta, :step) + {len(_STEP)}, 58) END AS workflow, COUNT(*)"
+        f" FROM {tables.ATOMS.name}"
+        " WHERE flow_uuid IN :uuids AND kind = :task AND name <> :injector"
+        " GROUP BY flow_uuid, state, workflow"
+    ).bindparams(sa.bindparam("uuids", expanding=True))
+    for dialect, position in _POSITION.items()
+}
+
+#: Each state has its own SELECT, because each can use an index.
+_BACKLOG: Final = sa.text(
+    "SELECT SUM(number), MIN(oldest) FROM ("
+    f"SELECT COUNT(*) AS number, MIN(created) AS oldest FROM {_FLOWS} WHERE state IS NULL"
+    " UNION ALL SELECT COUNT(*), MIN(created)"
+    f" FROM {_FLOWS} WHERE state = '{states.PENDING}') AS parts"
+)
+
+
+def backlog(connection: sa.Connection) -> _listing.Backlog:
+    """Return the number and the age of the flows that no engine has started."""
+    number, oldest = connection.execute(_BACKLOG).one()
+    return _listing.Backlog(int(number), oldest or None)
+
+
+def page(connection: sa.Connection, query: _listing.Query) -> base.Page:
+    """Return a page of flows. One statement reads the rows, another one the counts."""
+    if query.states is not None and not query.states:
+        return base.Page([], None)
+    matching_rows = _matching_rows(connection, query)
+    listed = matching_rows[: query.limit]
+    counts: dict[str, dict[str, int]] = {row["uuid"]: {} for row in listed}
+    steps: dict[str, list[tuple[str, int, str, int]]] = {row["uuid"]: [] for row in listed}
+    if listed:
+        count_parameters = {
+            "uuids": list(counts),
+            "task": models.TaskDetail.kind,
+            "injector": models.INJECTOR,
+            "step": _STEP,
+        }
+        statement = _COUNTS[connection.dialect.name]
+        for uuid, state, workflow, count in connection.execute(statement, count_parameters):
+            of_flow, state = counts[uuid], state or states.PENDING
+            if workflow is None:
+                of_flow[state] = of_flow.get(state, 0) + count
+            elif note := _WORKFLOW.match(workflow):
+                steps[uuid].append((note[1], int(note[2]), state, count))
+    after = None
+    if len(matching_rows) > len(listed):
+        after = str(_listing.Position(listed[-1]["created"], listed[-1]["id"]))
+    flow_rows = [
+        _row(row, counts[row["uuid"]], _listing.latest_step_counts(steps[row["uuid"]]))
+        for row in listed
+    ]
+    return base.Page(flow_rows, after)
+
+
+def _matching_rows(connection: sa.Connection, query: _listing.Query) -> list[dict[str, Any]]:
+    """Return the rows of the page, and the first one of the next page."""
+    if query.error is None:
+        return _rows(connection, query)
+    # The error is the reason in the latest entry of the history, inside a JSON text. Databases
+    # refuse to extract some texts, such as one with a zero character.
+    failed_states = frozenset(history.FAILED).intersection(query.states or history.FAILED)
+    read = dataclasses.replace(query, states=failed_states, limit=_ROWS_PER_READ)
+    matching_rows: list[dict[str, Any]] = []
+    while failed_states and len(matching_rows) <= query.limit:
+        found = _rows(connection, read)
+        matching_rows += [row for row in found[: read.limit] if query.matches_error(_error(row))]
+        if len(found) <= read.limit:
+            break
+        last = found[read.limit - 1]
+        read = dataclasses.replace(read, after=_listing.Position(last["created"], last["id"]))
+    return matching_rows[: query.limit + 1]
+
+
+def _rows(connection: sa.Connection, query: _listing.Query) -> list[dict[str, Any]]:
+    statement, parameters = _statement(connection.dialect.name, query)
+    return [dict(row) for row in connection.execute(statement, parameters).mappings()]
+
+
+def _error(row: Mapping[str, Any]) -> str | None:
+    return history.error(row["state"], _history(_parsed(row["more"])))
+
+
+def _statement(dialect: str, query: _listing.Query) -> tuple[sa.TextClause, dict[str, Any]]:
+    """Build the statement. Each state has its own SELECT, because each can use an index."""
+    now = dialects.now(dialect)
+    conditions, parameters = _conditions(dialect, query)
+    order = "DESC" if query.newest_first else "ASC"
+    # Without the sum, SQLite reads all flows in the order of an index.
+    created = "f.created + 0" if _is_sparse(query) else "f.created"
+    parts = [
+        "SELECT f.id, f.uuid, f.name, f.state, f.meta, f.more, f.created, f.updated, f.wish,"
+        f" f.lease_owner, f.lease_until - {now} AS remaining, f.code, f.book_uuid,"
+        f" b.name AS book_name FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid"
+        f" WHERE {' AND '.join([state, *conditions])}"
+        f" ORDER BY {created} {order}, f.id {order} LIMIT :most"
+        for state in _state_conditions(query)
+    ]
+    text = parts[0]
+    if len(parts) > 1:
+        union = (f"SELECT * FROM ({part}) AS part{n}" for n, part in enumerate(parts))
+        text = f"{' UNION ALL '.join(union)} ORDER BY created {order}, id {order} LIMIT :most"
+    return sa.text(text), {**parameters, "most": query.limit + 1}
+
+
+def _is_sparse(query: _listing.Query) -> bool:
+    """Return whether few flows match, which `tables.SPARSE_INDEXES` contain."""
+    return query.resent or query.commanded
+
+
+def _state_conditions(query: _listing.Query) -> list[str]:
+    if query.states is None:
+        return ["1 = 1"]
+    # These are validated names of states, safe to insert into SQL.
+    wanted = [f"'{state}'" for state in sorted(set(query.states))]
+    if _is_sparse(query):
+        return [f"COALESCE(f.state, '{states.PENDING}') IN ({', '.join(wanted)})"]
+    never = ["f.state IS NULL"] if states.PENDING in query.states else []
+    return [f"f.state = {state}" for state in wanted] + never
+
+
+def _conditions(dialect: str, query: _listing.Query) -> tuple[list[str], dict[str, Any]]:
+    conditions, parameters = list[str](), dict[str, Any]()
+    if query.name:  # All names contain an empty text, and MySQL refuses an empty pattern.
+        conditions.append(_NAME[dialect].format(":name"))
+        parameters["name"] = _name_pattern(dialect, query.name)
+    if query.text:
+        begins = "substr(f.uuid, 1, :text_length) = :text"
+        conditions.append(f"({_NAME[dialect].format(':part')} OR {begins})")
+        parameters |= {
+            "part": _name_pattern(dialect, query.text),
+            "text": rows.storable_text(query.text),
+            "text_length": len(query.text),
+        }
+    for number, (key, value) in enumerate((query.tags or {}).items()):
+        conditions.append(_TAG[dialect].format(f":key{number}", f":tag{number}"))
+        parameters |= {
+            f"key{number}": _tag_path(dialect, key),
+            f"tag{number}": rows.storable_text(value),
+        }
+    if query.commanded:
+        conditions.append("f.wish IS NOT NULL")
+    if query.resent:
+        conditions.append("f.resent_at IS NOT NULL")
+    if query.since is not None:
+        conditions.append("f.created >= :since")
+        parameters["since"] = query.since
+    if query.book is not None:
+        conditions.append("f.book_uuid = :book")
+        parameters["book"] = query.book
+    if query.uuid is not None:
+        conditions.append("substr(f.uuid, 1, :length) = :uuid")
+        parameters |= {"uuid": query.uuid, "length": len(query.uuid)}
+        if dialect != dialects.POSTGRESQL:  # PostgreSQL may order texts by the rules of a language.
+            conditions.append("f.uuid >= :uuid AND f.uuid < :above")
+            parameters["above"] = f"{query.uuid}\U0010ffff"
+    if query.after is not None:
+        sign = "<" if query.newest_first else ">"
+        conditions.append(
+            f"(f.created {sign} :moment OR (f.created = :moment AND f.id {sign} :number))"
+        )
+        parameters |= {"moment": query.after.created, "number": query.after.tie}
+    return conditions, parameters
+
+
+def _name_pattern(dialect: str, text: str) -> str:
+    pattern = _listing.name_glob if dialect == dialects.SQLITE else _listing.name_regex
+    return pattern(rows.storable_text(text))
+
+
+def _tag_path(dialect: str, key: str) -> str:
+    return key if dialect == dialects.POSTGRESQL else f'$.tags."{key}"'
+
+
+def _row(
+    row: Mapping[str, Any], counts: Mapping[str, int], step_counts: Mapping[str, int]
+) -> base.FlowRow:
+    other_fields, meta = _parsed(row["more"]), _parsed(row["meta"])
+    has_owner = row["lease_owner"] is not None and row["remaining"] > 0
+    changes = _history(other_fields)
+    reason = history.why_suspended(changes)
+    return base.FlowRow(
+        row["uuid"],
+        other_fields.get("name", row["name"]),
+        row["book_uuid"],
+        row["book_name"],
+        row["state"] or states.PENDING,
+        row["created"] or None,
+        row["updated"],
+        counts,
+        row["lease_owner"] if has_owner else None,
+        history.error(row["state"], changes),
+        _listing.tags_of(meta.get(models.TAGS)),
+        meta.get(models.CANCELLED) is not None,
+        _command(row["wish"]),
+        row["state"] == states.SUSPENDED and reason == history.PARKED,
+        _listing.waits_of(meta.get(models.WAITS_FOR)),
+        row["state"] == states.SUSPENDED and reason == history.BLOCKED,
+        row["code"],
+        step_counts,
+    )
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text or "{}")
+    except (ValueError, RecursionError):  # Reading the flow itself reports the damage.
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _command(text: str | None) -> str | None:
+    what = _parsed(text).get("what")
+    return what if what in _commands.COMMANDS else None
+
+
+def _history(fields: Mapping[str, Any]) -> tuple[models.Change, ...]:
+    try:
+        return tuple(models.Change(*each) for each in fields.get("history", ()))
+    except TypeError:
+        return ()

@@ -1,0 +1,155 @@
+"""Conversion between records and rows of tables.
+
+A field that has a column of the same name is stored in it: values of users and failures as JSON,
+others unchanged. All other fields are in the column `more`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from wbengine import exceptions
+from wbengine._sql import dialects
+from wbengine._text import json_text
+from wbengine.persistence import _trees
+from wbengine.persistence._commands import FlowCommand
+from wbengine.persistence.backends._sql import tables
+
+__all__ = [
+    "ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "command_of", "command_text", "storable_text",
+    "text_of",
+]  # fmt: skip
+
+Row = dict[str, Any]
+
+_ENCODE_ASCII: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_PACKED: Final = ("meta", "value", "results", "failure", "revert_results", "revert_failure")
+#: Columns that do not belong to the record.
+_OTHER_COLUMNS: Final = (
+    "id", "book_uuid", "lease_owner", "lease_epoch", "lease_until", "wish", "created", "updated",
+    "birth", "changed", "more",
+)  # fmt: skip
+
+
+class Shape:
+    """The columns of a record in its table.
+
+    `keys` identify a row. Keys and `plain` fields are stored unchanged, `packed` fields as JSON.
+    If a database cannot store a plain text unchanged (for example, one with a NUL), `more` contains
+    the original text and takes precedence.
+    """
+
+    def __init__(self, table: sa.Table, *keys: str) -> None:
+        columns = [column.name for column in table.columns if column.name not in _OTHER_COLUMNS]
+        self.table: Final = table.name
+        self.keys: Final = keys
+        self.packed: Final = tuple(name for name in columns if name in _PACKED)
+        self.plain: Final = tuple(name for name in columns if name not in (*keys, *_PACKED))
+        self.columns: Final = (*keys, *self.plain, *self.packed, "more")
+
+    def row(self, tree: Mapping[str, Any], **identity: Any) -> Row:
+        """Return the row for a tree of `trees.tree_of`.
+
+        :raises InvalidFormat: if a key is not a storable text of 1 to 255 characters.
+        """
+        rest = {key: value for key, value in tree.items() if value is not None}
+        row: Row = {}
+        for name in self.keys:
+            value = identity[name] if name in identity else tree[name]
+            rest.pop(name, None)
+            row[name] = value if type(value) is int else _key(name, value)
+        for name in self.plain:
+            value = identity.get(name, rest.pop(name, None))
+            if isinstance(value, str) and ("\0" in value or not value.isascii()):
+                stored = storable_text(value)
+                if stored != value:
+                    rest[name] = value
+                value = stored
+            row[name] = value
+        for name in self.packed:
+            value = rest.pop(name, None)
+            # An empty `meta` is stored as NULL; an empty result is stored as JSON.
+            row[name] = None if value is None or (name == "meta" and not value) else text_of(value)
+        row["more"] = text_of(rest) if rest else None
+        return row
+
+    def record(
+        self, kind: str, row: Mapping[str, Any], flow: str | None = None, **identity: Any
+    ) -> Any:
+        """Return the record of a row, with `identity` as additional fields.
+
+        :raises CorruptRecord: if the row is damaged.
+        """
+        try:
+            tree = {name: row[name] for name in (*self.keys, *self.plain) if row[name] is not None}
+            for name in (*self.packed, "more"):
+                if row[name] is not None:
+                    parsed = json.loads(row[name])
+                    tree.update(parsed if name == "more" else {name: parsed})
+            return _trees.record_of(kind, {**tree, **identity})
+        except (ValueError, TypeError, RecursionError, exceptions.InvalidFormat) as error:
+            raise self.damaged(row, error, flow) from error
+
+    def damaged(
+        self, row: Mapping[str, Any], error: BaseException, flow: str | None
+    ) -> exceptions.CorruptRecord:
+        path = "/".join([self.table, *(str(row[name]) for name in self.keys)])
+        path = path.encode("utf-8", "backslashreplace").decode()
+        first = str(error).partition("\n")[0]
+        return exceptions.CorruptRecord(
+            f"{path} cannot be read: {first}; it was not changed", path=path, flow=flow
+        )
+
+
+def text_of(value: Any) -> str:
+    """Return a value as JSON text that every database can store."""
+    try:
+        return json_text.encode(value).decode()
+    except UnicodeEncodeError:  # Lone surrogates.
+        return _ENCODE_ASCII(value)
+
+
+def command_of(text: str | None) -> FlowCommand | None:
+    """Return the command in a text of `text_of`. A damaged command counts as None."""
+    try:
+        return None if text is None else FlowCommand.from_dict(json.loads(text))
+    except (ValueError, TypeError, RecursionError, exceptions.InvalidFormat):
+        return None
+
+
+def command_text(command: FlowCommand | None) -> str | None:
+    """Return the stored form of a command. Equal commands have equal texts."""
+    return None if command is None else text_of(command.to_dict())
+
+
+def storable_text(text: str) -> str:
+    """Return the text with each character that databases cannot store replaced."""
+    if "\0" in text:
+        text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    if not text.isascii() and not json_text.is_text(text):
+        text = text.encode("utf-8", "replace").decode()
+    return text
+
+
+def _key(name: str, value: Any) -> str:
+    if (
+        not isinstance(value, str)
+        or not 0 < len(value) <= dialects.MAX_KEY_LENGTH
+        or value[-1] == " "  # Some databases ignore a trailing space.
+        or storable_text(value) != value
+    ):
+        raise exceptions.InvalidFormat(
+            f"A {name} in a database must be a str of 1 to {dialects.MAX_KEY_LENGTH} storable"
+            f" characters, got {value!r:.300}"
+        )
+    return value
+
+
+BOOK: Final = Shape(tables.BOOKS, "uuid")
+FLOW: Final = Shape(tables.FLOWS, "uuid")
+ATOM: Final = Shape(tables.ATOMS, "uuid", "flow_uuid")
+ITEM: Final = Shape(tables.ITEMS, "atom_uuid", "attempt", "item")

@@ -1,0 +1,306 @@
+"""The SQL statements of a backend for its kind of database."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from wbengine import states
+from wbengine._sql import dialects
+from wbengine.persistence.backends._sql import rows, tables
+
+__all__ = ["Statements"]
+
+_BOOKS: Final = tables.BOOKS.name
+_FLOWS: Final = tables.FLOWS.name
+_ATOMS: Final = tables.ATOMS.name
+_ITEMS: Final = tables.ITEMS.name
+_LOGS: Final = tables.LOGS.name
+_OUTLINES: Final = tables.OUTLINES.name
+_SIGNALS: Final = tables.SIGNALS.name
+_PAUSES: Final = tables.PAUSES.name
+_CODES: Final = tables.CODES.name
+_JOBS: Final = tables.JOBS.name
+_KEYS: Final = tables.UNIQUE_KEYS.name
+
+#: Columns that only the first insertion sets.
+_INSERT_ONLY_COLUMNS: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
+
+#: Numbers of atoms for which SQLite writes a batch with one statement.
+_SINGLE_STATEMENT_ATOM_COUNTS: Final = range(1, 5)
+
+
+class Statements:
+    """SQL statements for one kind of database.
+
+    A transaction that changes a flow or its contents first locks the flow's row and checks the
+    lease. The lock ensures that the lease cannot change until the transaction ends.
+    """
+
+    def __init__(self, dialect: str) -> None:
+        now = dialects.now(dialect)
+        lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
+        flow = "WHERE uuid = :flow_uuid"
+        owned_flow = f"{flow} AND (lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
+        free = f"(lease_owner IS NULL OR lease_until <= {now})"
+
+        self.put_book = _upsert(dialect, rows.BOOK)
+        #: Insert the logbook unless it exists; in both cases its row is locked.
+        self.add_book = dialects.upsert(
+            dialect, _BOOKS, rows.BOOK.columns, rows.BOOK.keys, keep=rows.BOOK.columns
+        )
+        key_columns = ("name", "flow_uuid", "digest", "expires")
+        #: Insert the key unless it exists; in both cases its row is locked.
+        self.add_key = dialects.upsert(
+            dialect, _KEYS, key_columns, ["name"], keep=key_columns,
+            given={"expires": f"{now} + :seconds"},
+        )  # fmt: skip
+        self.key_for_update = sa.text(
+            f"SELECT flow_uuid, digest, expires - {now} AS remaining FROM {_KEYS}"
+            f" WHERE name = :name{lock}"
+        )
+        self.replace_key = sa.text(
+            f"UPDATE {_KEYS} SET flow_uuid = :flow_uuid, digest = :digest,"
+            f" expires = {now} + :seconds WHERE name = :name"
+        )
+        self.prolong_key = sa.text(
+            f"UPDATE {_KEYS} SET expires = {now} + :seconds WHERE name = :name"
+        )
+        self.delete_expired_keys = sa.text(
+            f"DELETE FROM {_KEYS} WHERE (expires IS NULL OR expires <= {now})"
+            f" AND NOT EXISTS (SELECT 1 FROM {_FLOWS} f WHERE f.uuid = {_KEYS}.flow_uuid)"
+        )
+        # The snapshot of a transaction with several keys is older than the last of their flows.
+        latest = " LOCK IN SHARE MODE" if dialect == dialects.MYSQL else ""
+        self.flow_state = sa.text(f"SELECT state, wish FROM {_FLOWS} {flow}{latest}")
+        self.put_flow = _upsert(
+            dialect,
+            rows.FLOW,
+            *("book_uuid", "created", "birth", "lease_epoch", "updated"),
+            updated=now,
+        )
+        self.put_atoms = _upsert(dialect, rows.ATOM, "changed")
+        self.put_items = _upsert(dialect, rows.ITEM, "changed")
+        self.touch_atoms = sa.text(f"UPDATE {_ATOMS} SET changed = :changed WHERE uuid = :uuid")
+        self.put_logs = sa.text(
+            f"INSERT INTO {_LOGS} (atom_uuid, attempt, item, logged)"
+            " VALUES (:atom_uuid, :attempt, :item, :logged)"
+        )
+        self.delete_logs = sa.text(
+            f"DELETE FROM {_LOGS} WHERE atom_uuid = :atom_uuid AND attempt <= :oldest"
+        )
+        self.delete_items = sa.text(
+            f"DELETE FROM {_ITEMS} WHERE atom_uuid = :atom_uuid AND attempt <> :attempt"
+        )
+        assignments = [
+            f"{name} = :{name}" for name in rows.FLOW.columns if name not in rows.FLOW.keys
+        ]
+        write = f"UPDATE {_FLOWS} SET {', '.join(assignments)}, updated = {now}"
+        self.write_ours = sa.text(f"{write} {owned_flow}")
+        self.write_free = sa.text(f"{write} {flow} AND {free}")
+        self.lock_ours = sa.text(f"SELECT 1 FROM {_FLOWS} {owned_flow}{lock}")
+        #: Batches under a lease as one PostgreSQL statement, by (with flow row, with items).
+        #: The statement returns 1, or 0 if the lease is not the latest one.
+        self.batches = {
+            (with_flow, with_items): _batch_statement(
+                f"{write} {owned_flow} RETURNING 1" if with_flow else self.lock_ours.text,
+                with_items,
+            )
+            for with_flow in (False, True)
+            for with_items in (False, True)
+            if dialect == dialects.POSTGRESQL
+        }
+        #: SQLite statements that write only atoms under a lease, by the number of atoms. A missing
+        #: text is the parameter '', because the driver searches an adapter for each None.
+        self.atom_columns: Final = (*rows.ATOM.keys, *rows.ATOM.plain)
+        self.atom_texts: Final = (*rows.ATOM.packed, "more")
+        marks = ", ".join(
+            [*("?" for _ in self.atom_columns), *("NULLIF(?, '')" for _ in self.atom_texts), "?"]
+        )
+        self.atom_batches = {
+            count: _upsert(
+                dialect,
+                rows.ATOM,
+                "changed",
+                source=f"SELECT * FROM (VALUES {', '.join([f'({marks})'] * count)}) WHERE EXISTS"
+                f" (SELECT 1 FROM {_FLOWS} WHERE uuid = ? AND lease_owner = ? AND lease_epoch = ?)",
+            ).text
+            for count in _SINGLE_STATEMENT_ATOM_COUNTS
+            if dialect == dialects.SQLITE
+        }
+        self.lock_free = sa.text(f"SELECT 1 FROM {_FLOWS} {flow} AND {free}{lock}")
+        self.book_for_update = sa.text(f"{tables.select(tables.BOOKS)} WHERE uuid = :uuid{lock}")
+        self.flow_for_update = sa.text(
+            f"{tables.select(tables.FLOWS, f'lease_until - {now} AS remaining')} {flow}{lock}"
+        )
+        self.destroy_book = sa.text(f"DELETE FROM {_BOOKS} WHERE uuid = :uuid")
+        self.destroy_flow = sa.text(f"DELETE FROM {_FLOWS} {flow}")
+        self.destroy_removable = sa.text(
+            f"DELETE FROM {_FLOWS} {flow} AND ({free} OR lease_epoch = :dead)"
+            f" AND COALESCE(state, '{states.PENDING}') IN :states"
+            " AND COALESCE(updated, created) < :before AND wish IS NULL"
+        ).bindparams(sa.bindparam("states", expanding=True))
+        self.destroy_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid")
+        self.clear_jobs = sa.text(f"DELETE FROM {_JOBS} WHERE uuid IN (SELECT uuid FROM {_FLOWS})")
+        self.clear = sa.text(f"DELETE FROM {_BOOKS}")
+        self.flows_of_book = sa.text(f"SELECT uuid FROM {_FLOWS} WHERE book_uuid = :uuid")
+
+        self.now = sa.text(f"SELECT {now}")
+        # `remaining` is NULL if there is no owner, and 0 or less if the lease has expired.
+        self.lease = sa.text(
+            "SELECT lease_owner, lease_epoch, wish, state,"
+            f" lease_until - {now} AS remaining, {now} AS now"
+            f" FROM {_FLOWS} {flow}"
+        )
+        self.acquire_lease = sa.text(
+            f"UPDATE {_FLOWS} SET lease_owner = :owner, lease_until = {now} + :seconds,"
+            f" lease_epoch = lease_epoch + 1, updated = {now}"
+            f" {flow} AND ({free} OR lease_epoch = :dead)"
+        )
+        self.renew_lease = sa.text(
+            f"UPDATE {_FLOWS} SET lease_until = {now} + :seconds, updated = {now} {owned_flow}"
+        )
+        release = f"UPDATE {_FLOWS} SET lease_owner = NULL, lease_until = NULL, updated = {now}"
+        self.release_lease = sa.text(f"{release} {owned_flow}")
+        self.end_lease = sa.text(f"{release} {owned_flow} AND wish IS NULL")
+        self.end_lease_and_command = sa.text(f"{release}, wish = NULL {owned_flow}")
+        self.command_ours = sa.text(f"SELECT wish FROM {_FLOWS} {owned_flow}{lock}")
+        self.has_command = sa.text(f"SELECT 1 FROM {_FLOWS} {flow} AND wish IS NOT NULL")
+
+        self.put_command = sa.text(f"UPDATE {_FLOWS} SET wish = :wish {flow}")
+        self.settle_command = sa.text(
+            f"UPDATE {_FLOWS} SET wish = :successor {flow} AND wish = :wish"
+        )
+        self.commands = sa.text(
+            f"SELECT uuid, wish FROM {_FLOWS} WHERE uuid IN :uuids AND wish IS NOT NULL"
+        ).bindparams(sa.bindparam("uuids", expanding=True))
+
+        self.marks = sa.text(
+            "SELECT f.uuid, f.id, f.birth, f.updated, f.state, LENGTH(f.more), f.wish,"
+            f" (SELECT MAX(changed) FROM {_ATOMS} WHERE flow_uuid = f.uuid) AS changed"
+            f" FROM {_FLOWS} f WHERE f.uuid IN :uuids"
+        ).bindparams(sa.bindparam("uuids", expanding=True))
+
+        columns = ("flow_uuid", "name", "value", "at")
+        self.add_signal = dialects.upsert(
+            dialect, _SIGNALS, columns, ("flow_uuid", "name"), keep=columns
+        )
+        # FOR UPDATE reads the latest version of the row instead of the snapshot of the transaction.
+        self.signal = sa.text(
+            f"SELECT value, at FROM {_SIGNALS} WHERE flow_uuid = :flow_uuid AND name = :name{lock}"
+        )
+        # Also update jobs that do not wait: such a job may be about to wait. In PostgreSQL, the
+        # statement waits for another transaction's write only if the old version of the row matches
+        # the condition.
+        self.make_job_due = sa.text(
+            f"UPDATE {_JOBS} SET not_before = 0"
+            " WHERE uuid = :flow_uuid AND trashed = 0 AND claims >= :claims"
+        )
+        # The conductor of a run that is over is about to delete the job: the claim ends.
+        self.restore_job = sa.text(
+            f"UPDATE {_JOBS} SET trashed = 0, not_before = 0, claims = claims + :is_over,"
+            " owner = CASE WHEN :is_over = 1 THEN NULL ELSE owner END,"
+            " owner_until = CASE WHEN :is_over = 1 THEN NULL ELSE owner_until END"
+            " WHERE uuid = :flow_uuid"
+        )
+        job_columns = (
+            "uuid", "board", "name", "priority", "details", "book_uuid", "book_name", "created",
+            "updated",
+        )  # fmt: skip
+        self.post_job = dialects.upsert(
+            dialect, _JOBS, job_columns, ("uuid",), keep=job_columns,
+            source=f"SELECT f.uuid, :board, f.name, :rank, :details, b.uuid, b.name, {now}, {now}"
+            f" FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid WHERE f.uuid = :flow_uuid",
+        )  # fmt: skip
+        self.drop_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid AND trashed = 0")
+        #: Statement that wakes conductors at the commit; None if conductors must poll.
+        self.notify_job = (
+            sa.text(f"SELECT pg_notify('{_JOBS}', board) FROM {_JOBS} WHERE uuid = :flow_uuid")
+            if dialect == dialects.POSTGRESQL
+            else None
+        )
+        self.signals = sa.text(
+            f"SELECT flow_uuid, name, value, at FROM {_SIGNALS} WHERE flow_uuid IN :uuids"
+        ).bindparams(sa.bindparam("uuids", expanding=True))
+
+        pause_columns = ("pattern", "reason", "sender", "paused_at", "ends_at")
+        self.put_pause = dialects.upsert(dialect, _PAUSES, pause_columns, ("pattern",))
+        self.remove_pause = sa.text(f"DELETE FROM {_PAUSES} WHERE pattern = :pattern")
+        self.pauses = sa.text(f"SELECT {', '.join(pause_columns)} FROM {_PAUSES} ORDER BY pattern")
+
+        self.add_code = dialects.upsert(dialect, _CODES, ("app", "version"), ("app", "version"))
+        self.report_code = sa.text(f"UPDATE {_CODES} SET seen = {now} WHERE version = :version")
+        self.codes = sa.text(
+            f"SELECT id, app, version, {now} - seen AS age FROM {_CODES} ORDER BY id"
+        )
+        ended = ", ".join(f"'{state}'" for state in sorted(states.FLOW_ENDED))
+        idle = f"code IS NOT NULL AND COALESCE(state, '') NOT IN ({ended}) AND {free}"
+        self.flows_by_code = sa.text(
+            f"SELECT code, COUNT(*) FROM {_FLOWS} WHERE {idle} GROUP BY code ORDER BY code"
+        )
+        self.make_jobs_of_code_due = sa.text(
+            f"UPDATE {_JOBS} SET not_before = 0 WHERE trashed = 0 AND claims >= 1 AND uuid IN"
+            f" (SELECT uuid FROM {_FLOWS} WHERE {idle} AND code = :old)"
+        )
+        self.assign_code = sa.text(
+            f"UPDATE {_FLOWS} SET code = :new, updated = {now} WHERE {idle} AND code = :old"
+        )
+
+        self.outline = sa.text(
+            f"SELECT o.outline FROM {_FLOWS} f LEFT JOIN {_OUTLINES} o ON o.flow_uuid = f.uuid"
+            " WHERE f.uuid = :flow_uuid"
+        )
+        self.put_outline = dialects.upsert(
+            dialect, _OUTLINES, ["flow_uuid", "outline"], ["flow_uuid"]
+        )
+
+
+def _batch_statement(owned_flow: str, with_items: bool) -> sa.TextClause:
+    """Return a statement that writes a batch. Each kind of row is one JSON parameter."""
+
+    def rows_of(name: str, *columns: sa.Column[Any]) -> str:
+        numbers = (isinstance(column.type, sa.Integer) for column in columns)
+        definitions = ", ".join(
+            f"{column.name} {'bigint' if is_number else 'text'}"
+            for column, is_number in zip(columns, numbers, strict=True)
+        )
+        return f"json_to_recordset(CAST(:{name} AS json)) AS given_rows({definitions})"
+
+    def put(name: str, shape: rows.Shape, table: sa.Table) -> str:
+        columns = [table.c[column] for column in (*shape.columns, "changed")]
+        names = ", ".join(column.name for column in columns)
+        source = f"SELECT {names} FROM {rows_of(name, *columns)} WHERE {is_locked}"
+        return _upsert(dialects.POSTGRESQL, shape, "changed", source=source).text
+
+    is_locked = "EXISTS (SELECT 1 FROM ours)"
+    parts = [owned_flow, put("atoms", rows.ATOM, tables.ATOMS)]
+    if with_items:
+        items = tables.ITEMS.c
+        parts += [
+            (
+                f"DELETE FROM {_ITEMS} stored_items USING"
+                f" {rows_of('begun', items.atom_uuid, items.attempt)}"
+                " WHERE stored_items.atom_uuid = given_rows.atom_uuid"
+                " AND stored_items.attempt <> given_rows.attempt"
+                f" AND {is_locked}"
+            ),
+            put("items", rows.ITEM, tables.ITEMS),
+            (
+                f"UPDATE {_ATOMS} SET changed = :number"
+                f" WHERE uuid = ANY(CAST(:touched AS text[])) AND {is_locked}"
+            ),
+        ]
+    names = ("ours", *(f"part{number}" for number in range(1, len(parts))))
+    text = ", ".join(f"{name} AS ({part})" for name, part in zip(names, parts, strict=True))
+    return sa.text(f"WITH {text} SELECT count(*) FROM ours")
+
+
+def _upsert(
+    dialect: str, shape: rows.Shape, *beside: str, source: str | None = None, **given: str
+) -> sa.TextClause:
+    columns = (*shape.columns, *beside)
+    keys = [name for name in shape.keys if name not in _INSERT_ONLY_COLUMNS]
+    return dialects.upsert(
+        dialect, shape.table, columns, keys, keep=_INSERT_ONLY_COLUMNS, given=given, source=source
+    )

@@ -1,0 +1,397 @@
+"""Functions that write records. Each one runs inside its caller's transaction.
+
+A transaction that changes the contents of a flow locks the flow's row first, so that no other
+process can acquire the lease before the commit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from wbengine import exceptions, states
+from wbengine.persistence import _commands, _leases, _trees, base, models
+from wbengine.persistence._unique_keys import UniqueKey
+from wbengine.persistence.backends._sql import reading, rows
+from wbengine.persistence.backends._sql.statements import Statements
+from wbengine.types import codec
+
+__all__ = [
+    "NewBook", "Batch", "as_statement", "destroy_book", "destroy_flow", "ensure_job",
+    "make_job_due", "lease_conditions", "lock", "notify_job", "batch_of", "settle_command",
+    "write_on_driver",
+]  # fmt: skip
+
+#: Range of batch numbers for each lease. A process never writes that many batches, and a 64-bit
+#: column has room for 2**27 leases of a flow.
+_BATCHES_PER_LEASE: Final = 1 << 36
+_MAX_STATEMENT_CHARACTERS: Final = 200_000
+#: Shared by all flows of this process; it only increases.
+_batch_counter: Final = itertools.count(1)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows of one flow, its atoms and their items, to be written in one transaction."""
+
+    flow_uuid: str
+    flow: rows.Row | None = None
+    atoms: list[rows.Row] = field(default_factory=list)
+    items: list[rows.Row] = field(default_factory=list)
+    #: Attempts that have just started; the items of other attempts are deleted.
+    begun: list[rows.Row] = field(default_factory=list)
+    logs: list[rows.Row] = field(default_factory=list)
+
+    def number_rows(self, number: int) -> list[rows.Row]:
+        """Set the number of the batch in all rows. Return the atoms of which only items changed."""
+        for row in (*self.atoms, *self.items):
+            row["changed"] = number
+        touched = {row["atom_uuid"] for row in self.items} - {row["uuid"] for row in self.atoms}
+        return [{"uuid": uuid, "changed": number} for uuid in sorted(touched)]
+
+    def parts(
+        self, statements: Statements, number: int
+    ) -> Iterator[tuple[sa.TextClause, list[rows.Row]]]:
+        """Yield the statements and their rows in order, except the flow's row."""
+        touched = self.number_rows(number)
+        parts = (
+            (statements.put_atoms, self.atoms),
+            (statements.delete_items, self.begun),
+            (statements.put_items, self.items),
+            (statements.touch_atoms, touched),
+            (statements.delete_logs, [row for row in self.logs if row["oldest"] > 0]),
+            (statements.put_logs, self.logs),
+        )
+        return ((statement, part_rows) for statement, part_rows in parts if part_rows)
+
+    def write(
+        self, connection: sa.Connection, statements: Statements, lease: _leases.Lease | None = None
+    ) -> None:
+        """Write the contents of a locked flow with one statement for each kind of row."""
+        if not (self.atoms or self.items or self.logs):
+            return
+        if lease is not None:
+            number = _batch_number(lease)
+        else:
+            number = 1 + reading.latest_batch(connection, self.flow_uuid)
+        for statement, part_rows in self.parts(statements, number):
+            connection.execute(statement, part_rows)
+
+
+def batch_of(
+    flow: models.FlowDetail | str,
+    atoms: Iterable[models.AtomDetail],
+    items: base.ItemChanges = base.NO_ITEMS,
+    book_uuid: str | None = None,
+    logs: Iterable[models.LogChunk] = (),
+) -> Batch:
+    """Create the rows of a batch.
+
+    Call this before the transaction: it takes most of the time and may fail.
+
+    :param flow: the flow, or only its uuid if its own row did not change.
+    :param book_uuid: the logbook of the flow, if the flow's row may be new.
+    :raises NotEncodable: if a value cannot be encoded.
+    :raises InvalidFormat: if a uuid cannot be stored.
+    """
+    batch = Batch(flow) if isinstance(flow, str) else Batch(flow.uuid, _flow_row(flow, book_uuid))
+    for atom in atoms:
+        tree = _trees.tree_of(atom)
+        batch.atoms.append(rows.ATOM.row(tree, flow_uuid=batch.flow_uuid, kind=atom.kind))
+        if atom.items is not None and items.get(atom.uuid):
+            batch.begun.append({"atom_uuid": atom.uuid, "attempt": atom.items.attempt})
+    for atom_uuid, changed in items.items():
+        for item in changed:
+            tree = _trees.tree_of(item)
+            index = tree.pop("index")
+            batch.items.append(rows.ITEM.row(tree, atom_uuid=atom_uuid, item=index))
+    for chunk in logs:
+        batch.logs.append(
+            {
+                "atom_uuid": chunk.atom_uuid,
+                "attempt": chunk.attempt,
+                "oldest": chunk.attempt - base.LOGGED_ATTEMPTS,
+                "item": chunk.item,
+                "logged": json.dumps(chunk.lines),
+            }
+        )
+    return batch
+
+
+def write_on_driver(
+    driver: sqlite3.Connection, statements: Statements, batch: Batch, lease: _leases.Lease
+) -> bool:
+    """Write a batch with the SQLite driver, which takes a third of SQLAlchemy's time.
+
+    Return False without writing if `lease` is not the latest lease of the flow.
+    """
+    parameters = lease_conditions(lease)
+    if is_statement(statements, batch):
+        number, values = _batch_number(lease), list[Any]()
+        for row in batch.atoms:
+            values += [row[name] for name in statements.atom_columns]
+            values += [row[name] or "" for name in statements.atom_texts]
+            values.append(number)
+        text = statements.atom_batches[len(batch.atoms)]
+        return driver.execute(text, (*values, *parameters.values())).rowcount > 0
+    if batch.flow is not None:
+        if not driver.execute(statements.write_ours.text, {**batch.flow, **parameters}).rowcount:
+            return False
+    elif driver.execute(statements.lock_ours.text, parameters).fetchone() is None:
+        return False
+    for statement, part_rows in batch.parts(statements, _batch_number(lease)):
+        driver.executemany(statement.text, part_rows)
+    return True
+
+
+def is_statement(statements: Statements, batch: Batch) -> bool:
+    """Return True if the driver writes the batch with a single statement."""
+    other_rows = batch.flow or batch.items or batch.begun or batch.logs
+    return len(batch.atoms) in statements.atom_batches and not other_rows
+
+
+def as_statement(
+    statements: Statements, batch: Batch, lease: _leases.Lease
+) -> tuple[sa.TextClause, dict[str, Any]] | None:
+    """Return a batch as one PostgreSQL statement with its parameters, or None.
+
+    The statement can be repeated, because it writes complete rows. The result is None if the batch
+    contains logs, or is so large that passing rows as JSON would be slower.
+    """
+    if batch.logs:
+        return None
+    number = _batch_number(lease)
+    touched = [row["uuid"] for row in batch.number_rows(number)]
+    parts = {"atoms": batch.atoms, "items": batch.items, "begun": batch.begun}
+    texts = {name: rows.text_of(part_rows) for name, part_rows in parts.items()}
+    if sum(map(len, texts.values())) > _MAX_STATEMENT_CHARACTERS:
+        return None
+    statement = statements.batches[batch.flow is not None, bool(batch.items or batch.begun)]
+    others = {"touched": touched, "number": number}
+    return statement, {**(batch.flow or {}), **lease_conditions(lease), **texts, **others}
+
+
+def lock(
+    connection: sa.Connection,
+    statements: Statements,
+    flow_uuid: str,
+    row: Mapping[str, Any] | None,
+    lease: _leases.Lease | None,
+) -> None:
+    """Lock the flow's row until the transaction ends, check the lease, and write `row` if given.
+
+    :raises LeaseLost: if `lease` is not the latest lease.
+    :raises FlowBusy: if an engine runs the flow and no lease was given.
+    :raises NotFound: if the flow does not exist and no lease was given.
+    """
+    parameters = {"flow_uuid": flow_uuid} if lease is None else lease_conditions(lease)
+    if row is not None:
+        statement = statements.write_free if lease is None else statements.write_ours
+        is_locked = connection.execute(statement, {**row, **parameters}).rowcount
+    else:
+        statement = statements.lock_free if lease is None else statements.lock_ours
+        is_locked = connection.execute(statement, parameters).first() is not None
+    if not is_locked:
+        raise rejection(connection, statements, flow_uuid, lease)
+
+
+def rejection(
+    connection: sa.Connection, statements: Statements, flow_uuid: str, lease: _leases.Lease | None
+) -> exceptions.WbengineException:
+    try:
+        row = reading.lease(connection, statements, flow_uuid)
+    except exceptions.NotFound as error:
+        return error if lease is None else _leases.lost_error(lease, flow_exists=False)
+    if lease is not None:
+        return _leases.lost_error(lease, row.lease_owner)
+    # The lease may have expired after the check; the error still names its owner.
+    current_lease = _leases.Lease(flow_uuid, row.lease_owner or "", row.lease_epoch)
+    return _leases.busy_error(current_lease, max(0.0, row.remaining or 0.0))
+
+
+def lease_conditions(lease: _leases.Lease) -> dict[str, object]:
+    """Return the parameters that identify the lease in the row of its flow."""
+    return {"flow_uuid": lease.flow, "lease_owner": lease.owner, "lease_epoch": lease.epoch}
+
+
+def destroy_flow(
+    connection: sa.Connection, statements: Statements, uuid: str, only: base.Removable | None
+) -> None:
+    """Delete a flow and its job.
+
+    :raises Exception: as `Connection.destroy_flow`.
+    """
+    parameters: dict[str, Any] = {"flow_uuid": uuid}
+    statement = statements.destroy_flow
+    if only is not None:
+        parameters |= {**only._asdict(), "states": tuple(only.states)}
+        statement = statements.destroy_removable
+    if not connection.execute(statement, parameters).rowcount:
+        row = reading.lease(connection, statements, uuid)
+        if only is None or ((row.remaining or 0) > 0 and row.lease_epoch != only.dead):
+            raise rejection(connection, statements, uuid, None)
+        raise only.refusal(uuid)
+    connection.execute(statements.destroy_job, parameters)
+
+
+def destroy_book(
+    connection: sa.Connection, statements: Statements, uuid: str, unused_only: bool
+) -> None:
+    """Delete a logbook, its flows and their jobs (see `Connection.destroy_logbook`).
+
+    The logbook is locked first, so that no other process can add a flow.
+    """
+    row = reading.first(connection, statements.book_for_update, uuid=uuid)
+    if row is None:
+        raise reading.missing("logbook", uuid)
+    flows = connection.scalars(statements.flows_of_book, {"uuid": uuid}).all()
+    if unused_only:
+        book: models.LogBook = rows.BOOK.record(_trees.BOOK, row)
+        if flows or book.meta_value(models.MADE_BY) is None:
+            return
+    if flows:
+        jobs = [{"flow_uuid": flow} for flow in flows]
+        connection.execute(statements.destroy_job, jobs)
+    connection.execute(statements.destroy_book, {"uuid": uuid})
+
+
+def make_job_due(
+    connection: sa.Connection, statements: Statements, flow_uuid: str, claims: int = 0
+) -> None:
+    """Make the job of a flow due now if it was claimed at least this number of times."""
+    parameters = {"flow_uuid": flow_uuid, "claims": claims}
+    if connection.execute(statements.make_job_due, parameters).rowcount:
+        notify_job(connection, statements, flow_uuid)
+
+
+def ensure_job(connection: sa.Connection, statements: Statements, flow: models.FlowDetail) -> None:
+    """Post the job of a flow if it was submitted to a board in this store and has no job.
+
+    If its run is over, a claim on the job ends, because its owner is about to delete the job.
+    """
+    note = flow.meta_value(models.SUBMITTED)
+    if not isinstance(note, Mapping) or "namespace" not in note or "at" in note:
+        return
+    is_over = flow.state in states.FLOW_ENDED or flow.is_suspended_by_command
+    parameters = {"flow_uuid": flow.uuid, "is_over": int(is_over)}
+    if not connection.execute(statements.restore_job, parameters).rowcount:
+        details = rows.text_of(codec.pack({"flow_uuid": flow.uuid}, "details"))
+        job = {"board": note["namespace"], "rank": note["rank"], "details": details}
+        connection.execute(statements.post_job, {**job, "flow_uuid": flow.uuid})
+    notify_job(connection, statements, flow.uuid)
+
+
+def settle_command(
+    connection: sa.Connection,
+    statements: Statements,
+    flow_uuid: str,
+    settled: _commands.SettledCommand,
+) -> None:
+    """Replace a command that is carried out.
+
+    :raises InvalidState: if the flow has another command.
+    """
+    parameters = {
+        "flow_uuid": flow_uuid,
+        "wish": rows.command_text(settled.command),
+        "successor": rows.command_text(settled.successor),
+    }
+    if not connection.execute(statements.settle_command, parameters).rowcount:
+        raise settled.withdrawn_error(flow_uuid)
+
+
+def notify_job(connection: sa.Connection, statements: Statements, flow_uuid: str) -> None:
+    if statements.notify_job is not None:
+        connection.execute(statements.notify_job, {"flow_uuid": flow_uuid})
+
+
+class NewBook:
+    def __init__(self, book: models.LogBook) -> None:
+        self._book = book
+        # Before the transaction, so that a value that cannot be encoded fails early.
+        self.row = rows.BOOK.row(_trees.tree_of(book))
+        self.batches_of_flows = [
+            batch_of(flow, flow, base.items_of(flow), book.uuid) for flow in book
+        ]
+
+    def put(self, connection: sa.Connection, statements: Statements) -> None:
+        """Write the logbook, except flows that an engine runs or has run since they were read."""
+        book = self._book
+        stored = reading.first(connection, statements.book_for_update, uuid=book.uuid)
+        row = self.row
+        if stored is not None:
+            merged: models.LogBook = rows.BOOK.record(_trees.BOOK, stored)
+            merged.merge(book.copy(retain_contents=False))
+            row = rows.BOOK.row(_trees.tree_of(merged))
+        connection.execute(statements.put_book, row)
+        for flow, batch in zip(book, self.batches_of_flows, strict=True):
+            stored = reading.first(connection, statements.flow_for_update, flow_uuid=flow.uuid)
+            if stored is not None:
+                if stored["lease_epoch"] != flow.epoch or (stored["remaining"] or 0) > 0:
+                    continue
+                of_flow: models.FlowDetail = rows.FLOW.record(_trees.FLOW, stored, flow.uuid)
+                of_flow.merge(flow.copy(retain_contents=False))
+                batch.flow = _flow_row(of_flow, stored["book_uuid"])
+            connection.execute(statements.put_flow, batch.flow)
+            batch.write(connection, statements)
+
+
+def claim_key(
+    connection: sa.Connection, statements: Statements, key: UniqueKey, flow_uuid: str
+) -> str:
+    """Return the uuid of the flow that has a unique key: `flow_uuid` if the key was free.
+
+    The key is locked until the transaction ends.
+
+    :raises UniqueKeyConflict: if its flow was submitted with other contents.
+    """
+    parameters = {**key._asdict(), "flow_uuid": flow_uuid}
+    row = None
+    while row is None:  # another process may delete it between the two statements
+        connection.execute(statements.add_key, [parameters])
+        row = reading.first(connection, statements.key_for_update, name=key.name)
+    owner = str(row["flow_uuid"])
+    if owner == flow_uuid:
+        return flow_uuid
+    if (row["remaining"] or 0) <= 0:
+        flow = reading.first(connection, statements.flow_state, flow_uuid=owner)
+        request = None if flow is None else rows.command_of(flow["wish"])
+        is_requested = request is not None and request.runs_flow
+        if flow is None or (flow["state"] in states.FLOW_ENDED and not is_requested):
+            connection.execute(statements.replace_key, parameters)
+            return flow_uuid
+    key.check(owner, row["digest"])
+    if row["remaining"] is None and key.seconds is not None:
+        connection.execute(statements.prolong_key, parameters)
+    return owner
+
+
+def write_new_books(
+    connection: sa.Connection, statements: Statements, books: Iterable[NewBook]
+) -> None:
+    new_books = list(books)
+    connection.execute(statements.put_book, [book.row for book in new_books])
+    batches = [batch for book in new_books for batch in book.batches_of_flows]
+    connection.execute(
+        statements.put_flow, [batch.flow for batch in batches if batch.flow is not None]
+    )
+    for batch in batches:
+        batch.write(connection, statements)
+
+
+def _flow_row(flow: models.FlowDetail, book_uuid: str | None) -> rows.Row:
+    row = rows.FLOW.row(_trees.tree_of(flow))
+    insert_only = {"book_uuid": book_uuid, "birth": secrets.randbits(62), "lease_epoch": flow.epoch}
+    return {**row, "created": flow.created or 0.0, **insert_only}
+
+
+def _batch_number(lease: _leases.Lease) -> int:
+    """Return a number above those of all earlier leases. Only the owner of the lease writes."""
+    return lease.epoch * _BATCHES_PER_LEASE + next(_batch_counter)

@@ -1,7 +1,0 @@
-"""Records in SQL databases: SQLite, MariaDB and MySQL, PostgreSQL."""
-
-from __future__ import annotations
-
-from wbengine.persistence.backends.sql.backend import SQLBackend, SQLConnection
-
-__all__ = ["SQLBackend", "SQLConnection"]

@@ -1,0 +1,182 @@
+"""Metrics of the fleet at the time of a scrape, and the response to a scrape."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from wbengine.engines.worker_based._messages import life
+from wbengine.persistence._listing import Backlog
+from wbengine.persistence._pauses import TaskPause
+from wbengine.telemetry import _labels, _meters, _metric_definitions
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Metric
+
+__all__ = ["FleetCollector", "Worker", "render"]
+
+LOG: Final = logging.getLogger(__name__)
+
+#: Maximum number of workers, queues and pauses with a separate series; others share `other`.
+MAX_SERIES: Final = 1000
+
+_CLOSED_STATES: Final = frozenset({life.SUSPENDED, life.DRAINING, life.STARTED})
+
+
+class Worker(Protocol):
+    """The values of a worker that a collector reads; a `WorkerSnapshot` has them."""
+
+    @property
+    def identity(self) -> str | None: ...
+    @property
+    def topics(self) -> tuple[str, ...]: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def heard(self) -> float: ...
+    @property
+    def state(self) -> str: ...
+
+
+class FleetCollector:
+    """Collector of the present workers, queues and pauses. Lost workers have no series.
+
+    Exceptions of the functions are logged, and the other metrics are shown.
+
+    :param workers: called at each scrape, such as `WorkerTaskExecutor.workers`.
+    :param queues: called at each scrape; returns pairs of a queue and the number of its messages.
+    :param pauses: called at each scrape; returns the pauses of task types in the store.
+    :param waits_for_code: called at each scrape; returns the number of flows that wait for code
+        that no conductor has, by this code.
+    :param backlog: called at each scrape; returns the flows of the store that wait for an engine,
+        such as `Connection.backlog`.
+    """
+
+    def __init__(
+        self,
+        workers: Callable[[], Iterable[Worker]] | None = None,
+        queues: Callable[[], Iterable[tuple[str, int]]] | None = None,
+        pauses: Callable[[], Iterable[TaskPause]] | None = None,
+        waits_for_code: Callable[[], Mapping[str, int]] | None = None,
+        backlog: Callable[[], Backlog] | None = None,
+    ) -> None:
+        self._workers = workers
+        self._queues = queues
+        self._pauses = pauses
+        self._waits_for_code = waits_for_code
+        self._backlog = backlog
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that a registration does not query the fleet."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        if self._workers is not None:
+            yield from self._worker_metrics(_read_or_warn(self._workers))
+        if self._queues is not None:
+            depths: dict[str, float] = {}
+            for name, count in _read_or_warn(self._queues):
+                _add_count(depths, name, count)
+            yield _gauge("wbengine_queue_messages", {(name,): n for name, n in depths.items()})
+        if self._pauses is not None:
+            bounded = _labels.Bounded(MAX_SERIES)
+            counts = Counter((bounded(pause.pattern),) for pause in _read_or_warn(self._pauses))
+            yield _gauge("wbengine_task_pauses", counts)
+        if self._waits_for_code is not None:
+            read, flows = self._waits_for_code, dict[str, float]()
+            for code, count in _read_or_warn(lambda: read().items()):
+                _add_count(flows, code, count)
+            yield _gauge(
+                "wbengine_flows_waiting_for_code", {(code,): n for code, n in flows.items()}
+            )
+        if self._backlog is not None:
+            yield from _backlog_metrics(self._backlog)
+
+    def _worker_metrics(self, workers: Iterable[Worker]) -> Iterator[Metric]:
+        slots: dict[tuple[str, ...], float] = {}
+        last_seen: dict[tuple[str, ...], float] = {}
+        bounded = _labels.Bounded(MAX_SERIES)
+        for worker in workers:
+            if worker.state == life.DEAD:
+                continue
+            identity = worker.identity
+            name = bounded(_labels.of_worker(identity) if identity else ",".join(worker.topics))
+            idle = max(0, worker.slots - worker.running)
+            closed = worker.state in _CLOSED_STATES
+            for state, count in (
+                ("busy", worker.running),
+                ("free", 0 if closed else idle),
+                ("closed", idle if closed else 0),
+            ):
+                slots[name, state] = slots.get((name, state), 0) + count
+            last_seen[(name,)] = max(last_seen.get((name,), 0.0), worker.heard)
+        yield _gauge("wbengine_worker_slots", slots)
+        yield _gauge("wbengine_worker_last_seen_timestamp_seconds", last_seen)
+
+
+def _backlog_metrics(read: Callable[[], Backlog]) -> Iterator[Metric]:
+    for backlog in _read_or_warn(lambda: [read()]):
+        oldest = {} if backlog.oldest is None else {(): backlog.oldest}
+        yield _gauge("wbengine_flows_pending", {(): backlog.flows})
+        yield _gauge("wbengine_oldest_pending_flow_timestamp_seconds", oldest)
+
+
+def _read_or_warn(read: Callable[[], Iterable[Any]]) -> list[Any]:
+    try:
+        return list(read())
+    except Exception as error:
+        LOG.warning("cannot determine a part of the metrics: %s", error)
+        return []
+
+
+def _add_count(counts: dict[str, float], name: str, count: float) -> None:
+    name = _labels.text(name)
+    if name not in counts and len(counts) >= MAX_SERIES:
+        name = _labels.OTHER
+    counts[name] = counts.get(name, 0) + count
+
+
+def _gauge(name: str, values: Mapping[Any, float]) -> Any:
+    from prometheus_client import core
+
+    metric = _metric_definitions.METRICS[name]
+    family = core.GaugeMetricFamily(name, metric.help, labels=metric.labels)
+    for label_values, value in values.items():
+        family.add_metric(label_values, value)
+    return family
+
+
+class _CombinedRegistry:
+    """A registry and further collectors, with one family for each metric name."""
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self._parts = tuple(parts)
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Any] = {}
+        for part in self._parts:
+            for metric in part.collect():
+                family = families.setdefault(metric.name, metric)
+                if family is not metric:
+                    family.samples.extend(metric.samples)
+        return families.values()
+
+
+def render(
+    *collectors: FleetCollector, registry: CollectorRegistry | None = None
+) -> tuple[bytes, str]:
+    """Return the response to a scrape, and its content type.
+
+    :param collectors: further collectors, which are not in the registry.
+    :param registry: the registry (default: prometheus-client's).
+    :raises ImportError: if prometheus-client is not installed.
+    """
+    prometheus = _meters.client()
+    _meters.of(registry)  # Registers the metrics even if nothing was counted.
+    base_registry = prometheus.REGISTRY if registry is None else registry
+    text: bytes = prometheus.generate_latest(_CombinedRegistry((base_registry, *collectors)))
+    return text, prometheus.CONTENT_TYPE_LATEST

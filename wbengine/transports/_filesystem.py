@@ -1,0 +1,563 @@
+"""Transport through a folder, for processes of one host: `filesystem:///PATH`.
+
+Options: :ref:`transport-options`. If only one of `data_folder_in` and `data_folder_out` is
+given, it is used for both.
+
+Queues and the ledger are in one file (`_folder`). A connection takes messages under its own
+numbers, and claims the rows of their requests in the same step. In an owned queue, it only reads
+the messages and remembers their numbers. If a consumer dies, even by kill -9, its lock file is
+unlocked, and its messages are requeued in their old place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from wbengine import exceptions
+from wbengine._introspection import object_names
+from wbengine.transports import _encoding, _fifos, _files, _folder, _routing
+from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Delivery, Finish, Frame
+from wbengine.transports._folder import FREE, MAX_TAKES
+
+__all__ = ["FileBroker"]
+
+LOG = logging.getLogger("wbengine.transports._filesystem")
+
+_T = TypeVar("_T")
+
+#: Epoch, state, holder and result of a request; None: it has no row.
+Row = tuple[int, int, str | None, bytes | None] | None
+
+#: Time after which an unused queue is deleted with its messages.
+STALE_AFTER_SECONDS: Final = 7 * 24 * 3600.0
+
+_STALE_SWEEP_SECONDS: Final = 3600.0
+_MAX_KEY_LENGTH: Final = 250
+#: Interval of the search for dead consumers.
+_DEAD_SWEEP_SECONDS: Final = 2.0
+#: Interval at which consumed queues are marked as used.
+_TOUCH_SECONDS: Final = 1800.0
+#: Upper bound that `refresh` returns if messages may be available.
+_MAX_READY: Final = 1000
+#: Maximum number of messages in one statement, which also ends at `MAX_BATCH_BYTES`.
+_MAX_MESSAGES_PER_STATEMENT: Final = 64
+
+_HAS_MESSAGE: Final = f"SELECT 1 FROM message WHERE taken = {FREE} AND queue = ? LIMIT 1"
+#: Data of a message. A reply is stored in the row of its request while the row exists.
+_DATA: Final = "coalesce(data, (SELECT r.result FROM request r WHERE r.id = result_of))"
+#: Size of the data in bytes. SQLite can return it without reading the data.
+_SIZE: Final = (
+    "coalesce(length(data), (SELECT length(r.result) FROM request r WHERE r.id = result_of), 0)"
+)
+#: Numbers of the next messages of a queue, and whether each fits into a batch with the preceding.
+_NEXT: Final = (
+    f"(SELECT n, total <= {MAX_BATCH_BYTES} OR total = size AS fits FROM"
+    " (SELECT n, size, sum(size) OVER (ORDER BY place, n ROWS UNBOUNDED PRECEDING) AS total FROM"
+    f" (SELECT n, place, {_SIZE} AS size FROM message WHERE taken = {FREE} AND queue = ? %s"
+    " ORDER BY place, n LIMIT ?)))"
+)
+_TAKE: Final = (
+    f"UPDATE message SET taken = ?, at = ? WHERE n IN (SELECT n FROM {_NEXT % ''} WHERE fits)"
+)
+_TAKEN: Final = (
+    f"SELECT n, again, {_DATA}, message.id, message.epoch, request.epoch, state, holder, result,"
+    " request.taken = message.taken AND request.message = n,"
+    f" EXISTS (SELECT 1 FROM message AS left WHERE left.taken = {FREE} AND left.queue = ?)"
+    " FROM message LEFT JOIN request ON request.id = message.id"
+    " WHERE message.taken = ? ORDER BY place, n"
+)
+_UNREAD: Final = "AND n NOT IN (SELECT value FROM json_each(?))"
+_READ: Final = (
+    f"SELECT n, again, fits, iif(fits, {_DATA}, NULL)"
+    f" FROM {_NEXT % _UNREAD} JOIN message USING (n) ORDER BY place, n"
+)
+#: Undoes the claim that was made when the message with this number was taken.
+_UNCLAIM: Final = (
+    "UPDATE request SET state = 0, holder = NULL, changed = ?"
+    " WHERE id = ? AND state = 1 AND taken = ? AND message = ?"
+)
+
+
+class FolderClaims(Protocol):
+    """Claims of requests in the ledger of the same file."""
+
+    holder: str
+    digest: str
+
+    def set_claim(
+        self, delivery: Delivery, began: float, id: str, epoch: int, row: Row, granted: bool
+    ) -> None:
+        """Set the claim of a message.
+
+        :param began: monotonic time at which the message was taken.
+        :param row: row of the request.
+        :param granted: whether the row was claimed in the same step.
+        """
+
+
+class FileBroker(Broker):
+    batch = 64
+    labels = True
+
+    def __init__(
+        self,
+        folder_in: str,
+        folder_out: str,
+        interval: float | None,
+        inotify: bool = True,
+        claims: FolderClaims | None = None,
+    ) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._in = _folder.open_folder(folder_in)
+        self._out = _folder.open_folder(folder_out)
+        for name in ("holders", "bells"):
+            _files.make_folder(f"{self._in.root}/{name}", private=True)
+        self._holders = f"{self._in.root}/holders"
+        self._fifos = _fifos.QueueFifos(f"{self._in.root}/bells", interval, inotify)
+        self._routes = _Routes(self._out)
+        self._claims = claims
+        self._liveness_file: _files.LivenessFile | None = None
+        self._base = 0
+        self._take_numbers = itertools.count()
+        self._watched_queues: dict[str, int] = {}
+        # Owned queues, and the numbers of unacknowledged messages that were read from them.
+        self._owned: set[str] = set()
+        self._read: set[int] = set()
+        # Watched queues that may contain messages that this connection has not read.
+        self._nonempty: set[str] = set()
+        self._next_sweep_at = 0.0
+        self._next_touch_at = 0.0
+        self._next_poll_at = 0.0
+        self._closed = False
+        self._sweep_dead()
+        self._sweep_stale()
+
+    # Exchanges and queues. Publishing uses the folder `out`, everything else `in`.
+
+    def declare_exchange(self, name: str) -> None:
+        object_names.check_label("exchange", name)  # Binding a queue creates it.
+
+    def declare_queue(self, queue: str, *, owned: bool = False) -> None:
+        object_names.check_label("queue", queue)
+        owner = None
+        if owned:
+            owner = self._register()
+            self._owned.add(queue)
+        self._in.write(
+            "INSERT INTO queue VALUES (?, ?, ?) ON CONFLICT DO UPDATE"
+            " SET used = excluded.used, owner = COALESCE(excluded.owner, owner)",
+            (queue, owner, _folder.now()),
+        )
+
+    def delete_queue(self, queue: str) -> int:
+        count = self.purge(queue)
+        self._in.write("DELETE FROM queue WHERE name = ?", (queue,))
+        _fifos.remove(f"{self._in.root}/bells", queue)
+        return count
+
+    def purge(self, queue: str) -> int:
+        object_names.check_label("queue", queue)
+        return self._in.write(f"DELETE FROM message WHERE taken = {FREE} AND queue = ?", (queue,))
+
+    def size(self, queue: str) -> int:
+        ((count,),) = self._in.read(
+            f"SELECT COUNT(*) FROM message WHERE taken = {FREE} AND queue = ?", (queue,)
+        )
+        return int(count)
+
+    def bind(self, exchange: str, key: str, queue: str) -> None:
+        if len(key) > _MAX_KEY_LENGTH:
+            raise ValueError(
+                f"A routing key in a binding of {queue} must have at most {_MAX_KEY_LENGTH}"
+                f" characters, got {key[:100]!r}"
+            )
+        self._in.write("INSERT OR IGNORE INTO binding VALUES (?, ?, ?)", (exchange, key, queue))
+
+    def unbind(self, exchange: str, key: str, queue: str) -> None:
+        self._in.write(
+            "DELETE FROM binding WHERE exchange = ? AND key = ? AND queue = ?",
+            (exchange, key, queue),
+        )
+
+    def bindings(self) -> Iterable[tuple[str, str, str]]:
+        return [
+            (queue, exchange, key)
+            for queue, exchange, key in self._in.read(
+                "SELECT queue, exchange, key FROM binding ORDER BY exchange, queue, key"
+            )
+        ]
+
+    def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
+        if any(frame.head[:1] == b"!" for frame in frames):
+            self._out.check_room(exceptions.TransportFailure)
+        for part in _split(frames, lambda frame: frame):
+            yield from self._publish(part)
+
+    def _publish(self, frames: Sequence[Frame]) -> list[bool]:
+        now = _folder.now()
+        while True:
+            routing = self._routes
+            routes = [routing.find(frame.exchange, frame.routing_key) for frame in frames]
+            values: list[Any] = []
+            for frame, queues in zip(frames, routes, strict=True):
+                label, head = _encoding.split(frame.head)
+                row = _encoding.row_of(label, self._out.digest) if label else None
+                place, data = 9 - frame.priority, head + frame.body
+                for queue in queues:
+                    values += (queue, place, now, *(row or (None, None)), data)
+            count = len(values) // 6
+            places = ", ".join(["(?, ?, ?, ?, ?, ?)"] * count)
+            inserted = count and self._out.write(
+                "INSERT INTO message(queue, place, at, id, epoch, data) SELECT * FROM"
+                f" (VALUES {places}) WHERE (SELECT routes FROM about) = ?",
+                (*values, routing.version),
+            )
+            if (inserted < count or not all(routes)) and self._is_changed(routing) and not inserted:
+                continue
+            self._notify(routes)
+            return [bool(queues) for queues in routes]
+
+    def _finish(
+        self, batch: Sequence[Finish], take_order: None
+    ) -> tuple[Sequence[bool], Sequence[Delivery]]:
+        # Requests without a token were already finished by an attempt that failed at a later
+        # request.
+        unfinished = [each for each in batch if each.delivery.token is not None]
+        finished = [True] * (len(batch) - len(unfinished))
+        for part in _split(unfinished, lambda each: each.reply):
+            finished += self._finish_part(part)
+        return finished, ()
+
+    def _finish_part(self, batch: Sequence[Finish]) -> list[bool]:
+        assert self._claims is not None
+        now = _folder.now()
+        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(batch))
+        changed_rows = 0
+        while not changed_rows:
+            routing = self._routes
+            routes = [routing.find(each.reply.exchange, each.reply.routing_key) for each in batch]
+            if not all(routes) and self._is_changed(routing):
+                continue
+            values: list[Any] = []
+            for (id, epoch, delivery, frame), queues in zip(batch, routes, strict=True):
+                values += (id, epoch, self._claims.holder, *delivery.token[:2], routing.version)
+                values += (json.dumps(queues), 9 - frame.priority, now, frame.head + frame.body)
+            changed_rows = self._out.write_through(f"INSERT INTO ended VALUES {places}", values)
+            if not changed_rows and not self._is_changed(routing):
+                break
+        self._notify(routes)
+        for each in batch:
+            each.delivery.token = None
+        # Each reply changes its row, adds a message to each queue, and deletes its request.
+        if changed_rows >= sum(map(len, routes)) + 2 * len(routes):
+            return [True] * len(batch)
+        foreign_rows = self._rows_of_others([(each.id, each.epoch) for each in batch])
+        return [(each.id, each.epoch) not in foreign_rows for each in batch]
+
+    def _rows_of_others(self, ended: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+        """Return those (id, epoch) whose row another process owns.
+
+        Missing rows are not reported. If the engine deleted the row, it ignores the reply; if the
+        row was lost, the engine may wait for the reply.
+        """
+        return {
+            (id, epoch)
+            for id, epoch in self._in.read(
+                "SELECT request.id, json_extract(value, '$[1]') AS told"
+                " FROM json_each(?) JOIN request ON request.id = json_extract(value, '$[0]')"
+                " WHERE request.epoch <> told OR state <> 2",
+                (json.dumps(ended),),
+            )
+        }
+
+    def _is_changed(self, routing: _Routes) -> bool:
+        """Return whether another process changed the routing."""
+        ((version,),) = self._out.read("SELECT routes FROM about")
+        if version == routing.version:
+            return False
+        self._routes = _Routes(self._out)
+        return True
+
+    def _notify(self, routes: Iterable[Iterable[str]]) -> None:
+        for queue in {queue for queues in routes for queue in queues}:
+            _fifos.notify(f"{self._out.root}/bells", queue)
+
+    def watch(self, queue: str) -> None:
+        self._watched_queues[queue] = self._watched_queues.get(queue, 0) + 1
+        if self._watched_queues[queue] == 1:
+            self._fifos.add(queue)
+        self._nonempty.add(queue)
+        self._next_touch_at = 0.0
+
+    def unwatch(self, queue: str) -> None:
+        self._watched_queues[queue] -= 1
+        if not self._watched_queues[queue]:
+            del self._watched_queues[queue]
+            self._nonempty.discard(queue)
+            self._fifos.discard(queue)
+
+    def refresh(self) -> int:
+        now = time.monotonic()
+        if now >= self._next_sweep_at:
+            self._sweep_dead()
+        if now >= self._next_touch_at:
+            self._next_touch_at = now + _TOUCH_SECONDS
+            self._in.write(
+                "UPDATE queue SET used = ? WHERE name IN (SELECT value FROM json_each(?))",
+                (_folder.now(), json.dumps([*self._watched_queues])),
+            )
+        if now >= self._next_poll_at:
+            self._nonempty |= {
+                queue for queue in self._watched_queues if self._in.read(_HAS_MESSAGE, (queue,))
+            }
+            if self._nonempty:
+                self._fifos.reset_pause()
+            self._next_poll_at = now + self._fifos.pause()
+        return _MAX_READY if self._nonempty or self._fifos.is_notified() else 0
+
+    def take_many(
+        self, groups: Sequence[tuple[int, Sequence[str]]]
+    ) -> list[tuple[int, Delivery]]:
+        """Take messages from the first queue that has any."""
+        for group, (max_messages, queues) in enumerate(groups):
+            for queue in queues:
+                if max_messages > 0 and (self._fifos.consume(queue) or queue in self._nonempty):
+                    # Before reading, because a concurrent requeue adds the queue again.
+                    self._nonempty.discard(queue)
+                    messages = (self._read_owned if queue in self._owned else self._take)(
+                        queue, max_messages
+                    )
+                    if messages:
+                        return [(group, delivery) for delivery in messages]
+        return []
+
+    def _read_owned(self, queue: str, max_messages: int) -> list[Delivery]:
+        """Read messages of an owned queue. No other process consumes from it."""
+        rows = self._in.read(_READ, (queue, json.dumps([*self._read]), max_messages))
+        messages = []
+        for n, redelivered, fits, data in rows:
+            if fits:
+                self._read.add(n)
+                messages.append(Delivery(queue, (n, FREE, None), data, bool(redelivered)))
+        if len(rows) == max_messages or len(messages) < len(
+            rows
+        ):  # More messages may be available.
+            self._nonempty.add(queue)
+        return messages
+
+    def _take(self, queue: str, max_messages: int) -> list[Delivery]:
+        began = time.monotonic()
+        take_number = self._register() + next(self._take_numbers) % MAX_TAKES
+        if not self._in.write(_TAKE, (take_number, _folder.now(), queue, max_messages)):
+            return []
+        try:
+            rows = self._in.read(_TAKEN, (queue, take_number))
+        except BaseException:
+            self._undo_take(take_number)
+            raise
+        messages = []
+        for n, redelivered, data, id, epoch, *row, granted, _ in rows:
+            delivery = Delivery(queue, (n, take_number, id), data, bool(redelivered))
+            if id is not None and self._claims is not None:
+                stored_row = None if row[0] is None else (row[0], row[1], row[2], row[3])
+                delivery.label = b"!%b %d " % (id.encode(), epoch)
+                self._claims.set_claim(delivery, began, id, epoch, stored_row, bool(granted))
+            messages.append(delivery)
+        if rows and rows[0][-1]:  # More messages wait; another consumer may have capacity.
+            self._nonempty.add(queue)
+            _fifos.notify(f"{self._in.root}/bells", queue)
+        return messages
+
+    def _undo_take(self, take_number: int) -> None:
+        """Requeue the messages of a take whose result was lost."""
+        try:
+            self._in.write(
+                "UPDATE request SET state = 0, holder = NULL WHERE state = 1 AND taken = ?"
+                " AND id IN (SELECT id FROM message WHERE taken = ?)",
+                (take_number, take_number),
+            )
+            self._in.write(f"UPDATE message SET taken = {FREE} WHERE taken = ?", (take_number,))
+        except exceptions.TransportFailure as error:
+            LOG.warning(
+                "messages return to their queue only when the connection is closed: %s", error
+            )
+
+    def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
+        unsettled = [each for each in deliveries if each.token is not None]
+        numbers = [each.token[0] for each in unsettled]
+        deleted = self._in.write(
+            "DELETE FROM message WHERE n IN (SELECT value FROM json_each(?))"
+            f" AND (taken = {FREE} OR taken BETWEEN ? AND ?)",
+            (json.dumps(numbers), self._base, self._base + MAX_TAKES - 1),
+        )
+        for each in unsettled:
+            self._forget(each)
+        return deleted == len(deliveries)
+
+    def _forget(self, delivery: Delivery) -> None:
+        """Forget an acknowledged message, because its number may be used again."""
+        (n, take_number, _), delivery.token = delivery.token, None
+        if take_number == FREE:
+            self._read.discard(n)
+            self.nudge()
+
+    def requeue(self, delivery: Delivery, *, delivered: bool = True) -> None:
+        if delivery.token is None:
+            return
+        n, take_number, _ = delivery.token
+        if not delivered:
+            self._unclaim(delivery)
+        self._in.write(
+            f"UPDATE message SET taken = {FREE}, again = MAX(again, ?) WHERE n = ? AND taken = ?",
+            (int(delivered), n, take_number),
+        )
+        self._forget(delivery)
+        self._nonempty.add(delivery.queue)
+        _fifos.notify(f"{self._in.root}/bells", delivery.queue)
+
+    def _unclaim(self, delivery: Delivery) -> None:
+        """Undo the claim of an undelivered message, so that its next consumer can claim the row."""
+        n, take_number, id = delivery.token
+        claim, delivery.claim = delivery.claim, None
+        if claim is not None and claim.granted:
+            self._in.write(_UNCLAIM, (_folder.now(), id, take_number, n))
+
+    def refuse(self, delivery: Delivery) -> None:
+        if delivery.token is not None:
+            self._unclaim(delivery)
+        self.settle_many((delivery,))
+
+    def discard(self, delivery: Delivery, why: str) -> None:
+        location = f"{self._in.root}/rejected/{secrets.token_hex(6)}-{delivery.queue}"
+        try:
+            _files.make_folder(os.path.dirname(location), private=True)
+            _files.write_new(location, delivery.data or b"")
+        except (OSError, exceptions.TransportFailure) as error:
+            location = f"none ({error})"
+        self._unclaim(delivery)
+        self.settle_many([delivery])
+        self.warn_discarded(delivery, f"{why}; copy: {location}")
+
+    def _register(self) -> int:
+        """Return the base number of the connection. The first call registers the connection."""
+        if not self._base:
+            with self._lock:
+                if not self._base:
+                    base = (1 << 61) + secrets.randbits(39) * MAX_TAKES
+                    self._liveness_file = _files.LivenessFile(self._holders, f"{base:x}")
+                    worker = None if self._claims is None else self._claims.holder
+                    self._in.write("INSERT INTO connection VALUES (?, ?)", (base, worker))
+                    self._base = base
+        return self._base
+
+    def _sweep_dead(self) -> None:
+        """Requeue the messages of dead consumers and delete their owned queues."""
+        self._next_sweep_at = time.monotonic() + _DEAD_SWEEP_SECONDS
+        # List the files before reading the table: a consumer creates its file before its row.
+        names = os.listdir(self._holders)
+        bases = {f"{base:x}": base for (base,) in self._in.read("SELECT base FROM connection")}
+        for name in {*names, *bases} - {f"{self._base:x}"}:
+            if name.endswith("-new") or _files.is_alive(self._holders, name):
+                continue
+            if name in bases:
+                self._recover(bases[name])
+            _files.remove(f"{self._holders}/{name}")
+
+    def _recover(self, base: int) -> None:
+        held = self._in.read(
+            "SELECT queue, COUNT(*) FROM message WHERE taken BETWEEN ? AND ? GROUP BY queue",
+            (base, base + MAX_TAKES - 1),
+        )
+        owned = self._in.read("SELECT name FROM queue WHERE owner = ?", (base,))
+        if self._in.write("DELETE FROM connection WHERE base = ?", (base,)) and held:
+            count = sum(count for _, count in held)
+            LOG.warning("a consumer died: %d messages were requeued", count)
+        for queue, _ in held:
+            _fifos.notify(f"{self._in.root}/bells", queue)
+        for (queue,) in owned:
+            _fifos.remove(f"{self._in.root}/bells", queue)
+
+    def _sweep_stale(self) -> None:
+        now = _folder.now()
+        oldest = now - STALE_AFTER_SECONDS
+        statement = "UPDATE about SET queues_swept = ? WHERE queues_swept <= ?"
+        if self._in.write(statement, (now, now - _STALE_SWEEP_SECONDS)):
+            for (queue,) in self._in.read(
+                "SELECT name FROM queue WHERE used <= ? AND NOT EXISTS"
+                " (SELECT 1 FROM message WHERE queue = name AND at > ?)",
+                (oldest, oldest),
+            ):
+                LOG.info("queue %s was unused for 7 days: deleted", queue)
+                self.delete_queue(queue)
+
+    def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
+        if self._nonempty.isdisjoint(queues):
+            remaining = min(self._next_sweep_at, self._next_poll_at) - time.monotonic()
+            remaining = remaining if timeout is None else min(timeout, remaining)
+            self._nonempty.update(self._fifos.wait(remaining, queues))
+
+    def nudge(self) -> None:
+        self._fifos.nudge()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._fifos.close()
+        if self._liveness_file is not None and self._liveness_file.is_held:
+            try:
+                self._in.write("UPDATE queue SET owner = NULL WHERE owner = ?", (self._base,))
+                self._in.write("DELETE FROM connection WHERE base = ?", (self._base,))
+                self._liveness_file.release()
+            except exceptions.TransportFailure:
+                self._liveness_file.abandon()
+        self._in.release()
+        self._out.release()
+
+    def __del__(self) -> None:
+        # Closes a connection that was not released. Partly initialized objects have no `_closed`.
+        if hasattr(self, "_closed"):
+            self.close()
+
+
+class _Routes:
+    """Queues and bindings of a folder at one `version`."""
+
+    def __init__(self, folder: _folder.Folder) -> None:
+        ((self.version,),) = folder.read("SELECT routes FROM about")
+        bindings: dict[str, list[tuple[str, str]]] = {}
+        for exchange, key, queue in folder.read("SELECT exchange, key, queue FROM binding"):
+            bindings.setdefault(exchange, []).append((key, queue))
+        self._queues = frozenset(name for (name,) in folder.read("SELECT name FROM queue"))
+        self._tables = {name: _routing.RoutingTable(pairs) for name, pairs in bindings.items()}
+
+    def find(self, exchange: str, key: str) -> Sequence[str]:
+        if not exchange:
+            return (key,) if key in self._queues else ()
+        table = self._tables.get(exchange)
+        if table is None:
+            return ()
+        return [queue for queue in table.route(key) if queue in self._queues]
+
+
+def _split(items: Sequence[_T], frame_of: Callable[[_T], Frame]) -> Iterator[list[_T]]:
+    part: list[_T] = []
+    size = 0
+    for item in items:
+        part.append(item)
+        size += frame_of(item).size
+        if len(part) == _MAX_MESSAGES_PER_STATEMENT or size >= MAX_BATCH_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

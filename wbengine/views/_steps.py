@@ -1,0 +1,402 @@
+"""Views of the steps of workflows. Loops, and earlier attempts of a workflow, are folded."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from wbengine import states
+from wbengine.persistence import _history, models
+from wbengine.persistence._step_notes import StepNote
+from wbengine.types import failure as ft
+from wbengine.views import _formatting
+from wbengine.views import _waiting as waiting
+from wbengine.views._atoms import QUEUED
+from wbengine.views.redaction import Redactor
+
+__all__ = [
+    "EarlierSteps",
+    "Repetition",
+    "StepView",
+    "StepsView",
+    "failed_steps",
+    "fold",
+    "shorten",
+    "steps_of",
+    "view_of",
+    "waiting_steps",
+]
+
+#: Maximum number of steps of a loop body.
+_MAX_BODY: Final = 8
+#: Minimum number of iterations of a loop that is folded.
+_MIN_ITERATIONS: Final = 3
+#: Maximum number of folded parts of a workflow: the first ones and the latest ones.
+_FIRST_PARTS: Final = 20
+_LATEST_PARTS: Final = 60
+_RUNNING_STATES: Final = frozenset({states.RUNNING, states.REVERTING})
+
+
+class Repetition(NamedTuple):
+    """A sequence of `length` steps that occurs `times` times in succession.
+
+    :ivar start: index of the first step.
+    """
+
+    start: int
+    length: int
+    times: int
+
+    @property
+    def latest(self) -> range:
+        """The indexes of the latest occurrence."""
+        end = self.start + self.length * self.times
+        return range(end - self.length, end)
+
+
+class StepView(NamedTuple):
+    """A step of a workflow.
+
+    Times are Unix time. They, and `worker`, belong to the latest execution or reversion.
+
+    :ivar name: name of the task, or of another kind of step.
+    :ivar position: number of the step in its attempt of the workflow, from 0.
+    :ivar executions: number of executions, with retries.
+    :ivar error: the failure in one line, or None.
+    :ivar waiting: what a waiting step waits for, or None.
+    :ivar repeated: number of iterations of the folded loop that contains the step; 1 without one.
+    :ivar loop: names of the steps of that loop, for the first step of the shown iteration;
+        otherwise empty.
+    :ivar omitted: number of omitted steps directly before this one, without folded iterations.
+    :ivar elapsed: seconds since the start of a step that runs.
+    :ivar queued: whether the step was submitted but not started by a worker or slot.
+    :ivar execution_runtime: seconds of the latest execution.
+    :ivar reversion_runtime: seconds of the reversion; None unless it is the latest attempt.
+    :ivar called: time of the first submission; `completed` is the time of the completion. Both are
+        times on the clock of the engine, or None.
+    """
+
+    uuid: str
+    name: str
+    position: int
+    state: str
+    executions: int
+    worker: str | None
+    submitted: float | None
+    started: float | None
+    ended: float | None
+    error: str | None
+    waiting: str | None
+    repeated: int = 1
+    loop: tuple[str, ...] = ()
+    omitted: int = 0
+    elapsed: float | None = None
+    queued: bool = False
+    execution_runtime: float | None = None
+    reversion_runtime: float | None = None
+    called: float | None = None
+    completed: float | None = None
+
+    @property
+    def runtime(self) -> float | None:
+        """Seconds between start and end of the latest execution or reversion."""
+        return _history.runtime(self.started, self.ended)
+
+    @property
+    def shown_state(self) -> str:
+        """The displayed state. WAITING and QUEUED are distinguished from RUNNING."""
+        return _shown_state(self.state, self.waiting is not None, self.queued)
+
+    def to_dict(self) -> dict[str, Any]:
+        return _formatting.as_dict(
+            self, "shown_state", "runtime", without=("elapsed", "called", "completed")
+        )
+
+
+def _shown_state(state: str, is_waiting: bool, is_queued: bool) -> str:
+    if is_waiting:
+        return states.WAITING
+    return QUEUED if is_queued else state
+
+
+class EarlierSteps(NamedTuple):
+    """The number of steps of an earlier attempt of a workflow, by state."""
+
+    attempt: int
+    counts: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        return _formatting.as_dict(self)
+
+
+class StepsView(NamedTuple):
+    """The steps of a workflow.
+
+    :ivar attempt: the latest attempt of the workflow that has steps.
+    :ivar counts: number of all steps of this attempt by state.
+    :ivar shown: the steps of this attempt that are shown, in the order of their calls.
+    :ivar reason: why the first incomplete step does not run; None if any step runs.
+    :ivar shown_counts: number of all steps of this attempt by displayed state.
+    """
+
+    attempt: int
+    counts: Mapping[str, int]
+    shown: tuple[StepView, ...]
+    earlier: tuple[EarlierSteps, ...] = ()
+    reason: waiting.Reason | None = None
+    shown_counts: Mapping[str, int] = MappingProxyType({})
+
+    def to_dict(self) -> dict[str, Any]:
+        return _formatting.as_dict(self, without=("reason", "shown_counts"))
+
+
+def fold(keys: Sequence[Hashable]) -> list[Repetition]:
+    """Divide a sequence into repetitions of loop bodies, and single elements.
+
+    A body has at most `_MAX_BODY` elements, and occurs at least `_MIN_ITERATIONS` times. At each
+    position, the repetition with the most elements is chosen; of equal ones, that with the shortest
+    body.
+
+    >>> fold("abcbcbcd")
+    [Repetition(start=0, length=1, times=1), Repetition(start=1, length=2, times=3), \
+Repetition(start=7, length=1, times=1)]
+    """
+    parts: list[Repetition] = []
+    start = 0
+    while start < len(keys):
+        best = Repetition(start, 1, 1)
+        for length in range(1, _MAX_BODY + 1):
+            count = _occurrences(keys, start, length)
+            if count >= _MIN_ITERATIONS and count * length > best.times * best.length:
+                best = Repetition(start, length, count)
+        parts.append(best)
+        start += best.length * best.times
+    return parts
+
+
+def _occurrences(keys: Sequence[Hashable], start: int, length: int) -> int:
+    same = start + length
+    while same < len(keys) and keys[same] == keys[same - length]:
+        same += 1
+    return (same - start) // length
+
+
+def shorten(parts: Sequence[Repetition]) -> tuple[Sequence[Repetition], Sequence[Repetition]]:
+    """Return the first and the latest parts. The parts between them are omitted.
+
+    If no part is omitted, the second sequence is empty.
+    """
+    if len(parts) <= _FIRST_PARTS + _LATEST_PARTS:
+        return parts, ()
+    return parts[:_FIRST_PARTS], parts[-_LATEST_PARTS:]
+
+
+def steps_of(
+    records: Iterable[models.AtomDetail], redactor: Redactor, situation: waiting.Situation
+) -> dict[str, StepsView]:
+    """Return the views of the steps by the uuid of their workflow. Cost: O(steps).
+
+    :param records: records of a flow; those that are not records of steps are ignored.
+    """
+    return {
+        workflow: _steps_view(by_attempt, redactor, situation)
+        for workflow, by_attempt in _by_attempt(records).items()
+    }
+
+
+def waiting_steps(records: Iterable[models.AtomDetail]) -> dict[str, models.AtomDetail]:
+    """Return the workflows whose incomplete steps all wait for a signal or a time.
+
+    :returns: the record of the first incomplete step by the uuid of the workflow.
+    """
+    waiting_records: dict[str, models.AtomDetail] = {}
+    for workflow, by_attempt in _by_attempt(records).items():
+        steps = by_attempt[max(by_attempt)]
+        incomplete = [step for step in steps if step.note.completed is None]
+        incomplete.sort(key=lambda step: step.position)
+        if incomplete and all(step.record.waits_for is not None for step in incomplete):
+            waiting_records[workflow] = incomplete[0].record
+    return waiting_records
+
+
+def failed_steps(
+    steps: Iterable[models.AtomDetail], flow: models.FlowDetail
+) -> dict[str, models.AtomDetail]:
+    """Return the steps that raised the exceptions of failed workflows, by uuid of the workflow.
+
+    A step raised the exception if its failure is that of the workflow or a cause of it. Of several,
+    the latest one is returned.
+    """
+    latest: dict[str, tuple[tuple[int, int], models.AtomDetail]] = {}
+    for record in steps:
+        note = None if record.failure is None else StepNote.of(record)
+        workflow = None if note is None else flow.find(note.workflow)
+        if note is None or workflow is None or workflow.failure is None:
+            continue
+        place = note.attempt, note.completed or 0
+        raised = (workflow.failure, *workflow.failure.causes)
+        if _identity(record.failure) in map(_identity, raised) and (
+            note.workflow not in latest or place > latest[note.workflow][0]
+        ):
+            latest[note.workflow] = place, record
+    return {workflow: record for workflow, (_, record) in latest.items()}
+
+
+def _identity(failure: ft.Failure | None) -> object:
+    return None if failure is None else (list(failure), failure.exception_str)
+
+
+def _by_attempt(
+    records: Iterable[models.AtomDetail],
+) -> Mapping[str, Mapping[int, list[_StepRecord]]]:
+    attempts: defaultdict[str, defaultdict[int, list[_StepRecord]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for record in records:
+        note = StepNote.of(record) if record.is_step else None
+        if note is not None:
+            attempts[note.workflow][note.attempt].append(_StepRecord(note.position, record, note))
+    return attempts
+
+
+class _StepRecord(NamedTuple):
+    position: int
+    record: models.AtomDetail
+    note: StepNote
+
+    @property
+    def name(self) -> str:
+        """The name without the name of the workflow, attempt and position."""
+        return self.note.short_name(self.record.name)
+
+    @property
+    def state(self) -> str:
+        return self.record.state or states.PENDING
+
+    def reason(self, situation: waiting.Situation) -> waiting.Reason | None:
+        """Return why the step does not run; None if it runs or is complete."""
+        note = self.note
+        if note.completed is not None:
+            return None
+        return waiting.step_reason(
+            self.record, note.task.replace(":", "."), note.limit, situation
+        )
+
+    def is_queued(self, situation: waiting.Situation) -> bool:
+        record = self.record
+        return (
+            self.note.completed is None
+            and self.state in _RUNNING_STATES
+            and situation.is_run
+            and record.started is None
+            and record.progress is None
+            and (situation.on_workers or situation.in_pool)
+        )
+
+
+def _steps_view(
+    by_attempt: Mapping[int, list[_StepRecord]], redactor: Redactor, situation: waiting.Situation
+) -> StepsView:
+    latest = max(by_attempt)
+    recorded = sorted(by_attempt[latest], key=lambda step: step.position)
+    names = redactor.texts([step.name for step in recorded])
+    reasons = [step.reason(situation) for step in recorded]
+    # A step that failed, runs or waits is never folded into complete ones.
+    keys = [
+        (name, step.state, reason is not None or step.is_queued(situation))
+        for name, step, reason in zip(names, recorded, reasons, strict=True)
+    ]
+    parts = fold(keys)
+    first, last = shorten(parts)
+    omitted = last[0].start - first[-1].latest.stop if last else 0
+    shown: list[StepView] = []
+    for part in itertools.chain(first, last):
+        for index in part.latest:
+            view = _step_view(recorded[index], names[index], reasons[index], redactor, situation)
+            if index == part.latest.start:
+                view = view._replace(
+                    loop=tuple(names[each] for each in part.latest) if part.times > 1 else (),
+                    omitted=omitted if last and part is last[0] else 0,
+                )
+            shown.append(view._replace(repeated=part.times))
+    earlier = [
+        EarlierSteps(attempt, Counter(step.state for step in steps))
+        for attempt, steps in sorted(by_attempt.items())
+        if attempt != latest
+    ]
+    counts = Counter(step.state for step in recorded)
+    shown_counts = Counter(
+        _shown_state(step.state, reason is not None, step.is_queued(situation))
+        for step, reason in zip(recorded, reasons, strict=True)
+    )
+    reason = _common_reason(recorded, names, reasons)
+    return StepsView(latest, counts, tuple(shown), tuple(earlier), reason, shown_counts)
+
+
+def _common_reason(
+    recorded: Iterable[_StepRecord],
+    names: Iterable[str],
+    reasons: Iterable[waiting.Reason | None],
+) -> waiting.Reason | None:
+    """Return the reason of the first incomplete step, if all incomplete steps wait."""
+    first: waiting.Reason | None = None
+    for step, name, reason in zip(recorded, names, reasons, strict=True):
+        if step.note.completed is not None:
+            continue
+        if reason is None:
+            return None
+        if first is None:
+            first = reason._replace(text=f"Step {step.position} {name}: {reason.text}")
+    return first
+
+
+def view_of(
+    record: models.AtomDetail, note: StepNote, redactor: Redactor, situation: waiting.Situation
+) -> tuple[StepView, waiting.Reason | None]:
+    """Return the view of one step, and the reason why it does not run."""
+    step = _StepRecord(note.position, record, note)
+    reason = step.reason(situation)
+    return _step_view(step, redactor.text(step.name), reason, redactor, situation), reason
+
+
+def _step_view(
+    step: _StepRecord,
+    name: str,
+    reason: waiting.Reason | None,
+    redactor: Redactor,
+    situation: waiting.Situation,
+) -> StepView:
+    record = step.record
+    failure = record.revert_failure or record.failure
+    is_queued = step.is_queued(situation)
+    elapsed = None
+    if situation.is_run and record.started is not None and step.state in _RUNNING_STATES:
+        elapsed = max(0.0, situation.now - record.started)
+    return StepView(
+        record.uuid,
+        name,
+        step.position,
+        step.state,
+        record.executions,
+        None if record.worker is None else redactor.text(record.worker),
+        record.submitted,
+        record.started,
+        record.ended,
+        None if failure is None else redactor.text(_history.one_line(failure)),
+        None if reason is None else redactor.text(_phrase(reason.text)),
+        elapsed=elapsed,
+        queued=is_queued,
+        execution_runtime=_history.latest_runtime(record.all_attempts, "execute"),
+        reversion_runtime=(
+            _history.runtime(record.started, record.ended) if record.action == "revert" else None
+        ),
+        called=record.past[0].submitted if record.past else record.submitted,
+        completed=step.note.at,
+    )
+
+
+def _phrase(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:].removesuffix(".")
