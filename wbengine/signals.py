@@ -129,7 +129,9 @@ class Signal(NamedTuple):
         signal = self._replace(number=number)
         extra_length = len(signal.stored_name) - len(self.name)
         object_names.check_length(
-            f"Name of signal number {number:,}", self.name, object_names.MAX_NAME_LENGTH - extra_length
+            f"Name of signal number {number:,}",
+            self.name,
+            object_names.MAX_NAME_LENGTH - extra_length,
         )
         return signal
 

@@ -37,7 +37,8 @@ FORBIDDEN = """
 import sys, runpy, atexit
 def look():
     bad = [m for m in sys.modules if m == "networkx" or m.startswith(
-        ("wbengine._runtime", "wbengine.storage", "wbengine._tasks.arguments", "wbengine.persistence"))]
+        ("wbengine._runtime", "wbengine.storage", "wbengine._tasks.arguments",
+         "wbengine.persistence"))]
     print("LOADED", bad, file=sys.stderr)
 atexit.register(look)
 sys.argv = ["wbengine.worker", "--topic", "t", "--tasks", "tests.support.sample_tasks", "--burst"]

@@ -15,8 +15,8 @@ from tests.support import fresh
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 13_800
-MAX_LINES_OF_FLOW_RUN = 25_500
+MAX_LINES_OF_FLOW_SHOW = 13_830
+MAX_LINES_OF_FLOW_RUN = 25_530
 
 FLOW = """
 from wbengine import task

@@ -59,10 +59,10 @@ SEAMS: dict[str, tuple[str, ...]] = {
             "_redis_scripts",
             "_redis_wait",
             "_routing",
-            "amqp_kind",
-            "broker",
-            "filesystem",
-            "memory",
+            "_amqp_kind",
+            "_broker",
+            "_filesystem",
+            "_memory",
         )
     ),
 }

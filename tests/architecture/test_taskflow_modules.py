@@ -80,7 +80,7 @@ def test_module_of_taskflow_has_counterpart(module: str) -> None:
 
 
 def test_module_with_two_names_is_one_object() -> None:
-    names = {"utils": "compat", "types": "compat.types"}
+    names = {"utils": "_compat", "types": "_compat.types"}
     pairs = [
         (f"wbengine.{alias}.{module.name}", f"wbengine.{home}.{module.name}")
         for alias, home in names.items()

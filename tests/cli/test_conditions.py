@@ -129,7 +129,9 @@ stored = pytest.mark.parametrize("words", [*OF_A_STORE, SHOWS], ids=name)
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
     """Import slow modules once."""
-    for module in ("fleet.queues", "fleet.ledgers", "worker", "dashboard", "diagnosis.examining"):
+    for module in ("_queues", "_ledgers"):
+        importlib.import_module(f"wbengine.fleet.{module}")
+    for module in ("worker", "dashboard", "diagnosis._examining"):
         importlib.import_module(f"wbengine.{module}")
     for module in ("redis", "pymysql", "alembic.command", "psycopg"):
         importlib.import_module(module)

@@ -26,7 +26,8 @@ LARGE = 20_000
 
 WRITER = """
 import json, os, signal, sys
-from wbengine import _crash, exceptions
+from wbengine import exceptions
+from wbengine._concurrency import crash_points as _crash
 from wbengine.persistence import backends
 
 conf, stop = json.loads(sys.argv[1]), int(sys.argv[2])

@@ -22,7 +22,7 @@ from wbengine import dashboard
 
 _SERVE = """
 from wbengine import dashboard
-from wbengine.persistence.backends import memory
+from wbengine.persistence.backends import _memory as memory
 dashboard.serve(memory.MemoryBackend(), port=0)
 """
 
@@ -71,7 +71,7 @@ def test_url_with_token_is_printed_once_and_logs_in() -> None:
 _SERVE_AND_TELL = """
 import os, signal, sys
 from wbengine import dashboard
-from wbengine.persistence.backends import memory
+from wbengine.persistence.backends import _memory as memory
 def ready(url):
     print(sys.getswitchinterval() < before, file=sys.stderr)
     os.kill(os.getpid(), signal.SIGINT)
@@ -95,10 +95,10 @@ def test_switch_interval_is_lower_while_serving() -> None:
 _SLOW = """
 import itertools, sys, time
 from wbengine._cli import app
-from wbengine.dashboard import listings, site, stream
-assert stream.ENDING_SECONDS < site._GRACE_SECONDS
-stream.ENDING_SECONDS, site._GRACE_SECONDS = 40, 50
-read, looks = listings.FlowFilter.read, itertools.count()
+from wbengine.dashboard import _listings, _site, _stream
+assert _stream.ENDING_SECONDS < _site._GRACE_SECONDS
+_stream.ENDING_SECONDS, _site._GRACE_SECONDS = 40, 50
+read, looks = _listings.FlowFilter.read, itertools.count()
 def slow(*given):
     number = next(looks)
     if number >= 5:
@@ -106,7 +106,7 @@ def slow(*given):
         sys.stderr.flush()
         time.sleep(0.7)
     return read(*given)
-listings.FlowFilter.read = slow
+_listings.FlowFilter.read = slow
 sys.exit(app.main(["--persistence", "memory://", "dashboard", "--port", "0"]))
 """
 

@@ -171,7 +171,8 @@ def test_second_conductor_takes_over_job_of_killed_conductor(
 
 SUBMITS = """
 import os, sys
-from wbengine import _crash, engines
+from wbengine import engines
+from wbengine._concurrency import crash_points as _crash
 _crash.install(lambda name: os._exit(9) if name == "submit.kept" else None)
 engines.submit("tests.support.conducted:greeting", backend=sys.argv[1], board=sys.argv[2],
                inputs={"name": "Ada"}, priority="low")

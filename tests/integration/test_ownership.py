@@ -300,7 +300,7 @@ def test_lease_of_dead_process_is_taken_over_at_once() -> None:
     """An owner whose death is uncertain keeps its lease."""
     backend = _memory.MemoryBackend()
     engine = engines.load(line(Step("a")), backend=backend)
-    program = "from wbengine.persistence import owners; print(owners.new())"
+    program = "from wbengine.persistence import _owners as owners; print(owners.new())"
     dead = fresh.run(program).stdout.strip()
     with backend.get_connection() as connection:
         connection.acquire_lease(engine.storage.flow_uuid, dead, 1000)

@@ -371,7 +371,7 @@ def test_requests_above_the_limit_are_refused_with_503(
 _NO_DESCRIPTORS = """
 import os, resource, socketserver, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-from wbengine.telemetry import serving
+from wbengine.telemetry import _serving as serving
 accept, accepts = socketserver.TCPServer.get_request, []
 def counted(server):
     accepts.append(1)

@@ -21,7 +21,7 @@ def test_flush_does_not_wait_for_a_stuck_exporter() -> None:
 import logging, threading, time
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider, export
-from wbengine.telemetry import providers
+from wbengine.telemetry import _providers as providers
 
 class Stuck(export.SpanExporter):
     def export(self, spans):
@@ -46,7 +46,7 @@ assert time.monotonic() - began >= 0.2
 def test_providers_of_the_environment_are_created_once() -> None:
     script = """
 from opentelemetry import metrics, trace
-from wbengine.telemetry import providers
+from wbengine.telemetry import _providers as providers
 
 found = providers.Providers()
 current = trace.get_tracer_provider(), metrics.get_meter_provider()
@@ -62,7 +62,7 @@ found.flush()
 
 
 def test_missing_exporter_is_named_in_the_error() -> None:
-    script = "from wbengine.telemetry import providers; providers.Providers()"
+    script = "from wbengine.telemetry import _providers as providers; providers.Providers()"
     ended = run(script, OTEL_TRACES_EXPORTER="none", OTEL_METRICS_EXPORTER="otlp")
     (*_, line) = ended.stderr.splitlines()
     assert "$OTEL_METRICS_EXPORTER must name an installed exporter, got 'otlp_proto_grpc'" in line
@@ -83,7 +83,7 @@ trace.set_tracer_provider(provider)
 import sys
 from wbengine import engines, testing
 from wbengine.patterns import linear_flow
-from wbengine.telemetry import watching
+from wbengine.telemetry import _watching as watching
 
 sys.path.append({str(tmp_path)!r})
 watch = watching.Watch(None, None, None, traces="otlp")
@@ -106,7 +106,7 @@ import sys
 from tests.support import sample_tasks
 from wbengine import engines
 from wbengine.patterns import linear_flow
-from wbengine.telemetry import programs
+from wbengine.telemetry import _programs as programs
 
 for name in "ab":
     engine = engines.load(linear_flow.Flow(name).add(sample_tasks.Nothing("n")))

@@ -348,7 +348,10 @@ def test_unused_plugin_imports_nothing(pytester: pytest.Pytester) -> None:
             assert not loaded
             assert set(ours) == OURS
 
-        OURS = {"wbengine", "wbengine._imports.lazily", "wbengine.testing", "wbengine.testing._plugin"}
+        OURS = {
+            "wbengine", "wbengine._imports", "wbengine._imports.lazily", "wbengine.testing",
+            "wbengine.testing._plugin",
+        }
         LATE = {"kombu", "networkx", "jsonschema", "rich", "futurist"}
         """
     )

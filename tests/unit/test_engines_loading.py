@@ -456,7 +456,7 @@ def test_plug_in_without_known_options_gets_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_engine.py").write_text(
-        "from wbengine.engines import local\n"
+        "from wbengine.engines import _local as local\n"
         "def make(flow, detail, backend, given):\n"
         "    return local.SerialActionEngine(flow, detail, backend, {'lease': given['anything']})\n"
     )

@@ -254,7 +254,7 @@ def test_handle_signal_in_other_thread_changes_no_handler() -> None:
 
 TRACED = """
 import sys, time
-from wbengine import limits, pools
+from wbengine import pools, time_limits as limits
 pool = pools.ThreadPool(1)
 pool.submit(lambda emit: time.sleep(60), (), print, None, limits.TimeLimit(0.05))
 time.sleep(0.5)  # the limit is over, and the thread waits in C

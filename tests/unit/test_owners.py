@@ -17,7 +17,7 @@ linux = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs 
 
 
 #: Program that prints its owner, and runs until its input is closed.
-OWNER = "from wbengine.persistence import owners; print(owners.new(), flush=True); input()"
+OWNER = "from wbengine.persistence import _owners; print(_owners.new(), flush=True); input()"
 
 
 def test_owner_text_is_parsable_and_described_in_words() -> None:

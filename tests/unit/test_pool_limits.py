@@ -226,7 +226,7 @@ def test_interpreter_exits_despite_a_lost_thread() -> None:
 
     program = (
         "import time, threading\n"
-        "from wbengine import limits, pools\n"
+        "from wbengine import pools, time_limits as limits\n"
         "told = threading.Event()\n"
         "pool = pools.ThreadPool(1)\n"
         "pool.submit(lambda emit: time.sleep(600), (), lambda v: told.set(), None,"

@@ -12,8 +12,8 @@ from tests.support import workers
 
 OPENER = """
 import sys
-from wbengine import _streams
-_streams.ensure()
+from wbengine._cli import standard_streams
+standard_streams.ensure()
 with open(sys.argv[1], "w") as file:
     print("said")
     print("told", file=sys.stderr)
@@ -48,7 +48,7 @@ def test_opened_file_does_not_replace_a_closed_standard_stream(
 
 
 def test_characters_missing_in_the_encoding_are_replaced() -> None:
-    code = "from wbengine import _streams; _streams.ensure(); print('\\u2026 \\u00e4')"
+    code = "from wbengine._cli import standard_streams as s; s.ensure(); print('\\u2026 \\u00e4')"
     ended = shell('env PYTHONIOENCODING=ascii "$@"', "-c", code)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "? ?\n", "")
 

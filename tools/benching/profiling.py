@@ -22,16 +22,16 @@ SAMPLES_PER_SECOND = 250
 #: Part -> files. The innermost frame in any of these files determines the part; the first match
 #: counts.
 PARTS = {
-    "JSON": r"json/|orjson|_json_text|/(codec|envelope|_encoding|protocol)\.py",
+    "JSON": r"json/|orjson|/json_text|/(codec|envelope|_encoding|protocol)\.py",
     "the task, its thread": r"_pool_|/(running|invocation)\.py|_tasks/|on_wbengine|futures/",
     "schedule and records": (
-        r"runtime/|persistence/|(storage|arguments|_binding|atom)\.py|engines/base"
+        r"runtime/|persistence/|(storage|arguments|binding|atom)\.py|engines/base"
     ),
     "connections, queues, ledger": r"/ledger/|transports/|redis/|kombu/|amqp/|socket|selectors",
     "request book, worker's decisions, their shells": r"worker_based/",
 }
 THREADS, OTHER = "threads: locks, wake-ups", "flows built, garbage collected, and others"
-_THREADS = re.compile(r"\((threading|queue)\.py|_clock\.py|nudge")
+_THREADS = re.compile(r"\((threading|queue)\.py|clocks\.py|nudge")
 _KNOWN = {name: re.compile(pattern) for name, pattern in PARTS.items()}
 
 

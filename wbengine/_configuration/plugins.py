@@ -46,7 +46,8 @@ def find(group: str, kind: str) -> Any:
     plugin_names = names(group)
     offer = ", ".join(plugin_names) if plugin_names else "nothing is installed"
     raise exceptions.NotFound(
-        f"{group}: unknown name {kind!r}{object_names.hint(str(kind), plugin_names)}; available: {offer}"
+        f"{group}: unknown name {kind!r}{object_names.hint(str(kind), plugin_names)};"
+        f" available: {offer}"
     )
 
 

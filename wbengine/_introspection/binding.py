@@ -85,8 +85,8 @@ def signature_of(body: Callable[..., Any]) -> Signature:
 def _inspect(body: Callable[..., Any]) -> Signature:
     if _is_any(body, inspect.isasyncgenfunction):
         raise ValueError(
-            f"{object_names.dotted(body)} is an asynchronous generator (an 'async def' with a 'yield'),"
-            " which has no result; return the values, for example as a list"
+            f"{object_names.dotted(body)} is an asynchronous generator (an 'async def' with a"
+            " 'yield'), which has no result; return the values, for example as a list"
         )
     try:
         whole = inspect.signature(body)
@@ -98,8 +98,8 @@ def _inspect(body: Callable[..., Any]) -> Signature:
     strict = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     if strict:
         raise ValueError(
-            f"{object_names.dotted(body)} must accept {strict} by name, because arguments of atoms are"
-            f" passed by name; remove the '/' from its signature"
+            f"{object_names.dotted(body)} must accept {strict} by name, because arguments of atoms"
+            " are passed by name; remove the '/' from its signature"
         )
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     return Signature(

@@ -120,7 +120,8 @@ def _url(text: str) -> sa.URL:
     name = _ALIASES.get(name, name)
     if name not in DRIVERS:
         raise ValueError(
-            f"Unknown kind of database {url.drivername!r}{object_names.hint(name, DRIVERS)}: use {form}"
+            f"Unknown kind of database {url.drivername!r}{object_names.hint(name, DRIVERS)}:"
+            f" use {form}"
         )
     url = url.set(drivername=f"{name}+{driver or DRIVERS[name]}")
     if name == dialects.SQLITE and (url.database or "").endswith("/"):

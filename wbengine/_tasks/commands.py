@@ -78,9 +78,9 @@ def task_command(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
         raise TypeError(f"A step must be a task class, got {task!r:.80}{hint}")
     if not _is_plain(task):
         raise TypeError(
-            f"A step must be a plain task, got {object_names.dotted(task)}: use steps.map for a list,"
-            " steps.sleep or steps.wait_for to wait, and a function with steps as argument to share"
-            " code between workflows"
+            f"A step must be a plain task, got {object_names.dotted(task)}: use steps.map for a"
+            " list, steps.sleep or steps.wait_for to wait, and a function with steps as argument to"
+            " share code between workflows"
         )
     if task not in _checked:
         _check_importable(task)
@@ -148,8 +148,8 @@ def _check_importable(task: type[Task]) -> None:
     """
     if not invocation.reverts_nothing(task) and _object_at(path_of(task)) is not task:
         raise TypeError(
-            f"Task {object_names.dotted(task)} has a revert, so it must be defined at the top level of"
-            " a module: a later process finds it there by its name"
+            f"Task {object_names.dotted(task)} has a revert, so it must be defined at the top level"
+            " of a module: a later process finds it there by its name"
         )
     _checked.add(task)
 

@@ -96,7 +96,8 @@ class FlowPages:
 
     def tasks(self, request: Request) -> Response:
         def build_context(view: flows.FlowView) -> dict[str, Any]:
-            under, start = (_http_errors.int_parameter(request, name) for name in ("under", "start"))
+            under = _http_errors.int_parameter(request, "under")
+            start = _http_errors.int_parameter(request, "start")
             query = request.query_params
             selection = _atom_table.Selection(
                 query.get("state", ""), query.get("name", "").strip()[:200], query.get("sort", "")
@@ -264,7 +265,9 @@ class FlowPages:
             headers["refresh"] = str(max(1, math.ceil(latest.refresh_seconds)))
         return self._state.render(request, name, context, headers=headers)
 
-    def _summary(self, request: Request, view: _flow_list.FlowSummary, part: str | None) -> Response:
+    def _summary(
+        self, request: Request, view: _flow_list.FlowSummary, part: str | None
+    ) -> Response:
         """Render the summary of a large flow. The browser reloads it until the flow is loaded."""
         if part:
             raise HTTPException(503, "The flow is being loaded.")

@@ -192,7 +192,8 @@ class Difference:
     def _stored_record(self, name: str, choices: Iterable[str]) -> models.AtomDetail:
         if name not in choices:
             raise ValueError(
-                f"Flow {self.flow!r} has no record of atom {name!r}{object_names.hint(name, choices)}"
+                f"Flow {self.flow!r} has no record of atom {name!r}"
+                f"{object_names.hint(name, choices)}"
             )
         return self._records[name]
 

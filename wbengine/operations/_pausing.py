@@ -63,7 +63,8 @@ def resume_tasks(backend: base.Backend, pattern: str) -> None:
         if not connection.remove_pause(pattern):
             known = [pause.pattern for pause in connection.pauses()]
             raise exceptions.NotFound(
-                f"No task type is paused with pattern {pattern!r}{object_names.hint(pattern, known)}"
+                f"No task type is paused with pattern {pattern!r}"
+                f"{object_names.hint(pattern, known)}"
             )
 
 

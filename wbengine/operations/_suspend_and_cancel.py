@@ -86,7 +86,8 @@ def is_running(backend: base.Backend, uuid: str) -> bool:
 
 def busy(uuid: str, owner: str) -> exceptions.FlowBusy:
     return exceptions.FlowBusy(
-        f"Flow {uuid} must not be running, its owner is {_owners.describe(owner)}; suspend it first",
+        f"Flow {uuid} must not be running, its owner is {_owners.describe(owner)};"
+        " suspend it first",
         owner=owner,
     )
 

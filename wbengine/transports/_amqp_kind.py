@@ -31,7 +31,9 @@ _SECURE: Final = "amqps"
 class Options(_tls.Options):
     """Options of the transport. `heartbeat` and those with `ssl_` are also options of the URL."""
 
-    heartbeat: float = named_options.option(HEARTBEAT_SECONDS, "Seconds between heartbeats; 0: none.")
+    heartbeat: float = named_options.option(
+        HEARTBEAT_SECONDS, "Seconds between heartbeats; 0: none."
+    )
     ssl_server_hostname: str | None = named_options.option(None, "The name in the certificate.")
     ssl: object = named_options.option(None, "As in kombu.")
     client_properties: object = named_options.option(None, "As in py-amqp.")
@@ -49,7 +51,11 @@ class Options(_tls.Options):
 
 
 _OPTIONS: Final = named_options.option_names(Options)
-_URL_OPTIONS: Final = ("heartbeat", *named_options.option_names(_tls.Options), "ssl_server_hostname")
+_URL_OPTIONS: Final = (
+    "heartbeat",
+    *named_options.option_names(_tls.Options),
+    "ssl_server_hostname",
+)
 
 
 class InvalidURLError(ValueError):

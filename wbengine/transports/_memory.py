@@ -267,7 +267,9 @@ class MemoryBroker(Broker):
 class Options:
     """Options of the transport."""
 
-    polling_interval: float | None = named_options.option(None, "No effect; kombu's transport has it.")
+    polling_interval: float | None = named_options.option(
+        None, "No effect; kombu's transport has it."
+    )
 
 
 class MemoryKind(BrokerKind):

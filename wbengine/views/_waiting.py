@@ -481,9 +481,8 @@ def flow_reason(
         first = min(waiting_atoms, key=lambda atom: atom.submitted or situation.now)
         if len(waiting_atoms) == 1:
             return f"{first.name}: {first.waiting}"
-        return (
-            f"{_formatting.count(len(waiting_atoms), 'running task')}; {first.name}: {first.waiting}"
-        )
+        number = _formatting.count(len(waiting_atoms), "running task")
+        return f"{number}; {first.name}: {first.waiting}"
     for group in (limited, retrying):
         if not running and group:
             name, reason = group[0]

@@ -48,8 +48,8 @@ def check(function: Callable[..., Any], command: commands.Command) -> None:
     task = type(command.task)
     if not (invocation.reverts_nothing(task) or _can_name(function, task)):
         raise TypeError(
-            f"Task {object_names.dotted(task)} has a revert, so the code of the workflow must name it:"
-            f" import it in module {function.__module__!r}"
+            f"Task {object_names.dotted(task)} has a revert, so the code of the workflow must name"
+            f" it: import it in module {function.__module__!r}"
         )
 
 

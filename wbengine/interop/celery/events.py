@@ -155,7 +155,8 @@ def decode(wire: _serializers.Wire) -> list[Event]:
     """
     if _serializers.type_of(wire) != _serializers.JSON:
         raise Malformed(
-            f"the content type of events must be {_serializers.JSON}, got {wire.content_type!r:.100}"
+            f"the content type of events must be {_serializers.JSON},"
+            f" got {wire.content_type!r:.100}"
         )
     try:
         tree, _ = json_text.parse(wire.unpacked(MAX_EVENT_BYTES))

@@ -215,7 +215,7 @@ LIMITS: Final = sa.Table(
     **dialects.TABLE,
 )
 
-#: Pauses of task types (`persistence.pauses`). Times are Unix seconds.
+#: Pauses of task types (`persistence._pauses`). Times are Unix seconds.
 PAUSES: Final = sa.Table(
     "wbe_pauses",
     METADATA,
@@ -228,7 +228,7 @@ PAUSES: Final = sa.Table(
     **dialects.TABLE,
 )
 
-#: Versions of the code of conductors (`persistence.codes`). `id` is their order.
+#: Versions of the code of conductors (`persistence._codes`). `id` is their order.
 CODES: Final = sa.Table(
     "wbe_codes",
     METADATA,
@@ -297,7 +297,7 @@ SCHEDULES: Final = sa.Table(
     # Changes with the definition and each pause. A process that read an old revision cannot fire.
     _count("revision"),
     sa.Column("paused", sa.SmallInteger, nullable=False, server_default="0"),
-    # JSON list of the start and end of pauses, in Unix seconds: see `schedules.store.Entry`.
+    # JSON list of the start and end of pauses, in Unix seconds: see `schedules.Entry`.
     _text("pauses"),
     # The next planned tick, and its due time including jitter, in Unix seconds.
     sa.Column("next_tick", sa.BigInteger, nullable=False),
