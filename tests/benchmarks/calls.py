@@ -20,12 +20,12 @@ ROOT: Final = f"{Path(wbengine.__file__).parent}/"
 #: Path prefix -> part of the package; the first match applies.
 STAGES: Final[Mapping[str, str | None]] = {
     # Replacements of `threading` classes, whose calls are not counted either.
-    "concurrency/conditions.py": None,
-    "runtime/": "core",
+    "_concurrency/conditions.py": None,
+    "_runtime/": "core",
+    "_tasks/arguments.py": "records",
     "_tasks/": "tasks",
     "persistence/": "records",
     "storage.py": "records",
-    "arguments.py": "records",
     "engines/worker_based/ledger/": "ledger",
     "engines/worker_based/": "wire",
     "transports/": "transports",

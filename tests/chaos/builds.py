@@ -18,11 +18,11 @@ from tests.support import servers
 Changes = tuple[tuple[str, str, str], ...]
 
 _ENCODING = "transports/_encoding.py"
-_ENVELOPE = "engines/worker_based/messages/envelope.py"
-_FINDER = "engines/worker_based/discovery/finder.py"
+_ENVELOPE = "engines/worker_based/_messages/envelope.py"
+_FINDER = "engines/worker_based/_discovery/finder.py"
 _PROXY = "engines/worker_based/proxy.py"
-_REPLIES = "engines/worker_based/messages/replies.py"
-_REQUESTS = "engines/worker_based/messages/requests.py"
+_REPLIES = "engines/worker_based/_messages/replies.py"
+_REQUESTS = "engines/worker_based/_messages/requests.py"
 _SCRIPTS = "transports/redis_scripts/shared"
 
 _READERS = '''
@@ -86,7 +86,7 @@ _CONVERT_LEDGER = '''\
 '''
 
 READ_MESSAGES: Changes = (
-    ("formats.py", 'Format("message", 1, (1,))', 'Format("message", 1, (1, 2))'),
+    ("_text/data_formats.py", 'Format("message", 1, (1,))', 'Format("message", 1, (1, 2))'),
     (_ENVELOPE, "\n\ndef received(data: Any, message: Any) -> Envelope:\n", _READERS),
     (_ENVELOPE, "message.headers or {},\n", "read_headers(message.headers or {}),\n"),
     (_ENVELOPE, "json.loads(body),\n", "read_body(json.loads(body), headers),\n"),
@@ -109,7 +109,7 @@ READ_MESSAGES: Changes = (
 )
 
 WRITE_MESSAGES: Changes = (
-    ("formats.py", 'Format("message", 1, (1, 2))', 'Format("message", 2, (1, 2))'),
+    ("_text/data_formats.py", 'Format("message", 1, (1, 2))', 'Format("message", 2, (1, 2))'),
     (_REQUESTS, "headers[hd.WBE_EPOCH] = self.epoch", 'headers["wbe-term"] = self.epoch'),
     (_REPLIES, "headers[hd.WBE_EPOCH] = self.epoch", 'headers["wbe-term"] = self.epoch'),
     (_ENVELOPE, "\n\ndef check_size(", _WRITER),
@@ -122,9 +122,9 @@ WRITE_MESSAGES: Changes = (
 )
 
 READ_STORES: Changes = (
-    ("formats.py", 'Format("key", 1, (1,))', 'Format("key", 1, (1, 2))'),
-    ("formats.py", 'Format("folder", 1, (1,))', 'Format("folder", 1, (1, 2))'),
-    ("formats.py", 'Format("ledger", 1, (1,))', 'Format("ledger", 1, (1, 2))'),
+    ("_text/data_formats.py", 'Format("key", 1, (1,))', 'Format("key", 1, (1, 2))'),
+    ("_text/data_formats.py", 'Format("folder", 1, (1,))', 'Format("folder", 1, (1, 2))'),
+    ("_text/data_formats.py", 'Format("ledger", 1, (1,))', 'Format("ledger", 1, (1, 2))'),
     (
         f"{_SCRIPTS}/server.lua",
         "return prefix .. 'd:' .. queue",
@@ -134,9 +134,9 @@ READ_STORES: Changes = (
 
 #: This build also converts existing keys and tables when it opens them.
 WRITE_STORES: Changes = (
-    ("formats.py", 'Format("key", 1, (1, 2))', 'Format("key", 2, (1, 2))'),
-    ("formats.py", 'Format("folder", 1, (1, 2))', 'Format("folder", 2, (1, 2))'),
-    ("formats.py", 'Format("ledger", 1, (1, 2))', 'Format("ledger", 2, (1, 2))'),
+    ("_text/data_formats.py", 'Format("key", 1, (1, 2))', 'Format("key", 2, (1, 2))'),
+    ("_text/data_formats.py", 'Format("folder", 1, (1, 2))', 'Format("folder", 2, (1, 2))'),
+    ("_text/data_formats.py", 'Format("ledger", 1, (1, 2))', 'Format("ledger", 2, (1, 2))'),
     (
         f"{_SCRIPTS}/data_id.lua",
         "  return call('HGET', meta_key, 'id')\n",
@@ -148,7 +148,7 @@ WRITE_STORES: Changes = (
         _CONVERT_FOLDER,
     ),
     (
-        "engines/worker_based/ledger/sql.py",
+        "engines/worker_based/ledger/_sql.py",
         "        return str(about.digest)\n",
         _CONVERT_LEDGER,
     ),
@@ -156,7 +156,7 @@ WRITE_STORES: Changes = (
 
 #: Removes the checks of formats: from the names of queues, and from workers and engines.
 WITHOUT_CHECKS: Changes = (
-    ("formats.py", "return type(version) is int and version in self.read", "return True"),
+    ("_text/data_formats.py", "return type(version) is int and version in self.read", "return True"),
     (_ENVELOPE, '(f"{version}", exchange,', "(exchange,"),
     (_FINDER, "if formats.MESSAGE.written not in heartbeat.formats:", "if False:"),
 )

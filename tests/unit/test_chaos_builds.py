@@ -26,4 +26,4 @@ def test_change_that_does_not_match_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         AssertionError, match=r"wbengine/_text/data_formats\.py must contain once: missing"
     ):
-        builds.create(tmp_path / "build", (("formats.py", "missing", "new"),))
+        builds.create(tmp_path / "build", (("_text/data_formats.py", "missing", "new"),))

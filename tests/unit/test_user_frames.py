@@ -104,7 +104,7 @@ def test_error_inside_the_engine_keeps_all_frames() -> None:
     with pytest.raises(Exception) as caught:
         object_names.load("no_such_module:flow")
     whole = _user_frames.traceback_text(caught.value)
-    assert "_names.py" in files_of(whole)
+    assert "object_names.py" in files_of(whole)
 
 
 def test_stored_traceback_is_reduced_for_any_install_path() -> None:

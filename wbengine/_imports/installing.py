@@ -23,7 +23,7 @@ Extra = Literal[
 ]  # fmt: skip
 
 #: The folder that contains the package: `site-packages`, or a checkout.
-_FOLDER: Final = Path(__file__).resolve().parents[1]
+_FOLDER: Final = Path(__file__).resolve().parents[2]
 _NAME: Final = "wbengine"
 
 

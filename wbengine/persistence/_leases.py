@@ -25,7 +25,7 @@ class Lease:
     distinguishes writes of successive owners.
 
     `command` is the command that the flow had when the lease was acquired. `clock_ahead` is the
-    difference from `_clock.uptime` to the clock of the store at that moment; None: the store uses
+    difference from `clocks.uptime` to the clock of the store at that moment; None: the store uses
     the clock of this host.
     """
 

@@ -30,7 +30,7 @@ class _Kind(NamedTuple):
     """A kind of ledger: a module with `check(place)` and `open_place(place, result_ttl)`.
 
     :ivar is_path: whether a place must have a path, and no options.
-    :ivar needs: the arguments of `_installing.needs` if the import of the module fails.
+    :ivar needs: the arguments of `installing.needs` if the import of the module fails.
     """
 
     module: str
@@ -47,13 +47,13 @@ class _Kind(NamedTuple):
             raise ImportError(installing.needs(*self.needs)) from error
 
 
-_DATABASES: Final = _Kind("sql")
-_REDIS: Final = _Kind("redis", needs=("a ledger in Redis", "redis-py", "redis"))
+_DATABASES: Final = _Kind("_sql")
+_REDIS: Final = _Kind("_redis", needs=("a ledger in Redis", "redis-py", "redis"))
 _KINDS: Final[Mapping[str, _Kind]] = {
     **dict.fromkeys(("sqlite", "mysql", "mariadb", "postgresql", "postgres", "pgsql"), _DATABASES),
     **dict.fromkeys(("redis", "rediss"), _REDIS),
-    "memory": _Kind("memory", is_path=True),
-    "dir": _Kind("directory", is_path=True),
+    "memory": _Kind("_memory", is_path=True),
+    "dir": _Kind("_directory", is_path=True),
 }
 
 #: Names of kinds elsewhere, for hints in error messages.
