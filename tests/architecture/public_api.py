@@ -305,11 +305,11 @@ def _messages() -> Iterator[str]:
 
     for form in data_formats.ALL:
         yield f"format {form.name} writes {form.written}, reads {', '.join(map(str, form.read))}"
-    headers = vars(importlib.import_module(f"{_WIRE}.messages.headers"))
+    headers = vars(importlib.import_module(f"{_WIRE}._messages.headers"))
     for name, value in headers.items():
         if name.isupper() and name != "VERSION" and isinstance(value, str):
             yield f"header {value}"
-    schemas = importlib.import_module(f"{_WIRE}.schemas")
+    schemas = importlib.import_module(f"{_WIRE}._schemas")
     for name in _SCHEMAS:
         yield from (f"field {name} {path}" for path in _fields(getattr(schemas, name)))
 

@@ -18,6 +18,7 @@ from tests.support import servers
 Changes = tuple[tuple[str, str, str], ...]
 
 _ENCODING = "transports/_encoding.py"
+_FORMATS = "_text/data_formats.py"
 _ENVELOPE = "engines/worker_based/_messages/envelope.py"
 _FINDER = "engines/worker_based/_discovery/finder.py"
 _PROXY = "engines/worker_based/proxy.py"
@@ -86,7 +87,7 @@ _CONVERT_LEDGER = '''\
 '''
 
 READ_MESSAGES: Changes = (
-    ("_text/data_formats.py", 'Format("message", 1, (1,))', 'Format("message", 1, (1, 2))'),
+    (_FORMATS, 'Format("message", 1, (1,))', 'Format("message", 1, (1, 2))'),
     (_ENVELOPE, "\n\ndef received(data: Any, message: Any) -> Envelope:\n", _READERS),
     (_ENVELOPE, "message.headers or {},\n", "read_headers(message.headers or {}),\n"),
     (_ENVELOPE, "json.loads(body),\n", "read_body(json.loads(body), headers),\n"),
@@ -109,22 +110,22 @@ READ_MESSAGES: Changes = (
 )
 
 WRITE_MESSAGES: Changes = (
-    ("_text/data_formats.py", 'Format("message", 1, (1, 2))', 'Format("message", 2, (1, 2))'),
+    (_FORMATS, 'Format("message", 1, (1, 2))', 'Format("message", 2, (1, 2))'),
     (_REQUESTS, "headers[hd.WBE_EPOCH] = self.epoch", 'headers["wbe-term"] = self.epoch'),
     (_REPLIES, "headers[hd.WBE_EPOCH] = self.epoch", 'headers["wbe-term"] = self.epoch'),
     (_ENVELOPE, "\n\ndef check_size(", _WRITER),
     (
         _ENVELOPE,
-        "_json_text.encode(self.body,",
-        "_json_text.encode(write_body(self.body),",
+        "json_text.encode(self.body,",
+        "json_text.encode(write_body(self.body),",
     ),
     (_ENCODING, '"properties": properties,', '"about": properties,'),
 )
 
 READ_STORES: Changes = (
-    ("_text/data_formats.py", 'Format("key", 1, (1,))', 'Format("key", 1, (1, 2))'),
-    ("_text/data_formats.py", 'Format("folder", 1, (1,))', 'Format("folder", 1, (1, 2))'),
-    ("_text/data_formats.py", 'Format("ledger", 1, (1,))', 'Format("ledger", 1, (1, 2))'),
+    (_FORMATS, 'Format("key", 1, (1,))', 'Format("key", 1, (1, 2))'),
+    (_FORMATS, 'Format("folder", 1, (1,))', 'Format("folder", 1, (1, 2))'),
+    (_FORMATS, 'Format("ledger", 1, (1,))', 'Format("ledger", 1, (1, 2))'),
     (
         f"{_SCRIPTS}/server.lua",
         "return prefix .. 'd:' .. queue",
@@ -134,9 +135,9 @@ READ_STORES: Changes = (
 
 #: This build also converts existing keys and tables when it opens them.
 WRITE_STORES: Changes = (
-    ("_text/data_formats.py", 'Format("key", 1, (1, 2))', 'Format("key", 2, (1, 2))'),
-    ("_text/data_formats.py", 'Format("folder", 1, (1, 2))', 'Format("folder", 2, (1, 2))'),
-    ("_text/data_formats.py", 'Format("ledger", 1, (1, 2))', 'Format("ledger", 2, (1, 2))'),
+    (_FORMATS, 'Format("key", 1, (1, 2))', 'Format("key", 2, (1, 2))'),
+    (_FORMATS, 'Format("folder", 1, (1, 2))', 'Format("folder", 2, (1, 2))'),
+    (_FORMATS, 'Format("ledger", 1, (1, 2))', 'Format("ledger", 2, (1, 2))'),
     (
         f"{_SCRIPTS}/data_id.lua",
         "  return call('HGET', meta_key, 'id')\n",
@@ -156,9 +157,9 @@ WRITE_STORES: Changes = (
 
 #: Removes the checks of formats: from the names of queues, and from workers and engines.
 WITHOUT_CHECKS: Changes = (
-    ("_text/data_formats.py", "return type(version) is int and version in self.read", "return True"),
+    (_FORMATS, "return type(version) is int and version in self.read", "return True"),
     (_ENVELOPE, '(f"{version}", exchange,', "(exchange,"),
-    (_FINDER, "if formats.MESSAGE.written not in heartbeat.formats:", "if False:"),
+    (_FINDER, "if data_formats.MESSAGE.written not in heartbeat.formats:", "if False:"),
 )
 
 FIRST: Changes = READ_MESSAGES + READ_STORES

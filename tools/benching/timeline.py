@@ -44,9 +44,9 @@ PARTS: dict[str, tuple[str, ...]] = {
     "encode": (
         f"{_WIRE}.protocol:Request.encode",
         "wbengine._text.json_text:encode",
-        f"{_WIRE}.messages.replies:ReplyFactory.succeeded",
-        f"{_WIRE}.connections.publisher_confirms:PublisherConfirms.prepare",
-        f"{_WIRE}.connections.outgoing:OutgoingMessage.encode",
+        f"{_WIRE}._messages.replies:ReplyFactory.succeeded",
+        f"{_WIRE}._connections.publisher_confirms:PublisherConfirms.prepare",
+        f"{_WIRE}._connections.outgoing:OutgoingMessage.encode",
         "wbengine.transports._redis:RedisBroker.publish_with",
     ),
     "decode": (
@@ -54,19 +54,19 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.protocol:Request.validate",
         f"{_WIRE}.protocol:Response.validate",
         f"{_WIRE}.endpoint:Offer.decode",
-        f"{_WIRE}.messages.envelope:body_of",
-        f"{_WIRE}.messages.envelope:received",
-        f"{_WIRE}.messages.requests:Request.from_message",
-        f"{_WIRE}.messages.replies:Reply.from_message",
-        f"{_WIRE}.messages.replies:Reply.value",
-        f"{_WIRE}.connections.amqp_connection:AmqpConnection.read",
+        f"{_WIRE}._messages.envelope:body_of",
+        f"{_WIRE}._messages.envelope:received",
+        f"{_WIRE}._messages.requests:Request.from_message",
+        f"{_WIRE}._messages.replies:Reply.from_message",
+        f"{_WIRE}._messages.replies:Reply.value",
+        f"{_WIRE}._connections.amqp_connection:AmqpConnection.read",
         "wbengine.transports._broker:Consumer.hold",
         "wbengine.transports._redis:RedisBroker._process_wait",
     ),
     "decisions": (
-        f"{_WIRE}.requests.tracker:RequestTracker.submit",
-        f"{_WIRE}.requests.tracker:RequestTracker.on_reply",
-        f"{_WIRE}.requests.tracker:RequestTracker.on_saved",
+        f"{_WIRE}._requests.tracker:RequestTracker.submit",
+        f"{_WIRE}._requests.tracker:RequestTracker.on_reply",
+        f"{_WIRE}._requests.tracker:RequestTracker.on_saved",
         f"{_WIRE}.server:Server.on_request",
         f"{_WIRE}.server:Server.on_claim",
         f"{_WIRE}.server:Server.on_finished",
@@ -76,22 +76,22 @@ PARTS: dict[str, tuple[str, ...]] = {
     "shells of engine and worker": (
         SUBMIT,
         f"{_WIRE}.executor:WorkerTaskExecutor.retire",
-        f"{_WIRE}.engine_side.tracker_events:TrackerEvents.on_response",
-        f"{_WIRE}.engine_side.tracker_events:TrackerEvents.on_wait",
+        f"{_WIRE}._engine_side.tracker_events:TrackerEvents.on_response",
+        f"{_WIRE}._engine_side.tracker_events:TrackerEvents.on_wait",
         f"{_WIRE}.worker:Worker._on_wait",
-        f"{_WIRE}.worker_side.task_runner:TaskRunner.take",
-        f"{_WIRE}.worker_side.finishing:Finisher.finish_in_one_step",
-        f"{_WIRE}.worker_side.task_runner:TaskRunner._on_outcome",
+        f"{_WIRE}._worker_side.task_runner:TaskRunner.take",
+        f"{_WIRE}._worker_side.finishing:Finisher.finish_in_one_step",
+        f"{_WIRE}._worker_side.task_runner:TaskRunner._on_outcome",
         "wbengine._concurrency.thread_pools:Pool._run_call",
     ),
     "connections": (
         f"{_WIRE}.proxy:Proxy.send",
         f"{_WIRE}.proxy:Proxy._on_message",
-        f"{_WIRE}.connections.consumer_loop:ConsumerLoop.answer",
-        f"{_WIRE}.connections.receiver:BrokerReceiver.drain",
-        f"{_WIRE}.connections.receiver:AmqpReceiver.drain",
-        f"{_WIRE}.connections.amqp_sender:AmqpSender._publish",
-        f"{_WIRE}.connections.publisher_confirms:ReplyPublisher.answer",
+        f"{_WIRE}._connections.consumer_loop:ConsumerLoop.answer",
+        f"{_WIRE}._connections.receiver:BrokerReceiver.drain",
+        f"{_WIRE}._connections.receiver:AmqpReceiver.drain",
+        f"{_WIRE}._connections.amqp_sender:AmqpSender._publish",
+        f"{_WIRE}._connections.publisher_confirms:ReplyPublisher.answer",
         "wbengine.transports._filesystem:FileBroker._publish",
         "wbengine.transports._filesystem:FileBroker._finish_part",
         "wbengine.transports._filesystem:FileBroker.take_many",
@@ -103,10 +103,10 @@ PARTS: dict[str, tuple[str, ...]] = {
         "wbengine._runtime.saving:Saver.save",
     ),
     "ledger": (
-        f"{_WIRE}.engine_side.ledger_operations:LedgerWriter.open",
-        f"{_WIRE}.engine_side.ledger_operations:LedgerWriter.publish",
-        f"{_WIRE}.engine_side.ledger_operations:LedgerWriter.drop",
-        f"{_WIRE}.ledger.redis:RedisLedger.open_and_publish",
+        f"{_WIRE}._engine_side.ledger_operations:LedgerWriter.open",
+        f"{_WIRE}._engine_side.ledger_operations:LedgerWriter.publish",
+        f"{_WIRE}._engine_side.ledger_operations:LedgerWriter.drop",
+        f"{_WIRE}.ledger._redis:RedisLedger.open_and_publish",
     ),
     HAND_OVER: (
         "wbengine._runtime.run:Run._wait",
@@ -120,7 +120,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "wbengine.transports._redis_wait:BlockingWait._ready",
         "wbengine.transports._amqp_socket:AmqpSocket.flush",
         "wbengine.transports._amqp_socket:AmqpSocket.fill",
-        f"{_WIRE}.connections.amqp_connection:AmqpConnection._poll_for",
+        f"{_WIRE}._connections.amqp_connection:AmqpConnection._poll_for",
         "wbengine.transports._folder:Folder._do",
         "wbengine.transports._fifos:notify",
         "wbengine.transports._fifos:QueueFifos.wait",
@@ -137,7 +137,7 @@ WAITS = {
 #: Waits for a message of the other process.
 RECEIVES = frozenset({
     "wbengine.transports._redis_wait:BlockingWait._ready",
-    f"{_WIRE}.connections.amqp_connection:AmqpConnection._poll_for",
+    f"{_WIRE}._connections.amqp_connection:AmqpConnection._poll_for",
     "wbengine.transports._fifos:QueueFifos.wait",
 })  # fmt: skip
 #: Function that publishes -> the call in it that sends the message.
@@ -145,10 +145,10 @@ SENDS = {
     "wbengine.transports._redis:RedisBroker.publish_with": (
         "wbengine.transports._redis_link:Link.send_all"
     ),
-    f"{_WIRE}.connections.amqp_sender:AmqpSender._publish": (
+    f"{_WIRE}._connections.amqp_sender:AmqpSender._publish": (
         "wbengine.transports._amqp_socket:AmqpSocket.flush"
     ),
-    f"{_WIRE}.connections.publisher_confirms:ReplyPublisher.answer": (
+    f"{_WIRE}._connections.publisher_confirms:ReplyPublisher.answer": (
         "wbengine.transports._amqp_socket:AmqpSocket.flush"
     ),
     "wbengine.transports._filesystem:FileBroker._publish": "wbengine.transports._fifos:notify",
