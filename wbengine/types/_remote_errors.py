@@ -21,15 +21,12 @@ import functools
 import re
 import sys
 import types
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, cast
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
 from wbengine.types import _exception_attributes, _exception_copies
-
-if TYPE_CHECKING:
-    from wbengine.types import failure as ft
 
 _A = TypeVar("_A")
 
@@ -95,6 +92,32 @@ def find(name: str, home: str | None) -> type[BaseException] | None:
 
 def _is_allowed(parts: list[str]) -> bool:
     return any(".".join(parts[:n]) in _allowed for n in range(len(parts), 0, -1))
+
+
+class Description(Protocol):
+    """The description of an exception: a `failure.Failure`, whose names iteration yields."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    @property
+    def exception_str(self) -> str: ...
+
+    @property
+    def exception_args(self) -> tuple[Any, ...]: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+    @property
+    def causes(self) -> Sequence[Description]: ...
+
+    @property
+    def members(self) -> Sequence[Description]: ...
+
+    @property
+    def home(self) -> str | None: ...
+
+    def _plain_attributes(self) -> Mapping[str, Any]: ...
 
 
 class RemoteError(exceptions.WrappedFailure):
@@ -170,7 +193,7 @@ def type_for(original: type[BaseException]) -> type[RemoteError] | None:
     return cast(type[RemoteError], wrapped_type)
 
 
-def remote_error(failure: ft.Failure) -> exceptions.WrappedFailure:
+def remote_error(failure: Description) -> exceptions.WrappedFailure:
     """Return a new exception for `failure` with its causes, or a plain `WrappedFailure`."""
     error = _error_of(failure)
     if isinstance(error, RemoteError):
@@ -181,7 +204,7 @@ def remote_error(failure: ft.Failure) -> exceptions.WrappedFailure:
     return error
 
 
-def _error_of(failure: ft.Failure) -> exceptions.WrappedFailure:
+def _error_of(failure: Description) -> exceptions.WrappedFailure:
     kind, message = _type_of(failure), failure.exception_str
     attributes = failure._plain_attributes()
     args = failure.exception_args or ((message,) if message else ())
@@ -203,7 +226,7 @@ def _error_of(failure: ft.Failure) -> exceptions.WrappedFailure:
     return error
 
 
-def _type_of(failure: ft.Failure) -> type[RemoteError] | None:
+def _type_of(failure: Description) -> type[RemoteError] | None:
     """Return the type for the first name of a class that is allowed and can be raised."""
     for name in failure:
         original = find(name, failure.home) if isinstance(name, str) else None
