@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Context"]
 
-LOG: Final = logging.getLogger(__name__)
+LOG: Final = logging.getLogger("wbengine._cli")
 
 
 class Context:
@@ -135,6 +135,16 @@ class Context:
         """
         file = {} if self.file is None else {config.VARIABLE: os.path.abspath(self.file)}
         return {**file, **self.settings.environment()}
+
+    def announce(self, text: str, **fields: Any) -> None:
+        """Report an event of a command that runs until it is stopped.
+
+        A log of JSON lines contains it with these fields; otherwise it is a remark.
+        """
+        if self.settings.log_format == "json":
+            LOG.info("%s", text, extra=fields)
+        else:
+            self.printer.note(text)
 
     def failed(self, error: BaseException) -> int:
         """Print an error as one line and return the exit code."""

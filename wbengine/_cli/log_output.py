@@ -8,18 +8,13 @@ import logging
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from wbengine._concurrency import contexts
 from wbengine._logs import line_format, stored_lines
 from wbengine._text.terminal_text import escaped_json
 
-if TYPE_CHECKING:
-    from wbengine._cli.context import Context
-
-__all__ = ["JSONLines", "announce", "fields", "install"]
-
-LOG: Final = logging.getLogger("wbengine._cli")
+__all__ = ["JSONLines", "fields", "install"]
 
 #: Fields of all JSON lines of this process.
 _FIELDS: Final[dict[str, str]] = {}
@@ -82,17 +77,6 @@ def fields(**values: str | None) -> Iterator[None]:
     finally:
         for name in values:
             _FIELDS.pop(name, None)
-
-
-def announce(context: Context, text: str, **fields: Any) -> None:
-    """Report an event of a command that runs until it is stopped.
-
-    A log of JSON lines contains it with these fields; otherwise it is a remark.
-    """
-    if context.settings.log_format == "json":
-        LOG.info("%s", text, extra=fields)
-    else:
-        context.printer.note(text)
 
 
 def install(level: str, form: str, color: str, all_frames: bool = False) -> None:

@@ -106,9 +106,7 @@ def command(
             )
 
         def stop() -> None:
-            log_output.announce(
-                context, "stopping after the running tasks; press Ctrl-C again to stop at once"
-            )
+            context.announce("stopping after the running tasks; press Ctrl-C again to stop at once")
             conductor.stop()
 
         with (
@@ -120,8 +118,8 @@ def command(
         ):
             where = context.settings.store if board is None else board.place
             if conductor.connect():
-                log_output.announce(
-                    *(context, f"{conductor.name} runs flows submitted to {where}"),
+                context.announce(
+                    f"{conductor.name} runs flows submitted to {where}",
                     conductor=conductor.name,
                     store=context.settings.store,
                     engine=engine,

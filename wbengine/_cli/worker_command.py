@@ -303,8 +303,8 @@ def _give_up(worker: Any) -> NoReturn:
 
 def _write(context: contexts.Context, worker: Any, banner: str) -> None:
     if context.settings.log_format == "json":
-        log_output.announce(
-            *(context, f"{worker.identity} accepts requests"),
+        context.announce(
+            f"{worker.identity} accepts requests",
             worker=worker.identity,
             exchange=context.settings.exchange,
             topics=list(worker.queues),
