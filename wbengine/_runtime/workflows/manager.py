@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from wbengine._calls import invocation as calls
 from wbengine._runtime.control import GivenUp
 from wbengine._runtime.workflow_call import WorkflowCall, latest_execution
-from wbengine._runtime.workflows.step import Step
 from wbengine._runtime.workflows.step_records import StepRecords
 from wbengine._runtime.workflows.workflow_run import WorkflowRun
 
@@ -97,14 +96,12 @@ class Workflows:
 
     def finish(self, call: calls.Invocation, outcome: calls.Outcome) -> None:
         """Store the outcome of a step."""
-        step: Step = call.step
-        step.run.finish(step, call, outcome)
+        self.running[call.node].finish(call.step, call, outcome)
         self._changed[call.node] = None
 
     def return_step(self, call: calls.Invocation) -> None:
         """Take back the call of a step that did not start."""
-        step: Step = call.step
-        step.run.return_step(step, call)
+        self.running[call.node].return_step(call.step, call)
         self._changed[call.node] = None
 
     @property

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from wbengine.persistence import models
 from wbengine.persistence._step_notes import StepNote
 from wbengine.task import Task
-
-if TYPE_CHECKING:
-    from wbengine._runtime.workflows.workflow_run import WorkflowRun
 
 __all__ = ["Step"]
 
@@ -18,7 +14,6 @@ __all__ = ["Step"]
 class Step:
     """A step with its record.
 
-    :ivar run: the workflow that called the step.
     :ivar task: None for the reversion of a scope, and if no imported module contains the task.
     :ivar arguments: arguments of the task; None if the function has not called the step in this
         run. The step then cannot be executed, but the executor may find an earlier result.
@@ -26,17 +21,15 @@ class Step:
         interrupted. The executor cannot find a result of it.
     """
 
-    __slots__ = ("arguments", "may_have_run", "note", "record", "run", "task")
+    __slots__ = ("arguments", "may_have_run", "note", "record", "task")
 
     def __init__(
         self,
-        run: WorkflowRun,
         record: models.TaskDetail,
         note: StepNote,
         task: Task | None,
         arguments: Mapping[str, object] | None,
     ) -> None:
-        self.run = run
         self.record = record
         self.note = note
         self.task = task

@@ -82,9 +82,10 @@ class StepRecords:
         if self._storage.code is not None:
             self._storage.note_code()
 
-    def begin(self, step: Step, action: calls.Action, now: float) -> calls.Invocation:
+    def begin(self, step: Step, action: calls.Action, node: int, now: float) -> calls.Invocation:
         """Enter RUNNING or REVERTING, and return the call.
 
+        :param node: node of the workflow.
         :param now: Unix seconds.
         """
         task, record, lifecycle = step.task, step.record, self._lifecycle
@@ -112,7 +113,7 @@ class StepRecords:
         call = calls.Invocation(task, action, record.uuid, record.attempt, arguments or {})
         if action == calls.EXECUTE and arguments is None:
             call.cancellation.cancel()
-        call.node, call.step, call.priority = step.run.call.node, step, task.priority
+        call.node, call.step, call.priority = node, step, task.priority
         call.flow_uuid = self._storage.flow_uuid
         lifecycle.prepare_call(call, record, task)
         if is_resumed:

@@ -110,7 +110,7 @@ class WorkflowRun:
         """Begin the next of `to_begin`, and return its call."""
         step, action = self.to_begin.popleft()
         self._in_flight.add(step)
-        return self._records.begin(step, action, now)
+        return self._records.begin(step, action, self.call.node, now)
 
     @property
     def is_computing(self) -> bool:
@@ -169,11 +169,11 @@ class WorkflowRun:
                 command.text,
                 revert_arguments,
             )
-            step = Step(self, record, note, command.task, command.arguments)
+            step = Step(record, note, command.task, command.arguments)
             self._history.steps[position] = RecordedStep(record, note)
             self._records.add(step)
         else:
-            step = Step(self, *recorded, command.task, command.arguments)
+            step = Step(*recorded, command.task, command.arguments)
         self._steps[position] = step
         if step.is_complete:
             return
@@ -197,7 +197,7 @@ class WorkflowRun:
         if step is None:
             record, note = self._history.steps[position]
             step_task = step_tasks.find(note.task, self.call.task.fn)
-            step = self._steps[position] = Step(self, record, note, step_task, None)
+            step = self._steps[position] = Step(record, note, step_task, None)
         return step
 
     def begin_reversion(self) -> None:
