@@ -389,7 +389,7 @@ class Watched:
         return atom
 
     @property
-    def steps(self) -> Sequence[steps.StepView]:
+    def steps(self) -> Sequence[_atoms.StepView]:
         atom = self.flow.atom("checkout")
         return () if atom is None or atom.steps is None else atom.steps.shown
 

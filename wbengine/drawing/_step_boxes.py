@@ -9,8 +9,7 @@ from typing import Final
 
 from wbengine.types import _outline as outlines
 from wbengine.views import _formatting
-from wbengine.views._atoms import AtomView, AttemptView, FailureView
-from wbengine.views._steps import StepsView, StepView
+from wbengine.views._atoms import AtomView, AttemptView, FailureView, StepsView, StepView
 from wbengine.views._structure import WORKFLOW, NodeView
 
 __all__ = ["with_steps"]

@@ -9,7 +9,7 @@ from wbengine import states
 from wbengine.drawing import _box_text, _styles
 from wbengine.running import LOCAL
 from wbengine.views import _formatting
-from wbengine.views._steps import StepsView, StepView
+from wbengine.views._atoms import StepsView, StepView
 
 __all__ = ["Row", "rows"]
 

@@ -25,13 +25,12 @@ from wbengine._text.terminal_text import visible
 from wbengine.drawing import _box_text, _styles
 from wbengine.types import _outline as outlines
 from wbengine.views import _formatting, _structure
-from wbengine.views._atoms import QUEUED, AtomView
+from wbengine.views._atoms import QUEUED, AtomView, StepsView
 from wbengine.views._structure import Structure
 from wbengine.views.flow_status import FlowView
 
 if TYPE_CHECKING:
     from wbengine.drawing._step_rows import Row
-    from wbengine.views._steps import StepsView
 
 __all__ = [
     "RUNNING_STATES",

@@ -10,6 +10,7 @@ from wbengine import states
 from wbengine.persistence import models
 from wbengine.persistence._step_notes import StepNote
 from wbengine.views import _steps, _waiting
+from wbengine.views._atoms import StepsView
 from wbengine.views.redaction import Redactor
 
 __all__ = ["StepTally"]
@@ -33,7 +34,7 @@ class StepTally:
         self._waiting: defaultdict[str, set[str]] = defaultdict(set)
         self._busy: defaultdict[str, set[str]] = defaultdict(set)
         #: Workflow -> its view, and the earliest time of the next view.
-        self._views: dict[str, tuple[_steps.StepsView, float]] = {}
+        self._views: dict[str, tuple[StepsView, float]] = {}
 
     def load(self, records: Iterable[models.AtomDetail]) -> None:
         """Add the steps of an earlier run. They do not run."""
@@ -64,7 +65,7 @@ class StepTally:
         """Create new views at the next call of `view`."""
         self._views.clear()
 
-    def view(self, workflow: str) -> _steps.StepsView | None:
+    def view(self, workflow: str) -> StepsView | None:
         """Return the steps of a workflow; None if there are none.
 
         The view of a large workflow can be some seconds old.

@@ -23,12 +23,11 @@ from wbengine.persistence import models
 from wbengine.types import failure as ft
 from wbengine.views import _formatting, _structure
 from wbengine.views import _waiting as waiting
-from wbengine.views._atoms import QUEUED
+from wbengine.views._atoms import QUEUED, StepsView
 from wbengine.views._shown_states import OF_RETRY
 
 if TYPE_CHECKING:
     from wbengine.listeners._step_tally import StepTally
-    from wbengine.views._steps import StepsView
 
 __all__ = ["Event", "Tally"]
 

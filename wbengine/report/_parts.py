@@ -11,8 +11,7 @@ from wbengine.drawing import _box_text, _styles
 from wbengine.drawing._box_text import escaped
 from wbengine.views import _critical as critical
 from wbengine.views import _formatting
-from wbengine.views._atoms import AtomView, FailureView
-from wbengine.views._steps import StepView
+from wbengine.views._atoms import AtomView, FailureView, StepView
 from wbengine.views._timeline import Timeline
 from wbengine.views.flow_status import FlowView
 

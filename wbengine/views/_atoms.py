@@ -1,11 +1,12 @@
-"""Views of atoms, failures and reversions."""
+"""Views of atoms, steps, failures and reversions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from wbengine import signals, states
 from wbengine.persistence import _history
@@ -13,28 +14,30 @@ from wbengine.types import _failure_text, _user_frames
 from wbengine.types import failure as ft
 from wbengine.views import _formatting, redaction
 
-if TYPE_CHECKING:
-    from wbengine.views._steps import StepsView
-
 __all__ = [
     "AtomView",
     "AttemptView",
+    "EarlierSteps",
     "FailureView",
     "IncidentView",
     "ItemView",
     "QUEUED",
     "PAUSE",
     "PERMIT",
+    "Reason",
     "RETRY",
     "SIGNAL",
     "SLEEP",
     "START",
+    "StepView",
+    "StepsView",
     "Undone",
     "WaitView",
     "Waiting",
     "failure_of",
     "failures_of",
     "revert_path",
+    "shown_state_of_step",
 ]
 
 #: Displayed state of a task that was submitted and has not started.
@@ -132,6 +135,17 @@ class Waiting(NamedTuple):
         return _formatting.as_dict(self)
 
 
+class Reason(NamedTuple):
+    """Why an atom does not run or end.
+
+    :ivar text: the reason in one sentence.
+    :ivar gate: the condition that the text describes; None for other reasons.
+    """
+
+    text: str
+    gate: Waiting | None = None
+
+
 class WaitView(NamedTuple):
     """A task that waits for a signal or ("") a time, with start and end (or None) in Unix time.
 
@@ -151,6 +165,102 @@ class WaitView(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         return _formatting.as_dict(self)
+
+
+class StepView(NamedTuple):
+    """A step of a workflow.
+
+    Times are Unix time. They, and `worker`, belong to the latest execution or reversion.
+
+    :ivar name: name of the task, or of another kind of step.
+    :ivar position: number of the step in its attempt of the workflow, from 0.
+    :ivar executions: number of executions, with retries.
+    :ivar error: the failure in one line, or None.
+    :ivar waiting: what a waiting step waits for, or None.
+    :ivar repeated: number of iterations of the folded loop that contains the step; 1 without one.
+    :ivar loop: names of the steps of that loop, for the first step of the shown iteration;
+        otherwise empty.
+    :ivar omitted: number of omitted steps directly before this one, without folded iterations.
+    :ivar elapsed: seconds since the start of a step that runs.
+    :ivar queued: whether the step was submitted but not started by a worker or slot.
+    :ivar execution_runtime: seconds of the latest execution.
+    :ivar reversion_runtime: seconds of the reversion; None unless it is the latest attempt.
+    :ivar called: time of the first submission; `completed` is the time of the completion. Both are
+        times on the clock of the engine, or None.
+    """
+
+    uuid: str
+    name: str
+    position: int
+    state: str
+    executions: int
+    worker: str | None
+    submitted: float | None
+    started: float | None
+    ended: float | None
+    error: str | None
+    waiting: str | None
+    repeated: int = 1
+    loop: tuple[str, ...] = ()
+    omitted: int = 0
+    elapsed: float | None = None
+    queued: bool = False
+    execution_runtime: float | None = None
+    reversion_runtime: float | None = None
+    called: float | None = None
+    completed: float | None = None
+
+    @property
+    def runtime(self) -> float | None:
+        """Seconds between start and end of the latest execution or reversion."""
+        return _history.runtime(self.started, self.ended)
+
+    @property
+    def shown_state(self) -> str:
+        """The displayed state. WAITING and QUEUED are distinguished from RUNNING."""
+        return shown_state_of_step(self.state, self.waiting is not None, self.queued)
+
+    def to_dict(self) -> dict[str, Any]:
+        return _formatting.as_dict(
+            self, "shown_state", "runtime", without=("elapsed", "called", "completed")
+        )
+
+
+def shown_state_of_step(state: str, is_waiting: bool, is_queued: bool) -> str:
+    if is_waiting:
+        return states.WAITING
+    return QUEUED if is_queued else state
+
+
+class EarlierSteps(NamedTuple):
+    """The number of steps of an earlier attempt of a workflow, by state."""
+
+    attempt: int
+    counts: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        return _formatting.as_dict(self)
+
+
+class StepsView(NamedTuple):
+    """The steps of a workflow.
+
+    :ivar attempt: the latest attempt of the workflow that has steps.
+    :ivar counts: number of all steps of this attempt by state.
+    :ivar shown: the steps of this attempt that are shown, in the order of their calls.
+    :ivar reason: why the first incomplete step does not run; None if any step runs.
+    :ivar shown_counts: number of all steps of this attempt by displayed state.
+    """
+
+    attempt: int
+    counts: Mapping[str, int]
+    shown: tuple[StepView, ...]
+    earlier: tuple[EarlierSteps, ...] = ()
+    reason: Reason | None = None
+    shown_counts: Mapping[str, int] = MappingProxyType({})
+
+    def to_dict(self) -> dict[str, Any]:
+        return _formatting.as_dict(self, without=("reason", "shown_counts"))
 
 
 class AtomView(NamedTuple):

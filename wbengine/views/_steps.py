@@ -5,23 +5,18 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wbengine import states
 from wbengine.persistence import _history, models
 from wbengine.persistence._step_notes import StepNote
 from wbengine.types import failure as ft
-from wbengine.views import _formatting
-from wbengine.views import _waiting as waiting
-from wbengine.views._atoms import QUEUED
+from wbengine.views import _waiting
+from wbengine.views._atoms import EarlierSteps, Reason, StepsView, StepView, shown_state_of_step
 from wbengine.views.redaction import Redactor
 
 __all__ = [
-    "EarlierSteps",
     "Repetition",
-    "StepView",
-    "StepsView",
     "failed_steps",
     "fold",
     "shorten",
@@ -55,102 +50,6 @@ class Repetition(NamedTuple):
         """The indexes of the latest occurrence."""
         end = self.start + self.length * self.times
         return range(end - self.length, end)
-
-
-class StepView(NamedTuple):
-    """A step of a workflow.
-
-    Times are Unix time. They, and `worker`, belong to the latest execution or reversion.
-
-    :ivar name: name of the task, or of another kind of step.
-    :ivar position: number of the step in its attempt of the workflow, from 0.
-    :ivar executions: number of executions, with retries.
-    :ivar error: the failure in one line, or None.
-    :ivar waiting: what a waiting step waits for, or None.
-    :ivar repeated: number of iterations of the folded loop that contains the step; 1 without one.
-    :ivar loop: names of the steps of that loop, for the first step of the shown iteration;
-        otherwise empty.
-    :ivar omitted: number of omitted steps directly before this one, without folded iterations.
-    :ivar elapsed: seconds since the start of a step that runs.
-    :ivar queued: whether the step was submitted but not started by a worker or slot.
-    :ivar execution_runtime: seconds of the latest execution.
-    :ivar reversion_runtime: seconds of the reversion; None unless it is the latest attempt.
-    :ivar called: time of the first submission; `completed` is the time of the completion. Both are
-        times on the clock of the engine, or None.
-    """
-
-    uuid: str
-    name: str
-    position: int
-    state: str
-    executions: int
-    worker: str | None
-    submitted: float | None
-    started: float | None
-    ended: float | None
-    error: str | None
-    waiting: str | None
-    repeated: int = 1
-    loop: tuple[str, ...] = ()
-    omitted: int = 0
-    elapsed: float | None = None
-    queued: bool = False
-    execution_runtime: float | None = None
-    reversion_runtime: float | None = None
-    called: float | None = None
-    completed: float | None = None
-
-    @property
-    def runtime(self) -> float | None:
-        """Seconds between start and end of the latest execution or reversion."""
-        return _history.runtime(self.started, self.ended)
-
-    @property
-    def shown_state(self) -> str:
-        """The displayed state. WAITING and QUEUED are distinguished from RUNNING."""
-        return _shown_state(self.state, self.waiting is not None, self.queued)
-
-    def to_dict(self) -> dict[str, Any]:
-        return _formatting.as_dict(
-            self, "shown_state", "runtime", without=("elapsed", "called", "completed")
-        )
-
-
-def _shown_state(state: str, is_waiting: bool, is_queued: bool) -> str:
-    if is_waiting:
-        return states.WAITING
-    return QUEUED if is_queued else state
-
-
-class EarlierSteps(NamedTuple):
-    """The number of steps of an earlier attempt of a workflow, by state."""
-
-    attempt: int
-    counts: Mapping[str, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        return _formatting.as_dict(self)
-
-
-class StepsView(NamedTuple):
-    """The steps of a workflow.
-
-    :ivar attempt: the latest attempt of the workflow that has steps.
-    :ivar counts: number of all steps of this attempt by state.
-    :ivar shown: the steps of this attempt that are shown, in the order of their calls.
-    :ivar reason: why the first incomplete step does not run; None if any step runs.
-    :ivar shown_counts: number of all steps of this attempt by displayed state.
-    """
-
-    attempt: int
-    counts: Mapping[str, int]
-    shown: tuple[StepView, ...]
-    earlier: tuple[EarlierSteps, ...] = ()
-    reason: waiting.Reason | None = None
-    shown_counts: Mapping[str, int] = MappingProxyType({})
-
-    def to_dict(self) -> dict[str, Any]:
-        return _formatting.as_dict(self, without=("reason", "shown_counts"))
 
 
 def fold(keys: Sequence[Hashable]) -> list[Repetition]:
@@ -195,7 +94,7 @@ def shorten(parts: Sequence[Repetition]) -> tuple[Sequence[Repetition], Sequence
 
 
 def steps_of(
-    records: Iterable[models.AtomDetail], redactor: Redactor, situation: waiting.Situation
+    records: Iterable[models.AtomDetail], redactor: Redactor, situation: _waiting.Situation
 ) -> dict[str, StepsView]:
     """Return the views of the steps by the uuid of their workflow. Cost: O(steps).
 
@@ -276,16 +175,16 @@ class _StepRecord(NamedTuple):
     def state(self) -> str:
         return self.record.state or states.PENDING
 
-    def reason(self, situation: waiting.Situation) -> waiting.Reason | None:
+    def reason(self, situation: _waiting.Situation) -> Reason | None:
         """Return why the step does not run; None if it runs or is complete."""
         note = self.note
         if note.completed is not None:
             return None
-        return waiting.step_reason(
+        return _waiting.step_reason(
             self.record, note.task.replace(":", "."), note.limit, situation
         )
 
-    def is_queued(self, situation: waiting.Situation) -> bool:
+    def is_queued(self, situation: _waiting.Situation) -> bool:
         record = self.record
         return (
             self.note.completed is None
@@ -298,7 +197,7 @@ class _StepRecord(NamedTuple):
 
 
 def _steps_view(
-    by_attempt: Mapping[int, list[_StepRecord]], redactor: Redactor, situation: waiting.Situation
+    by_attempt: Mapping[int, list[_StepRecord]], redactor: Redactor, situation: _waiting.Situation
 ) -> StepsView:
     latest = max(by_attempt)
     recorded = sorted(by_attempt[latest], key=lambda step: step.position)
@@ -329,7 +228,7 @@ def _steps_view(
     ]
     counts = Counter(step.state for step in recorded)
     shown_counts = Counter(
-        _shown_state(step.state, reason is not None, step.is_queued(situation))
+        shown_state_of_step(step.state, reason is not None, step.is_queued(situation))
         for step, reason in zip(recorded, reasons, strict=True)
     )
     reason = _common_reason(recorded, names, reasons)
@@ -339,10 +238,10 @@ def _steps_view(
 def _common_reason(
     recorded: Iterable[_StepRecord],
     names: Iterable[str],
-    reasons: Iterable[waiting.Reason | None],
-) -> waiting.Reason | None:
+    reasons: Iterable[Reason | None],
+) -> Reason | None:
     """Return the reason of the first incomplete step, if all incomplete steps wait."""
-    first: waiting.Reason | None = None
+    first: Reason | None = None
     for step, name, reason in zip(recorded, names, reasons, strict=True):
         if step.note.completed is not None:
             continue
@@ -354,8 +253,8 @@ def _common_reason(
 
 
 def view_of(
-    record: models.AtomDetail, note: StepNote, redactor: Redactor, situation: waiting.Situation
-) -> tuple[StepView, waiting.Reason | None]:
+    record: models.AtomDetail, note: StepNote, redactor: Redactor, situation: _waiting.Situation
+) -> tuple[StepView, Reason | None]:
     """Return the view of one step, and the reason why it does not run."""
     step = _StepRecord(note.position, record, note)
     reason = step.reason(situation)
@@ -365,9 +264,9 @@ def view_of(
 def _step_view(
     step: _StepRecord,
     name: str,
-    reason: waiting.Reason | None,
+    reason: Reason | None,
     redactor: Redactor,
-    situation: waiting.Situation,
+    situation: _waiting.Situation,
 ) -> StepView:
     record = step.record
     failure = record.revert_failure or record.failure

@@ -5,14 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wbengine import states
-from wbengine.views._atoms import AtomView, AttemptView
+from wbengine.views._atoms import AtomView, AttemptView, StepView
 from wbengine.views.flow_status import FlowView
-
-if TYPE_CHECKING:
-    from wbengine.views._steps import StepView
 
 __all__ = ["Bar", "Lane", "Timeline", "timeline"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from wbengine import signals, states
 from wbengine.persistence import _codes
@@ -13,13 +13,12 @@ from wbengine.persistence._pauses import TaskPause, pause_of
 from wbengine.persistence.models import RETRY_AT, STARTS_AT, WAITS_FOR, WORKFLOW
 from wbengine.types import _outline as outlines
 from wbengine.views import _formatting
-from wbengine.views._atoms import PAUSE, PERMIT, RETRY, SIGNAL, SLEEP, START, Waiting
+from wbengine.views._atoms import PAUSE, PERMIT, RETRY, SIGNAL, SLEEP, START, Reason, Waiting
 from wbengine.views._structure import Structure
 
 __all__ = [
     "WAITS_FOR",
     "Blocking",
-    "Reason",
     "Situation",
     "atom_reason",
     "flow_limit_text",
@@ -39,17 +38,6 @@ _STATES_TO_REVERT: Final = frozenset(
 )
 #: Minimum time since submission in seconds, before a task is reported as waiting.
 _GRACE_SECONDS: Final = 0.5
-
-
-class Reason(NamedTuple):
-    """Why an atom does not run or end.
-
-    :ivar text: the reason in one sentence.
-    :ivar gate: the condition that the text describes; None for other reasons.
-    """
-
-    text: str
-    gate: Waiting | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from wbengine import states
 from wbengine.persistence import _changes, _codes, _leases, _owners, base, models
@@ -26,6 +26,8 @@ from wbengine.views._atoms import (
     PERMIT,
     AtomView,
     FailureView,
+    Reason,
+    StepsView,
     Undone,
     Waiting,
     WaitView,
@@ -37,9 +39,6 @@ from wbengine.views._shown_states import INTERRUPTED, OF_RETRY, STATES_WITHOUT_R
 from wbengine.views._structure import NodeView, build_tree
 from wbengine.views._waiting import Situation
 from wbengine.views.redaction import Redactor
-
-if TYPE_CHECKING:
-    from wbengine.views._steps import StepsView
 
 __all__ = [
     "FlowViewBuilder",
@@ -160,7 +159,7 @@ class FlowViewBuilder:
         step = None if record is None else self._waiting_steps.get(record.uuid)
         return self._state_record(node) if step is None else step
 
-    def _reason_of_steps(self, node: int) -> waiting.Reason | None:
+    def _reason_of_steps(self, node: int) -> Reason | None:
         """Return why the steps of a workflow do not start, unless they wait for signals or times.
 
         See `_reason_record` for these.
@@ -248,12 +247,12 @@ class FlowViewBuilder:
             views.append(view)
         return tuple(views)
 
-    def _masked_reason(self, reason: waiting.Reason) -> waiting.Reason:
+    def _masked_reason(self, reason: Reason) -> Reason:
         gate = reason.gate
         if gate is None:
             return reason
         subject = self.redactor.text(gate.subject)
-        return waiting.Reason(self.redactor.text(reason.text), gate._replace(subject=subject))
+        return Reason(self.redactor.text(reason.text), gate._replace(subject=subject))
 
     def _states_without_reason(self) -> Collection[str]:
         if self.state == states.SUCCESS:
