@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import celery
 from billiard.einfo import ExceptionInfo
@@ -26,11 +26,8 @@ from celery.worker.consumer import Consumer
 
 from wbengine._concurrency import conditions, time_limits
 
-if TYPE_CHECKING:
-    from wbengine.interop.celery._embedded_worker import CeleryWorker
-
 __all__ = [
-    "HostedConsumer", "HostedPool", "HostedRequest", "Loop", "change_queues", "flush",
+    "HostedConsumer", "HostedPool", "HostedRequest", "Loop", "PoolHost", "change_queues", "flush",
     "forget_requests", "is_busy", "prepare", "shut_down",
 ]  # fmt: skip
 
@@ -65,6 +62,15 @@ _HEADERS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
 }
 
 
+class PoolHost(Protocol):
+    """Runs the tasks that Celery submits to its pool: an `embedded_worker.CeleryWorker`."""
+
+    def submit(self, delivery: HostedRequest) -> object:
+        """Run a task. Celery calls `terminate` of the result if the running task is revoked."""
+
+    def stop_jobs(self) -> None: ...
+
+
 class HostedPool(base.BasePool):  # type: ignore[misc]
     """A pool that passes the tasks of Celery's worker to `host`, which a subclass defines.
 
@@ -75,7 +81,7 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
 
     uses_semaphore = True
     signal_safe = False
-    host: ClassVar[CeleryWorker]
+    host: ClassVar[PoolHost]
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Create the `Loop`. Celery calls this in the loop's thread for each new connection."""

@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import kombu
 
@@ -23,11 +23,9 @@ from wbengine.interop.celery._serializers import JSON, Accepted, Wire, name_of
 from wbengine.transports import _reasons
 from wbengine.types import failure as ft
 
-if TYPE_CHECKING:
-    from wbengine.interop.celery._publisher import OutgoingTask
-
 __all__ = [
-    "BROKER_OPTIONS", "ENDED", "Reader", "RedisReader", "RpcReader", "failure_of", "redis_url",
+    "BROKER_OPTIONS", "ENDED", "Reader", "RedisReader", "RpcReader", "SentTask", "failure_of",
+    "redis_url",
 ]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
@@ -63,6 +61,16 @@ OnResult = Callable[["_protocol.Result | ft.Failure"], object]
 _T = TypeVar("_T")
 
 
+class SentTask(Protocol):
+    """A task whose message was published; a `publisher.OutgoingTask`."""
+
+    id: str
+
+    def confirmed(self) -> None: ...
+
+    def failed(self, error: Exception) -> None: ...
+
+
 class Reader(_reconnecting.ReconnectLoop):
     """Reads one result backend. The reader's thread calls `on_result` once.
 
@@ -92,7 +100,7 @@ class Reader(_reconnecting.ReconnectLoop):
         """Return True if a result or record proves that the task was sent."""
         return False
 
-    def note_sent(self, sent: OutgoingTask) -> None:
+    def note_sent(self, sent: SentTask) -> None:
         """Record, for resumed flows, that the broker has confirmed the message of a task."""
         sent.confirmed()
 
@@ -194,7 +202,7 @@ class RedisReader(Reader):
         self._prefix = prefix
         #: Ids of results that must be subscribed or unsubscribed.
         self._changed_ids: list[str] = []
-        self._sent: list[OutgoingTask] = []
+        self._sent: list[SentTask] = []
         #: The channel that wakes the thread.
         self._wake_channel = f"{prefix}wbengine-celery-bell-{uuid.uuid4()}"
 
@@ -202,7 +210,7 @@ class RedisReader(Reader):
         """Raise redis-py's exception if Redis is unavailable; see `Reader.was_sent`."""
         return bool(self._client.exists(self._key(id), f"{self._prefix}{_SENT_PREFIX}{id}"))
 
-    def note_sent(self, sent: OutgoingTask) -> None:
+    def note_sent(self, sent: SentTask) -> None:
         """Let the thread record the message and then confirm it."""
         with self._lock:
             self._sent.append(sent)
