@@ -6,10 +6,10 @@ import inspect
 import json
 import random
 import time
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from wbengine import exceptions
 from wbengine._imports import installing
@@ -17,20 +17,32 @@ from wbengine._introspection import object_names
 from wbengine._permits import account_stores
 from wbengine._permits.account_stores import Requests, read_account
 from wbengine._permits.accounts import Account, Answer
-from wbengine._redis import lua_scripts
+from wbengine._redis import client_options, lua_scripts
 
 __all__ = ["RedisStore"]
 
 _MAX_ATTEMPTS: Final = 50
 
 
-def _check_options(url: str, pool: Any) -> None:
-    """Check options of a URL, which redis-py would reject only when it connects."""
+def _client(url: str) -> Any:
+    """Return a client for a URL with the options of all clients of Redis, and those of redis-py."""
+    import redis
+
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    arguments = client_options.arguments(options, parts.scheme == "rediss")
+    others = {name: value for name, value in options.items() if name not in client_options.NAMES}
+    client = redis.Redis.from_url(
+        parts._replace(query=urlencode(others)).geturl(), decode_responses=True, **arguments
+    )
+    # redis-py would reject them only when it connects.
+    pool = client.connection_pool
     owners = (*pool.connection_class.__mro__, type(pool))
     known = {name for each in owners for name in inspect.signature(each.__init__).parameters}
-    for name in dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query)):
+    for name in others:
         if name not in known:
             raise ValueError(f"Unknown option {name!r} of limits{object_names.hint(name, known)}")
+    return client
 
 
 #: Folder with the script `swap`, which writes an account unless it changed since it was read.
@@ -48,13 +60,9 @@ class RedisStore(account_stores.Store):
             import redis
         except ImportError as error:
             raise ImportError(installing.needs("limits in Redis", "redis-py", "redis")) from error
-        url = account_stores.check_url(url)
         self._errors = redis.RedisError
         self._prefix = prefix
-        self._client: Any = redis.Redis.from_url(
-            url, decode_responses=True, socket_timeout=5.0, socket_connect_timeout=5.0
-        )
-        _check_options(url, self._client.connection_pool)
+        self._client: Any = _client(account_stores.check_url(url))
         self._swap = self._client.register_script(lua_scripts.load(_SCRIPTS)["swap"].text)
 
     def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:

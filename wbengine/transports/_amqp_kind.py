@@ -12,9 +12,9 @@ import kombu
 from amqp import exceptions as amqp_errors
 
 from wbengine._concurrency import eventlet
-from wbengine._configuration import named_options, server_urls
+from wbengine._configuration import named_options, server_urls, tls_options
 from wbengine._introspection import object_names
-from wbengine.transports import _amqp_socket, _tls
+from wbengine.transports import _amqp_socket
 from wbengine.transports._kinds import KombuKind, Target
 
 #: Default of the transport option `heartbeat`. Both sides close the connection after two missing
@@ -28,7 +28,7 @@ _SECURE: Final = "amqps"
 
 
 @dataclass(frozen=True)
-class Options(_tls.Options):
+class Options(tls_options.TLSOptions):
     """Options of the transport. `heartbeat` and those with `ssl_` are also options of the URL."""
 
     heartbeat: float = named_options.option(
@@ -53,7 +53,7 @@ class Options(_tls.Options):
 _OPTIONS: Final = named_options.option_names(Options)
 _URL_OPTIONS: Final = (
     "heartbeat",
-    *named_options.option_names(_tls.Options),
+    *named_options.option_names(tls_options.TLSOptions),
     "ssl_server_hostname",
 )
 
@@ -85,9 +85,9 @@ def arguments(
     # The check applies to all ways in which TLS is enabled.
     secure = remaining.pop("ssl", None)
     named = secure.items() if isinstance(secure, Mapping) else ()
-    tls_options: dict[str, Any] = {f"ssl_{name}": value for name, value in named}
-    tls_options |= {name: remaining.pop(name) for name in options if name.startswith("ssl_")}
-    tls_options = {name: value for name, value in tls_options.items() if value is not None}
+    given_tls: dict[str, Any] = {f"ssl_{name}": value for name, value in named}
+    given_tls |= {name: remaining.pop(name) for name in options if name.startswith("ssl_")}
+    given_tls = {name: value for name, value in given_tls.items() if value is not None}
     scheme, bare = transport, url
     if url is not None:
         try:
@@ -104,12 +104,12 @@ def arguments(
                     f"The options of a RabbitMQ URL must be among {', '.join(_URL_OPTIONS)}, got"
                     f" {name[:40]!r}{object_names.hint(name, _URL_OPTIONS)}"
                 )
-            (remaining if name == "heartbeat" else tls_options).setdefault(name, value)
+            (remaining if name == "heartbeat" else given_tls).setdefault(name, value)
     # py-amqp's own option `heartbeat` would have precedence over the argument.
     heartbeat = _heartbeat(remaining.pop("heartbeat", HEARTBEAT_SECONDS))
     result: dict[str, Any] = {"heartbeat": heartbeat, "transport_options": remaining}
-    if secure or tls_options or scheme == _SECURE:
-        result["ssl"] = _tls_arguments(tls_options, bare)
+    if secure or given_tls or scheme == _SECURE:
+        result["ssl"] = _tls_arguments(given_tls, bare)
     return bare, result
 
 
@@ -127,7 +127,10 @@ def _heartbeat(value: Any) -> float:
 
 def _tls_arguments(options: Mapping[str, Any], url: str | None) -> dict[str, Any]:
     try:
-        read = {name.removeprefix("ssl_"): _tls.read(name, options[name]) for name in options}
+        read = {
+            name.removeprefix("ssl_"): tls_options.read(name, value)
+            for name, value in options.items()
+        }
     except ValueError as error:
         raise InvalidURLError(str(error)) from None
     read["cert_reqs"] = ssl.VerifyMode[f"CERT_{read.get('cert_reqs', 'required')}".upper()]
@@ -157,7 +160,7 @@ class RabbitMQKind(KombuKind):
         eventlet.check_poll(f"the broker at {target.shown}")
         self.check_names(target)
         files = self.connect(target, 0).ssl or {}
-        _tls.check_files({f"ssl_{name}": path for name, path in files.items()})
+        tls_options.check_files({f"ssl_{name}": path for name, path in files.items()})
         return False
 
     def check_names(self, target: Target) -> None:

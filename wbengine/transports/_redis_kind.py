@@ -6,10 +6,11 @@ import ssl
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wbengine._configuration import named_options
+from wbengine._configuration import named_options, tls_options
 from wbengine._imports import installing
 from wbengine._introspection import object_names
-from wbengine.transports import _network_errors, _tls
+from wbengine._redis import client_options
+from wbengine.transports import _network_errors
 from wbengine.transports._broker import Broker
 from wbengine.transports._kinds import BrokerKind, Target
 
@@ -17,18 +18,10 @@ NAMES: Final = ("redis", "rediss")
 
 
 @dataclass(frozen=True)
-class Options(_tls.Options):
+class Options(client_options.ClientOptions):
     """Options of the transport. All except `dead_after` are also options of the URL."""
 
     prefix: str | None = named_options.option(None, "Part of all keys: ``wbe:{PREFIX}:``.")
-    socket_timeout: float = named_options.option(5.0, "Seconds to wait for a reply.")
-    socket_connect_timeout: float = named_options.option(5.0, "Seconds to wait for a connection.")
-    ssl_ca_path: str | None = named_options.option(None, "As in redis-py.")
-    ssl_ca_data: str | None = named_options.option(None, "As in redis-py.")
-    ssl_password: str | None = named_options.option(None, "As in redis-py.")
-    ssl_min_version: object = named_options.option(
-        None, "Lowest version of TLS: ``TLSv1_2`` or ``TLSv1_3``."
-    )
     dead_after: float = named_options.option(
         10.0, "Seconds of silence after which the messages of a consumer are requeued."
     )
@@ -68,7 +61,7 @@ class RedisKind(BrokerKind):
         return str(self.place(target).shown)
 
     def check(self, target: Target) -> bool:
-        _tls.check_files(self.place(target).settings)
+        tls_options.check_files(self.place(target).settings)
         return super().check(target)
 
     def open(self, target: Target) -> Broker:

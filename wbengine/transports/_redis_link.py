@@ -25,11 +25,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from wbengine import exceptions
-from wbengine._configuration import named_options, server_urls
+from wbengine._configuration import server_urls
 from wbengine._introspection import object_names
+from wbengine._redis import client_options
 from wbengine._redis.lua_scripts import Script
 from wbengine.transports import _reasons, _redis_kind
-from wbengine.transports import _tls as tls
 
 pack_command: Callable[[tuple[Any, ...]], bytes] | None
 try:
@@ -43,15 +43,11 @@ T_co = TypeVar("T_co", covariant=True)
 #: Prefix of keys if no exchange is given.
 DEFAULT_PREFIX: Final = "wbengine"
 
-_TIMEOUT_SECONDS: Final = 5.0
 #: Maximum number of values in one call: Lua permits 8,000.
 _MAX_SCRIPT_VALUES: Final = 1000
 #: Idle time after which a connection is checked before use.
 _HEALTH_CHECK_SECONDS: Final = 30
-_DURATION_OPTIONS: Final = ("socket_timeout", "socket_connect_timeout")
-_URL_OPTIONS: Final = tuple(
-    name for name in named_options.option_names(_redis_kind.Options) if name != "dead_after"
-)
+_URL_OPTIONS: Final = ("prefix", *client_options.NAMES)
 
 #: Exceptions for an unreachable or disconnected server. Others mean that the server refused.
 LOST: Final = (errors.ConnectionError, errors.TimeoutError, OSError)
@@ -97,31 +93,24 @@ class Place:
                     f"A Redis URL has no option {name!r}{object_names.hint(name, _URL_OPTIONS)}"
                 )
         values = {**{name: (options or {}).get(name) for name in _URL_OPTIONS}, **values}
-        values = {name: value for name, value in values.items() if value is not None}
-        prefix = object_names.check_label("prefix", values.pop("prefix", DEFAULT_PREFIX))
+        prefix = object_names.check_label("prefix", values["prefix"] or DEFAULT_PREFIX)
+        secure = parts.scheme == "rediss"
         settings: dict[str, Any] = {
             "host": host, "port": port, "db": int(path or 0),
             "socket_keepalive": True, "health_check_interval": _HEALTH_CHECK_SECONDS,
+            **client_options.arguments(values, secure),
         }  # fmt: skip
-        for name in _DURATION_OPTIONS:
-            settings[name] = _seconds(name, values.pop(name, _TIMEOUT_SECONDS))
         if parts.username:
             settings["username"] = unquote(parts.username)
         if parts.password:
             settings["password"] = unquote(parts.password)
-        secure = parts.scheme == "rediss"
-        if secure:
-            settings.update(ssl_cert_reqs="required", ssl_check_hostname=True)
-            settings.update({name: tls.read(name, value) for name, value in values.items()})
-        elif values:
-            raise ValueError(f"{next(iter(values))!r} requires rediss://, got redis://")
         where = f"[{host}]" if ":" in host else host
         shown = f"{parts.scheme}://{where}:{port}/{path or 0}"
         return cls(shown, f"wbe:{{{prefix}}}:", settings, secure)
 
     def with_timeouts(self, answer: float, connection: float) -> Place:
         """Return a copy whose timeouts are at most these, in seconds."""
-        limits = dict(zip(_DURATION_OPTIONS, (answer, connection), strict=True))
+        limits = dict(zip(client_options.TIMEOUTS, (answer, connection), strict=True))
         timeouts = {name: min(limit, self.settings[name]) for name, limit in limits.items()}
         return replace(self, settings={**self.settings, **timeouts})
 
@@ -131,16 +120,6 @@ class Place:
         )
         # Disable retries: their default depends on the version of the client.
         return connection_type(**self.settings, protocol=2, retry=Retry(NoBackoff(), 0))
-
-
-def _seconds(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = 0.0
-    if not 0 < number < 3600:
-        raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
-    return number
 
 
 @dataclass(slots=True)

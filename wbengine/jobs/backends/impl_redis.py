@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from wbengine._concurrency import conditions
 from wbengine._configuration import named_options
 from wbengine._imports import installing
-from wbengine._redis import lua_scripts
+from wbengine._redis import client_options, lua_scripts
 from wbengine.jobs import _stored, base
 from wbengine.persistence import base as persistence_base
 
@@ -27,8 +27,6 @@ except ImportError as error:
 __all__ = ["RedisJob", "RedisJobBoard"]
 
 _MAX_JOBS_PER_POST: Final = 1024
-#: Default timeout of answers and connections.
-_TIMEOUT_SECONDS: Final = 5.0
 #: Interval at which a listener checks whether to stop.
 _LISTEN_SECONDS: Final = 0.25
 #: The score of a job is its rank times this number plus its sequence.
@@ -36,15 +34,13 @@ _SCORES_PER_RANK: Final = 2**50
 #: Digits in the token of a claim, which precedes the owner.
 _TOKEN_DIGITS: Final = 32
 
+#: Options of the board that its client takes.
 _CLIENT_OPTIONS: Final[Mapping[str, named_options.Reader]] = {
+    **dict.fromkeys(client_options.NAMES, client_options.read_option),
     **dict.fromkeys(
-        (
-            *("host", "username", "password", "encoding", "encoding_errors", "unix_socket_path"),
-            *("ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs"),
-        ),
+        ("host", "username", "password", "encoding", "encoding_errors", "unix_socket_path"),
         named_options.text,
     ),
-    **dict.fromkeys(("socket_timeout", "socket_connect_timeout"), named_options.number),
     **dict.fromkeys(("port", "db", "health_check_interval"), named_options.whole),
     "ssl": named_options.flag,
 }
@@ -88,7 +84,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
     - `socket_timeout` and `socket_connect_timeout` (seconds; 5), `health_check_interval` (seconds).
     - `retry_on_timeout`: repeat a step that got no answer in time. A step whose connection was lost
       is always repeated. No step takes effect twice.
-    - `ssl`, and with it `ssl_keyfile`, `ssl_certfile`, `ssl_ca_certs`, `ssl_cert_reqs`.
+    - `ssl`, and with it the options of the Redis transport that begin with `ssl_`.
     - `sentinel`: the name of a service; then `host` and `port` are those of a Sentinel,
       `sentinel_fallbacks` further ones ('host:port'), and `sentinel_kwargs` options of connections
       to these.
@@ -258,24 +254,21 @@ class RedisJobBoard(_stored.StoredJobBoard):
 
 
 def _client(options: Mapping[str, Any]) -> Any:
-    client_options: dict[str, Any] = {
-        "socket_timeout": _TIMEOUT_SECONDS,
-        "socket_connect_timeout": _TIMEOUT_SECONDS,
-    }
-    client_options.update({name: options[name] for name in _CLIENT_OPTIONS if name in options})
+    arguments = {name: options[name] for name in _CLIENT_OPTIONS if name in options}
+    arguments |= client_options.arguments(arguments, is_secure=True)
     # The board itself repeats steps, because it has to detect repetitions.
-    client_options.update(protocol=2, retry=Retry(NoBackoff(), 0))
+    arguments.update(protocol=2, retry=Retry(NoBackoff(), 0))
     service = options.get("sentinel")
     if service is None:
-        return redis.Redis(**_without_unused_tls(client_options))
-    addresses = [(client_options.pop("host", "localhost"), client_options.pop("port", 26379))]
+        return redis.Redis(**_without_unused_tls(arguments))
+    addresses = [(arguments.pop("host", "localhost"), arguments.pop("port", 26379))]
     addresses += options.get("sentinel_fallbacks", ())
     sentinel_options = options.get("sentinel_kwargs")
     sentinel_class: Any = sentinels.Sentinel  # Not typed.
     sentinel = sentinel_class(
         addresses,
         sentinel_kwargs=None if sentinel_options is None else _without_unused_tls(sentinel_options),
-        **_without_unused_tls(client_options),
+        **_without_unused_tls(arguments),
     )
     return sentinel.master_for(service)
 

@@ -19,8 +19,8 @@ CIPHERS: Final = "ssl_ciphers"
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options that every transport with TLS has."""
+class TLSOptions:
+    """Options that every connection with TLS has."""
 
     ssl_ca_certs: str | None = named_options.option(None, "File with the trusted authorities.")
     ssl_certfile: str | None = named_options.option(None, "File with the certificate of this side.")
