@@ -18,7 +18,6 @@ from typing import Any, Final
 from wbengine import exceptions as exc
 from wbengine._calls import invocation
 from wbengine._introspection import object_names
-from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import life as lives
@@ -27,6 +26,7 @@ from wbengine.engines.worker_based._messages.requests import Request
 from wbengine.engines.worker_based._worker_side.heartbeat import Heartbeat
 from wbengine.engines.worker_based._worker_side.jobs import Job, Jobs
 from wbengine.engines.worker_based._worker_side.observers import ObservedJobs, Observer
+from wbengine.engines.worker_based._worker_side.offer import Offer
 from wbengine.engines.worker_based._worker_side.server_effects import (
     Acknowledge,
     Cancel,
@@ -40,6 +40,7 @@ from wbengine.engines.worker_based._worker_side.server_effects import (
     Return,
     Run,
 )
+from wbengine.engines.worker_based.endpoint import Endpoint
 from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.types import failure as ft
 
@@ -119,7 +120,7 @@ class Server:
         self,
         identity: str,
         topics: Iterable[str],
-        offered: Mapping[str, endpoints.Endpoint],
+        offered: Mapping[str, Endpoint],
         slots: int,
         *,
         ledger: str | None = None,
@@ -131,7 +132,7 @@ class Server:
         code_version: str | None = None,
     ) -> None:
         self.identity = identity
-        self._offer = endpoints.Offer(identity, offered, ledger)
+        self._offer = Offer(identity, offered, ledger)
         self._stats = lives.WorkerStats(birth)
         self._job_table = Jobs(slots, max_tasks)
         self.heartbeat = Heartbeat(

@@ -15,11 +15,11 @@ from wbengine import __version__
 from wbengine import exceptions as exc
 from wbengine._concurrency import threads
 from wbengine._text import data_formats
-from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import life as lives
 from wbengine.engines.worker_based._messages import notices
 from wbengine.engines.worker_based._worker_side.jobs import Jobs
+from wbengine.engines.worker_based._worker_side.offer import Offer
 from wbengine.engines.worker_based._worker_side.server_effects import Effect, Reply
 from wbengine.engines.worker_based.ledger import _base as ledgers
 
@@ -41,7 +41,7 @@ class Heartbeat:
         self,
         identity: str,
         topics: Iterable[str],
-        offer: endpoints.Offer,
+        offer: Offer,
         stats: lives.WorkerStats,
         jobs: Jobs,
         plain: bool = False,
