@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from wbengine import exceptions as exc
 from wbengine._text import data_formats, json_text
@@ -16,9 +16,6 @@ from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import kombu_json
 from wbengine.transports import _encoding
 from wbengine.types import codec
-
-if TYPE_CHECKING:
-    from wbengine.engines.worker_based._messages import signing
 
 #: Maximum depth of a body. User values begin a few levels below its top.
 _BODY_DEPTH: Final = codec.MAX_DEPTH + 8
@@ -54,6 +51,14 @@ def queue_name(
     return f"{topic[:_MAX_TOPIC_LENGTH]}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
+class MessageSigner(Protocol):
+    """Signs messages, and verifies stored results: a `signing.Signer`."""
+
+    def sign(self, envelope: Envelope) -> None: ...
+
+    def verify_outcome(self, id: str, headers: Mapping[str, Any], body: bytes) -> bytes: ...
+
+
 @dataclass(slots=True, eq=False)
 class Envelope:
     """A message to publish, or a received message.
@@ -73,7 +78,7 @@ class Envelope:
     redelivered: bool = False
     persistent: bool = False
     #: Signs the message before it is encoded; None: no signature.
-    signer: signing.Signer | None = None
+    signer: MessageSigner | None = None
     _encoded: bytes | None = None
     _encoded_headers: bytes | None = None
 
@@ -181,7 +186,7 @@ def freeze(envelope: Envelope) -> bytes:
 
 
 def thaw(
-    frozen: bytes, correlation_id: str, reply_to: str = "", signer: signing.Signer | None = None
+    frozen: bytes, correlation_id: str, reply_to: str = "", signer: MessageSigner | None = None
 ) -> Envelope:
     """Return the reply that a ledger stored.
 
