@@ -72,10 +72,7 @@ class Replay:
         if not self.oracle.remembers() or (self._lost and self._suspended):
             return False
         assert self._lost or not any(self.said.values()), "asked in vain"
-        # A retry controller that was about to run had reset them and was given back without an
-        # event.
-        self.oracle.state.update(dict.fromkeys(self.reset, "PENDING"))
-        self.reset.clear()
+        self._give_back_retries()
         self.oracle.end()
         self.said.clear()
         self.votes.clear()
@@ -96,6 +93,8 @@ class Replay:
             if not self._lost:
                 self.said[name].append(what.removeprefix(SAID))
         elif what != RESUMED:
+            if self._suspended and what != "PENDING":
+                self._give_back_retries()
             self._decide(what in _BEGINNINGS)
             self._change(what, name)
 
@@ -112,9 +111,7 @@ class Replay:
             assert name in ready.execute | ready.retry, "not ready"
             if name in ready.retry:
                 oracle.hand_out(Ready(retry={name}))
-                changed = oracle.reset(name)
-                assert changed <= self.reset, f"{changed - self.reset} are not pending"
-                self.reset -= changed | oracle.retry_scope[name]
+                self._reset(name)
             else:
                 oracle.hand_out(Ready(execute={name}))
         elif what == "REVERTING":
@@ -135,6 +132,19 @@ class Replay:
             assert oracle.ignored(name), "not ignored"
         elif what == "PENDING":
             self.reset.add(name)
+
+    def _reset(self, retry: str) -> None:
+        changed = self.oracle.reset(retry)
+        assert changed <= self.reset, f"{changed - self.reset} are not pending"
+        self.reset -= changed | self.oracle.retry_scope[retry]
+
+    def _give_back_retries(self) -> None:
+        """Give back retry controllers that reset their flows, but were not reported to start."""
+        for name in self.oracle.ready().retry:
+            if self.reset & self.oracle.retry_scope[name]:
+                self._reset(name)
+                self.oracle.again.add(name)
+        assert not self.reset, f"{self.reset} became pending by themselves"
 
     def _resolve(self, name: str) -> None:
         said: dict[str, str] = {}
