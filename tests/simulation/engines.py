@@ -435,7 +435,9 @@ class Engine(Process):
 
     def publish(self, effect: tracker.Publish) -> None:
         request = effect.request
-        self.evidence.publishes(effect)
+        # An engine that lost the flow does not publish: `wanted` withdraws the message.
+        if self.owns(request.invocation.flow_uuid):
+            self.evidence.publishes(effect)
 
         def wanted() -> bool:
             return self.owns(request.invocation.flow_uuid) and self.tracker.publishing(effect)

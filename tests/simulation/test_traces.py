@@ -122,6 +122,13 @@ TRACES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "resume 0", "pass 8", "pass 56",
         ],
     ),
+    "engine that lost its flow publishes no request that the next engine reopened": (
+        {"broker": "kombu", "timeout": 20.0},
+        [
+            "worker 6", "submit 3911", "pass 4", "pass 0", "trip 3731", "submit 1068", "worker 12",
+            "pass 62", "resume 0",
+        ],
+    ),
 }  # fmt: skip
 
 
