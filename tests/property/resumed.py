@@ -25,6 +25,7 @@ from wbengine import exceptions, retry, states, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import base
 from wbengine.testing import ManualClock
+from wbengine.types import failure
 
 #: Maximum number of runs of one flow.
 MOST_RUNS = 200
@@ -438,6 +439,8 @@ class Life:
             noted = (body.action, body.outcome) if body else None
             if self.stopping and noted in INTERRUPTED.get(state, ()):
                 continue
+            if self.stopping and self.kind.remote and (state, noted) in STARTED:
+                continue  # a lost run sent it, and a worker starts it only now
             assert noted in NOTED[state], f"{name} is {state}, but noted {noted}"
         items, begun = self._items(), {b.id for b in bodies(lines) if b.outcome == "begun"}
         for name, body in {body.name: body for body in bodies(lines)}.items():
@@ -495,7 +498,11 @@ class Life:
             "state": self.state(),
             "states": found,
             "results": {
-                k: v for k, v in storage.fetch_all().items() if k not in ("journal", "pace")
+                k: without_exceptions(v)
+                for k, v in storage.fetch_all().items()
+                # How many tasks in parallel branches fail before the first failure reverts them
+                # depends on timing.
+                if k not in ("journal", "pace") and not isinstance(v, failure.Failure)
             },
             "histories": {
                 name: list(history.provided_iter())
@@ -504,6 +511,13 @@ class Life:
             },
             "failures": storage.has_failures(),
         }
+
+
+def without_exceptions(value: Any) -> Any:
+    """Return a result without the exceptions of collected failures, which workers do not send."""
+    if isinstance(value, list):
+        return [v.to_dict() if isinstance(v, failure.Failure) else v for v in value]
+    return value
 
 
 #: State of a task -> possible last journal lines; a task that fails before its start writes none.
@@ -529,6 +543,8 @@ INTERRUPTED: dict[str, tuple[tuple[str, str] | None, ...]] = {
     ),
     states.FAILURE: (("revert", "ended"), ("revert", "failed"), ("execute", "ended")),
 }
+#: The same for requests of lost runs that wait for a worker until the run is over.
+STARTED = {(states.RUNNING, ("execute", "begun")), (states.REVERTING, ("revert", "begun"))}
 #: (reported state, saved state): starts that are pending at a suspension are not reported.
 UNTOLD = {(states.RETRYING, states.SUCCESS)}
 
