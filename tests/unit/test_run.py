@@ -226,10 +226,12 @@ def test_failed_start_of_the_executor_changes_no_state() -> None:
     assert engine.storage.get_atom_state("a") == states.PENDING
 
 
-def test_engine_leaves_no_reference_cycle_after_a_run() -> None:
+@pytest.mark.parametrize("has_backend", [False, True])
+def test_engine_leaves_no_reference_cycle_after_a_run(has_backend: bool) -> None:
     """Memory is released without the garbage collector."""
+    backend = _memory.MemoryBackend() if has_backend else None
     flow = linear_flow.Flow("f", retry=retry.Times(2)).add(Plain("a"), Plain("b"))
-    engine = made(flow, executors.SerialTaskExecutor())
+    engine = made(flow, executors.SerialTaskExecutor(), backend)
     engine.run()
     left = weakref.ref(flow)
     gc.disable()

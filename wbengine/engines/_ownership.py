@@ -147,7 +147,7 @@ class Ownership:
             held_lease.close()
             _lease_renewer.of_process().remove(held_lease)
         command = None if held_lease is None else held_lease.executed_command
-        has_run = held_lease is not None and held_lease.on_command is not None
+        has_run = held_lease is not None and held_lease.has_run
         self._storage.writer.release_lease(
             str(owner),
             is_lost=held_lease is not None and held_lease.error is not None,

@@ -83,7 +83,9 @@ class HeldLease:
         self.backend = backend
         self.lease = lease
         self.on_lost: Callable[[], None] = do_nothing
-        #: Executes a command, and returns False if the run was already over. None: no run began.
+        #: Whether a run has begun under this lease.
+        self.has_run = False
+        #: Executes a command, and returns False if the run was already over. None: no run.
         self.on_command: Callable[[base.FlowCommand], bool] | None = None
         self.on_tick: Callable[[], None] = do_nothing
         #: Whether a task waits for a signal, and the function that receives all signals.
@@ -95,7 +97,6 @@ class HeldLease:
         self._received_command: base.FlowCommand | None = None
         #: The latest command that was executed.
         self.executed_command: base.FlowCommand | None = None
-        self._closed = False
         self.error: exceptions.LeaseLost | None = None
         self._seconds = seconds
         self._clock = clock
@@ -142,7 +143,7 @@ class HeldLease:
 
     def begin_run(self, on_command: Callable[[base.FlowCommand], bool]) -> None:
         """Accept commands, and execute the one that the flow had when the lease was acquired."""
-        self.on_command = on_command
+        self.on_command, self.has_run = on_command, True
         command = self._received_command = self.lease.command
         if command is not None and command != self.executed_command:
             self._execute(command)
@@ -152,7 +153,7 @@ class HeldLease:
 
         The command stays in the store until the run ends, so that views can display it.
         """
-        if self.on_command is None or self._closed or command == self._received_command:
+        if self.on_command is None or command == self._received_command:
             return
         self._received_command = command
         # A separate thread, because a slow command must not delay renewals.
@@ -161,7 +162,7 @@ class HeldLease:
 
     def _execute(self, command: base.FlowCommand) -> None:
         do = self.on_command
-        if do is None or self._closed:
+        if do is None:
             return
         try:
             if do(command):
@@ -170,8 +171,8 @@ class HeldLease:
             LOG.warning("Flow %s cannot be %s: %s", self.lease.flow, command.describe(), error)
 
     def close(self) -> None:
-        """Call no functions of the engine any more. Idempotent."""
-        self._closed = True
+        """Call no functions of the engine any more, and keep none. Idempotent."""
+        self.on_command = None
         self.on_lost = self.on_tick = do_nothing
         self.awaits_signals = never
 
