@@ -13,7 +13,7 @@ from tests.contract import places
 from tests.seams import stores as stored_in
 from tests.support import conducted, released, servers
 from tests.support.waiting import until
-from wbengine import engines, exceptions, operations, states
+from wbengine import engines, exceptions, operations, states, task
 from wbengine.conductors import _code_versions, service
 from wbengine.diagnosis import _store_checks, findings
 from wbengine.jobs import backends as boards
@@ -274,6 +274,15 @@ def test_memory_store_keeps_versions() -> None:
             known = connection.codes()
             assert [code.version for code in known if code.is_live] == ["v1", "v2", "v4"]
             assert [code.version for code in known] == ["v1", "v2", "v3", "v4"]
+
+
+def test_flow_of_a_map_stores_the_code_that_runs_its_items() -> None:
+    greet = task.Map(conducted.Greet("greet"), over="names", item="name")
+    with contextlib.closing(backends.fetch("memory://")) as store:
+        engine = engines.load(greet, store={"names": ["a", "b"]}, backend=store)
+        engine.storage.code = "tests:v42"
+        engine.run()
+        assert code_of(store, engine.storage.flow_uuid) == "tests:v42"
 
 
 def test_unknown_versions_are_refused(store: base.Backend) -> None:

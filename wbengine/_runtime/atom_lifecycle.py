@@ -266,6 +266,8 @@ class AtomLifecycle:
         except Exception as error:
             outcome = calls.Outcome(ft.Failure.from_exception(error))
         if outcome is None:
+            if self._storage.code is not None:
+                self._storage.note_code()
             return call
         self.failed_before_submit.append((call, outcome))
         return None
