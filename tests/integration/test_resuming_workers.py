@@ -9,7 +9,8 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -90,143 +91,129 @@ def done_rows(folder: Path) -> int:
     return len(ledgers.rows(folder / "broker", "done"))
 
 
-@pytest.mark.slow
-def test_resumed_flow_uses_results_that_arrived_without_engine(folder: Path) -> None:
-    with worker(folder):
-        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
-        open_gate(folder)
-        workers.until(lambda: done_rows(folder) == 1)
-        again = tasks.engine_of("gated", folder)
-        again.run()
-        assert again.storage.fetch("gated") == "done-a"
-        assert tasks.runs(folder) == ["execute-a", "execute-b"]
-        assert again.storage.record("a").attempt == 1
+@dataclass(frozen=True)
+class Expected:
+    """Runs of tasks in all processes together, and the end of the resumed flow."""
+
+    runs: Sequence[str]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    any_order: bool = False
+    state: str = states.SUCCESS
 
 
-def test_resumed_flow_waits_for_tasks_that_still_run(folder: Path) -> None:
-    with worker(folder) as held:
-        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
-        again = tasks.engine_of("gated", folder)
-        with running(again):
-            workers.until(lambda: was_queried(held))
-            open_gate(folder)
-        assert tasks.runs(folder) == ["execute-a", "execute-b"]
-        assert again.storage.get_flow_state() == states.SUCCESS
-        assert held.counts["SUCCESS"] == 2
-
-
-@pytest.mark.parametrize(
-    ("point", "hit"),
-    [
-        ("executor.before-drop", 1),
-        pytest.param("executor.before-open", 1, marks=pytest.mark.slow),
-        pytest.param("executor.after-open", 1, marks=pytest.mark.slow),
-        pytest.param("sender.before-publish", 1, marks=pytest.mark.slow),
-        pytest.param("executor.after-drop", 1, marks=pytest.mark.slow),
-        pytest.param("proxy.before-ack", 1, marks=pytest.mark.slow),
-    ],
-)
-def test_engine_killed_at_any_point_runs_each_task_once(folder: Path, point: str, hit: int) -> None:
-    with worker(folder):
-        kill_at("wide", folder, point, hit)
-        again = tasks.engine_of("wide", folder)
-        again.run()
-        assert sorted(tasks.runs(folder)) == [f"execute-p{n}" for n in range(6)]
-        assert {again.storage.record(f"p{n}").attempt for n in range(6)} == {1}
-
-
-STEPS = sorted([*(f"execute-{n}" for n in range(4)), *(f"item-{n}" for n in range(6))])
-
-
-def test_resumed_workflow_waits_for_steps_that_still_run(folder: Path) -> None:
-    """Two steps of a map are saved, and four run."""
-    with worker(folder) as held:
-        kill_when("stepping", folder, lambda: len(tasks.runs(folder)) == 9)
-        again = tasks.engine_of("stepping", folder)
-        with running(again):
-            workers.until(lambda: was_queried(held))
-            open_gate(folder)
-        assert sorted(tasks.runs(folder)) == STEPS
-        assert again.storage.fetch("result") == [*range(0, 60, 10), 4]
-        assert held.counts["SUCCESS"] == 10
-
-
-@pytest.mark.parametrize(
-    ("point", "hit"),
-    [
-        ("executor.before-open", 5),
-        ("proxy.before-ack", 1),
-        pytest.param("executor.before-open", 2, marks=pytest.mark.slow),
-        pytest.param("executor.after-open", 4, marks=pytest.mark.slow),
-        pytest.param("sender.before-publish", 4, marks=pytest.mark.slow),
-        pytest.param("executor.before-drop", 1, marks=pytest.mark.slow),
-        pytest.param("executor.after-drop", 1, marks=pytest.mark.slow),
-        pytest.param("storage.before-save", 3, marks=pytest.mark.slow),
-        pytest.param("storage.before-save", 6, marks=pytest.mark.slow),
-    ],
-)
-def test_resumed_workflow_runs_each_step_once(folder: Path, point: str, hit: int) -> None:
-    with worker(folder):
-        kill_at("stepping", folder, point, hit)
-        open_gate(folder)
-        again = tasks.engine_of("stepping", folder)
-        again.run()
-        assert sorted(tasks.runs(folder)) == STEPS
-        assert again.storage.fetch("result") == [*range(0, 60, 10), 4]
-
-
-BACK = [*(f"execute-{n}" for n in range(4)), *(f"revert-{n}" for n in (3, 2, 1, 0))]
-
-
-@pytest.mark.parametrize(
-    ("point", "hit"),
-    [
-        ("storage.before-save", 8),
-        ("executor.before-drop", 1),  # while a reversion waits at its gate
-        pytest.param("storage.before-save", 6, marks=pytest.mark.slow),
-        pytest.param("storage.before-save", 7, marks=pytest.mark.slow),
-        pytest.param("executor.before-open", 6, marks=pytest.mark.slow),
-        pytest.param("executor.before-open", 7, marks=pytest.mark.slow),
-        pytest.param("executor.after-open", 7, marks=pytest.mark.slow),
-        pytest.param("executor.after-drop", 1, marks=pytest.mark.slow),
-    ],
-)
-def test_resumed_workflow_reverts_each_step_once(folder: Path, point: str, hit: int) -> None:
-    with worker(folder):
-        kill_at("stepping_back", folder, point, hit)
-        open_gate(folder, "revert")
-        again = tasks.engine_of("stepping_back", folder)
-        with pytest.raises(RuntimeError, match="no"):
-            again.run()
-        assert tasks.runs(folder) == BACK
-        assert again.storage.get_flow_state() == states.REVERTED
-
-
+TENS = list(range(0, 60, 10))
+ITEMS = [f"item-{n}" for n in range(6)]
+UNDONE = [f"undone-{n}" for n in range(6)]
+STEPS = [f"execute-{n}" for n in range(4)]
+BACK = [f"revert-{n}" for n in (3, 2, 1, 0)]
 RETRIES = [*("execute-fail", "revert-fail") * 2, "execute-fail", "execute-0"]
+FLOWS = {
+    "gated": Expected(["execute-a", "execute-b"], {"gated": "done-a"}),
+    "wide": Expected([f"execute-p{n}" for n in range(6)], any_order=True),
+    "reverting": Expected(["execute-a", "revert-a"], state=states.REVERTED),
+    "mapping": Expected(ITEMS, {"m": TENS}, any_order=True),
+    "spoiling": Expected([*ITEMS, *UNDONE], any_order=True, state=states.REVERTED),
+    "stepping": Expected([*STEPS, *ITEMS], {"result": [*TENS, 4]}, any_order=True),
+    "stepping_back": Expected([*STEPS, *BACK], state=states.REVERTED),
+    "retrying": Expected(RETRIES, {"result": 1}),
+}
+
+#: Crashes of engines, and options of the dead engine and of the next one. `POINT HIT` is a crash
+#: point. After `N runs`, tasks are in progress until the next engine has queried the worker; after
+#: `N ended`, they end before it starts.
+CRASHES = """
+    gated 1 runs
+    gated 1 ended ledger=none
+    gated 1 runs durability=end
+    wide executor.before-drop 1
+    mapping 6 runs
+    spoiling engine.after-retire 1 runs
+    stepping 9 runs
+    stepping executor.before-open 5
+    stepping proxy.before-ack 1
+    stepping executor.after-open 5 durability=batch
+    stepping executor.after-open 5 durability=end
+    stepping_back storage.before-save 8
+    stepping_back executor.before-drop 1
+    retrying executor.before-open 2
+"""
+SLOW_CRASHES = """
+    gated 1 ended
+    gated 1 runs ledger=none
+    gated 1 runs durability=batch
+    reverting 2 runs
+    wide executor.before-open 1
+    wide executor.after-open 1
+    wide sender.before-publish 1
+    wide executor.after-drop 1
+    wide proxy.before-ack 1
+    stepping executor.before-open 2
+    stepping executor.after-open 4
+    stepping sender.before-publish 4
+    stepping executor.before-drop 1
+    stepping executor.after-drop 1
+    stepping storage.before-save 3
+    stepping storage.before-save 6
+    stepping_back storage.before-save 6
+    stepping_back storage.before-save 7
+    stepping_back executor.before-open 6
+    stepping_back executor.before-open 7
+    stepping_back executor.after-open 7
+    stepping_back executor.after-drop 1
+    retrying storage.before-save 2
+    retrying storage.before-save 3
+    retrying storage.before-save 4
+    retrying storage.before-save 5
+    retrying storage.before-save 6
+    retrying executor.before-open 3
+    retrying executor.after-open 5
+    retrying engine.after-retire 1
+    retrying engine.after-retire 5
+"""
 
 
-@pytest.mark.parametrize(
-    ("point", "hit"),
-    [
-        ("executor.before-open", 2),
-        pytest.param("storage.before-save", 2, marks=pytest.mark.slow),
-        pytest.param("storage.before-save", 3, marks=pytest.mark.slow),
-        pytest.param("storage.before-save", 4, marks=pytest.mark.slow),
-        pytest.param("storage.before-save", 5, marks=pytest.mark.slow),
-        pytest.param("storage.before-save", 6, marks=pytest.mark.slow),
-        pytest.param("executor.before-open", 3, marks=pytest.mark.slow),
-        pytest.param("executor.after-open", 5, marks=pytest.mark.slow),
-        pytest.param("engine.after-retire", 1, marks=pytest.mark.slow),
-        pytest.param("engine.after-retire", 5, marks=pytest.mark.slow),
-    ],
-)
-def test_resumed_workflow_repeats_no_retry_of_a_step(folder: Path, point: str, hit: int) -> None:
-    with worker(folder):
-        kill_at("retrying", folder, point, hit)
-        again = tasks.engine_of("retrying", folder)
-        again.run()
-        assert tasks.runs(folder) == RETRIES
-        assert again.storage.fetch("result") == 1
+def crashes() -> Iterator[Any]:
+    for text, marks in ((CRASHES, ()), (SLOW_CRASHES, (pytest.mark.slow,))):
+        for line in text.strip().splitlines():
+            words = line.split()
+            yield pytest.param(words, marks=marks, id="-".join(words))
+
+
+@pytest.mark.parametrize("crash", list(crashes()))
+def test_resumed_flow_runs_no_task_twice(folder: Path, crash: list[str]) -> None:
+    flow, *at = [word for word in crash if "=" not in word]
+    options = [word for word in crash if "=" in word]
+    given: dict[str, Any] = dict(option.split("=") for option in options)
+    expected, gate = FLOWS[flow], "execute"
+    if flow in ("reverting", "stepping_back"):
+        open_gate(folder)
+        gate = "revert"
+    ledger = {name: value for name, value in given.items() if name == "ledger"}
+    with worker(folder, slots=6, **ledger) as held:
+        if at[0].isdecimal():
+            kill_when(flow, folder, lambda: len(tasks.runs(folder)) == int(at[0]), *options)
+        else:
+            kill_at(flow, folder, at[0], int(at[1]), *options)
+        if at[-1] != "runs":
+            open_gate(folder, gate)
+        if at[-1] == "ended":
+            workers.until(lambda: held.counts.get("SUCCESS") == int(at[0]))
+        again = tasks.engine_of(flow, folder, **given)
+        fails = expected.state == states.REVERTED
+        with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
+            if at[-1] == "runs":
+                with running(again):
+                    workers.until(lambda: was_queried(held))
+                    open_gate(folder, gate)
+            else:
+                again.run()
+    ran = tasks.runs(folder)
+    assert (sorted(ran) if expected.any_order else ran) == expected.runs
+    assert again.storage.get_flow_state() == expected.state
+    assert {name: again.storage.fetch(name) for name in expected.values} == expected.values
+    if flow in ("gated", "wide", "mapping"):
+        assert max(atom.attempt for atom in again.storage.flow_detail) == 1
+        assert not any(atom.items and atom.items.resumed for atom in again.storage.flow_detail)
 
 
 @pytest.mark.slow
@@ -243,44 +230,6 @@ def test_shared_executor_resumes_flow_and_keeps_its_name(folder: Path) -> None:
         shared.stop()
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
         assert shared.uuid == "shared"
-
-
-@pytest.mark.slow
-def test_resumed_flow_waits_for_running_reversion(folder: Path) -> None:
-    with worker(folder) as held:
-        open_gate(folder)
-        kill_when("reverting", folder, lambda: tasks.runs(folder)[1:] == ["revert-a"])
-        again = tasks.engine_of("reverting", folder)
-        with pytest.raises(RuntimeError), running(again):
-            workers.until(lambda: was_queried(held))
-            open_gate(folder, "revert")
-        assert tasks.runs(folder) == ["execute-a", "revert-a"]
-        assert again.storage.get_revert_result("a") == "undone-done-a"
-
-
-def test_resumed_map_runs_each_item_once(folder: Path) -> None:
-    """Two items are saved, two run, and two were never started."""
-    with worker(folder) as held:
-        kill_when("mapping", folder, lambda: len(tasks.runs(folder)) == 6)
-        again = tasks.engine_of("mapping", folder)
-        with running(again):
-            workers.until(lambda: was_queried(held))
-            open_gate(folder)
-        assert sorted(tasks.runs(folder)) == [f"item-{n}" for n in range(6)]
-        assert again.storage.fetch("m") == [n * 10 for n in range(6)]
-        assert again.storage.record("m").items.resumed == 0
-
-
-def test_resumed_map_reverts_items_that_ran_when_another_failed(folder: Path) -> None:
-    """The failure was saved, and the engine died before they finished."""
-    with worker(folder, 6) as held:
-        kill_at("spoiling", folder, "engine.after-retire")
-        again = tasks.engine_of("spoiling", folder)
-        with pytest.raises(RuntimeError), running(again):
-            workers.until(lambda: was_queried(held))
-            open_gate(folder)
-    numbers = range(6)
-    assert sorted(tasks.runs(folder)) == [f"{w}-{n}" for w in ("item", "undone") for n in numbers]
 
 
 @pytest.mark.slow
@@ -360,57 +309,12 @@ def test_resumed_flow_runs_lost_idempotent_task_again(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_resumed_flow_without_ledger_queries_workers(folder: Path) -> None:
-    with worker(folder, ledger="none") as held:
-        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], "ledger=none")
-        again = tasks.engine_of("gated", folder, ledger="none")
-        with running(again):
-            workers.until(lambda: was_queried(held))
-            open_gate(folder)
-        assert tasks.runs(folder) == ["execute-a", "execute-b"]
-
-
-def test_resumed_flow_without_ledger_uses_result_kept_by_worker(folder: Path) -> None:
-    with worker(folder, ledger="none") as held:
-        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], "ledger=none")
-        open_gate(folder)
-        workers.until(lambda: held.counts.get("SUCCESS") == 1)
-        tasks.engine_of("gated", folder, ledger="none").run()
-        assert tasks.runs(folder) == ["execute-a", "execute-b"]
-
-
-@pytest.mark.slow
 def test_resumed_flow_without_ledger_fails_unknown_request_as_lost(folder: Path) -> None:
     """It was never published, but that is unknown without a ledger."""
     open_gate(folder, "revert")
     with worker(folder, ledger="none"), pytest.raises(exc.WorkerLost):
         kill_at("gated", folder, "engine.before-submit", 1, "ledger=none")
         tasks.engine_of("gated", folder, ledger="none", transition_timeout=1).run()
-
-
-@pytest.mark.parametrize("level", [pytest.param("batch", marks=pytest.mark.slow), "end"])
-def test_resumed_flow_finds_requests_that_store_does_not_contain(folder: Path, level: str) -> None:
-    """A request that was published but not saved is found when it is published again."""
-    with worker(folder) as held:
-        option = f"durability={level}"
-        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], option)
-        again = tasks.engine_of("gated", folder, durability=level)
-        with running(again):
-            workers.until(lambda: was_queried(held))
-            open_gate(folder)
-        assert tasks.runs(folder) == ["execute-a", "execute-b"]
-
-
-@pytest.mark.parametrize("level", ["batch", "end"])
-def test_resumed_workflow_finds_steps_that_store_does_not_contain(folder: Path, level: str) -> None:
-    """Without their records, the steps have the same requests as before."""
-    with worker(folder):
-        kill_at("stepping", folder, "executor.after-open", 5, f"durability={level}")
-        open_gate(folder)
-        again = tasks.engine_of("stepping", folder, durability=level)
-        again.run()
-        assert sorted(tasks.runs(folder)) == STEPS
-        assert again.storage.fetch("result") == [*range(0, 60, 10), 4]
 
 
 def test_frozen_engine_that_lost_its_flow_changes_nothing(folder: Path) -> None:
