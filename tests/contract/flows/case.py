@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.contract.flows import trace
+import pytest
+
+from tests.contract.flows import tasks, trace
 from tests.contract.flows.kinds import Kind
+from tests.seams.scheduling import TaskClock
 from wbengine import exceptions, states
+from wbengine._concurrency import clocks
 from wbengine.engines import base
+from wbengine.persistence import backends
+from wbengine.persistence import base as persistence
+from wbengine.persistence._pauses import TaskPause
 from wbengine.types import failure as ft
 
 #: Placeholder in a store for the path of a folder of this run.
@@ -25,7 +33,7 @@ Error = tuple[type[BaseException], str]
 
 @dataclass(frozen=True)
 class Case:
-    """Flow and expected results; omitted expectations are empty.
+    """Flow and expected results; omitted expectations are empty, and None is not compared.
 
     The flow succeeds unless it `raises` something. Then it ends REVERTED, unless `ends` differs.
     """
@@ -44,17 +52,23 @@ class Case:
     #: The states of the flow, if they are not RUNNING and the last one.
     flow: str | None = None
     #: All values by name, except those of the store.
-    results: Mapping[str, Any] = field(default_factory=dict)
+    results: Mapping[str, Any] | None = field(default_factory=dict)
     #: Failure of each atom ("?": of no atom).
     raises: Mapping[str, Error] = field(default_factory=dict)
     #: Raised exception, if it is not one of these (or all of them together).
     raised: Error | None = None
     #: Results of reversions, which usually contain their arguments.
-    told: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    told: Mapping[str, Sequence[Any]] | None = field(default_factory=dict)
     #: By retry: provided values and failed atoms.
-    history: Mapping[str, Sequence[tuple[Any, str]]] = field(default_factory=dict)
+    history: Mapping[str, Sequence[tuple[Any, str]]] | None = field(default_factory=dict)
     #: Events of tasks while they ran.
     heard: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    #: Times of changes (`">a"`) on a manual clock, in seconds from the start.
+    at: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    #: Seconds that pass on the manual clock at changes; a mark stands for all its changes.
+    takes: Mapping[str, float] = field(default_factory=dict)
+    #: Names of paused task types in `tasks`, and the seconds of their pauses on the manual clock.
+    pauses: Mapping[str, float] = field(default_factory=dict)
     #: Further checks.
     check: Callable[[base.Engine], None] | None = None
     kinds: Sequence[str] | None = None
@@ -86,9 +100,15 @@ def play(case: Case, kind: Kind, folder: Path) -> list[str]:
     """Run a case on a kind, compare the results, and return the story."""
     pattern = case.make()
     store = {k: str(folder) if v == FOLDER else v for k, v in case.store.items()}
-    engine = kind.load(pattern, store=store, **case.options)
+    options = dict(case.options)
+    start = 0.0
+    if case.pauses:
+        start = time.time()
+        options["backend"] = _paused(case.pauses, start)
+    engine = kind.load(pattern, store=store, **options)
     heard = _listen(engine, case)
-    recorder = trace.Recorder(engine)
+    clock = TaskClock(engine, start) if case.at or case.takes else clocks.SYSTEM
+    recorder = trace.Recorder(engine, clock, case.takes)
     error: BaseException | None = None
     try:
         (case.drive or _run)(engine)
@@ -107,20 +127,35 @@ def play(case: Case, kind: Kind, folder: Path) -> list[str]:
     assert engine.compilation is not None
     trace.check_links(words, engine.compilation.execution_graph)
     _check_error(case, engine, error)
+    assert {word: recorder.times[word] for word in case.at} == {
+        word: [pytest.approx(moment) for moment in times] for word, times in case.at.items()
+    }
     storage = engine.storage
     assert storage.get_flow_state() == case.ends
     assert " ".join(recorder.flow) == (case.flow or _STRAIGHT[case.ends])
-    values = storage.fetch_all()
-    expected = {**store, **case.results}
-    assert (values, _types(values)) == (expected, _types(expected))
-    assert dict(recorder.told) == {name: list(results) for name, results in case.told.items()}
-    assert {name: _short(history) for name, history in storage.get_retry_histories()} == {
-        name: list(history) for name, history in case.history.items()
-    }
+    if case.results is not None:
+        values = storage.fetch_all()
+        expected = {**store, **case.results}
+        assert (values, _types(values)) == (expected, _types(expected))
+    if case.told is not None:
+        assert dict(recorder.told) == {name: list(results) for name, results in case.told.items()}
+    if case.history is not None:
+        assert {name: _short(history) for name, history in storage.get_retry_histories()} == {
+            name: list(history) for name, history in case.history.items()
+        }
     assert heard == {name: list(events) for name, events in case.heard.items()}
     if case.check is not None:
         case.check(engine)
     return words
+
+
+def _paused(pauses: Mapping[str, float], start: float) -> persistence.Backend:
+    """Return a store in which task types are paused from `start` on."""
+    backend = backends.fetch("memory://")
+    for name, seconds in pauses.items():
+        pause = TaskPause(f"{tasks.__name__}.{name}", None, None, start, start + seconds)
+        backend.get_connection().put_pause(pause)
+    return backend
 
 
 def _run(engine: base.Engine) -> None:
@@ -177,6 +212,8 @@ def _check_error(case: Case, engine: base.Engine, error: BaseException | None) -
     ending = stuck or case.raises
     if stuck and set(failures) > set(stuck):
         assert error.__context__ is not None
+    if isinstance(error, exceptions.DeadlineExceeded):
+        assert (error.cause is not None) == bool(failures)
     if case.raised is not None:
         assert isinstance(error, case.raised[0]) and case.raised[1] in str(error)
     elif len(ending) > 1:

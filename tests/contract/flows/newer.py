@@ -204,6 +204,26 @@ def coroutines_and_functions_run_concurrently() -> Any:
     return linear_flow.Flow("f").add(inner, tasks.Awaits("d", provides="d"))
 
 
+@flow(">a >b >c +a +b +c", order=[], results={name: name for name in "abc"})
+def each_coroutine_has_its_own_context() -> Any:
+    return unordered_flow.Flow("f").add(*(tasks.AwaitsHooks(n, provides=n) for n in "abc"))
+
+
+@flow(">a +a", results={"a": [0, 1, 2, 3]}, check=lambda engine: tasks.Groups.kept.clear())
+def groups_timeouts_and_threads_of_asyncio() -> Any:
+    return linear_flow.Flow("f").add(tasks.Groups("a", provides="a"))
+
+
+@flow(">a !a <a -a", store={"itself": False}, raises={"a": (asyncio.CancelledError, "enough")})
+def cancelled_error_in_coroutine_fails_its_task() -> Any:
+    return linear_flow.Flow("f").add(tasks.Cancels("a"))
+
+
+@flow(">a !a <a -a", store={"itself": True}, raises={"a": (asyncio.CancelledError, "")})
+def coroutine_that_cancels_itself_fails() -> Any:
+    return linear_flow.Flow("f").add(tasks.Cancels("a"))
+
+
 @flow(">a +a", store={"x": 2}, results={"a": 20})
 def decorated_coroutine() -> Any:
     return linear_flow.Flow("f").add(tasks.tenfold("a", provides="a"))

@@ -285,6 +285,82 @@ def failing_retry_is_retried_by_outer_retry() -> Any:
     return linear_flow.Flow("o", ScriptedRetry("out", retry.REVERT, tries=2)).add(inner)
 
 
+class FailsSecondly(retry.Times):
+    """Retry that fails to execute, to decide or to wait after the first attempt."""
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(3, name)
+        self.where = where
+
+    def _check(self, where: str, history: retry.History) -> None:
+        if where == self.where and len(history) == 1:
+            raise OSError(f"{where} of {self.name}")
+
+    def execute(self, history: retry.History, *args: Any, **kwargs: Any) -> int:
+        self._check("execute", history)
+        return super().execute(history)
+
+    def on_failure(self, history: retry.History, *args: Any, **kwargs: Any) -> retry.Decision:
+        self._check("on_failure", history)
+        return super().on_failure(history)
+
+    def wait(self, history: retry.History) -> float:
+        self._check("wait", history)
+        return super().wait(history)
+
+    def revert(self, history: retry.History, *args: Any, **kwargs: Any) -> tuple[int, Any]:
+        return len(history), history.failure and history.failure.exception_str
+
+
+def _secondly(where: str) -> Any:
+    return linear_flow.Flow("i", FailsSecondly("in", where)).add(tasks.Counted("b"))
+
+
+_SECONDLY: dict[str, Any] = {
+    "store": {"folder": FOLDER, "times": 2},
+    "history": {"out": [(0, "in:OSError"), (1, "")], "in": [(1, "")]},
+    "told": None,
+    "check": _clean,
+}
+
+
+@flow(
+    ">a +a >in +in >b !b <b -b ?in .b >in !in <in -in <a -a",
+    store={"folder": FOLDER, "times": 2},
+    raises={"in": (OSError, "execute of in")},
+    told={
+        "a": ["a | in"],
+        "b": ["RuntimeError(b fails the 1. time) | b"],
+        "in": [(1, "execute of in")],
+    },
+    history={"in": []},
+)
+def retry_that_fails_to_execute_again_reverts_everything() -> Any:
+    return linear_flow.Flow("f").add(tasks.Step("a"), _secondly("execute"))
+
+
+@flow(
+    ">out +out >in +in >b !b <b -b ?in .b >in !in <in -in ?out .in >out +out >in +in >b +b",
+    **_SECONDLY,
+)
+def retry_that_fails_to_execute_again_is_retried_by_outer_retry() -> Any:
+    return linear_flow.Flow("o", ScriptedRetry("out", None, tries=2)).add(_secondly("execute"))
+
+
+@flow(">out +out >in +in >b !b <b -b <in -in ?out .in .b >out +out >in +in >b +b", **_SECONDLY)
+def retry_that_fails_to_decide_is_retried_by_outer_retry() -> Any:
+    """The outer retry receives the failure of the inner retry, not that of the task."""
+    return linear_flow.Flow("o", ScriptedRetry("out", None, tries=2)).add(_secondly("on_failure"))
+
+
+@flow(
+    ">out +out >in +in >b !b <b -b ?in .b >in !in <in -in ?out .in >out +out >in +in >b +b",
+    **_SECONDLY,
+)
+def retry_that_fails_to_wait_is_retried_by_outer_retry() -> Any:
+    return linear_flow.Flow("o", ScriptedRetry("out", None, tries=2)).add(_secondly("wait"))
+
+
 class FailsToRevert(ScriptedRetry):
     def revert(self, history: retry.History, flow_failures: dict[str, ft.Failure]) -> str:
         raise OSError("stuck")
@@ -314,6 +390,47 @@ def retry_that_fails_to_revert_fails_flow() -> Any:
 def never_resolve_calls_no_retry() -> Any:
     inner = linear_flow.Flow("in", retry.Times(5, "r", provides="n")).add(tasks.Boom("b"))
     return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), inner)
+
+
+def _reset_failed(engine: base.Engine) -> None:
+    for _ in range(2):
+        try:
+            engine.run()
+        except RuntimeError:
+            assert engine.storage.get_flow_state() == states.FAILURE
+    engine.reset(failed_only=True)
+    assert not engine.storage.has_failures()
+    engine.run()
+    attempt = engine.storage.get_attempt("b")
+    assert attempt is not None and attempt.attempt == 2
+
+
+@flow(
+    ">a +a >r +r >b !b .b >b +b >c +c",
+    flow="RUNNING FAILURE RUNNING FAILURE PENDING RUNNING SUCCESS",
+    options={"never_resolve": True},
+    drive=_reset_failed,
+    store={"folder": FOLDER, "times": 2},
+    history={"r": [(1, "")]},
+)
+def never_resolve_keeps_failure_until_failed_reset() -> Any:
+    inner = linear_flow.Flow("in", retry.Times(3, "r")).add(tasks.Counted("b"), tasks.Step("c"))
+    return linear_flow.Flow("f").add(tasks.Step("a"), inner)
+
+
+@flow(
+    ">r +r >b !b <b -b ?r .b >r +r >b +b >x !x <x -x <b -b <r -r",
+    raises={"x": (ValueError, "x fails")},
+    store={"folder": FOLDER, "times": 2},
+    told={
+        "b": ["RuntimeError(b fails the 1. time) | b", "2 | x"],
+        "x": ["ValueError(x fails) | x"],
+    },
+    history={"r": []},
+)
+def later_reversion_receives_no_failures_of_recovered_attempts() -> Any:
+    tried = linear_flow.Flow("in", retry.Times(2, "r")).add(tasks.Counted("b"))
+    return linear_flow.Flow("f").add(tried, tasks.Boom("x"))
 
 
 @flow(

@@ -14,8 +14,11 @@ from wbengine.patterns import graph_flow, linear_flow
 Drive = Callable[[base.Engine], None]
 
 
-def suspend_at(*words: str) -> Drive:
-    """Return a function that suspends a flow at changes (`"SUCCESS a"`) and resumes it."""
+def suspend_at(*words: str, act: Drive | None = None) -> Drive:
+    """Return a function that suspends a flow at changes (`"SUCCESS a"`) and resumes it.
+
+    :param act: called before the last run.
+    """
 
     def drive(engine: base.Engine) -> None:
         left = list(words)
@@ -31,6 +34,8 @@ def suspend_at(*words: str) -> Drive:
             engine.run()
             assert engine.storage.get_flow_state() == states.SUSPENDED
             assert len(left) == len(words) - place - 1
+        if act is not None:
+            act(engine)
         engine.run()
 
     return drive

@@ -6,12 +6,14 @@ Their behaviour depends on arguments. `revert` methods return what they received
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import operator
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from wbengine import task
 from wbengine.types import failure as ft
@@ -378,11 +380,118 @@ class AwaitsTrouble(Awaits):
         raise Trouble("awaited")
 
 
+class AwaitsHooks(Hooked):
+    """`Hooked` with coroutines, whose context is not that of other tasks."""
+
+    async def pre_execute(self) -> None:  # type: ignore[override]
+        assert WHO.get() == "nobody"
+        WHO.set(self.name)
+        await asyncio.sleep(0)
+        self._hook("pre_execute")
+
+    async def execute(self) -> str:  # type: ignore[override]
+        await asyncio.sleep(0.001)
+        self._hook("execute")
+        return WHO.get()
+
+    async def post_execute(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        self._hook("post_execute")
+
+    async def pre_revert(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        self._hook("pre_revert")
+
+    async def revert(self, result: Any, flow_failures: dict[str, ft.Failure]) -> str:  # type: ignore[override]
+        await asyncio.sleep(0)
+        self._hook("revert")
+        return told(result, flow_failures)
+
+    async def post_revert(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        self._hook("post_revert")
+
+
+WHO = contextvars.ContextVar("WHO", default="nobody")
+
+
+class Cancels(task.Task):
+    """Task that raises CancelledError, or cancels itself."""
+
+    async def execute(self, itself: bool) -> None:
+        await asyncio.sleep(0)
+        if not itself:
+            raise asyncio.CancelledError("enough")
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        await asyncio.sleep(0)
+
+
+class Groups(task.Task):
+    """Task with groups, timeouts and threads of asyncio, which leaves one asyncio task running."""
+
+    kept: ClassVar[list[Any]] = []
+
+    async def execute(self) -> list[Any]:
+        self.kept.append(asyncio.create_task(asyncio.sleep(3600)))
+        found = await asyncio.gather(*(self._part(number) for number in range(2)))
+        async with asyncio.TaskGroup() as group:
+            part = group.create_task(self._part(2))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await asyncio.sleep(3600)
+        return [*found, part.result(), await asyncio.to_thread(sum, [1, 2])]
+
+    async def _part(self, number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+
 class Squares(task.Task):
     def execute(self, item: int) -> int:
         if item < 0:
             raise ValueError(f"{item} is negative")
         return item * item
+
+
+class Scales(task.Task):
+    """Task with a required and an optional argument in addition to the item."""
+
+    def execute(self, item: int, factor: int, offset: int = 0) -> int:
+        return item * factor + offset
+
+
+class Touches(task.Task):
+    """Task that appends a line to a file for each execution and reversion."""
+
+    def execute(self, item: int, folder: str) -> int:
+        self._note(folder, f"+{item}")
+        return item
+
+    def revert(self, item: int, folder: str, flow_failures: dict[str, ft.Failure]) -> None:
+        self._note(folder, f"-{item}")
+
+    def _note(self, folder: str, line: str) -> None:
+        with Path(folder, "notes").open("a", encoding="ascii") as stream:
+            stream.write(f"{line}\n")
+
+
+class TellsItem(task.Task):
+    def execute(self, item: int) -> None:
+        self.update_progress(0.5)
+
+
+class CountsFailures(Step):
+    def execute(self, items: list[Any]) -> int:
+        return sum(isinstance(item, ft.Failure) for item in items)
+
+
+class Grows(Step):
+    """Task that returns a list with one more item in each attempt."""
+
+    def execute(self, n: int) -> list[int]:
+        return [2] * n
 
 
 class Undone(task.Task):

@@ -10,18 +10,20 @@ from tests.contract.flows import (
     arguments,
     deciding,
     failing,
+    maps,
     newer,
     retrying,
     shapes,
     steering,
     values,
+    waiting,
 )
 from tests.contract.flows.case import CASES, Case, play
 from tests.contract.flows.kinds import KEPT, NAMES, Kind
 from tests.support import tally
 
 #: Modules that register their flows on import.
-MODULES = (arguments, shapes, deciding, retrying, failing, steering, values, newer)
+MODULES = (arguments, shapes, deciding, retrying, failing, steering, values, newer, maps, waiting)
 
 
 #: Kinds for which a third of the flows is enough: they differ from another kind in the store of the

@@ -7,11 +7,14 @@ A trace is a line of words, one for each change of state of an atom: a mark and 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import networkx as nx
 
 from wbengine import states
+from wbengine._concurrency import clocks
 from wbengine.engines import base
 
 MARKS = {
@@ -32,10 +35,21 @@ UNDONE = ".-~"
 
 
 class Recorder:
-    """Recorder of all states of an engine."""
+    """Recorder of all states of an engine.
 
-    def __init__(self, engine: base.Engine) -> None:
+    :param takes: seconds that pass on a manual `clock` at words, or at all words with a mark.
+    """
+
+    def __init__(
+        self,
+        engine: base.Engine,
+        clock: clocks.Clock = clocks.SYSTEM,
+        takes: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.words: list[str] = []
+        #: Times of words.
+        self.times: dict[str, list[float]] = defaultdict(list)
+        self._clock, self._takes, self._start = clock, takes, clock.monotonic()
         self.flow: list[str] = []
         #: Results of reversions by atom, in order.
         self.told: dict[str, list[Any]] = defaultdict(list)
@@ -45,7 +59,11 @@ class Recorder:
 
     def _on_atom(self, state: str, details: dict[str, Any]) -> None:
         name = details.get("task_name") or details["retry_name"]
-        self.words.append(MARKS[state] + name)
+        word = MARKS[state] + name
+        self.words.append(word)
+        self.times[word].append(self._clock.monotonic() - self._start)
+        if isinstance(self._clock, clocks.ManualClock):
+            self._clock.advance(self._takes.get(word, self._takes.get(word[0], 0.0)))
         if state == states.REVERTED and details["result"] is not None:
             self.told[name].append(details["result"])
 
