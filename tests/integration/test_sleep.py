@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.engine_kinds import engine_options
 from tests.seams.scheduling import load_at, set_clock
 from wbengine import engines, exceptions, states, task
 from wbengine._concurrency import clocks
 from wbengine._runtime.gates import awaited_signals
-from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.patterns import linear_flow
 from wbengine.persistence import _listing, backends, base, models
 from wbengine.views import _waiting, flow_status
 
@@ -23,12 +21,6 @@ from wbengine.views import _waiting, flow_status
 class Step(task.Task):
     def execute(self) -> str:
         return self.name
-
-
-@pytest.fixture(params=["serial", "threads", "processes", "memory"])
-def options(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    with engine_options(request.param, tmp_path, sys.modules[__name__], slots=1) as found:
-        yield found
 
 
 @pytest.fixture
@@ -41,23 +33,6 @@ def line(seconds: float = 3600) -> linear_flow.Flow:
     return linear_flow.Flow("f").add(
         Step("first"), task.Sleep(seconds, name="nap"), Step("last", provides="last")
     )
-
-
-def test_flow_continues_after_the_sleep(options: dict[str, Any]) -> None:
-    clock = clocks.ManualClock(1000.0)
-    engine = load_at(clock, line(), **options)
-    engine.run()
-    assert clock.time() == pytest.approx(4600.0)
-    assert engine.storage.fetch("last") == "last"
-    assert engine.storage.get("nap") is None
-
-
-def test_sleeps_in_parallel_use_no_slots(options: dict[str, Any]) -> None:
-    clock = clocks.ManualClock()
-    naps = [task.Sleep(10 * number, name=f"nap {number}") for number in range(20)]
-    engine = load_at(clock, unordered_flow.Flow("f").add(*naps, Step("step")), **options)
-    engine.run()
-    assert clock.time() == pytest.approx(190)
 
 
 def test_sleep_counts_from_its_first_start_across_suspension(store: base.Backend) -> None:
@@ -85,18 +60,6 @@ def test_sleeping_flow_is_parked_until_its_end(store: base.Backend) -> None:
     engine.run()
     assert engine.storage.get_flow_state() == states.SUSPENDED
     assert engine.parked.seconds == pytest.approx(50)
-
-
-def test_failure_of_another_task_ends_the_sleep() -> None:
-    class Spoils(task.Task):
-        def execute(self) -> None:
-            raise LookupError("spoilt")
-
-    clock = clocks.ManualClock()
-    engine = load_at(clock, unordered_flow.Flow("f").add(task.Sleep(100), Spoils("spoils")))
-    with pytest.raises(LookupError):
-        engine.run()
-    assert clock.time() < 100
 
 
 def test_sleep_accepts_no_signals(store: base.Backend) -> None:
