@@ -44,40 +44,6 @@ class Noted(task.Task):
         self.log.append(f"-{self.name}({','.join(sorted(flow_failures))})")
 
 
-class ScriptedRetry(retry.Retry):
-    """Retry controller that returns given answers in order and records its histories."""
-
-    def __init__(self, name: str, *answers: Any, log: list[str] | None = None) -> None:
-        super().__init__(name, provides=f"{name}_turn")
-        self.answers = list(answers)
-        self.log = log if log is not None else []
-        self.seen: list[Any] = []
-
-    def execute(self, history: retry.History) -> int:
-        self.log.append(f"+{self.name}")
-        return len(history) + 1
-
-    def on_failure(self, history: retry.History) -> Any:
-        self.seen.append([(value, sorted(failed)) for value, failed in history])
-        answer = self.answers.pop(0)
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def revert(self, history: retry.History, flow_failures: dict[str, ft.Failure]) -> None:
-        self.log.append(f"-{self.name}[{len(history)}]({','.join(sorted(flow_failures))})")
-
-
-class ScriptedRetryOfFailureTypes(ScriptedRetry):
-    """Retry controller that records the types of failures of the failed attempt."""
-
-    def on_failure(self, history: retry.History) -> Any:
-        self.seen.append(
-            {name: type(failure.exception).__name__ for name, failure in history.outcomes_iter(-1)}
-        )
-        return self.answers.pop(0)
-
-
 def atom_states(engine: base.Engine, *names: str) -> list[str | None]:
     return [engine.storage.get_atom_state(name) for name in names]
 
@@ -86,128 +52,7 @@ R, A, AGAIN = retry.REVERT, retry.REVERT_ALL, retry.RETRY
 DONE, GONE = states.SUCCESS, states.REVERTED
 
 
-# -- failures of earlier attempts
-
-
-def test_failures_of_recovered_attempts_are_removed() -> None:
-    """Later reversions do not receive them, and only the final failure is raised."""
-    log: list[str] = []
-    recovers = LINE("recovers", retry.Times(2, "r")).add(Noted("once", log, 1))
-    engine = engines.load(LINE("f").add(recovers, Noted("bad", log, 1, LookupError)))
-    seen: list[bool] = []
-    engine.atom_notifier.register(
-        states.SUCCESS,
-        lambda state, details: (
-            seen.append(engine.storage.has_failures())
-            if details.get("task_name") == "once"
-            else None
-        ),
-    )
-    with pytest.raises(LookupError, match="bad"):
-        engine.run()
-    assert seen == [False]
-    assert log == ["+once", "-once(once)", "+once", "+bad", "-bad(bad)", "-once(bad)"]
-    assert engine.storage.get_execute_failures().keys() == {"bad"}
-
-
-def test_failures_are_removed_when_next_attempt_starts() -> None:
-    """Of two failed tasks, one succeeds later and the other is not reached again."""
-    log: list[str] = []
-    flow = LINE("f", retry.Times(2, "r")).add(
-        unordered_flow.Flow("u").add(Noted("a", log, 1), Noted("b", log, 9, KeyError))
-    )
-    with pytest.raises(KeyError):
-        engines.run(flow)
-    assert log[-2:] == ["-b(b)", "-a(b)"] or log[-2:] == ["-a(b)", "-b(b)"]
-
-
 # -- failures of retry controllers
-
-
-class FailingRetry(retry.Times):
-    """Retry controller that fails in a given method."""
-
-    def __init__(self, name: str, where: str, attempts: int = 2, at: int = 1) -> None:
-        super().__init__(attempts, name)
-        self.where, self.at = where, at
-        self.reverted: list[Any] = []
-
-    def _check(self, where: str, history: retry.History) -> None:
-        if where == self.where and len(history) == self.at:
-            raise OSError(f"{self.name} {where}")
-
-    def execute(self, history: retry.History, *args: Any, **kwargs: Any) -> int:
-        self._check("execute", history)
-        return super().execute(history)
-
-    def on_failure(self, history: retry.History, *args: Any, **kwargs: Any) -> retry.Decision:
-        self._check("on_failure", history)
-        return super().on_failure(history)
-
-    def wait(self, history: retry.History) -> float:
-        self._check("wait", history)
-        return super().wait(history)
-
-    def revert(self, history: retry.History, *args: Any, **kwargs: Any) -> None:
-        self.reverted.append((len(history), history.failure and history.failure.exception_str))
-        self._check("revert", history)
-
-
-@pytest.mark.parametrize("at", [0, 1])
-@pytest.mark.parametrize("kind", KINDS)
-def test_retry_that_fails_to_execute_reverts_flow(at: int, kind: str) -> None:
-    """Without an outer retry everything is reverted, and its own `revert` receives the reason."""
-    broken = FailingRetry("r", "execute", at=at)
-    engine = engines.load(
-        LINE("f").add(Noted("top", []), LINE("in", broken).add(Noted("bad", [], 1))),
-        engine=kind,
-    )
-    with pytest.raises(OSError, match="r execute"):
-        engine.run()
-    assert atom_states(engine, "top", "r", "bad") == [GONE, GONE, states.PENDING]
-    assert broken.reverted == [(at, "r execute")]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_retry_that_fails_to_decide_is_retried_by_outer_retry(kind: str) -> None:
-    log: list[str] = []
-    outer = ScriptedRetry("outer", AGAIN, AGAIN, R)
-    inside = LINE("in", FailingRetry("r", "on_failure")).add(Noted("bad", log, 9, LookupError))
-    engine = engines.load(LINE("f", outer).add(Noted("top", []), inside), engine=kind)
-    with pytest.raises(exceptions.WrappedFailure) as caught:
-        engine.run()
-    assert [len(seen) for seen in outer.seen] == [1, 2, 3]
-    assert log == ["+bad", "-bad(bad)"] * 3
-    messages = [failure.exception_str for failure in caught.value]
-    assert sorted(messages) == ["bad", "r on_failure"]
-    error = engine.storage.flow_detail.error
-    assert error == "bad: LookupError: bad; r: OSError: r on_failure"
-    assert atom_states(engine, "top", "r", "outer", "bad") == [GONE] * 4
-
-
-@pytest.mark.parametrize(
-    "answer", ["PERHAPS", OSError("no idea")], ids=["unknown decision", "exception"]
-)
-def test_failed_decision_is_removed_when_outer_retry_runs_again(
-    answer: Any,
-) -> None:
-    """The outer retry receives the failure of the inner retry, not that of the task."""
-    outer = ScriptedRetryOfFailureTypes("outer", AGAIN)
-    flow = LINE("f", outer).add(LINE("in", ScriptedRetry("r", answer)).add(Noted("bad", [], 1)))
-    engine = engines.load(flow)
-    engine.run()
-    assert outer.seen == [{"r": "ValueError" if answer == "PERHAPS" else "OSError"}]
-    assert engine.storage.get_flow_state() == states.SUCCESS
-    assert not engine.storage.has_failures()
-
-
-def test_retry_that_fails_to_compute_wait_is_retried_by_outer_retry() -> None:
-    outer = ScriptedRetry("outer", AGAIN)
-    flow = LINE("f", outer).add(LINE("in", FailingRetry("r", "wait", 3)).add(Noted("bad", [], 1)))
-    engine = engines.load(flow)
-    engine.run()
-    assert outer.seen == [[(1, ["r"])]]
-    assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 @pytest.mark.parametrize(
@@ -228,30 +73,6 @@ def test_invalid_wait_of_retry_is_reported(answer: Any) -> None:
 
 
 # -- never_resolve -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_engine_with_never_resolve_keeps_failure_until_failed_reset(kind: str) -> None:
-    log: list[str] = []
-    second = LINE("in", retry.Times(3, "r")).add(Noted("b", log, 1), Noted("c", log))
-    engine = engines.load(LINE("f").add(Noted("a", log), second), engine=kind, never_resolve=True)
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="b"):
-            engine.run()
-        assert engine.storage.get_flow_state() == states.FAILURE
-        assert atom_states(engine, "a", "r", "b", "c") == [
-            DONE,
-            DONE,
-            states.FAILURE,
-            states.PENDING,
-        ]
-    engine.reset(failed_only=True)
-    assert engine.storage.get_flow_state() == states.PENDING
-    assert not engine.storage.has_failures()
-    assert atom_states(engine, "a", "r", "b", "c") == [DONE, DONE, states.PENDING, states.PENDING]
-    engine.run()
-    assert log == ["+a", "+b", "+b", "+c"]
-    assert engine.storage.get_attempt("b").attempt == 2  # type: ignore[union-attr]
 
 
 def test_reset_of_failed_atoms_is_refused_while_reversion_failed() -> None:
@@ -300,36 +121,6 @@ def record_changes(engine: base.Engine, clock: clocks.Clock) -> list[tuple[float
     return changes
 
 
-def test_retry_waits_before_each_further_attempt() -> None:
-    """RETRYING is reported once; the atoms are PENDING meanwhile."""
-    clock = clocks.ManualClock(100.0)
-    wait = retry.Backoff(5, 3, max_delay=20)
-    engine = load_at(clock, LINE("f", retry.Times(4, "r", backoff=wait)).add(Noted("t", [], 3)))
-    changes = record_changes(engine, clock)
-    engine.run()
-    retries = [(at - 100, state) for at, name, state in changes if name == "r"]
-    assert retries == [
-        (0, "RUNNING"), (0, "SUCCESS"),
-        (0, "RETRYING"), (5, "RUNNING"), (5, "SUCCESS"),
-        (5, "RETRYING"), (20, "RUNNING"), (20, "SUCCESS"),
-        (20, "RETRYING"), (40, "RUNNING"), (40, "SUCCESS"),
-    ]  # fmt: skip
-    assert RETRY_AT not in engine.storage.record("r").meta
-
-
-def test_waiting_retry_does_not_delay_other_branches() -> None:
-    log: list[str] = []
-    clock = clocks.ManualClock()
-    slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1))
-    other = LINE("other").add(*[Noted(f"t{n}", log) for n in range(5)])
-    engine = load_at(clock, unordered_flow.Flow("f").add(slow, other))
-    changes = record_changes(engine, clock)
-    engine.run()
-    assert clock.monotonic() == 60
-    assert {at for at, name, _ in changes if name.startswith("t")} == {0}
-    assert log[-1] == "+bad"
-
-
 def test_thousand_retries_wait_concurrently_for_their_own_times() -> None:
     """The number of iterations is proportional to the number of waits."""
     clock = clocks.ManualClock()
@@ -343,17 +134,6 @@ def test_thousand_retries_wait_concurrently_for_their_own_times() -> None:
     again = [(at, name) for at, name, state in changes if state == "RUNNING" and at]
     assert again[::2] == [(n + 1, f"r{n}") for n in range(1000)]
     assert turns < 5000
-
-
-def test_retries_with_the_same_time_run_together() -> None:
-    clock = clocks.ManualClock()
-    flow = unordered_flow.Flow("f")
-    for n in range(5):
-        flow.add(LINE(f"f{n}", retry.Times(2, f"r{n}", backoff=60)).add(Noted(f"t{n}", [], 1)))
-    engine = load_at(clock, flow)
-    engine.run(deadline=1000)
-    assert clock.monotonic() == 60
-    assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 def test_numeric_backoff_is_constant_and_none_means_no_wait() -> None:
@@ -408,16 +188,6 @@ def test_resumed_retry_waits_for_remaining_time() -> None:
             assert [atom.meta for atom in stored if atom.name == "r"] == [{}]
 
 
-def test_resumed_retry_does_not_wait_if_its_time_has_passed() -> None:
-    clock = clocks.ManualClock()
-    engine = load_at(clock, LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)))
-    suspend_in_wait(engine)
-    clock.advance(3600)
-    engine.run()
-    assert clock.monotonic() == 3600
-    assert engine.storage.get_flow_state() == states.SUCCESS
-
-
 def test_wall_clock_set_back_does_not_prolong_wait() -> None:
     """The wall clock matters only in another process; here the monotonic clock counts."""
 
@@ -428,86 +198,6 @@ def test_wall_clock_set_back_does_not_prolong_wait() -> None:
     clock = Jumping()
     load_at(clock, LINE("f", retry.Times(3, "r", backoff=7)).add(Noted("t", [], 2))).run()
     assert clock.monotonic() == 14
-
-
-@pytest.mark.parametrize("answer", [A, AGAIN])
-def test_failure_outside_cancels_wait_of_retry(answer: Any) -> None:
-    log: list[str] = []
-    clock = clocks.ManualClock()
-    # Fails while the other retry waits.
-    late = Noted("late", log, 1, LookupError)
-    inner = unordered_flow.Flow("inner").add(
-        LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1)),
-        LINE("other").add(*[Noted(f"t{n}", log) for n in range(4)], late),
-    )
-    outer = ScriptedRetry("outer", answer, log=log)
-    engine = load_at(clock, LINE("f", outer).add(inner))
-    changes = record_changes(engine, clock)
-    if answer == AGAIN:
-        engine.run()
-        assert engine.storage.get_flow_state() == states.SUCCESS
-    else:
-        with pytest.raises(exceptions.WrappedFailure):
-            engine.run()
-        assert engine.storage.get_flow_state() == states.REVERTED
-    assert clock.monotonic() == 0
-    assert RETRY_AT not in engine.storage.record("r").meta
-    of_retry = [state for _, name, state in changes if name == "r"]
-    assert of_retry[:5] == ["RUNNING", "SUCCESS", "RETRYING", "REVERTING", "REVERTED"]
-
-
-def test_time_of_cancelled_wait_does_not_run_retry_again() -> None:
-    """The outer retry has run the flow again, without a further failure, when the time comes."""
-    log: list[str] = []
-    clock = clocks.ManualClock()
-    slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1))
-    after = Noted("after", log)
-    after.eta = 100
-    others = [Noted(f"t{n}", log) for n in range(4)]
-    other = LINE("other").add(*others, Noted("late", log, 1, LookupError), after)
-    inner = unordered_flow.Flow("inner").add(slow, other)
-    engine = load_at(clock, LINE("f", ScriptedRetry("outer", AGAIN)).add(inner))
-    changes = record_changes(engine, clock)
-    engine.run(deadline=1000)
-    assert engine.storage.get_flow_state() == states.SUCCESS
-    assert clock.monotonic() == 100
-    assert [at for at, name, state in changes if name == "r" and state == "RETRYING"] == [0]
-    assert [at for at, name, _ in changes if name in ("r", "bad") and at] == []
-
-
-def test_retry_with_cancelled_wait_waits_full_time_again() -> None:
-    clock = clocks.ManualClock()
-    log: list[str] = []
-    slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 2))
-
-    class Late(Noted):
-        def execute(self) -> str:
-            clock.advance(20)
-            return super().execute()
-
-    flow = LINE("f", ScriptedRetry("outer", AGAIN, log=log)).add(
-        unordered_flow.Flow("u").add(
-            slow,
-            LINE("other").add(*[Noted(f"t{n}", log) for n in range(4)], Late("late", log, 1)),
-        )
-    )
-    engine = load_at(clock, flow)
-    changes = record_changes(engine, clock)
-    engine.run()
-    waits = [at for at, name, state in changes if name == "r" and state == "RETRYING"]
-    runs = [at for at, name, state in changes if name == "r" and state == "RUNNING"]
-    assert (waits, runs[-1]) == ([0, 20], 80)
-
-
-def test_reset_cancels_wait_of_retry() -> None:
-    clock = clocks.ManualClock()
-    engine = load_at(clock, LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)))
-    suspend_in_wait(engine)
-    engine.reset()
-    assert RETRY_AT not in engine.storage.record("r").meta
-    assert atom_states(engine, "r", "bad") == [states.PENDING] * 2
-    engine.run()
-    assert clock.monotonic() == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -553,39 +243,7 @@ def test_run_iter_timeout_yields_while_retry_waits() -> None:
     assert 6 <= waits < 15
 
 
-def test_failed_reversion_ends_flow_while_retry_waits() -> None:
-    clock = clocks.ManualClock()
-
-    class Stuck(Noted):
-        def revert(self, result: Any, flow_failures: Any) -> None:
-            raise OSError("stuck")
-
-    flow = unordered_flow.Flow("f").add(
-        LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)),
-        LINE("other", retry.AlwaysRevert("other")).add(
-            Noted("t1", []), Stuck("s", []), Noted("late", [], 1, LookupError)
-        ),
-    )
-    engine = load_at(clock, flow)
-    with pytest.raises(OSError, match="stuck"):
-        engine.run()
-    assert clock.monotonic() == 0
-    assert engine.storage.get_flow_state() == states.FAILURE
-
-
 # -- retries of one task -----------------------------------------------------------------------
-
-
-def test_backoff_of_task_is_applied_and_survives_suspension() -> None:
-    clock = clocks.ManualClock()
-    again = Noted("bad", [], 2)
-    again.retries, again.backoff = 2, retry.Backoff(60, multiplier=2)
-    engine = load_at(clock, LINE("f").add(again))
-    suspend_in_wait(engine, "bad_retry")
-    engine.run()
-    assert clock.monotonic() == 180
-    assert engine.storage.get_flow_state() == states.SUCCESS
-    assert [value for value, _ in engine.storage.get_retry_history("bad_retry")] == [1, 2, 3]
 
 
 def test_retried_function_task_does_not_call_its_revert() -> None:
