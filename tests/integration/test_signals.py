@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,13 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.integration.engine_kinds import engine_options
-from tests.seams.scheduling import load_at, set_clock
+from tests.seams.scheduling import load_at
 from tests.support import engine_threads, signalled
 from tests.support.fresh import process
-from tests.support.held_tasks import HeldTasks
 from tests.support.waiting import until
-from wbengine import engines, exceptions, operations, retry, states, task
+from wbengine import engines, exceptions, operations, states, task
 from wbengine._concurrency import clocks
 from wbengine.engines import _submission
 from wbengine.engines import base as engine_base
@@ -30,16 +26,12 @@ from wbengine.signals import Signal
 from wbengine.views import _shown_states
 from wbengine.views import flow_status as views
 
-KINDS = ["serial", "threads", "processes", "memory"]
 LINE = linear_flow.Flow
 
 
 class Step(task.Task):
     def execute(self) -> str:
         return self.name
-
-    def revert(self, **_: Any) -> None:
-        UNDONE.append(self.name)
 
 
 class Use(task.Task):
@@ -52,30 +44,7 @@ class Spoils(task.Task):
         raise LookupError("spoilt")
 
 
-UNDONE: list[str] = []
-
-
-@pytest.fixture(autouse=True)
-def nothing_undone() -> None:
-    UNDONE.clear()
-
-
-@pytest.fixture(params=KINDS)
-def options(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    with engine_options(request.param, tmp_path, sys.modules[__name__], slots=1) as found:
-        yield found
-
-
 STORES = ["none", "memory", "sqlite"]
-#: The slow kinds run with one store, the kinds of this process with all stores.
-KINDS_AND_STORES = pytest.mark.parametrize(
-    ("options", "backend"),
-    [
-        *itertools.product(("serial", "threads"), STORES),
-        *itertools.product(("processes", "memory"), ["sqlite"]),
-    ],
-    indirect=True,
-)
 
 
 @pytest.fixture(params=STORES)
@@ -122,50 +91,6 @@ def resume_engine(before: engine_base.Engine, flow: Any, store: base.Backend, **
     with store.get_connection() as connection:
         detail = connection.get_flow_details(before.storage.flow_uuid)
     return engines.load(flow, flow_detail=detail, backend=store, **more)
-
-
-@KINDS_AND_STORES
-def test_flow_continues_with_value_of_signal(
-    options: dict[str, Any], backend: base.Backend | None
-) -> None:
-    flow = LINE("outer").add(line(timeout=600), Step("last"))
-    run = Running(engines.load(flow, backend=backend, **options)).waits()
-    assert run.state_of("first") == states.SUCCESS and run.state_of("use") == states.PENDING
-    value = {"by": "ann", "limits": (1, 2)}
-    run.engine.signal("approved", value)
-    assert run.end() == states.SUCCESS
-    assert run.engine.storage.fetch("found") == ("used", value)
-    with pytest.raises(exceptions.InvalidState, match="has ended in SUCCESS"):
-        run.engine.signal("approved", 2)
-
-
-def test_waiting_for_signal_occupies_no_thread_or_slot(options: dict[str, Any]) -> None:
-    waits = [task.WaitFor(f"s{number}") for number in range(20)]
-    flow = unordered_flow.Flow("f").add(*waits, *(Step(f"t{number}") for number in range(5)))
-    run = Running(engines.load(flow, **options))
-    until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
-    until(lambda: all(run.state_of(f"t{number}") == states.SUCCESS for number in range(5)))
-    assert {run.state_of(one.name) for one in waits} == {states.RUNNING}
-    for one in waits:
-        run.engine.signal(one.signal)
-    assert run.end() == states.SUCCESS
-
-
-@KINDS_AND_STORES
-@pytest.mark.parametrize("signalled", ["before the run", "while another task runs"])
-def test_signal_sent_before_its_task_starts_is_used(
-    signalled: str, options: dict[str, Any], backend: base.Backend | None
-) -> None:
-    engine = engines.load(line(), backend=backend, **options)
-    if signalled == "before the run":
-        engine.signal("approved", 5)
-    else:
-        engine.atom_notifier.register(
-            states.SUCCESS,
-            lambda state, details: details["task_name"] == "first" and engine.signal("approved", 5),
-        )
-    engine.run()
-    assert engine.storage.fetch("found") == ("used", 5)
 
 
 def test_first_signal_is_used_by_all_waiting_tasks(backend: base.Backend | None) -> None:
@@ -321,35 +246,6 @@ def test_first_of_several_early_signals_is_used_without_a_workflow(store: base.B
 # -- timeouts
 
 
-@pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_wait_for_signal_times_out_and_flow_is_reverted(
-    kind: str, backend: base.Backend | None
-) -> None:
-    clock = clocks.ManualClock(1000.0)
-    engine = load_at(clock, line(timeout=3600), backend=backend, engine=kind)
-    with pytest.raises(exceptions.SignalTimeout, match="waited 3600 s for signal 'approved'"):
-        engine.run()
-    assert clock.time() == pytest.approx(4600.0)
-    assert engine.storage.get_flow_state() == states.REVERTED and UNDONE == ["first"]
-
-
-def test_signal_timeout_counts_from_first_start_across_suspension(store: base.Backend) -> None:
-    """Time of suspension counts too, whichever engine resumes the flow."""
-    clock = clocks.ManualClock(1000.0)
-    flow = line(timeout=3600)
-    engine = load_at(clock, flow, backend=store)
-    for state in engine.run_iter(timeout=1):
-        if state == states.WAITING and clock.time() >= 1100:
-            engine.suspend()
-    assert engine.storage.get_flow_state() == states.SUSPENDED
-    clock.advance(3000 - (clock.time() - 1000))
-    later = resume_engine(engine, flow, store)
-    set_clock(later, clock)
-    with pytest.raises(exceptions.SignalTimeout):
-        later.run()
-    assert clock.time() == pytest.approx(4600.0)
-
-
 @pytest.mark.parametrize("park_after", [10, 100])
 def test_flow_is_parked_only_if_timeout_is_far_away(park_after: float, store: base.Backend) -> None:
     clock = clocks.ManualClock()
@@ -365,19 +261,6 @@ def test_flow_is_parked_only_if_timeout_is_far_away(park_after: float, store: ba
         assert (engine.parked, clock.time()) == (None, pytest.approx(50))
 
 
-def test_reset_restarts_signal_timeout(store: base.Backend) -> None:
-    clock = clocks.ManualClock(1000.0)
-    engine = load_at(clock, line(timeout=3600), backend=store)
-    for state in engine.run_iter(timeout=1):
-        if state == states.WAITING and clock.time() >= 1100:
-            engine.suspend()
-    engine.reset()
-    began = clock.time()
-    with pytest.raises(exceptions.SignalTimeout):
-        engine.run()
-    assert clock.time() == pytest.approx(began + 3600)
-
-
 def test_changed_wall_clock_does_not_change_signal_timeout() -> None:
     class Jumping(clocks.ManualClock):
         def time(self) -> float:
@@ -387,107 +270,6 @@ def test_changed_wall_clock_does_not_change_signal_timeout() -> None:
     with pytest.raises(exceptions.SignalTimeout):
         load_at(clock, line(timeout=60)).run()
     assert clock.monotonic() == pytest.approx(60)
-
-
-@pytest.mark.parametrize("around", ["its own", "a retry"])
-def test_retried_wait_for_signal_has_full_timeout_per_attempt(
-    around: str, backend: base.Backend | None
-) -> None:
-    clock = clocks.ManualClock()
-    waits = approval(timeout=100)
-    if around == "its own":
-        waits.retries = 2
-        flow = LINE("f").add(waits)
-    else:
-        flow = LINE("f").add(LINE("tried", retry.Times(3)).add(Step("s"), waits))
-    engine = load_at(clock, flow, backend=backend)
-    with pytest.raises(exceptions.SignalTimeout):
-        engine.run()
-    assert clock.time() == pytest.approx(300)
-
-
-class FailsOnce(task.Task):
-    """Task that takes 20 seconds and fails in its first execution."""
-
-    def __init__(self, name: str, clock: clocks.ManualClock) -> None:
-        super().__init__(name)
-        self.clock: clocks.ManualClock | None = clock
-
-    def execute(self) -> None:
-        if self.clock is not None:
-            clock, self.clock = self.clock, None
-            clock.advance(20)
-            raise LookupError("once")
-
-
-def test_each_wait_for_signal_ends_at_its_own_timeout() -> None:
-    """The short waits are retried, and the long one ends the flow."""
-    clock = clocks.ManualClock()
-    short, long = task.WaitFor("a", timeout=10), task.WaitFor("b", timeout=95)
-    short.retries = 50
-    engine = load_at(clock, unordered_flow.Flow("f").add(short, long))
-    with pytest.raises(exceptions.SignalTimeout, match="waited 95 s for signal 'b'"):
-        engine.run(deadline=1000)
-    assert clock.time() == pytest.approx(95)
-
-
-@pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_retried_wait_does_not_end_at_timeout_of_earlier_attempt(kind: str) -> None:
-    clock = clocks.ManualClock()
-    tried = unordered_flow.Flow("tried", retry.Times(2)).add(
-        approval(timeout=50), FailsOnce("fails", clock)
-    )
-    options = {"executor": HeldTasks()} if kind == "parallel" else {}
-    engine = load_at(clock, tried, engine=kind, **options)
-    with pytest.raises(exceptions.SignalTimeout):
-        engine.run(deadline=1000)
-    assert clock.time() == pytest.approx(70)
-
-
-def test_failure_in_one_flow_does_not_end_wait_of_another() -> None:
-    clock = clocks.ManualClock()
-    tried = unordered_flow.Flow("tried", retry.Times(2)).add(approval(), FailsOnce("fails", clock))
-    flow = unordered_flow.Flow("f").add(tried, task.WaitFor("b", name="other"))
-    engine = load_at(clock, flow, engine="parallel", executor=HeldTasks())
-    signals = ["approved", "b"]
-    for state in engine.run_iter(timeout=10, deadline=1000):
-        if state == states.WAITING and clock.time() >= 30 and signals:
-            engine.signal(signals.pop())
-    assert engine.storage.get_flow_state() == states.SUCCESS
-    assert engine.storage.record("other").attempt == 1
-
-
-@pytest.mark.parametrize("how", ["failure", "suspend"])
-def test_waits_for_signal_and_eta_end_together(how: str) -> None:
-    clock = clocks.ManualClock()
-    delayed = Step("delayed")
-    delayed.eta, delayed.cancel_on_revert = 50, True
-    flow = unordered_flow.Flow("f").add(delayed, approval())
-    if how == "failure":
-        flow.add(Spoils("spoils"))
-    engine = load_at(clock, flow, engine="parallel", executor=HeldTasks())
-    with contextlib.suppress(LookupError):
-        for state in engine.run_iter(timeout=10, deadline=1000):
-            if state == states.WAITING and clock.time() == 20:
-                engine.suspend()
-    ended = states.REVERTED if how == "failure" else states.SUSPENDED
-    assert engine.storage.get_flow_state() == ended
-    assert clock.time() == (0 if how == "failure" else 20)
-    if how == "suspend":
-        engine.signal("approved", 1)
-        engine.run(deadline=1000)
-        assert engine.storage.get_flow_state() == states.SUCCESS
-
-
-def test_signal_ends_all_waits_for_it() -> None:
-    flow = unordered_flow.Flow("f").add(*(task.WaitFor("s", name=f"w{n}") for n in range(3)))
-    clock = clocks.ManualClock()
-    engine = load_at(clock, flow)
-    signals = ["s"]
-    for state in engine.run_iter(timeout=10, deadline=1000):
-        if state == states.WAITING and clock.time() >= 30 and signals:
-            engine.signal(signals.pop())
-    assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 def test_signal_read_from_store_when_wait_starts_is_used(store: base.Backend) -> None:
@@ -542,61 +324,6 @@ def approved_waits(engine: engine_base.Engine) -> bool:
 
 
 # -- end of the wait
-
-
-@KINDS_AND_STORES
-def test_cancel_ends_wait_for_signal(options: dict[str, Any], backend: base.Backend | None) -> None:
-    run = Running(engines.load(line(), backend=backend, **options)).waits()
-    assert run.engine.cancel(reason="nobody cares")
-    with pytest.raises(exceptions.Cancelled, match="nobody cares"):
-        run.end()
-    assert run.engine.storage.get_flow_state() == states.REVERTED
-
-
-@KINDS_AND_STORES
-def test_failure_of_another_task_ends_wait_for_signal(
-    options: dict[str, Any], backend: base.Backend | None
-) -> None:
-    flow = unordered_flow.Flow("f").add(approval(), LINE("l").add(Step("s"), Spoils("spoils")))
-    run = Running(engines.load(flow, backend=backend, **options))
-    with pytest.raises(LookupError, match="spoilt"):
-        run.end()
-    assert run.engine.storage.get_flow_state() == states.REVERTED
-
-
-def test_deadline_ends_wait_for_signal(backend: base.Backend | None) -> None:
-    engine = load_at(clocks.ManualClock(), line(), backend=backend)
-    with pytest.raises(exceptions.DeadlineExceeded):
-        engine.run(deadline=30)
-    assert engine.storage.get_flow_state() == states.REVERTED
-
-
-def test_signalled_task_is_reverted_with_flow(options: dict[str, Any]) -> None:
-    flow = LINE("f").add(Step("first"), approval(), Spoils("spoils"))
-    engine = engines.load(flow, **options)
-    engine.signal("approved", 1)
-    with pytest.raises(LookupError):
-        engine.run()
-    assert engine.storage.get_atom_state("wait-for-approved") == states.REVERTED
-
-
-def test_resumed_flow_continues_to_wait_for_signal(
-    options: dict[str, Any], store: base.Backend
-) -> None:
-    flow = line(timeout=600)
-    run = Running(engines.load(flow, backend=store, **options)).waits()
-    run.engine.suspend()
-    assert run.end() == states.SUSPENDED
-    assert run.state_of("wait-for-approved") == states.PENDING
-    later = Running(resume_engine(run.engine, flow, store, **options)).waits()
-    later.engine.suspend()
-    assert later.end() == states.SUSPENDED
-    operations.signal(store, run.engine.storage.flow_uuid, "approved", 3)
-    last = resume_engine(run.engine, flow, store, **options)
-    last.run()
-    assert last.storage.fetch("found") == ("used", 3)
-    attempt = last.storage.get_attempt("wait-for-approved")
-    assert attempt is not None and attempt.attempt == 1
 
 
 PROGRAM = """
