@@ -78,22 +78,6 @@ def atom_states(engine: base.Engine, *names: str) -> list[str | None]:
 # -- deadlines -----------------------------------------------------------------------------------
 
 
-def test_deadline_between_two_tasks_reverts_completed_tasks() -> None:
-    clock, log = clocks.ManualClock(), []
-    engine = load(LINE("f").add(*[ClockTask(name, clock, log=log) for name in "abcde"]), clock)
-    with pytest.raises(
-        exceptions.DeadlineExceeded, match=r"Flow 'f' did not end within 2\.5 seconds"
-    ) as caught:
-        engine.run(deadline=2.5)
-    assert caught.value.cause is None
-    assert log == ["+a", "+b", "+c", "-c", "-b", "-a"]
-    assert engine.storage.get_flow_state() == states.REVERTED
-    assert atom_states(engine, *"abcde") == [GONE] * 3 + [LEFT] * 2
-    engine.run(deadline=5.5)
-    assert engine.storage.get_flow_state() == states.SUCCESS
-    assert engine.storage.flow_meta == {}
-
-
 def test_last_task_that_ends_after_deadline_is_reverted() -> None:
     """The flow was unfinished at the deadline, although the clock was read only later."""
     clock, log = clocks.ManualClock(), []
@@ -145,58 +129,8 @@ def test_deadline_withdraws_waiting_tasks(name: str, tmp_path: Path) -> None:
     assert engine.statistics["withdrawn"] == 1
 
 
-def test_deadline_during_reversion_has_no_effect() -> None:
-    clock, log = clocks.ManualClock(), []
-    tasks = [
-        *[ClockTask(name, clock, 10, log=log) for name in "abc"],
-        ClockTask("bad", clock, 10, fails=True),
-    ]
-    engine = load(LINE("f").add(*tasks), clock)
-    with pytest.raises(LookupError):
-        engine.run(deadline=55)
-    assert engine.storage.get_flow_state() == states.REVERTED
-    assert engine.storage.flow_meta.keys() <= {models.LOG_LEVEL}
-
-
-def test_deadline_during_reversion_of_subflow_reverts_whole_flow() -> None:
-    clock = clocks.ManualClock()
-    inner = LINE("in", retry.AlwaysRevert("r")).add(
-        ClockTask("in", clock), ClockTask("bad", clock, fails=True)
-    )
-    engine = load(LINE("f").add(ClockTask("top", clock), inner), clock, defer_reverts=False)
-    with pytest.raises(exceptions.DeadlineExceeded) as caught:
-        engine.run(deadline=3.5)
-    assert isinstance(caught.value.cause, LookupError)
-    assert atom_states(engine, "top", "in", "bad", "r") == [GONE] * 4
-
-
-def test_deadline_does_not_apply_to_completed_flow() -> None:
-    clock = clocks.ManualClock()
-    engine = load(LINE("f").add(ClockTask("a", clock, 5)), clock)
-    engine.run(deadline=5.5)
-    assert engine.storage.get_flow_state() == states.SUCCESS
-    engine.run(deadline=0)
-    assert engine.storage.get_flow_state() == states.SUCCESS
-
-
 def test_empty_flow_succeeds_with_zero_deadline(near: dict[str, Any]) -> None:
     load(LINE("empty"), **near).run(deadline=0)
-
-
-def test_deadline_with_never_resolve_reverts_nothing() -> None:
-    clock, log = clocks.ManualClock(), []
-    engine = load(
-        LINE("f").add(*[ClockTask(name, clock, log=log) for name in "abc"]),
-        clock,
-        never_resolve=True,
-    )
-    with pytest.raises(exceptions.DeadlineExceeded):
-        engine.run(deadline=1.5)
-    assert engine.storage.get_flow_state() == states.FAILURE
-    assert atom_states(engine, *"abc") == [DONE, DONE, LEFT]
-    engine.run()
-    assert log == ["+a", "+b", "+c"]
-    assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 def test_resumed_reversion_after_deadline_raises_deadline_exceeded() -> None:
@@ -227,31 +161,6 @@ def test_resumed_reversion_after_deadline_raises_deadline_exceeded() -> None:
                 stored = connection.get_flow_details(engine.storage.flow_uuid)
             assert stored.state == states.SUCCESS
             assert stored.meta.keys() <= {models.LOG_LEVEL}
-
-
-def test_failed_reversion_is_cause_of_deadline_exceeded() -> None:
-    class Stuck(ClockTask):
-        def revert(self, result: Any, flow_failures: Any) -> None:
-            raise OSError("stuck")
-
-    clock = clocks.ManualClock()
-    engine = load(LINE("f").add(Stuck("s", clock), ClockTask("a", clock)), clock)
-    with pytest.raises(exceptions.DeadlineExceeded) as caught:
-        engine.run(deadline=0.5)
-    assert isinstance(caught.value.cause, OSError)
-    assert engine.storage.get_flow_state() == states.FAILURE
-
-
-def test_suspension_takes_precedence_over_deadline() -> None:
-    clock, log = clocks.ManualClock(), []
-    engine = load(LINE("f").add(*[ClockTask(name, clock, log=log) for name in "abc"]), clock)
-    engine.atom_notifier.register(states.RUNNING, lambda *_, **__: clock.advance(9))
-    engine.atom_notifier.register(states.RUNNING, lambda *_, **__: engine.suspend())
-    engine.run(deadline=5)
-    assert engine.storage.get_flow_state() == states.SUSPENDED
-    engine.atom_notifier.reset()
-    engine.run(deadline=5)
-    assert log == ["+a", "+b", "+c"]
 
 
 def test_deadline_counts_from_call_of_run_iter() -> None:
@@ -415,30 +324,6 @@ def failing(log: list[str], times: int) -> Any:
     return LINE("f").add(
         task.FunctorTask(lambda: log.append("first"), "first"), task.FunctorTask(work, "work")
     )
-
-
-@pytest.mark.parametrize("end", [states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED])
-def test_reset_restores_initial_states_from_each_final_state(
-    end: str, near: dict[str, Any]
-) -> None:
-    log: list[str] = []
-    flow = failing(log, int(end in (states.FAILURE, states.REVERTED)))
-    engine = load(flow, never_resolve=end == states.FAILURE, **near)
-    if end == states.SUSPENDED:
-        engine.atom_notifier.register(states.SUCCESS, lambda state, details: engine.suspend())
-    with contextlib.suppress(LookupError):
-        engine.run()
-    engine.atom_notifier.reset()
-    assert engine.storage.get_flow_state() == end
-    engine.reset()
-    assert engine.storage.get_flow_state() == states.PENDING
-    assert atom_states(engine, "first", "work") == [LEFT, LEFT]
-    assert not engine.storage.has_failures()
-    engine.reset()
-    del log[:]
-    engine.run()
-    assert log == ["first", "work"]
-    assert engine.storage.get_attempt("first").attempt >= 2
 
 
 def test_reset_of_running_engine_is_refused() -> None:
