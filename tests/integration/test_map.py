@@ -1,4 +1,4 @@
-"""Maps on all kinds of engines."""
+"""Maps: iterables, items in flight, interruptions and costs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,13 @@ from tests.seams.scheduling import set_clock
 from tests.support import map_tasks as tasks
 from tests.support.held_tasks import HeldTasks
 from tests.support.snapshots import Snapshots
-from wbengine import engines, exceptions, retry, states, task
+from wbengine import engines, exceptions, states, task
 from wbengine._calls import invocation
 from wbengine._concurrency import clocks
 from wbengine._runtime import run as run_module
 from wbengine.engines import base
-from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.persistence import models
+from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence.backends import _memory
-
-
-@pytest.fixture(scope="module", params=kinds.NAMES)
-def kind(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[kinds.Kind]:
-    folder = tmp_path_factory.mktemp(request.param)
-    with kinds.kind(request.param, folder, tasks.__name__) as made:
-        yield made
 
 
 @pytest.fixture(params=["serial", "threads"])
@@ -50,14 +40,8 @@ def flow_of(*atoms: Any, **options: Any) -> Any:
     return linear_flow.Flow("f", **options).add(*atoms)
 
 
-def items_of(engine: base.Engine, name: str = "m") -> models.Items:
-    found = engine.storage.record(name).items
-    assert found is not None
-    return found
-
-
 def states_of(engine: base.Engine, name: str = "m") -> list[str]:
-    return [item.state for item in items_of(engine, name)]
+    return [item.state for item in engine.storage.record(name).items or ()]
 
 
 def finish(engine: base.Engine, error: type[BaseException]) -> None:
@@ -66,25 +50,6 @@ def finish(engine: base.Engine, error: type[BaseException]) -> None:
 
 
 # -- results ---------------------------------------------------------------------------------
-
-
-def test_map_binds_other_arguments_of_inner_task_as_for_any_task(kind: kinds.Kind) -> None:
-    flow = flow_of(
-        task.FunctorTask(three, "three", provides="three"),
-        fan(tasks.Scale("s", rebind={"factor": "three"}), name="a", provides="a"),
-        fan(tasks.Scale("s", inject={"factor": 10, "offset": 1}), name="b", provides="b"),
-    )
-    store = {"items": [1, 2], "offset": 5}
-    engine = engines.load(flow, store=store)
-    assert kind.load(fan(tasks.Scale()), store={"items": [1], "factor": 2}).run() is None
-    engine.run()
-    found = engine.storage.fetch_all()
-    assert (found["a"], found["b"]) == ([8, 11], [11, 21])
-    assert flow.requires == {"items"}
-
-
-def three() -> int:
-    return 3
 
 
 class Boom(task.Task):
@@ -142,38 +107,7 @@ def test_map_fails_with_exception_of_its_iterator() -> None:
         engines.run(flow_of(fan(tasks.Square())), store={"items": broken()})
 
 
-def test_map_runs_functions_and_coroutines(kind: kinds.Kind) -> None:
-    engine = kind.load(flow_of(fan(tasks.AsyncSquare())), store={"items": range(5)})
-    engine.run()
-    assert engine.storage.fetch("results") == [0, 1, 4, 9, 16]
-    functor = task.FunctorTask(lambda item: item + 1, "plus")
-    assert engines.run(flow_of(fan(functor)), store={"items": [1]})["results"] == [2]
-
-
 # -- failures --------------------------------------------------------------------------------
-
-
-def test_collected_failures_are_passed_to_next_task(kind: kinds.Kind) -> None:
-    flow = flow_of(
-        fan(tasks.Odd(), on_item_failure="collect"), tasks.CountFailures(provides="failed")
-    )
-    engine = kind.load(flow, store={"items": [1, 2, 4]})
-    engine.run()
-    assert engine.storage.fetch("failed") == 2
-
-
-def test_failed_item_fails_map_and_reverts_finished_items(kind: kinds.Kind, tmp_path: Path) -> None:
-    store = {"items": [10, 11, 12, 13], "folder": str(tmp_path), "bad": 12}
-    engine = kind.load(flow_of(fan(tasks.Touch(), max_in_flight=1)), store=store)
-    with pytest.raises(ValueError, match="item 12 is bad"):
-        engine.run()
-    told = ["+10", "+11", "+12", "-12:Failure", "-11:-11", "-10:-10"]
-    assert tasks.notes(tmp_path) == told
-    assert states_of(engine) == [*[states.REVERTED] * 3, states.PENDING]
-    assert engine.storage.get_revert_result("m") == ["undone 10", "undone 11", "undone 12", None]
-    assert engine.storage.get_atom_state("m") == states.REVERTED
-    assert engine.storage.record("m").attempt == 2
-    assert engine.storage.get_execute_failure("m").check(ValueError)  # type: ignore[union-attr]
 
 
 def test_failed_item_stops_pending_items_of_unlimited_map(near: kinds.Kind) -> None:
@@ -288,15 +222,9 @@ def test_max_in_flight_holds_and_freed_slots_are_refilled_in_one_batch() -> None
     }
 
 
-def test_map_runs_at_most_max_in_flight_items_at_a_time(kind: kinds.Kind) -> None:
-    engine = kind.load(flow_of(fan(tasks.Count(), max_in_flight=2)), store={"items": range(20)})
-    engine.run()
-    assert max(engine.storage.fetch("results")) <= 2
-
-
-def test_cancelled_run_retries_failed_reversion_of_item(kind: kinds.Kind, tmp_path: Path) -> None:
+def test_cancelled_run_retries_failed_reversion_of_item(near: kinds.Kind, tmp_path: Path) -> None:
     store = {"items": [0, 1, 2], "folder": str(tmp_path), "stuck": 1}
-    engine = kind.load(flow_of(fan(tasks.Touch(), max_in_flight=1), tasks.Broken()), store=store)
+    engine = near.load(flow_of(fan(tasks.Touch(), max_in_flight=1), tasks.Broken()), store=store)
     with pytest.raises(OSError):
         engine.run()
     engine.storage.inject({"stuck": -1})
@@ -308,145 +236,7 @@ def test_cancelled_run_retries_failed_reversion_of_item(kind: kinds.Kind, tmp_pa
     assert states_of(engine) == [states.REVERTED] * 3
 
 
-def test_retry_expands_map_again_with_current_list(kind: kinds.Kind) -> None:
-    controller = retry.Times(2, "r", provides="turn")
-    flow = flow_of(
-        tasks.Grow("g", provides="items"),
-        fan(tasks.Flaky(), max_in_flight=2),
-        retry=controller,
-    )
-    engine = kind.load(flow)
-    engine.run()
-    assert engine.storage.fetch("results") == [(0, 2), (1, 2), (2, 2), (3, 2)]
-    assert items_of(engine).attempt == 3
-    assert not engine.storage.has_failures()
-
-
-def test_decider_receives_results_of_map(near: kinds.Kind) -> None:
-    heard: list[Any] = []
-
-    def decider(history: dict[str, Any]) -> bool:
-        heard.append(history)
-        return False
-
-    mapped, after = fan(tasks.Square()), Plain("after")
-    flow = graph_flow.Flow("f").add(mapped, after).link(mapped, after, decider=decider)
-    engine = near.load(flow, store={"items": [2, 3]})
-    engine.run()
-    assert heard == [{"m": [4, 9]}]
-    assert engine.storage.get_atom_state("after") == states.IGNORE
-
-
-def test_failing_decider_fails_map_before_it_expands() -> None:
-    def decider(history: Any) -> bool:
-        raise LookupError("who?")
-
-    first, mapped = Plain("first"), fan(tasks.Square())
-    flow = graph_flow.Flow("f").add(first, mapped).link(first, mapped, decider=decider)
-    engine = engines.load(flow, store={"items": [2, 3]})
-    finish(engine, LookupError)
-    assert engine.storage.record("m").items is None
-
-
-# -- notifications
-
-
-def test_listeners_are_notified_of_map_as_one_atom_with_progress(kind: kinds.Kind) -> None:
-    mapped = fan(tasks.Square(), max_in_flight=1)
-    progress: list[float] = []
-    mapped.notifier.register(
-        "update_progress", lambda _, details: progress.append(details["progress"])
-    )
-    engine = kind.load(flow_of(mapped), store={"items": [1, 2, 3, 4]})
-    heard: list[Any] = []
-    engine.atom_notifier.register("*", lambda state, details: heard.append((state, details)))
-    engine.run()
-    assert [(state, details["task_name"]) for state, details in heard] == [
-        ("RUNNING", "m"),
-        ("SUCCESS", "m"),
-    ]
-    assert heard[1][1]["result"] == [1, 4, 9, 16]
-    assert set(heard[1][1]) == {
-        "task_name", "task_uuid", "old_state", "attempt", "executions", "reversions", "result",
-        "worker", "submitted", "started", "ended", "runtime",
-    }  # fmt: skip
-    assert progress == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
-    assert engine.storage.get_task_progress("m") == 1.0
-
-
-def test_listeners_of_inner_task_receive_progress_of_each_item(kind: kinds.Kind) -> None:
-    inner = tasks.Tell("t")
-    heard: list[Any] = []
-    inner.notifier.register("update_progress", lambda _, details: heard.append(details["progress"]))
-    engine = kind.load(flow_of(fan(inner)), store={"items": [1, 2, 3]})
-    engine.run()
-    assert heard == [0.5, 0.5, 0.5]
-    assert engine.storage.get_task_progress("m") == 1.0
-
-
 # -- interruptions -----------------------------------------------------------------------------
-
-
-def test_suspended_map_resumes_with_remaining_items(kind: kinds.Kind, tmp_path: Path) -> None:
-    backend = _memory.MemoryBackend()
-    store = {"items": list(range(9)), "folder": str(tmp_path)}
-    mapped = fan(tasks.Touch(), max_in_flight=2)
-    engine = kind.load(flow_of(mapped), store=store, backend=backend)
-
-    def suspend(_: str, details: dict[str, Any]) -> None:
-        if 0.3 < details["progress"] < 0.9:
-            engine.suspend()
-
-    mapped.notifier.register("update_progress", suspend)
-    engine.run()
-    assert engine.storage.get_flow_state() == states.SUSPENDED
-    done = states_of(engine).count(states.SUCCESS)
-    assert 3 <= done < 9
-    mapped.notifier.reset()
-
-    left = backend.get_connection().get_flow_details(engine.storage.flow_uuid)
-    again = kind.load(flow_of(fan(tasks.Touch())), flow_detail=left, backend=backend)
-    again.storage.inject({"items": ["another", "list"]}, transient=True)
-    again.run()
-    assert again.storage.fetch_many()["results"] == [[-n for n in range(9)]]
-    assert sorted(tasks.notes(tmp_path)) == sorted(f"+{n}" for n in range(9))
-    assert again.storage.record("m").attempt == 1
-    # If the ledger records for each item whether it was started, items keep their request ids.
-    assert items_of(again).resumed == (0 if kind.remote else 1)
-    assert sorted(item.order for item in items_of(again)) == list(range(1, 10))
-    kept = backend.get_connection().get_atom_details(again.storage.get_atom_uuid("m"))
-    assert kept.items is not None
-    assert [i.to_dict() for i in kept.items] == [i.to_dict() for i in items_of(again)]
-
-
-def test_repeatedly_suspended_map_runs_each_item_once(near: kinds.Kind) -> None:
-    ran: list[int] = []
-
-    def body(item: int) -> int:
-        ran.append(item)
-        engine.suspend()
-        return item
-
-    functor = task.FunctorTask(body, "b")
-    engine = near.load(flow_of(fan(functor, max_in_flight=1)), store={"items": range(5)})
-    runs = 0
-    while engine.storage.get_flow_state() != states.SUCCESS:
-        engine.run()
-        runs += 1
-        assert runs < 10
-    assert sorted(ran) == list(range(5)) and engine.storage.fetch("results") == list(range(5))
-    assert engine.storage.record("m").attempt == 1
-
-
-def test_map_suspended_before_first_item_resumes_with_all_items() -> None:
-    engine = engines.load(flow_of(fan(tasks.Square())), store={"items": [1, 2]})
-    engine.atom_notifier.register("RUNNING", lambda *_, **__: engine.suspend())
-    engine.run()
-    assert engine.storage.get_flow_state() == states.SUSPENDED
-    assert states_of(engine) == [states.PENDING] * 2
-    engine.atom_notifier.reset()
-    engine.run()
-    assert engine.storage.fetch("results") == [1, 4]
 
 
 def test_map_without_submitted_items_is_pending_after_suspension() -> None:
@@ -467,66 +257,6 @@ def test_map_without_submitted_items_is_pending_after_suspension() -> None:
     executor.held = False
     engine.run()
     assert engine.storage.fetch("b") == [1, 4]
-
-
-def test_suspended_map_is_reverted_with_its_flow(tmp_path: Path) -> None:
-    flow = unordered_flow.Flow("f")
-    mapped = fan(tasks.Touch(), max_in_flight=1)
-    engine = engines.load(
-        flow.add(mapped, linear_flow.Flow("g").add(Waiting("w", engine_ready := []), Boom())),
-        store={"items": [0, 1, 2], "folder": str(tmp_path)},
-    )
-    mapped.notifier.register("update_progress", lambda _, details: suspend_at(engine, details))
-    engine.run()
-    assert engine.storage.get_atom_state("m") == states.RUNNING
-    mapped.notifier.reset()
-    engine_ready.append(True)
-    finish(engine, RuntimeError)
-    assert tasks.notes(tmp_path)[-3:] == ["-2:-2", "-1:-1", "-0:0"]
-    assert engine.storage.get_atom_state("m") == states.REVERTED
-
-
-def suspend_at(engine: base.Engine, details: dict[str, Any]) -> None:
-    if 0.0 < details["progress"] < 0.5:
-        engine.suspend()
-
-
-class Waiting(task.Task):
-    def __init__(self, name: str, ready: list[bool]) -> None:
-        super().__init__(name)
-        self.ready = ready
-
-    def execute(self) -> None:
-        pass
-
-
-def test_map_suspended_while_reverting_resumes_reversion(kind: kinds.Kind, tmp_path: Path) -> None:
-    backend = _memory.MemoryBackend()
-    store = {"items": list(range(6)), "folder": str(tmp_path)}
-    mapped = fan(tasks.Touch(), max_in_flight=1)
-    engine = kind.load(flow_of(mapped, tasks.Broken()), store=store, backend=backend)
-    seen: list[str] = []
-
-    def suspend(_: str, details: dict[str, Any]) -> None:
-        if engine.storage.get_atom_state("m") == states.REVERTING and details["progress"] > 0.3:
-            seen.append("asked")
-            engine.suspend()
-
-    mapped.notifier.register("update_progress", suspend)
-    engine.run()
-    assert engine.storage.get_flow_state() == states.SUSPENDED
-    assert seen and engine.storage.get_atom_state("m") == states.REVERTING
-    left = backend.get_connection().get_flow_details(engine.storage.flow_uuid)
-    again = kind.load(
-        flow_of(fan(tasks.Touch(), max_in_flight=1), tasks.Broken()), flow_detail=left
-    )
-    finish(again, ValueError)
-    assert tasks.notes(tmp_path) == [
-        *(f"+{n}" for n in range(6)),
-        *(f"-{n}:{-n}" for n in range(5, -1, -1)),
-    ]
-    assert again.storage.get_atom_state("m") == states.REVERTED
-    assert again.storage.record("m").attempt == 2
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -607,17 +337,6 @@ def test_deadline_stops_map_and_reverts_finished_items(near: kinds.Kind, tmp_pat
     assert engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_reset_map_expands_again_with_next_attempt() -> None:
-    engine = engines.load(flow_of(fan(tasks.Square())), store={"items": [1, 2]})
-    engine.run()
-    engine.reset()
-    assert engine.storage.record("m").items is None
-    engine.storage.inject({"items": [3]})
-    engine.run()
-    assert engine.storage.fetch("results") == [9]
-    assert items_of(engine).attempt == 2
-
-
 # -- where items run ---------------------------------------------------------------------------
 
 
@@ -633,16 +352,6 @@ def test_items_of_local_inner_task_run_in_engine_process(tmp_path: Path) -> None
     url = f"memory://{tmp_path.name}"
     engines.run(flow_of(mapped), store={"items": [1, 2]}, engine="worker-based", url=url)
     assert len(threads) == 2
-
-
-def test_several_maps_share_an_executor(kind: kinds.Kind) -> None:
-    flow = unordered_flow.Flow("f").add(
-        *[fan(tasks.Square(), name=f"m{n}", provides=f"r{n}", max_in_flight=n) for n in range(1, 5)]
-    )
-    engine = kind.load(flow, store={"items": range(10)})
-    engine.run()
-    for n in range(1, 5):
-        assert engine.storage.fetch(f"r{n}") == [k * k for k in range(10)]
 
 
 # -- cost --------------------------------------------------------------------------------------

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 from wbengine import task
-from wbengine.types import failure as ft
 
 
 class Square(task.Task):
     def execute(self, item: int) -> int:
-        return item * item
-
-
-class Scale(task.Task):
-    """Has a required and an optional argument in addition to the item."""
-
-    def execute(self, item: int, factor: int, offset: int = 0) -> int:
-        return item * factor + offset
-
-
-class AsyncSquare(task.Task):
-    async def execute(self, item: int) -> int:
-        await asyncio.sleep(0)
         return item * item
 
 
@@ -58,63 +41,9 @@ class Touch(task.Task):
         return f"undone {item}"
 
 
-class Gate(task.Task):
-    """Waits until the test creates a file."""
-
-    def execute(self, item: int, folder: str) -> int:
-        note(folder, f"+{item}")
-        while not Path(folder, "open").exists():
-            time.sleep(0.002)
-        return item
-
-
-class Count(task.Task):
-    """Returns how many instances ran at the same time in this process."""
-
-    running = 0
-    lock = threading.Lock()
-
-    def execute(self, item: int) -> int:
-        with Count.lock:
-            Count.running += 1
-            max_running = Count.running
-        time.sleep(0.002)
-        with Count.lock:
-            max_running = max(max_running, Count.running)
-            Count.running -= 1
-        return max_running
-
-
-class Tell(task.Task):
-    def execute(self, item: int) -> int:
-        self.update_progress(0.5)
-        return item
-
-
-class Grow(task.Task):
-    """Returns a list with one more item in each attempt."""
-
-    def execute(self, turn: int) -> list[int]:
-        return list(range(2 + turn))
-
-
 class Broken(task.Task):
     def execute(self) -> None:
         raise ValueError("this went wrong")
-
-
-class CountFailures(task.Task):
-    def execute(self, results: list[Any]) -> int:
-        return sum(isinstance(value, ft.Failure) for value in results)
-
-
-class Flaky(task.Task):
-    """Item 2 fails in the first attempt."""
-
-    def execute(self, item: int, turn: int) -> tuple[int, int]:
-        if item == 2 and turn == 1:
-            raise ValueError("not yet")
-        return item, turn
 
 
 def note(folder: str, line: str) -> None:
