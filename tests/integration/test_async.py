@@ -1,10 +1,9 @@
-"""Coroutine tasks on every kind of engine, and engines that are awaited."""
+"""Coroutine tasks in given executors and children of workers, and engines that are awaited."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import os
 import queue
 import threading
@@ -16,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.support import async_tasks as tasks
-from tests.support.workers import until, worker_in_thread, workers
+from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions, states, task
 from wbengine.engines import _local
 from wbengine.patterns import linear_flow, unordered_flow
@@ -25,51 +24,33 @@ from wbengine.persistence.backends import _memory
 
 Load = Callable[..., Any]
 
-LOCAL = {
-    "serial": "serial",
-    "threads": "parallel://?executor=threads&max_workers=2",
-    "processes": "parallel://?executor=processes&max_workers=2",
-}
 
-
-@pytest.fixture(
-    params=[
-        *LOCAL, "given threads", "given processes", "worker threads", "worker children",
-        "worker process",
-    ]
-)  # fmt: skip
+@pytest.fixture(params=["given threads", "given processes", "worker children"])
 def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
-    """Return `engines.load` for one kind of engine."""
-    kind = request.param
-    if kind in LOCAL:
-        yield functools.partial(engines.load, engine=LOCAL[kind])
-    elif kind.startswith("given"):
+    """Return `engines.load` for a kind of engine that `tests/contract/flows` does not run."""
+    if request.param.startswith("given"):
         pool: futures.Executor
-        pool = futures.ThreadPoolExecutor(2) if kind == "given threads" else process_pool()
+        pool = futures.ThreadPoolExecutor(2) if "threads" in request.param else process_pool()
         with pool:
             yield functools.partial(engines.load, engine="parallel", executor=pool)
-    elif kind == "worker process":
-        options = {"engine": "worker-based", "url": request.getfixturevalue("remote")}
-        yield functools.partial(engines.load, transition_timeout=300, **options)
     else:
         url = f"memory://{tmp_path.name}"
-        count = "threads_count" if kind == "worker threads" else "processes_count"
-        with worker_in_thread(url, tasks, **{count: 2}):
+        with worker_in_thread(url, tasks, processes_count=2):
             yield functools.partial(engines.load, engine="worker-based", url=url)
     assert loop_threads() == []
 
 
-@pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a broker with a worker process."""
-    folder = tmp_path_factory.mktemp("remote")
-    url = f"filesystem://{folder / 'broker'}"
-    with workers(folder, "--tasks", "tests.support.async_tasks", "--topic", "t", "--url", url) as [
-        made
-    ]:
-        yield url
-        assert made.stop() == 0
-        assert "never awaited" not in made.text and "unclosed" not in made.text, made.text
+@pytest.fixture(params=["serial", "threads", "worker"])
+def near(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
+    """Return `engines.load` for a kind of engine without child processes."""
+    if request.param != "worker":
+        engine = "serial" if request.param == "serial" else "parallel"
+        yield functools.partial(engines.load, engine=engine)
+    else:
+        url = f"memory://{tmp_path.name}"
+        with worker_in_thread(url, tasks, threads_count=2):
+            yield functools.partial(engines.load, engine="worker-based", url=url)
+    assert loop_threads() == []
 
 
 def process_pool() -> futures.Executor:
@@ -113,57 +94,9 @@ def test_coroutine_reverts_and_hooks_are_awaited(load: Load, tmp_path: Path) -> 
     assert loaded.storage.get_flow_state() == states.REVERTED
 
 
-@pytest.mark.parametrize(
-    ("how", "kind"),
-    [
-        ("cancel", "asyncio.exceptions.CancelledError"),
-        ("cancel itself", "asyncio.exceptions.CancelledError"),
-    ],
-)
-def test_cancelled_error_in_coroutine_fails_its_task(load: Load, how: str, kind: str) -> None:
-    loaded = load(linear_flow.Flow("f").add(tasks.Fail("bad")), store={"how": how})
-    with pytest.raises(BaseException) as caught:
-        loaded.run()
-    failure = loaded.storage.get_execute_failures()["bad"]
-    assert failure.check(kind), (failure, caught.value)
-    assert loaded.storage.get_flow_state() == states.REVERTED
-    assert run(load, tasks.Double(), x=1).fetch("double") == 2
-
-
-def test_coroutine_events_arrive_in_order_before_the_result(
-    load: Load, request: pytest.FixtureRequest
-) -> None:
-    made = tasks.Tells("t")
-    told: list[Any] = []
-    made.notifier.register("counted", lambda *_, details: told.append(details))
-    made.notifier.register(
-        task.EVENT_UPDATE_PROGRESS, lambda *_, details: told.append(details["progress"])
-    )
-    storage = run(load, made)
-    # a user's process pool returns only the result
-    if request.node.callspec.params["load"] != "given processes":
-        assert told == [0.0, 0.25, 0.5, 0.75, {"number": 1}, 1.0]
-    assert storage.get_task_progress("t") == 1.0
-
-
-def test_each_coroutine_has_its_own_context(load: Load) -> None:
-    flow = unordered_flow.Flow("f").add(*[tasks.Named(f"n{n}", provides=f"r{n}") for n in range(4)])
-    storage = run(load, flow)
-    for number in range(4):
-        assert storage.fetch(f"r{number}") == ["nobody", f"n{number}"]
-    assert tasks.who.get() == "nobody"
-
-
-def test_asyncio_primitives_work_inside_coroutine_task(load: Load) -> None:
-    """Tasks, groups, timeouts and threads work. Pending coroutines end silently with the loop."""
-    assert run(load, tasks.Groups("g", provides="found")).fetch("found") == [0, 1, 2, 3, 4, 3]
-    tasks.kept.clear()
-    gc.collect()
-
-
-def test_process_uses_one_event_loop_for_all_coroutines(load: Load) -> None:
+def test_process_uses_one_event_loop_for_all_coroutines(near: Load) -> None:
     flow = unordered_flow.Flow("f").add(*[tasks.Where(f"w{n}", provides=f"r{n}") for n in range(8)])
-    storage = run(load, flow)
+    storage = run(near, flow)
     found = {storage.fetch(f"r{n}") for n in range(8)}
     assert not any(plain for _, _, plain in found)
     assert len(found) == len({pid for pid, _, _ in found})
@@ -283,10 +216,10 @@ def test_suspend_waits_for_running_coroutine(tmp_path: Path) -> None:
 # -- awaiting engines ----------------------------------------------------------------------------
 
 
-def test_arun_does_not_block_the_event_loop(load: Load, tmp_path: Path) -> None:
+def test_arun_does_not_block_the_event_loop(near: Load, tmp_path: Path) -> None:
     """The flow ends only after another coroutine releases its task."""
     store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
-    loaded = load(tasks.WaitFor(), store=store)
+    loaded = near(tasks.WaitFor(), store=store)
 
     async def releases() -> None:
         while not (tmp_path / "started").exists():
@@ -447,10 +380,10 @@ def cancelled(
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_cancelled_arun_suspends_and_waits_for_running_task(
-    load: Load, tmp_path: Path, times: int
+    near: Load, tmp_path: Path, times: int
 ) -> None:
     flow = linear_flow.Flow("f").add(tasks.WaitFor("w"), tasks.Double("d", inject={"x": 1}))
-    loaded, error = cancelled(load, flow, tmp_path, times)
+    loaded, error = cancelled(near, flow, tmp_path, times)
     assert isinstance(error, asyncio.CancelledError)
     storage = loaded.storage
     assert storage.get_flow_state() == states.SUSPENDED
@@ -617,29 +550,6 @@ def test_arun_raises_when_deadline_passes() -> None:
 
 
 # -- strict results ------------------------------------------------------------------------------
-
-
-def test_strict_results_encode_values_like_workers(
-    load: Load, request: pytest.FixtureRequest
-) -> None:
-    """Values and error messages are the same as those of workers."""
-    if not request.node.callspec.params["load"].startswith("worker"):
-        load = functools.partial(load, strict_results="true")
-    assert run(load, tasks.ReturnsUnstorable("g"), what="set").fetch("given") == {"x": [{1, (2,)}]}
-    loaded = load(tasks.ReturnsUnstorable("g"), store={"what": "object"})
-    with pytest.raises(exceptions.WbengineException):
-        loaded.run()
-    failure = loaded.storage.get_execute_failures()["g"]
-    assert failure.check(exceptions.NotEncodable)
-    assert failure.exception_str == (
-        "result['x'][0]: object cannot be encoded; send the values from which the receiver can"
-        " create one"
-    )
-    loaded = load(tasks.ReturnsUnstorable("g"), store={"what": object()})
-    with pytest.raises(exceptions.NotEncodable):
-        loaded.run()
-    failure = loaded.storage.get_execute_failures()["g"]
-    assert failure.exception_str.startswith("arguments['what']: object cannot be encoded")
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
-import functools
 import os
 import sys
 from pathlib import Path
@@ -70,33 +68,7 @@ class Fail(task.Task):
         await asyncio.sleep(0)
         if how == "exit":
             sys.exit(3)
-        if how == "cancel":
-            raise asyncio.CancelledError("enough")
-        if how == "cancel itself":
-            current = asyncio.current_task()
-            assert current is not None
-            current.cancel()
-            await asyncio.sleep(0)
         raise ValueError(how)
-
-
-class PostFails(task.Task):
-    async def execute(self) -> int:
-        return 1
-
-    async def post_execute(self) -> None:
-        await asyncio.sleep(0)
-        raise OSError("after all")
-
-
-class Tells(task.Task):
-    TASK_EVENTS = frozenset({task.EVENT_UPDATE_PROGRESS, "counted"})
-
-    async def execute(self) -> None:
-        for step in (1, 2, 3):
-            self.update_progress(step / 4)
-            await asyncio.sleep(0)
-        self.notifier.notify("counted", {"number": 1})
 
 
 who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
@@ -114,30 +86,6 @@ class Named(task.Task):
         return [self.before, who.get()]
 
 
-class Groups(task.Task):
-    """Uses groups and timeouts of asyncio, and leaves one asyncio task running."""
-
-    async def execute(self) -> list[Any]:
-        leftover = asyncio.create_task(asyncio.sleep(3600))
-        kept.append(leftover)
-        found = await asyncio.gather(*[self.part(n) for n in range(3)])
-        async with asyncio.TaskGroup() as group:
-            parts = [group.create_task(self.part(n)) for n in range(3, 5)]
-        found += [part.result() for part in parts]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.001):
-                await asyncio.sleep(3600)
-        found.append(await asyncio.to_thread(functools.partial(sum, [1, 2])))
-        return found
-
-    async def part(self, number: int) -> int:
-        await asyncio.sleep(0)
-        return number
-
-
-kept: list[Any] = []
-
-
 class CountsConcurrency(task.Task):
     """Counts how many instances run at once in this process."""
 
@@ -151,12 +99,6 @@ class CountsConcurrency(task.Task):
         await asyncio.sleep(0.02)
         cls.now -= 1
         return cls.most
-
-
-class Item(task.Task):
-    async def execute(self, item: int) -> int:
-        await asyncio.sleep(0.001)
-        return item * item
 
 
 class WaitFor(task.Task):
