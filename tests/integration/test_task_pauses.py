@@ -44,9 +44,13 @@ def options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     yield {} if request.param == "serial" else {"engine": "parallel", "max_workers": 2}
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+BOTH_STORES = pytest.mark.parametrize("store", ["memory", "sqlite"], indirect=True)
+
+
+@pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[base.Backend]:
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/flows.db"
+    kind = getattr(request, "param", "memory")
+    url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path}/flows.db"
     with backends.backend(url) as made:
         yield made
 
@@ -60,9 +64,7 @@ def running(flow: Any, backend: base.Backend, **options: Any) -> engine_threads.
 
 def waiting(store: base.Backend, engine: Any) -> dict[str, str | None]:
     """Return why the tasks of a flow wait, by name."""
-    reader = flow_status.FlowRecords(
-        store.get_connection(), engine.storage.flow_uuid, Redactor()
-    )
+    reader = flow_status.FlowRecords(store.get_connection(), engine.storage.flow_uuid, Redactor())
     try:
         return {atom.name: atom.waiting for atom in reader.view().atoms}
     finally:
@@ -90,6 +92,7 @@ def test_engine_logs_pause_once_and_its_end(
     assert lines() == [*paused, f"Tasks of type {TYPES}Charge are resumed"]
 
 
+@BOTH_STORES
 def test_paused_type_waits_and_others_run(options: dict[str, Any], store: base.Backend) -> None:
     operations.pause_tasks(store, f"{TYPES}Charge", reason="the bank is down", by="ann")
     flow = unordered_flow.Flow("f").add(Charge("charge"), Ship("ship"))
@@ -151,6 +154,7 @@ def test_pause_of_another_type_does_not_withdraw_submitted_calls(store: base.Bac
     assert [event for event, *_ in executor.log].count("submit") == 2
 
 
+@BOTH_STORES
 def test_pause_that_arrives_during_start_of_run_is_not_lost(
     store: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,14 +218,6 @@ def test_items_of_map_wait(options: dict[str, Any], store: base.Backend) -> None
     operations.resume_tasks(store, f"{TYPES}Item")
     assert run.end() == states.SUCCESS
     assert sorted(STARTED) == [f"item {number}" for number in range(5)]
-
-
-def test_pause_ends_at_its_time(options: dict[str, Any], store: base.Backend) -> None:
-    began = time.monotonic()
-    operations.pause_tasks(store, f"{TYPES}Charge", seconds=0.7)
-    run = running(linear_flow.Flow("f").add(Charge("charge")), store, **options)
-    assert run.end() == states.SUCCESS
-    assert time.monotonic() - began >= 0.6
 
 
 @pytest.mark.parametrize(
@@ -303,57 +299,6 @@ def pause_until(store: base.Backend, name: str, seconds: float) -> float:
     return pause.until
 
 
-def start_times(engine: Any) -> dict[str, float]:
-    """Return the times at which tasks begin, which the run fills in, by name."""
-    times: dict[str, float] = {}
-
-    def record(state: str, details: dict[str, Any]) -> None:
-        times[details["task_name"]] = engine._clock.time()
-
-    engine.atom_notifier.register(states.RUNNING, record)
-    return times
-
-
-@pytest.mark.parametrize(("charge", "ship"), [(1000, 3000), (3000, 1000)])
-def test_each_type_starts_at_the_end_of_its_own_pause(
-    charge: float, ship: float, store: base.Backend
-) -> None:
-    ends = {
-        "charge": pause_until(store, "Charge", charge),
-        "ship": pause_until(store, "Ship", ship),
-    }
-    flow = unordered_flow.Flow("f").add(Charge("charge"), Ship("ship"))
-    engine = load_at(clocks.ManualClock(time.time()), flow, backend=store)
-    times = start_times(engine)
-    engine.run(deadline=10_000)
-    assert times == pytest.approx(ends, abs=0.01)
-
-
-def test_task_starts_when_the_last_of_its_pauses_ends(store: base.Backend) -> None:
-    pause_until(store, "Char*", 1000)
-    end = pause_until(store, "Charge", 3000)
-    pause_until(store, "*arge", 2000)
-    engine = load_at(clocks.ManualClock(time.time()), Charge("charge"), backend=store)
-    times = start_times(engine)
-    engine.run(deadline=10_000)
-    assert times == {"charge": pytest.approx(end, abs=0.01)}
-
-
-@pytest.mark.parametrize(("pause", "eta"), [(1000, 3000), (3000, 1000)])
-def test_item_waits_for_the_later_of_pause_and_eta(
-    pause: float, eta: float, store: base.Backend
-) -> None:
-    item = Item()
-    item.eta = eta
-    pause_until(store, "Item", pause)
-    began = time.time()
-    clock = clocks.ManualClock(began)
-    flow = linear_flow.Flow("f").add(task.Map(item, over="numbers", item="item"))
-    load_at(clock, flow, backend=store, store={"numbers": [1, 2]}).run(deadline=10_000)
-    assert STARTED == ["item 1", "item 2"]
-    assert clock.time() == pytest.approx(began + 3000, abs=10)
-
-
 def test_tasks_released_by_pause_wait_for_permits(store: base.Backend) -> None:
     executor = HeldTasks(held=True)
     tasks = [Charge("one"), Charge("two")]
@@ -386,42 +331,6 @@ def test_pause_of_another_type_does_not_disable_limit(store: base.Backend) -> No
     executor.release()
     operations.resume_tasks(store, f"{TYPES}Ship")
     assert run.end() == states.SUCCESS
-
-
-def test_failure_reverts_flow_whose_other_tasks_are_paused(store: base.Backend) -> None:
-    """The reversion does not wait for paused tasks and items."""
-
-    class Fails(task.Task):
-        def execute(self) -> None:
-            raise LookupError("no")
-
-    for name in ("Charge", "Item"):
-        operations.pause_tasks(store, f"{TYPES}{name}", seconds=1000)
-    clock = clocks.ManualClock(began := time.time())
-    flow = unordered_flow.Flow("f").add(
-        Charge("a"),
-        Charge("b"),
-        task.Map(Item(), over="numbers", item="item"),
-        linear_flow.Flow("fails").add(Ship("ship"), Fails()),
-    )
-    engine = load_at(clock, flow, backend=store, store={"numbers": [1, 2]})
-    with pytest.raises(LookupError):
-        engine.run(deadline=10_000)
-    assert engine.storage.get_flow_state() == states.REVERTED
-    assert (STARTED, clock.time()) == (["ship"], began)
-
-
-def test_suspended_map_of_paused_type_resumes_with_all_items(store: base.Backend) -> None:
-    pause_until(store, "Item", 1000)
-    clock = clocks.ManualClock(time.time())
-    flow = linear_flow.Flow("f").add(task.Map(Item(), over="numbers", item="item"))
-    engine = load_at(clock, flow, backend=store, store={"numbers": [1, 2]})
-    for state in engine.run_iter(timeout=10):
-        if state == states.WAITING and engine.paused_tasks():
-            engine.suspend()
-    assert (engine.storage.get_flow_state(), STARTED) == (states.SUSPENDED, [])
-    engine.run(deadline=10_000)
-    assert STARTED == ["item 1", "item 2"]
 
 
 def test_large_map_creates_only_some_items_during_pause(store: base.Backend) -> None:
@@ -489,6 +398,7 @@ def test_submitted_items_of_paused_type_are_submitted_again_in_order(store: base
     assert STARTED == ["item 1", "item 0", "item 2", "item 3"]
 
 
+@BOTH_STORES
 def test_running_task_of_dead_engine_is_submitted_during_pause(store: base.Backend) -> None:
     flow = unordered_flow.Flow("f").add(
         Charge("charge"), task.Map(Item(), over="numbers", item="item", name="m")
