@@ -68,11 +68,8 @@ def running(*args: Any, **options: Any) -> engine_threads.Running:
     return run
 
 
-def test_concurrency_limit_caps_running_tasks(
-    options: dict[str, Any], limit_store: dict[str, Any]
-) -> None:
-    engine = engines.load(flow(three, 20), **options, **limit_store)
-    engine.run()
+def test_concurrency_limit_caps_running_tasks(options: dict[str, Any]) -> None:
+    engines.run(flow(three, 20), **options)
     assert len(RUNS.began) == 20
     assert RUNS.most == (3 if options else 1)
 
@@ -116,24 +113,15 @@ def test_small_flow_gets_its_share_of_permits_beside_a_large_flow(store: base.Ba
     assert big.end() == states.SUSPENDED
 
 
-def test_each_concurrency_key_has_its_own_limit(options: dict[str, Any]) -> None:
-    keyed_flow = unordered_flow.Flow("f")
-    for number in range(12):
-        inject = {"who": "abc"[number % 3], "seconds": 0.02}
-        keyed_flow.add(one_each(f"{number}", inject=inject, rebind={"customer": "who"}))
-    engines.run(keyed_flow, **options)
-    assert len(RUNS.began) == 12 and RUNS.most == (3 if options else 1)
-
-
-def test_items_of_a_map_are_limited(options: dict[str, Any], limit_store: dict[str, Any]) -> None:
+def test_items_of_a_map_are_limited(limit_store: dict[str, Any]) -> None:
     items = [f"{number}" for number in range(20)]
     mapped_flow = linear_flow.Flow("f").add(
         task.Map(three(inject={"seconds": 0.02}), over="items", item="who", provides="told")
     )
-    engine = engines.load(mapped_flow, inputs={"items": items}, **options, **limit_store)
+    engine = engines.load(mapped_flow, inputs={"items": items}, **PARALLEL, **limit_store)
     engine.run()
     assert engine.storage.fetch("told") == items
-    assert RUNS.most == (3 if options else 1)
+    assert RUNS.most == 3
 
 
 def test_map_items_are_limited_per_concurrency_key() -> None:
@@ -141,17 +129,6 @@ def test_map_items_are_limited_per_concurrency_key() -> None:
     mapped_flow = linear_flow.Flow("f").add(task.Map(inner, over="items", item="customer"))
     engines.run(mapped_flow, {"items": ["a", "b"] * 5}, **PARALLEL)
     assert len(RUNS.began) == 10 and RUNS.most == 2
-
-
-def test_tasks_with_the_same_limit_name_share_permits() -> None:
-    first = task.task(concurrency=2, limit="shared api")(three.fn)
-    second = task.task(concurrency=2, limit="shared api")(three.fn)
-    inject = {"who": "f", "seconds": 0.02}
-    sharing_flow = unordered_flow.Flow("f")
-    for number in range(10):
-        sharing_flow.add(first(f"a{number}", inject=inject), second(f"b{number}", inject=inject))
-    engines.run(sharing_flow, **PARALLEL)
-    assert len(RUNS.began) == 20 and RUNS.most == 2
 
 
 def test_task_waiting_for_permit_is_pending_and_shows_its_limit(store: base.Backend) -> None:
@@ -318,22 +295,6 @@ def test_permit_is_not_held_between_attempts() -> None:
     assert run.end() == states.SUSPENDED
 
 
-def test_failed_task_releases_its_permit() -> None:
-    retried_flow = linear_flow.Flow("f", retry=retry.Times(5)).add(Flaky("flaky", inject={}))
-    found_again = engines.load(retried_flow)
-    found_again.run()
-    assert len(RUNS.began) == 3
-
-
-def test_concurrency_key_that_raises_fails_its_task() -> None:
-    keyed_task = task.task(concurrency=1, concurrency_key=lambda who: who.nonsense)(three.fn)
-    with pytest.raises(AttributeError, match="nonsense"):
-        engines.run(keyed_task("t", inject={"who": "x", "seconds": 0}))
-    mapped = task.Map(keyed_task(inject={"seconds": 0}), over="items", item="who")
-    with pytest.raises(AttributeError, match="nonsense"):
-        engines.run(mapped, {"items": ["a", "b"]})
-
-
 def test_permits_of_killed_engine_are_released_when_its_lease_expires(tmp_path: Path) -> None:
     """The permits are released when the lease of the killed engine expires."""
     url = f"sqlite:///{tmp_path}/flows.db"
@@ -389,16 +350,6 @@ def run_holder(**options: Any) -> engine_threads.Running:
     )
     until(lambda: RUNS.running == 1)
     return holder
-
-
-def test_permits_are_used_in_order_of_priority_then_position() -> None:
-    priorities = {"a": 0, "b": 5, "c": 5, "d": 1}
-    engines.run(
-        unordered_flow.Flow("f").add(
-            *(one(name, name, priority=priority) for name, priority in priorities.items())
-        )
-    )
-    assert [who for who, _ in RUNS.began] == ["b", "c", "d", "a"]
 
 
 def test_limited_map_larger_than_window_runs_all_items() -> None:

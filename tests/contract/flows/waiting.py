@@ -205,13 +205,14 @@ def retry_waits_before_each_attempt() -> Any:
 
 
 @timed(
-    ">ra >rb >rc >x +x +ra +rb +rc >a >b >c >y !a !b !c +y <a <b <c -a -b -c ?ra ?rb ?rc .c "
-    ">rc +rc >c +c .a .b >ra >rb +ra +rb >a >b +a +b",
-    order=[], at={">ra": [0, 60], ">rb": [0, 60], ">rc": [0, 7], "+y": [0]},
+    ">ra >rb >rc >rd >x +x +ra +rb +rc +rd >a >b >c >d >y !a !b !c !d +y <a <b <c <d -a -b -c "
+    "-d ?ra ?rb ?rc ?rd .d >rd +rd >d +d .c >rc +rc >c +c .a .b >ra >rb +ra +rb >a >b +a +b",
+    order=[], at={">ra": [0, 60], ">rb": [0, 60], ">rc": [0, 7], ">rd": [0, 0], "+y": [0]},
 )  # fmt: skip
 def waiting_retries_delay_no_other_branch() -> Any:
     return WIDE("f").add(
         _tried("a", 2, backoff=60), _tried("b", 2, backoff=60), _tried("c", 2, backoff=7),
+        _tried("d", 2),
         LINE("other").add(tasks.Step("x"), tasks.Step("y")),
     )  # fmt: skip
 
@@ -225,7 +226,8 @@ def resumed_retry_waits_for_remaining_time() -> Any:
 
 
 def _hour_later(engine: base.Engine) -> None:
-    engine._clock.advance(3600)
+    clock: Any = engine._clock
+    clock.advance(3600)
 
 
 @timed(
@@ -522,6 +524,51 @@ def failure_reverts_flow_whose_other_tasks_are_paused() -> Any:
 )  # fmt: skip
 def suspended_map_of_paused_type_resumes_with_all_items() -> Any:
     return LINE("f").add(task.Map(tasks.Squares("m"), provides="m"))
+
+
+# -- limits: a task starts when it has a permit, so the story is the same on all kinds
+
+
+def _limited(*atoms: Any, **options: Any) -> Any:
+    return WIDE("f").add(*(_with(atom, concurrency=1, **options) for atom in atoms))
+
+
+@timed(">a +a >b +b >c +c")
+def tasks_of_a_limit_run_one_at_a_time() -> Any:
+    return _limited(*(tasks.Step(name) for name in "abc"))
+
+
+@timed(">a +a >b +b >c +c")
+def task_types_with_the_same_limit_name_share_permits() -> Any:
+    return _limited(tasks.Step("a"), tasks.Quiet("b"), tasks.Step("c"), limit="shared")
+
+
+@timed(">a >x +a +x >b >y +b +y", order=["+a >b", "+x >y"])
+def each_concurrency_key_has_its_own_limit() -> Any:
+    keys = {"a": 1, "x": 2, "b": 1, "y": 2}
+    keyed = (tasks.Give(name, inject={"value": key}) for name, key in keys.items())
+    return _limited(*keyed, concurrency_key=lambda value: value)
+
+
+@timed(">a !a <a -a", raises={"a": (AttributeError, "nonsense")})
+def concurrency_key_that_raises_fails_its_task() -> Any:
+    give = tasks.Give("a", inject={"value": 1})
+    return _limited(give, concurrency_key=lambda value: value.nonsense)
+
+
+@timed(">b +b >c +c >d +d >a +a")
+def permits_are_used_in_order_of_priority_then_position() -> Any:
+    priorities = {"a": 0, "b": 5, "c": 5, "d": 1}
+    return _limited(*(_with(tasks.Step(name), priority=n) for name, n in priorities.items()))
+
+
+@timed(
+    ">b_retry +b_retry >b !b <b -b ?b_retry .b >b_retry +b_retry >b !b <b -b ?b_retry .b "
+    ">b_retry +b_retry >b +b",
+    store={"folder": FOLDER, "times": 3}, results={"b": 3},
+)  # fmt: skip
+def failed_task_releases_its_permit() -> Any:
+    return _limited(_with(tasks.Counted("b", provides="b"), retries=2))
 
 
 # -- deadlines
