@@ -65,7 +65,7 @@ def test_dev_runs_flows_with_worker_conductor_and_dashboard(wbengine: Command, w
     try:
         assert process.stdout is not None
         data = json.loads(process.stdout.readline())
-        assert data["schema"] == "wbengine/_cli/dev_fleet/1"
+        assert data["schema"] == "wbengine/dev/1"
         assert page(data["dashboard"]) == 200
         assert page(data["dashboard"].partition("?")[0]) in (401, 403)
         where = ("--url", data["broker"], "--persistence", data["persistence"])

@@ -29,7 +29,7 @@ def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> No
     assert head.split("  ")[0] == "LIMIT"
     assert line.split() == ["shop.call[eve]", "100/m", "4", "4", "29", "2"]
     document = wbengine("limits", "--persistence", url, "--json").json
-    assert document["schema"] == "wbengine/time_limits/1"
+    assert document["schema"] == "wbengine/limits/1"
     (limit,) = document["limits"]
     assert (limit["name"], limit["rate"], limit["concurrency"]) == ("shop.call[eve]", "100/m", 4)
     assert limit["flows"] == [

@@ -102,7 +102,7 @@ def _print_addresses(context: contexts.Context, server: DevServer, without: str)
     }
     # The printer would mask the token, which the user needs.
     if context.settings.json:
-        output.write(json.dumps({"schema": "wbengine/_cli/dev_fleet/1", **addresses}) + "\n")
+        output.write(json.dumps({"schema": "wbengine/dev/1", **addresses}) + "\n")
         return
     for name, value in addresses.items():
         output.write(f"{output.fitted(f'{name:<11}  {value or without}', sys.stdout)}\n")

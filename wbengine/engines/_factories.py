@@ -26,8 +26,9 @@ __all__ = [
     "remake",
 ]
 
-#: Factory of the flow at 'module:name', which may be the flow itself.
-FLOW_OF: Final = "wbengine.engines._factories.flow_of"
+#: Records have this word in place of a factory if the flow is `flow_of` their only argument. It is
+#: not imported, so it does not depend on the modules of this package.
+FLOW_OF: Final = "wbengine.engines.factories.flow_of"
 
 Factory = Callable[..., Any] | str
 
@@ -54,6 +55,8 @@ def name_of(factory: Factory) -> str:
     """
     if not isinstance(factory, str) and not callable(factory):
         raise TypeError(f"A flow factory must be a function or its dotted name, got {factory!r}")
+    if factory in (FLOW_OF, flow_of):
+        return FLOW_OF
     name = factory if isinstance(factory, str) else object_names.dotted(factory)
     object_names.check_length("The name of a flow factory", name)
     try:
@@ -90,9 +93,12 @@ def make(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None
     :raises NotAFlow: if the factory returns neither a flow nor a task.
     """
     _check(args, kwargs)
-    flow = _check_flow(
-        f"Flow factory {name!r}", object_names.load(name)(*(args or ()), **(kwargs or {}))
-    )
+    path = _flow_of_path(name, args)
+    if path is not None:
+        flow = _flow_at(path, object_names.load)
+    else:
+        factory = flow_of if name == FLOW_OF else object_names.load(name)
+        flow = _check_flow(f"Flow factory {name!r}", factory(*(args or ()), **(kwargs or {})))
     note_used(name, args)
     return flow
 

@@ -44,7 +44,7 @@ def start(
     book: str | None = None,
     **options: Any,
 ) -> engines_base.Engine:
-    """Make the flow at `path` (see `engines.factories.flow_of`), store it, and load it.
+    """Make the flow at `path` (see `engines._factories.flow_of`), store it, and load it.
 
     The factory is recorded, so that `resume` can make the flow again.
 
