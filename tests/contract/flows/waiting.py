@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.contract.flows import tasks
 from tests.contract.flows.case import FOLDER, flow
-from tests.contract.flows.kinds import KEPT
+from tests.contract.flows.kinds import KEPT, NAMES
 from tests.contract.flows.steering import suspend_at
 from wbengine import exceptions, retry, states, task
 from wbengine.engines import base
@@ -27,6 +27,8 @@ timed = functools.partial(flow, results=None, told=None, history=None)
 _SUSPENDED = "RUNNING SUSPENDING SUSPENDED RUNNING SUCCESS"
 #: Workers hold tasks until their start time, by the clock of the worker.
 LOCAL = ("serial", KEPT, "threads", "processes")
+#: Kinds on which other tasks do not overtake the waiting ones.
+ORDERED = ("serial", KEPT)
 _BOOM: dict[str, Any] = {"x": (ValueError, "x fails")}
 
 
@@ -251,7 +253,7 @@ def reset_ends_wait_of_retry() -> Any:
     ">ro +ro >ra >t0 +t0 +ra >a >t1 !a +t1 >t2 <a +t2 -a ?ra >t3 +t3 >late !late <ra <late "
     "-late -ra <t3 -t3 <t2 -t2 <t1 -t1 <t0 -t0 ?ro .ra .a .t0 .t1 .t2 .t3 .late >ro +ro >ra "
     ">t0 +t0 +ra >a >t1 !a +t1 >t2 <a +t2 -a ?ra >t3 +t3 >late +late .a >ra +ra >a +a",
-    order=[], takes={">late": 20}, at={"?ra": [0, 20], ">ra": [0, 20, 80]},
+    order=[], takes={">late": 20}, at={"?ra": [0, 20], ">ra": [0, 20, 80]}, kinds=ORDERED,
 )  # fmt: skip
 def outer_retry_starts_wait_of_inner_retry_again() -> Any:
     """The failure of `late` ends the first wait; its time does not run `ra` again."""
@@ -264,6 +266,7 @@ def outer_retry_starts_wait_of_inner_retry_again() -> Any:
     ">ro +ro >ra >t0 +t0 +ra >a >t1 !a +t1 >t2 <a +t2 -a ?ra >t3 +t3 >late !late <ra <late "
     "-late -ra <t3 -t3 <t2 -t2 <t1 -t1 <t0 -t0 <ro -ro",
     order=[], raises={"late": (ValueError, "late fails"), "a": (RuntimeError, "")}, at={"-ra": [0]},
+    kinds=ORDERED,
 )  # fmt: skip
 def failure_outside_ends_wait_of_retry() -> Any:
     other = LINE("other").add(*(tasks.Quiet(f"t{n}") for n in range(4)), tasks.BoomOnly("late"))
@@ -273,7 +276,7 @@ def failure_outside_ends_wait_of_retry() -> Any:
 @timed(
     ">ra >ro +ra +ro >a >t !a +t >s <a +s -a ?ra >x !x <ra <x -x -ra <s #s",
     order=[], raises={"s": (KeyError, "s stays"), **_BOOM, "a": (RuntimeError, "a fails")},
-    ends="FAILURE", at={"#s": [0]},
+    ends="FAILURE", at={"#s": [0]}, kinds=ORDERED,
 )  # fmt: skip
 def failed_reversion_ends_flow_while_retry_waits() -> Any:
     other = LINE("other", retry.AlwaysRevert("ro")).add(
@@ -327,12 +330,13 @@ def signal_sent_while_another_task_runs_is_used() -> Any:
 
 
 @timed(
-    ">w >w2 +w +w2",
-    order=[], drive=act_at(RUNNING_w=send("go", 5)), results={"word": 5, "two": 5},
-    at={"+w": [0], "+w2": [0]},
+    ">w >w2 >w3 +w +w2 +w3",
+    order=[], at={"+w": [0], "+w2": [0], "+w3": [0]}, drive=act_at(RUNNING_w3=send("go", 5)),
+    results={"word": 5, "v2": 5, "v3": 5},
 )  # fmt: skip
 def signal_ends_all_waits_for_it() -> Any:
-    return WIDE("f").add(_approved(), task.WaitFor("go", name="w2", provides="two"))
+    waits = (task.WaitFor("go", name=f"w{n}", provides=f"v{n}") for n in (2, 3))
+    return WIDE("f").add(_approved(), *waits)
 
 
 def _send_all(engine: base.Engine) -> None:
@@ -543,7 +547,7 @@ def task_types_with_the_same_limit_name_share_permits() -> Any:
     return _limited(tasks.Step("a"), tasks.Quiet("b"), tasks.Step("c"), limit="shared")
 
 
-@timed(">a >x +a +x >b >y +b +y", order=["+a >b", "+x >y"])
+@timed(">a >x +a +x >b >y +b +y", order=["+a >b", "+x >y"], kinds=NAMES[1:])
 def each_concurrency_key_has_its_own_limit() -> Any:
     keys = {"a": 1, "x": 2, "b": 1, "y": 2}
     keyed = (tasks.Give(name, inject={"value": key}) for name, key in keys.items())
