@@ -168,6 +168,7 @@ class Atom(abc.ABC):
                 raise TypeError(f"Atom inject must be a dict, got {inject!r}")
             binding.check_names("Atom inject", inject)
         self.name: str = name  # type: ignore[assignment]
+        #: Values of arguments that only this atom receives.
         self.inject = inject
         if provides is None:
             self.save_as, self.provides = self._default_outputs()

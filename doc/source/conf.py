@@ -24,7 +24,8 @@ autoclass_content = "both"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
-autodoc_default_options = {"members": True, "show-inheritance": True}
+# Directives list the members that are public (see reference/public_api).
+autodoc_default_options = {"undoc-members": True, "show-inheritance": True}
 
 
 def unlink_undocumented_type(

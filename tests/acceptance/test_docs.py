@@ -8,6 +8,7 @@ import doctest
 import importlib
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.state_tables import CHECKS, transitions
+from tests.architecture import public_api
 from tests.support import changes, page_scripts, pages, python, workers
 from wbengine import states
 from wbengine._cli import worker_command
@@ -79,6 +81,28 @@ def test_documentation_builds_without_warnings(tmp_path: Path) -> None:
     assert {words for words in worker - {"topics"} if words not in commands} == set()
     options = (build / "reference" / "worker_options.html").read_text(encoding="utf-8")
     assert "transition_timeout" in options and "seconds that a task waits" in options.lower()
+    assert documented_names(build) == listed_names()
+
+
+def documented_names(build: Path) -> set[str]:
+    """Return the Python names in the inventory of the documentation, without second names."""
+    *_, content = (build / "objects.inv").read_bytes().split(b"\n", 4)
+    rows = [line.split() for line in zlib.decompress(content).decode().splitlines()]
+    return {
+        name
+        for name, role, _, place, *_ in rows
+        if role.startswith("py:") and role != "py:module" and place.endswith("$")
+    }
+
+
+def listed_names() -> set[str]:
+    """Return the Python names in the list of the public interface."""
+    entries = re.findall(
+        r"^(?:alias|attribute|class|constant|function|method) ([\w.]+)",
+        public_api.FILE.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    return set(entries)
 
 
 @pytest.mark.timeout(300)

@@ -14,7 +14,6 @@ import importlib
 import inspect
 import pathlib
 import re
-import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from unittest import mock
@@ -25,9 +24,12 @@ from . import imports
 
 FILE = pathlib.Path(__file__).with_name("public_api.txt")
 
+REFERENCE = imports.ROOT / "doc" / "source" / "reference"
+
 _DOCUMENTS = (imports.ROOT / "README.md", imports.ROOT / "doc" / "source")
-_IMPORTED = re.compile(r"^ *(?:from (wbengine[\w.]*) import (\w+(?:, \w+)*)|import (wbengine\S*))")
-_DOCUMENTED = re.compile(r"^\.\. automodule:: (\S+)")
+_DIRECTIVE = re.compile(r"^\.\. auto(\w+):: (\S+)\n((?: .*\n)*)", re.MULTILINE)
+_MEMBERS = re.compile(r"^   :members: (.+\n(?:      .+\n)*)", re.MULTILINE)
+_KINDS = ("module", "class", "exception", "function", "data")
 _VARIABLE = re.compile(r"WBENGINE_[A-Z_]*[A-Z]")
 _WIRE = "wbengine.engines.worker_based"
 _ENGINE_OPTIONS = {
@@ -54,18 +56,47 @@ def entries() -> list[str]:
 # Python names.
 
 
-def modules() -> list[str]:
-    """Return the modules that a reference page documents or that an example imports."""
-    names = set()
-    for line in documentation():
-        if documented := _DOCUMENTED.match(line):
-            names.add(documented[1])
-        elif imported := _IMPORTED.match(line):
-            package, members, module = imported.groups()
-            names.add(module or package)
-            names.update(f"{package}.{member}" for member in (members or "").split(", "))
-    files = imports.modules(imports.ROOT / "wbengine")
-    return sorted(name for name in names & files.keys() if "._" not in name)
+@functools.cache
+def documented() -> Mapping[str, tuple[str, ...]]:
+    """Return the names that the reference documents, each with its documented members.
+
+    :raises ValueError: if a page documents names in another way, or a name twice.
+    """
+    names: dict[str, tuple[str, ...]] = {}
+    for path in sorted(REFERENCE.glob("*.rst")):
+        for kind, name, options in _DIRECTIVE.findall(path.read_text(encoding="utf-8")):
+            members = _MEMBERS.search(options)
+            is_public = kind in _KINDS and "._" not in name and name not in names
+            if not is_public or (members is None and ":members:" in options):
+                raise ValueError(
+                    f"{path.name}: each name must be public and documented once, with a list of"
+                    f" members, got auto{kind}:: {name}"
+                )
+            names[name] = tuple(members[1].replace(",", " ").split()) if members else ()
+    return names
+
+
+@functools.cache
+def modules() -> Mapping[str, pathlib.Path]:
+    return imports.modules(imports.ROOT / "wbengine")
+
+
+@functools.cache
+def find(name: str) -> tuple[str, Any]:
+    """Return the module of a dotted name, and the object.
+
+    :raises ValueError: if the name is not in a module of wbengine.
+    :raises AttributeError: if the object does not exist.
+    """
+    module = name
+    while module not in modules():
+        if not module:
+            raise ValueError(f"{name} is not in a module of wbengine")
+        module = module.rpartition(".")[0]
+    value: Any = importlib.import_module(module)
+    for part in filter(None, name[len(module) + 1 :].split(".")):
+        value = getattr(value, part)
+    return module, value
 
 
 def documentation() -> Iterator[str]:
@@ -76,73 +107,74 @@ def documentation() -> Iterator[str]:
 
 
 def _python() -> Iterator[str]:
-    public = set(modules())
-    for name in public:
-        yield f"module {name}"
-        module = importlib.import_module(name)
-        for member in names(module):
-            value, place = getattr(module, member), f"{name}.{member}"
-            home = getattr(value, "__module__", None)
-            if isinstance(value, types.ModuleType):
-                continue
-            if home != name and home in public and isinstance(value, type | types.FunctionType):
-                yield f"alias {place} of {home}.{value.__qualname__}"
-            elif isinstance(value, type):
-                yield from class_entries(place, value, public)
-            elif inspect.isroutine(value):
-                yield f"function {place}{_signature(value)}"
-            else:
-                yield f"constant {place}"
-
-
-def names(module: types.ModuleType) -> list[str]:
-    """Return the names of `__all__`, or else the public names that the module defines."""
-    if hasattr(module, "__all__"):
-        return list(module.__all__)
-    definitions = _definitions(tree(module.__name__).body)
-    return [name for name in definitions if not name.startswith("_") and name != "LOG"]
+    public: dict[type, str] = {}
+    for name in documented():
+        if isinstance(value := find(name)[1], type):
+            public.setdefault(value, name)
+    for name, members in documented().items():
+        module, value = find(name)
+        if isinstance(value, type) and public[value] != name:
+            yield f"alias {name} of {public[value]}"
+        elif isinstance(value, type):
+            yield from class_entries(name, value, members, public)
+        elif inspect.isroutine(value):
+            yield f"function {name}{_signature(value)}"
+        elif module != name:
+            yield f"constant {name}"
 
 
 @functools.cache
 def tree(module: str) -> ast.Module:
-    return parse(imports.modules(imports.ROOT / "wbengine")[module])
+    return parse(modules()[module])
 
 
 def parse(file: str | pathlib.Path) -> ast.Module:
     return ast.parse(pathlib.Path(file).read_text(encoding="utf-8"))
 
 
-def _definitions(body: Iterable[ast.stmt]) -> Iterator[str]:
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (each.id for each in targets if isinstance(each, ast.Name))
+def class_entries(
+    place: str, cls: type, documented_members: Iterable[str], public: Mapping[type, str]
+) -> Iterator[str]:
+    """Yield a class with its constructor and public bases, and its documented members.
+
+    The parameters of dataclasses and named tuples are also their attributes.
+
+    :raises AttributeError: if a documented member does not exist.
+    """
+    bases = ", ".join(dict.fromkeys(_bases(cls, public)))
+    yield f"class {place}{_constructor(cls)}{' of ' if bases else ''}{bases}"
+    for name in documented_members:
+        if name not in members(cls):
+            raise AttributeError(f"{place} has no member {name!r}")
+        yield _member(f"{place}.{name}", inspect.getattr_static(cls, name, None))
 
 
-def class_entries(place: str, cls: type, public: set[str]) -> Iterator[str]:
-    """Yield a class with its members, and with those of its private base classes."""
-    yield f"class {place}{_constructor(cls)}"
-    for base in cls.__mro__[1:]:
-        if _is_public(base, public) or (not is_ours(base) and issubclass(base, Exception)):
-            yield f"base {place} {base.__module__}.{base.__qualname__}"
-    seen: set[str] = set()
-    for owner in cls.__mro__:
-        if owner is not cls and (_is_public(owner, public) or not is_ours(owner)):
-            continue
-        for name in {*vars(owner), *_instance_attributes(owner)} - seen:
-            if not name.startswith("_"):
-                yield _member(f"{place}.{name}", vars(owner).get(name))
-            seen.add(name)
+def members(cls: type) -> set[str]:
+    """Return the names of the members, and of the attributes that `__init__` sets."""
+    names = {name for owner in cls.__mro__ for name in {*vars(owner), *_instance_attributes(owner)}}
+    return {name for name in names if not name.startswith("_")}
+
+
+def fields(cls: Any) -> set[str]:
+    """Return the attributes that are parameters of a dataclass or a named tuple."""
+    if dataclasses.is_dataclass(cls):
+        return {each.name for each in dataclasses.fields(cls)}
+    return set(getattr(cls, "_fields", ()))
+
+
+def _bases(cls: type, public: Mapping[type, str]) -> Iterator[str]:
+    """Yield the nearest bases that are public or exceptions of Python."""
+    for base in cls.__bases__:
+        if base in public:
+            yield public[base]
+        elif is_ours(base):
+            yield from _bases(base, public)
+        elif issubclass(base, BaseException):
+            yield base.__name__
 
 
 def is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "wbengine"
-
-
-def _is_public(cls: type, public: set[str]) -> bool:
-    return cls.__module__ in public and not cls.__name__.startswith("_")
 
 
 def _member(place: str, value: object) -> str:
@@ -265,7 +297,7 @@ def _variables() -> set[str]:
     documented = {name for line in documentation() for name in _VARIABLE.findall(line)}
     named = {
         node.value
-        for module in imports.modules(imports.ROOT / "wbengine")
+        for module in modules()
         for node in ast.walk(tree(module))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
-import types
+import pathlib
+from collections.abc import Iterator
 
 import pytest
 
@@ -44,11 +45,15 @@ def test_removed_and_changed_entries_are_shown() -> None:
     assert changes == ["-function a.f(x)", "-function a.g()", "+function a.f(x, y=1)"]
 
 
-class _Hidden:
+class _Hidden(ValueError):
     def inherited(self) -> None: ...
 
 
-class Shown(_Hidden):
+class Base(_Hidden):
+    pass
+
+
+class Shown(Base):
     kind: str = "a"
 
     def __init__(self, size: int, *, kind: str = "b", factory: object = object()) -> None:
@@ -74,55 +79,70 @@ class Color(enum.Enum):
 
 
 @pytest.mark.parametrize(
-    ("cls", "expected"),
+    ("cls", "members", "expected"),
     [
+        (Base, "", ["class m.Base of ValueError"]),
         (
             Shown,
+            "kind size value inherited of",
             [
+                "class m.Shown(size, *, kind='b', factory=...) of m.Base",
                 "attribute m.Shown.kind",
                 "attribute m.Shown.size",
                 "attribute m.Shown.value",
-                "class m.Shown(size, *, kind='b', factory=...)",
                 "method m.Shown.inherited()",
                 "method m.Shown.of(text='x')",
             ],
         ),
-        (
-            Data,
-            [
-                "attribute m.Data.names",
-                "attribute m.Data.number",
-                "class m.Data(number, names=...)",
-            ],
-        ),
-        (Color, ["attribute m.Color.RED", "class m.Color"]),
+        (Data, "", ["class m.Data(number, names=...)"]),
+        (Color, "RED", ["class m.Color", "attribute m.Color.RED"]),
     ],
 )
-def test_class_is_listed_with_its_public_members(
-    cls: type, expected: list[str], monkeypatch: pytest.MonkeyPatch
+def test_class_is_listed_with_its_documented_members(
+    cls: type, members: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(public_api, "is_ours", lambda owner: owner.__module__ == __name__)
     tree = public_api.parse(__file__)
     monkeypatch.setattr(public_api, "tree", lambda module: tree)
-    assert sorted(public_api.class_entries(f"m.{cls.__name__}", cls, set())) == expected
+    name = f"m.{cls.__name__}"
+    assert [*public_api.class_entries(name, cls, members.split(), {Base: "m.Base"})] == expected
 
 
-def test_documented_and_imported_modules_without_underscore_are_public(
-    monkeypatch: pytest.MonkeyPatch,
+def test_documented_member_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="has no member 'GREEN'"):
+        list(public_api.class_entries("m.Color", Color, ["GREEN"], {}))
+
+
+@pytest.fixture
+def page(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    monkeypatch.setattr(public_api, "REFERENCE", tmp_path)
+    public_api.documented.cache_clear()
+    yield tmp_path / "page.rst"
+    public_api.documented.cache_clear()
+
+
+def test_names_and_members_are_read_from_directives(page: pathlib.Path) -> None:
+    page.write_text(
+        ".. automodule:: m\n\nSee :class:`m.C`.\n\n"
+        ".. autoclass:: m.C\n   :no-index-entry:\n   :members: one, two,\n      three\n\n"
+        ".. autofunction:: m.f\n",
+        encoding="utf-8",
+    )
+    assert public_api.documented() == {"m": (), "m.C": ("one", "two", "three"), "m.f": ()}
+
+
+@pytest.mark.parametrize(
+    "directives",
+    [
+        ".. autoclass:: m.C\n   :members:\n",
+        ".. automethod:: m.C.f\n",
+        ".. autofunction:: m._n.f\n",
+        ".. autodata:: m.D\n\n.. autodata:: m.D\n",
+    ],
+)
+def test_name_that_is_not_documented_once_with_its_members_is_an_error(
+    directives: str, page: pathlib.Path
 ) -> None:
-    lines = [
-        ".. automodule:: wbengine.task",
-        ".. automodule:: wbengine._concurrency.clocks",
-        "   from wbengine.engines import base, load",
-        "   import wbengine.flow",
-        "The module wbengine.states",
-    ]
-    monkeypatch.setattr(public_api, "documentation", lambda: lines)
-    names = ["wbengine.engines", "wbengine.engines.base", "wbengine.flow", "wbengine.task"]
-    assert public_api.modules() == names
-
-
-def test_module_without_all_lists_its_own_definitions() -> None:
-    module = types.ModuleType("wbengine.states")
-    names = public_api.names(module)
-    assert "SUCCESS" in names and "annotations" not in names
+    page.write_text(directives, encoding="utf-8")
+    with pytest.raises(ValueError, match="each name must be public"):
+        public_api.documented()

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from wbengine._imports import lazily
 
 if TYPE_CHECKING:
+    from wbengine.engines._compilation import Compilation
+    from wbengine.engines._differences import Difference
     from wbengine.engines._loading import (
         arun,
         defaults,
@@ -38,6 +40,8 @@ __all__ = [
     "load_from_factory",
     "read_flow_detail",
     "save_factory_details",
+    "Compilation",
+    "Difference",
     "FlowHandle",
     "handle",
     "submit",
@@ -47,6 +51,8 @@ __all__ = [
 __getattr__, __dir__ = lazily.lazy_attributes(
     __name__,
     {
+        "._compilation": ("Compilation",),
+        "._differences": ("Difference",),
         "._loading": (
             "arun",
             "defaults",

@@ -57,8 +57,6 @@ class Change(NamedTuple):
 class Difference:
     """Differences between the atoms of a flow and the records of an earlier run.
 
-    `added`: names of atoms without a record; `removed`: names of records without an atom;
-    `changed`: atoms with another version (see `Change`); `likely`: probable renames, by old name.
     Similar names alone decide nothing: a renamed atom runs from the beginning unless `rename` is
     called.
 
@@ -75,9 +73,12 @@ class Difference:
         self._atoms = atoms
         self._records = {record.name: record for record in _records_of(storage)}
         self.flow: str = storage.flow_name
+        #: Names of atoms without a record.
         self.added = tuple(name for name in atoms if name not in self._records)
+        #: Names of records without an atom.
         self.removed = tuple(name for name in self._records if name not in atoms)
         self._matching = {name: None for name in atoms if name in self._records}
+        #: Atoms with another version or kind than their record (see `Change`).
         self.changed = tuple(self._changes(self._matching))
         #: New name -> old name.
         self._renamed: dict[str, str] = {}

@@ -52,6 +52,7 @@ class FlowHandle:
         job: jobs.Job | None = None,
         opened: object = None,
     ) -> None:
+        #: UUID of the flow.
         self.id: Final = id
         self._open = opened
         self._backend = backend

@@ -384,6 +384,7 @@ class NotifyingJobBoard(JobBoard):
 
     def __init__(self, name: str, conf: Mapping[str, Any] | None = None) -> None:
         super().__init__(name, conf)
+        #: Notifies of POSTED, CLAIMED and REMOVAL.
         self.notifier = notifier.Notifier()
 
 

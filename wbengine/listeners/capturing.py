@@ -48,6 +48,7 @@ class CaptureListener(base.Listener):
             self.TASK: frozenset(skip_tasks or ()),
             self.RETRY: frozenset(skip_retries or ()),
         }
+        #: Captured events.
         self.values: list[Any] = [] if values is None else values
 
     @staticmethod

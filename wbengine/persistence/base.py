@@ -18,7 +18,7 @@ from wbengine.persistence._commands import FlowCommand, SettledCommand
 from wbengine.persistence._listing import FlowRow, Page, Removable
 from wbengine.persistence._pauses import TaskPause
 from wbengine.signals import Signal
-from wbengine.types._outline import ANY_SIGNAL, Outline
+from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
 
 __all__ = [
     "Backend",
@@ -27,6 +27,8 @@ __all__ = [
     "LOGGED_ATTEMPTS",
     "FlowRow",
     "NO_ITEMS",
+    "Outline",
+    "OutlineNode",
     "Page",
     "FlowCommand",
     "Removable",

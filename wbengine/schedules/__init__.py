@@ -1,5 +1,7 @@
 """Schedules: rules by which `wbengine serve` submits flows at given times.
 
+Example::
+
     schedules.add("nightly", "shop:report", cron="30 2 * * *", time_zone="Europe/Berlin",
                   backend="postgresql://flows@db/flows")
 

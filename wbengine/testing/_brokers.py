@@ -26,7 +26,9 @@ class Broker:
     """
 
     def __init__(self) -> None:
+        #: Name of the exchange.
         self.exchange = f"test-{uuid.uuid4().hex[:12]}"
+        #: URL for engines and workers.
         self.url = f"memory://{self.exchange}"
         # Keeps the broker and its messages while no client is connected.
         self._broker = _memory.MemoryBroker(self.exchange)

@@ -34,7 +34,7 @@ WHEN: Final = ("start", "end")
 class Fault:
     """An injected fault, which occurs `times` times (None: always).
 
-    `count` is how often it has occurred. The fault ends at the end of a `with` block.
+    The fault ends at the end of a `with` block.
     """
 
     def __init__(self, description: str, times: int | None) -> None:
@@ -45,6 +45,7 @@ class Fault:
         self._lock = threading.Lock()
         self._occurred = threading.Event()
         self._is_over = False
+        #: How often the fault has occurred.
         self.count = 0
 
     def end(self) -> None:

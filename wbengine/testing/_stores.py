@@ -64,6 +64,7 @@ class FaultyBackend(base.Backend):
     def __init__(
         self, inner: base.Backend | Mapping[str, Any] | str = "memory", *, delay: float = 0.0
     ) -> None:
+        #: The wrapped backend.
         self.inner = inner if isinstance(inner, base.Backend) else backends.fetch(inner)
         super().__init__(self.inner.conf)
         self.encodes = self.inner.encodes

@@ -20,15 +20,13 @@ _TRACES: Final[weakref.WeakKeyDictionary[Any, weakref.ref[Trace]]] = weakref.Wea
 
 
 class Trace(base.Listener):
-    """Records the state changes of an engine's atoms and of its flow.
-
-    `events` contains texts such as `'greet SUCCESS'`, in order, without PENDING; `flow` contains
-    the states of the flow.
-    """
+    """Records the state changes of an engine's atoms and of its flow."""
 
     def __init__(self, engine: Any) -> None:
         super().__init__(engine)
+        #: State changes of atoms in order, without PENDING, as texts such as `'greet SUCCESS'`.
         self.events: list[str] = []
+        #: States of the flow in order.
         self.flow: list[str] = []
 
     @classmethod

@@ -41,11 +41,14 @@ from wbengine.views._waiting import Situation
 from wbengine.views.redaction import Redactor
 
 __all__ = [
+    "AtomView",
+    "FailureView",
     "FlowViewBuilder",
     "ChangeView",
     "FlowRecords",
     "FlowView",
     "SCHEMA",
+    "Undone",
     "on_workers",
     "read",
     "view",

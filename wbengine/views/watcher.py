@@ -34,6 +34,7 @@ class FlowWatcher:
         cursor: str | None = None,
         knows_secrets: bool = False,
     ) -> None:
+        #: UUID of the flow.
         self.uuid = uuid
         self._records = flow_status.FlowRecords(
             backend.get_connection(), uuid, redactor or Redactor(), cursor

@@ -42,7 +42,12 @@ from wbengine.engines.worker_based._requests.tracked import TrackedRequest
 from wbengine.engines.worker_based._requests.tracker import Observer, RequestTracker
 from wbengine.types import failure as ft
 
+__all__ = ["RequestSnapshot", "WorkerSnapshot", "WorkerTaskExecutor"]
+
 LOG = logging.getLogger(__name__)
+
+RequestSnapshot = snapshots.RequestSnapshot
+WorkerSnapshot = snapshots.WorkerSnapshot
 
 #: Failures of requests that no worker received.
 _NEVER_SENT_ERRORS: Final = (exc.NeverStarted, exc.NotEncodable, exc.TooLarge)

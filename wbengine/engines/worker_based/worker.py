@@ -36,7 +36,10 @@ from wbengine.engines.worker_based._worker_side.slots import default_slots, make
 if TYPE_CHECKING:
     from wbengine.engines.worker_based._discovery import snapshots
 
-__all__ = ["Worker", "default_slots"]
+__all__ = ["FailedRequest", "Life", "Worker", "default_slots"]
+
+FailedRequest = reporting.FailedRequest
+Life = lives.Life
 
 LOG = logging.getLogger(__name__)
 
@@ -173,6 +176,7 @@ class Worker:
             max_memory=max_memory_per_child,
         )
         self._loop = self._prepare_pool()
+        #: Identifies the worker in replies, views and metrics.
         self.identity = describing.identity(name)
         if code_version is not None:
             object_names.check_code("code_version", code_version)

@@ -10,6 +10,7 @@ from wbengine import exceptions
 from wbengine._imports import installing
 from wbengine._introspection import object_names
 from wbengine.engines.worker_based.ledger import _base
+from wbengine.engines.worker_based.ledger._base import Ledger as Ledger
 
 if TYPE_CHECKING:
     from wbengine.transports import Target
