@@ -188,6 +188,18 @@ def test_resumed_retry_waits_for_remaining_time() -> None:
             assert [atom.meta for atom in stored if atom.name == "r"] == [{}]
 
 
+def test_retry_suspended_at_end_of_its_wait_does_not_wait_again() -> None:
+    clock = clocks.ManualClock()
+    engine = load_at(clock, LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)))
+    engine.atom_notifier.register(states.PENDING, lambda *_, **details: engine.suspend())
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert atom_states(engine, "r", "bad") == [states.RETRYING, states.PENDING]
+    engine.run()
+    assert clock.monotonic() == 60
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
 def test_wall_clock_set_back_does_not_prolong_wait() -> None:
     """The wall clock matters only in another process; here the monotonic clock counts."""
 

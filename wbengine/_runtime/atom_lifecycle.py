@@ -224,7 +224,6 @@ class AtomLifecycle:
             self.note_resend(record, lost_worker)
         call: Any
         if not is_task:
-            self.retries.clear_backoff(record)
             call = RetryCall(node, atom, action)
             return None if self._fails_before_start(call) else call
         call = calls.Invocation(atom, action, record.uuid, record.attempt)

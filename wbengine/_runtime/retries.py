@@ -42,6 +42,8 @@ class Retries:
         """
         started = time.time()
         retry, fetch = call.retry, self._storage.fetch_mapped_args
+        # Only now: a suspension may undo the beginning of a controller, but not end its wait.
+        self.clear_backoff(self._storage.record(retry.name))
         value: Any
         try:
             history = self._storage.get_retry_history(retry.name)
