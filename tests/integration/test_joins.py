@@ -80,6 +80,23 @@ def test_decider_of_join_that_raises_reverts_the_flow() -> None:
     assert engine.storage.get_atom_state("right") == states.REVERTED
 
 
+def test_flow_runs_in_retry_if_its_decider_raised_only_once() -> None:
+    ran: list[str] = []
+    answers = iter([LookupError("no idea"), True])
+
+    def decide(history: Any) -> bool:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    first, left, right = (task.FunctorTask(lambda n=n: ran.append(n), n) for n in "abc")
+    inner = linear_flow.Flow("inner").add(left, right)
+    flow = graph_flow.Flow("f", retry.Times(2, "r")).add(first, inner)
+    engines.run(flow.link(first, inner, decider=decide))
+    assert ran == ["a", "a", "b", "c"]
+
+
 @pytest.mark.parametrize("rule", ["any", "none_failed", "all"])
 @pytest.mark.parametrize("last", ["first", "left", "nested"])
 def test_resumed_flow_makes_the_same_join_decisions(rule: str, last: str) -> None:

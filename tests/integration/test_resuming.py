@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,45 @@ def test_retries_resumed_after_any_write_in_memory_have_same_result() -> None:
     assert len(backend.taken) > 30
     for left in backend.taken:
         check(engines.load(flow(), flow_detail=left))
+
+
+@pytest.mark.parametrize("kind", ["task", "flow", "Map", "workflow"])
+def test_target_whose_decider_raised_never_runs_after_any_write(kind: str) -> None:
+    ran: list[str] = []
+
+    @task.task
+    def effect(item: int = 0) -> None:
+        ran.append("effect")
+
+    @task.workflow
+    def effects(steps: Any) -> None:
+        ran.append("function")
+
+    def raises(history: Any) -> bool:
+        raise LookupError("no idea")
+
+    def made() -> graph_flow.Flow:
+        first, target = ReturnsName("first"), effect("target")
+        members = {
+            "task": target,
+            "flow": linear_flow.Flow("inner").add(target, effect("later")),
+            "Map": task.Map(target, "items", "item", name="many"),
+            "workflow": effects("effects"),
+        }
+        flow = graph_flow.Flow("f").add(first, members[kind])
+        return flow.link(first, members[kind], decider=raises)
+
+    backend = Snapshots()
+    store = {"items": [1, 2]}
+    with pytest.raises(LookupError, match="no idea"):
+        engines.run(made(), backend=backend, store=store)
+    for left in backend.taken:
+        engine = engines.load(made(), flow_detail=left, store=store)
+        with contextlib.suppress(LookupError):  # A flow that has ended raises nothing.
+            engine.run()
+        assert engine.storage.get_flow_state() == states.REVERTED
+    assert len(backend.taken) > 3
+    assert not ran
 
 
 @task.task

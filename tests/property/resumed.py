@@ -226,10 +226,11 @@ class World:
 
     def _decider(self, where: str) -> Callable[..., bool]:
         def decide(history: dict[str, Any]) -> bool:
-            if self.draw(where, "raises") < self.failing / 6:
+            # Results depend on the attempts of retry controllers, so that the answers change.
+            if self.draw(where, "raises", history) < self.failing / 6:
                 self.tell("event", replay.RAISED, where)
                 raise KeyError(f"{where} fails")
-            agrees = self.draw(where, "no") >= self.naying
+            agrees = self.draw(where, "no", history) >= self.naying
             self.tell("event", replay.YES if agrees else replay.NO, where)
             return agrees
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, states
@@ -588,12 +588,16 @@ class AtomLifecycle:
             self._storage.writer.mark(record)
             self._add_event(record, self._plan.items[node], states.IGNORE, old_state, NO_RESULT)
 
-    def reset(self, nodes: Iterable[int]) -> None:
-        """Return atoms to PENDING without results and failures. Attempt numbers continue."""
+    def reset(self, nodes: Iterable[int], scope: Container[int] = ()) -> None:
+        """Return atoms to PENDING without results and failures. Attempt numbers continue.
+
+        :param scope: all nodes of the flow that runs again, without its retry controller.
+        """
+        for node in [node for node in self._fail_early if node in scope]:
+            del self._fail_early[node]
         for node in nodes:
             record = self._record(node)
             old_state = record.state
-            self._fail_early.pop(node, None)
             is_untouched = old_state == states.PENDING and record.intention == states.EXECUTE
             # `undo_begin` may have returned a task that waits for a signal to PENDING.
             if is_untouched and node not in self._waiting:

@@ -275,13 +275,15 @@ class Run:
 
     def _schedule(self) -> str:
         self._begin_all()
+        if self._lifecycle.failed_before_submit:
+            # Before RUNNING is written: a later run does not call the deciders of atoms that ran.
+            for ended in self._lifecycle.take_failed_before_submit():
+                self._handle_outcome(*ended)
+            self._inbox.put(IterationInterrupted())  # Continue without an event.
         if self._gates.may_await_signals:
             self._store_waits()
         self._save(saving.START)
         self._submit()
-        if self._lifecycle.failed_before_submit:
-            for ended in self._lifecycle.take_failed_before_submit():
-                self._inbox.put(Finished(*ended))
         if self._saver.saves_iterations and not (self._executor.immediate and self._inbox.qsize()):
             self._save(saving.ITERATION)
         return states.WAITING
@@ -361,8 +363,9 @@ class Run:
                 for node in sorted({*ready.retry}.difference(retrying)):
                     scheduler.postpone(node)
                 for node in retrying:
-                    lifecycle.reset(scheduler.reset_scope(node))
-                    self._in_flight.cancelled_nodes.difference_update(self._plan.scope(node))
+                    scope = self._plan.scope(node)
+                    lifecycle.reset(scheduler.reset_scope(node), scope[1:])
+                    self._in_flight.cancelled_nodes.difference_update(scope)
                 self._begin(retrying, calls.EXECUTE)
             self._begin(ready.execute, calls.EXECUTE)
             if ready.revert:

@@ -246,7 +246,7 @@ def map_over_empty_list() -> Any:
 
 
 @flow(
-    ">s >b +s +b >a .a >m +m >a +a", order=["+b >a", ">m +m"],
+    ">s >b +s +b >a >m +m .a >a +a", order=["+b >a", ">m +m"],
     store={"items": [], "seconds": 0.3}, results={"m": []},
     drive=suspend_at("RUNNING a"), flow="RUNNING SUSPENDING SUSPENDED RUNNING SUCCESS",
 )  # fmt: skip
