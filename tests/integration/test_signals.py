@@ -328,6 +328,7 @@ def approved_waits(engine: engine_base.Engine) -> bool:
 
 PROGRAM = """
 import sys
+from pathlib import Path
 from wbengine import engines, exceptions, retry, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base
