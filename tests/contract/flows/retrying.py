@@ -361,6 +361,20 @@ def retry_that_fails_to_wait_is_retried_by_outer_retry() -> Any:
     return linear_flow.Flow("o", ScriptedRetry("out", None, tries=2)).add(_secondly("wait"))
 
 
+@flow(
+    ">out +out >in +in >b !b <b -b <in -in ?out .in .b >out +out >in +in >b +b >x !x "
+    "<x -x <b -b <in -in <out -out",
+    store={"folder": FOLDER, "times": 2},
+    raises={"x": (ValueError, "x fails")},
+    told=None,
+    history=None,
+)
+def error_of_retried_decision_is_not_raised_with_a_later_failure() -> Any:
+    return linear_flow.Flow("f").add(
+        retry_that_fails_to_decide_is_retried_by_outer_retry(), tasks.Boom("x")
+    )
+
+
 class FailsToRevert(ScriptedRetry):
     def revert(self, history: retry.History, flow_failures: dict[str, ft.Failure]) -> str:
         raise OSError("stuck")

@@ -311,12 +311,12 @@ def send(name: str, value: Any = None) -> Act:
     return lambda engine: engine.signal(name, value)
 
 
-def _sent_before(engine: base.Engine) -> None:
-    engine.signal("go", {"by": "ann", "limits": (1, 2)})
-    engine.run()
-
-
 _VALUE = {"by": "ann", "limits": (1, 2)}
+
+
+def _sent_before(engine: base.Engine) -> None:
+    engine.signal("go", _VALUE)
+    engine.run()
 
 
 @timed(">a +a >w +w >b +b", drive=_sent_before, results={"word": _VALUE, "b": _VALUE})
