@@ -24,8 +24,9 @@ from wbengine._runtime.executors import composite
 from wbengine._runtime.gates import awaited_signals, delayed_starts
 from wbengine._runtime.incidents import IncidentEvent, Incidents
 from wbengine._runtime.interrupted import InterruptedAttempts, is_refusal, unknown_result
-from wbengine._runtime.maps import MapCall, Maps
-from wbengine._runtime.retries import Retries, RetryCall
+from wbengine._runtime.maps import Maps
+from wbengine._runtime.node_calls import Call, MapCall, RetryCall
+from wbengine._runtime.retries import Retries
 from wbengine._runtime.workflow_call import WorkflowCall, number_attempt
 from wbengine._tasks import arguments
 from wbengine.persistence import models
@@ -33,7 +34,7 @@ from wbengine.running import LOCAL
 from wbengine.types import failure as ft
 from wbengine.types import notifier as notifier_module
 
-__all__ = ["NO_RESULT", "AtomLifecycle", "Call", "RetryCall", "StateEvent"]
+__all__ = ["NO_RESULT", "AtomLifecycle", "StateEvent"]
 
 NO_RESULT: Final = arguments.MISSING
 
@@ -100,8 +101,6 @@ class StateEvent(NamedTuple):
 
 
 LOG: Final = logging.getLogger(__name__)
-
-Call = calls.Invocation | RetryCall | MapCall | WorkflowCall
 
 
 class AtomLifecycle:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from wbengine import exceptions
 from wbengine._calls import invocation as calls
 from wbengine._runtime.inbox import Inbox, StopRequested, Withdrawn
+from wbengine._runtime.node_calls import Call
 from wbengine.persistence import models
 from wbengine.types import failure as ft
-
-if TYPE_CHECKING:
-    from wbengine._runtime.atom_lifecycle import Call
 
 __all__ = [
     "DEADLINE", "CancelRequest", "GivenUp", "InFlight", "Parked", "Parking",

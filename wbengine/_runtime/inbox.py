@@ -9,13 +9,11 @@ from __future__ import annotations
 import queue
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from wbengine._calls import invocation as calls
+from wbengine._runtime.node_calls import Call
 from wbengine.persistence._pauses import TaskPause
-
-if TYPE_CHECKING:
-    from wbengine._runtime.atom_lifecycle import Call
 
 __all__ = [
     "Event", "Finished", "Inbox", "IterationInterrupted", "PausesChanged", "PermitsGranted",

@@ -19,23 +19,18 @@ from wbengine import task as task_module
 from wbengine._calls import invocation as calls
 from wbengine._runtime.control import DEADLINE, GivenUp
 from wbengine._runtime.executors import composite
+from wbengine._runtime.node_calls import MapCall
 from wbengine.persistence import models
 from wbengine.running import LOCAL
 from wbengine.types import failure as ft
 
-__all__ = ["Idle", "ItemEvents", "MapCall", "Maps", "is_item", "resumes"]
+__all__ = ["Idle", "ItemEvents", "Maps", "is_item", "resumes"]
 
 #: States in which an interrupted attempt may be stored.
 _BEGUN: Final[Mapping[str, frozenset[str]]] = {
     calls.EXECUTE: frozenset({states.RUNNING, states.PENDING}),
     calls.REVERT: frozenset({states.REVERTING, states.SUCCESS, states.FAILURE}),
 }
-
-
-class MapCall(NamedTuple):
-    node: int
-    task: task_module.Map
-    action: calls.Action
 
 
 #: Returns the receiver of events of an item. Arguments: the record of the Map, index and task of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from wbengine import exceptions, states
 from wbengine import retry as retry_module
@@ -13,19 +13,12 @@ from wbengine._calls import invocation as calls
 from wbengine._concurrency import contexts
 from wbengine._runtime import plan as plan_module
 from wbengine._runtime import retry_decisions
+from wbengine._runtime.node_calls import RetryCall
 from wbengine.persistence import models
 from wbengine.running import LOCAL
 from wbengine.types import failure as ft
 
-__all__ = ["Retries", "RetryCall"]
-
-
-class RetryCall(NamedTuple):
-    """A retry controller that is about to execute or to be reverted."""
-
-    node: int
-    retry: retry_module.Retry
-    action: calls.Action
+__all__ = ["Retries"]
 
 
 class Retries:

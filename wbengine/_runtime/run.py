@@ -55,6 +55,7 @@ from wbengine._runtime.inbox import (
     Withdrawn,
 )
 from wbengine._runtime.maps import is_item
+from wbengine._runtime.node_calls import Call, RetryCall
 from wbengine._runtime.workflow_call import WorkflowCall, is_step
 from wbengine.types import failure as ft
 
@@ -217,7 +218,7 @@ class Run:
         for call in [*steps, *sent]:
             self._undo_call(call)
 
-    def _undo_call(self, call: atom_lifecycle.Call) -> None:
+    def _undo_call(self, call: Call) -> None:
         if self._workflows is not None and is_step(call):
             self._workflows.return_step(call)
         else:
@@ -421,11 +422,11 @@ class Run:
 
         :returns: whether there were any.
         """
-        task_retries: list[atom_lifecycle.RetryCall] = []
-        other_calls: list[atom_lifecycle.Call] = []
+        task_retries: list[RetryCall] = []
+        other_calls: list[Call] = []
         retried_tasks = self._plan.retried
         for call in self._in_flight.begun:
-            if isinstance(call, atom_lifecycle.RetryCall) and call.node - 1 in retried_tasks:
+            if isinstance(call, RetryCall) and call.node - 1 in retried_tasks:
                 (task_retries if call.action == calls.EXECUTE else other_calls).append(call)
             else:
                 other_calls.append(call)
@@ -461,9 +462,9 @@ class Run:
     def _submit(self) -> None:
         begun = self._in_flight.begun
         tasks = [call for call in begun if isinstance(call, calls.Invocation)]
-        retries: list[atom_lifecycle.RetryCall] = []
+        retries: list[RetryCall] = []
         if len(tasks) != len(begun):
-            retries = [call for call in begun if isinstance(call, atom_lifecycle.RetryCall)]
+            retries = [call for call in begun if isinstance(call, RetryCall)]
         if self._maps.running and not self._scheduler.halted:
             is_full = self._gates.is_full if self._gates.admission else None
             events = self._lifecycle.item_events
@@ -567,7 +568,7 @@ class Run:
             self._maps.item_failed(invocation)
         self._inbox.put(Finished(invocation, outcome))
 
-    def _handle_outcome(self, call: atom_lifecycle.Call, outcome: calls.Outcome) -> None:
+    def _handle_outcome(self, call: Call, outcome: calls.Outcome) -> None:
         # checked here to save a call for each task that succeeds
         if isinstance(outcome.value, ft.Failure):
             calls.raise_interruption(outcome)
@@ -836,7 +837,7 @@ class Run:
             self._lifecycle.end_wait(call.node)
         self._undo_begin(call)
 
-    def _undo_begin(self, call: atom_lifecycle.Call) -> None:
+    def _undo_begin(self, call: Call) -> None:
         if isinstance(call, calls.Invocation):
             self._in_flight.submitted.discard(call)
             self._in_flight.cancellable.discard(call)
