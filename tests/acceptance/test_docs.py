@@ -298,7 +298,7 @@ def test_wire_page_contains_each_worker_based_module() -> None:
     folder = PACKAGE / "engines" / "worker_based"
     there = {
         f"``{room.name}/``" if room != folder else "the top": {
-            path.stem for path in room.glob("*.py") if not path.stem.startswith("_")
+            path.stem for path in room.glob("*.py") if not path.stem.startswith("__")
         }
         for room in [folder, *(init.parent for init in folder.glob("*/__init__.py"))]
     }

@@ -10,10 +10,10 @@ from tests.support import fresh
 CEILINGS = {
     "serial": 52,
     "parallel": 57,
-    "worker-based memory": 109,
-    "worker-based filesystem": 116,
-    "worker-based redis": 120,
-    "worker-based rabbitmq": 116,
+    "worker-based memory": 110,
+    "worker-based filesystem": 117,
+    "worker-based redis": 121,
+    "worker-based rabbitmq": 117,
 }
 #: A lower count means that the trace is incomplete.
 LEAST = 15

@@ -93,12 +93,8 @@ def make(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None
     :raises NotAFlow: if the factory returns neither a flow nor a task.
     """
     _check(args, kwargs)
-    path = _flow_of_path(name, args)
-    if path is not None:
-        flow = _flow_at(path, object_names.load)
-    else:
-        factory = flow_of if name == FLOW_OF else object_names.load(name)
-        flow = _check_flow(f"Flow factory {name!r}", factory(*(args or ()), **(kwargs or {})))
+    factory = flow_of if name == FLOW_OF else object_names.load(name)
+    flow = _check_flow(f"Flow factory {name!r}", factory(*(args or ()), **(kwargs or {})))
     note_used(name, args)
     return flow
 
