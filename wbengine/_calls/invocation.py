@@ -61,6 +61,7 @@ _IDLE_HOOKS: Final = frozenset(
 )
 
 _set_current: Final = running.CURRENT.set
+_decimal_context: Final = contexts.DECIMAL.get
 
 # Attempt numbers for `execute_task` and `revert_task`, whose callers do not number attempts.
 _attempts = itertools.count(1)
@@ -320,11 +321,6 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
         context = contextvars.copy_context()
     if task.async_bodies and invocation.action in task.async_bodies:
         return context.run(_in_loop, ainvoke, invocation, started, loop)
-    # The same as `contexts.isolate`, without a call if `decimal` was not used.
-    decimal_context = context.get(contexts.DECIMAL)
-    if decimal_context is not None:
-        context.run(contexts.DECIMAL.set, decimal_context.copy())
-    context.run(_set_current, invocation)
     task.attach(invocation)
     try:
         perform = _perform if running.around is None else _perform_around
@@ -357,6 +353,9 @@ async def ainvoke(invocation: Invocation) -> Outcome:
 def _perform(
     task: task_module.Task, invocation: Invocation, loop: event_loop.EventLoop | None
 ) -> Any:
+    _set_current(invocation)
+    if _decimal_context(None) is not None:
+        contexts.isolate()
     pre_hook, post_hook = _hooks(task, invocation.action)
     pid = forks.current_pid
     try:
@@ -389,6 +388,7 @@ def _perform_around(
     task: task_module.Task, invocation: Invocation, loop: event_loop.EventLoop | None
 ) -> Any:
     assert running.around is not None
+    _set_current(invocation)  # for log lines of tracers
     with running.around(invocation):
         return _perform(task, invocation, loop)
 

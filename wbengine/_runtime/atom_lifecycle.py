@@ -187,7 +187,7 @@ class AtomLifecycle:
             return self._begin_workflow(node, atom, action, record)
         began_before = record.state in _BEGUN
         is_resumed = began_before and self._interrupted_attempts.is_resumed(record, atom, action)
-        runs_again, lost_worker = False, record.worker
+        runs_again = False
         if is_resumed:
             self._interrupted_attempts.raise_epoch(record)
         elif (
@@ -199,14 +199,15 @@ class AtomLifecycle:
             if node not in self._waiting:
                 self.end_wait(node)
         else:
-            runs_again = (
-                is_task
-                and began_before
-                and record.action == action
-                and delayed_starts.has_passed(record, self.now or time.time())
-            )
-            if record.state == states.RUNNING and action == calls.EXECUTE:
-                self._interrupted.add(node)
+            if began_before:
+                runs_again = (
+                    is_task
+                    and record.action == action
+                    and delayed_starts.has_passed(record, self.now or time.time())
+                )
+                lost_worker = record.worker
+                if record.state == states.RUNNING and action == calls.EXECUTE:
+                    self._interrupted.add(node)
             if record.attempt:
                 record.archive_attempt()
             record.attempt += 1
