@@ -7,10 +7,14 @@ of an effect reports its result to the method that the docstring of the effect n
 
 from __future__ import annotations
 
+import functools
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+import pytest
 
 from tests.seams import ledgers
 from wbengine._calls import invocation
@@ -18,7 +22,7 @@ from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import server as servers
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import notices, worker_commands
+from wbengine.engines.worker_based._messages import notices, replies, worker_commands
 from wbengine.engines.worker_based._messages.requests import Request
 from wbengine.engines.worker_based._worker_side import server_effects as fx
 
@@ -77,6 +81,10 @@ class Job:
     @property
     def arguments(self) -> Mapping[str, Any]:
         return self._job.unit.arguments  # type: ignore[no-any-return]
+
+    def submitted(self, now: float) -> None:
+        """Record when the pool received the task."""
+        self._job.began = now
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and self._job is other._job
@@ -207,6 +215,20 @@ def _effects(effects: Iterable[fx.Effect]) -> list[Effect]:
     return [_effect(each) for each in effects]
 
 
+def _adapted(value: Any) -> Any:
+    """Replace jobs and effects of the core in a result."""
+    if isinstance(value, list | tuple):
+        return type(value)(_adapted(each) for each in value)
+    if isinstance(value, fx.Effect):
+        return _effect(value)
+    return Job(value) if isinstance(value, servers.Job) else value
+
+
+def _call(method: Callable[..., Any], *values: Any, **options: Any) -> Any:
+    plain = (each._job if isinstance(each, Job) else each for each in values)
+    return _adapted(method(*plain, **options))
+
+
 class Server:
     """A worker. `ledger`: the digest of its ledger."""
 
@@ -217,8 +239,14 @@ class Server:
         offered: Offer,
         slots: int,
         ledger: str | None = None,
+        **options: Any,
     ) -> None:
-        self._core = servers.Server(name, topics, offered, slots, ledger=ledger)
+        self._core = servers.Server(name, topics, offered, slots, ledger=ledger, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return another attribute of the core, with jobs and effects of this module."""
+        value = getattr(self._core, name)
+        return functools.partial(_call, value) if callable(value) else _adapted(value)
 
     # Messages.
 
@@ -244,8 +272,6 @@ class Server:
             cancellation = worker_commands.Cancellation.from_message(message)
             return _effects(self._core.on_cancel(cancellation.requests))
         assert message.type == pr.NOTIFY, message
-        if message.reply_to is None:
-            return []
         return _effects(self._core.on_query(message.reply_to, period))
 
     # Results of effects.
@@ -328,6 +354,41 @@ class Server:
     def refuses(self, job: Job) -> bool:
         """Return whether an order forbids the request with this epoch."""
         return self._core._recent.refused(job.id) >= job.epoch
+
+
+def limit_memory(patch: pytest.MonkeyPatch, replies: int, size: int) -> None:
+    """Limit the number and the total size of replies that a worker without a ledger remembers."""
+    patch.setattr(servers, "MAX_REMEMBERED", replies)
+    patch.setattr(servers, "MAX_REMEMBERED_BYTES", size)
+
+
+def request(
+    id: str,
+    reply_to: str | None,
+    body: Mapping[str, Any],
+    headers: Mapping[str, Any],
+    *,
+    redelivered: bool = False,
+) -> env.Envelope:
+    """Return a request as a broker delivers it."""
+    return env.Envelope(pr.REQUEST, body, "", id, reply_to, dict(headers), redelivered=redelivered)
+
+
+def content(message: env.Envelope) -> Any:
+    """Return the decoded value or failure of a reply, or the details of an event."""
+    pr.Response.validate(json.loads(message.encoded))
+    reply = replies.Reply.from_message(message)
+    if reply.state in (pr.SUCCESS, pr.FAILURE):
+        return reply.value()
+    return (reply.data["event_type"], reply.details()) if reply.state == pr.EVENT else reply.data
+
+
+def stored(headers: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
+    """Return a reply as ledgers store it."""
+    return env.freeze(env.Envelope(pr.RESPONSE, body, headers=dict(headers)))
+
+
+outcome = invocation.Outcome
 
 
 def ledger_of(worker: Any) -> str | None:

@@ -185,3 +185,49 @@ def test_hostile_heartbeat_is_read_or_invalid(headers: dict[str, Any]) -> None:
 def test_other_version_of_the_protocol_is_an_error(version: Any) -> None:
     error = Request("id", "engine", BODY, version=version).version_error()
     assert isinstance(error, exc.IncompatibleVersion)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(commands.ASK, "asked"), (commands.CANCEL, "cancel")])
+def test_commands_with_malformed_request_lists_are_rejected(kind: str, name: str) -> None:
+    malformed = [
+        None, 1, [1], [["a"]], [["a", "1"]], [[1, 1]], [["a", True]], [["../a", 1]],
+        [["a" * 300, 1]], [["a", 1]] * 501, [["a", -1]], [["a", 2**53 + 1]],
+    ]  # fmt: skip
+    for body in ({}, [], None, *({name: pairs} for pairs in malformed)):
+        with pytest.raises(exc.InvalidFormat):
+            commands.SCHEMAS[kind].check(body)
+
+
+def test_inquiries_are_split_into_messages_of_500_requests() -> None:
+    messages = list(commands.inquiries([(f"id-{n}", n) for n in range(1001)], "all", "me"))
+    assert [len(message.body["asked"]) for message in messages] == [500, 500, 1]
+    for message in messages:
+        commands.SCHEMAS[commands.ASK].check(json.loads(message.encoded))
+    assert commands.Inquiry.from_message(messages[2]).requests == [("id-1000", 1000)]
+
+
+#: Values of headers of requests, and how they are read.
+READ_HEADERS: list[tuple[str, Any, str, Any]] = [
+    *((hd.WBE_EPOCH, value, "epoch", 1) for value in (-1, 1.5, "2", True, None, 10**400)),
+    *(
+        (hd.EXPIRES, value, "expires", None)
+        for value in (float("nan"), "soon", -1, None, True, [1])
+    ),
+    (hd.TIMELIMIT, [10, 5], "limit", (5.0, 10.0)),
+    (hd.TIMELIMIT, [10.5, None], "limit", (None, 10.5)),
+    (hd.TIMELIMIT, [None, 2], "limit", (2.0, None)),
+    *(
+        (hd.TIMELIMIT, value, "limit", (None, None))
+        for value in (
+            (None, None), None, [5, 10], [0, 0], [1], "ab", 7, [10**400, 1], {"hard": 1, "soft": 2}
+        )
+    ),
+]  # fmt: skip
+
+
+def test_invalid_headers_of_requests_are_read_as_defaults() -> None:
+    for header, value, field, expected in READ_HEADERS:
+        message = env.Envelope(pr.REQUEST, BODY, "q", "id", "engine", {header: value})
+        assert getattr(Request.from_message(message), field) == expected, (header, value)
+    message.headers = {hd.EXPIRES: 5.0, hd.WBE_LEDGER: "rows"}
+    assert Request.from_message(message).expires is None  # clocks of two hosts may differ

@@ -1,4 +1,4 @@
-"""States of workers in heartbeats: encoding, decoding and statistics."""
+"""States of workers in heartbeats: encoding and decoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbengine.engines.worker_based._messages.life import STATES, Life, WorkerStats
+from wbengine.engines.worker_based._messages.life import STATES, Life
 
 FULL = Life(
     "draining", 1.5, 20.0, 30.25, 7, 2, 12.5, (("id-1", "resize"), ("id-2", "a task \u00e9"))
@@ -76,32 +76,6 @@ def test_excess_current_tasks_in_header_are_ignored() -> None:
     found = Life.from_header({"state": "busy", "current": pairs})
     assert found is not None and len(found.current) == 999
     assert found.current[0] == ("a", "b")
-
-
-def test_worker_stats_report_each_state() -> None:
-    stats = WorkerStats(5.0)
-    states = [stats.life(()).state]
-    stats.serving = True
-    states += [stats.life(()).state, stats.life([("id", "t")]).state]
-    stats.suspend()
-    states.append(stats.life([("id", "t")]).state)
-    assert not stats.accepts
-    stats.resume()
-    assert stats.accepts
-    stats.end(7.0)
-    states.append(stats.life([("id", "t")]).state)
-    stats.resume()
-    assert not stats.accepts
-    stats.end(9.0, dead=True)
-    states.append(stats.life(()).state)
-    assert states == ["started", "idle", "busy", "suspended", "draining", "dead"]
-    assert (stats.shutdown_requested, stats.death) == (7.0, 9.0)
-
-
-def test_death_without_shutdown_request_sets_both_times() -> None:
-    stats = WorkerStats(5.0)
-    stats.end(9.0, dead=True)
-    assert (stats.shutdown_requested, stats.death) == (9.0, 9.0)
 
 
 def test_boolean_is_not_read_as_number() -> None:
