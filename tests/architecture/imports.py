@@ -34,18 +34,21 @@ def modules(package: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def imports(
-    found: Mapping[str, pathlib.Path], sources: Mapping[str, pathlib.Path] | None = None
+    found: Mapping[str, pathlib.Path],
+    sources: Mapping[str, pathlib.Path] | None = None,
+    *,
+    for_types: bool = False,
 ) -> list[Import]:
     """Return all imports of one of the modules by another, also inside functions.
 
-    With `sources`, only these modules are read. Imports for type checking are excluded. Implicit
-    imports of parent packages are not included: `__init__` files are separate modules with their
-    own imports.
+    With `sources`, only these modules are read. Imports for type checking are included only with
+    `for_types`. Implicit imports of parent packages are not included: `__init__` files are separate
+    modules with their own imports.
     """
     edges = []
     for source, path in (found if sources is None else sources).items():
         package = source if path.name == "__init__.py" else source.rpartition(".")[0]
-        for name, line in _imported(path.read_text(encoding="utf-8"), package):
+        for name, line in _imported(path.read_text(encoding="utf-8"), package, for_types):
             target = _module(name, found)
             if target is not None and target != source:
                 edges.append(Import(source, target, path, line))
@@ -53,20 +56,20 @@ def imports(
 
 
 @functools.cache
-def _imported(text: str, package: str) -> list[tuple[str, int]]:
+def _imported(text: str, package: str, for_types: bool) -> list[tuple[str, int]]:
     """Return the dotted names that a module imports with their lines; cached."""
-    nodes = _run_nodes(ast.parse(text))
+    nodes = _nodes(ast.parse(text), for_types)
     return [(name, node.lineno) for node in nodes for name in _names(node, package)]
 
 
-def _run_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+def _nodes(tree: ast.AST, for_types: bool) -> Iterator[ast.Import | ast.ImportFrom]:
     waiting = [tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node
         inside = ast.iter_child_nodes(node)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        if not for_types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             inside = iter(node.orelse)
         waiting.extend(inside)
 

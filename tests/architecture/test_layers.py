@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections import defaultdict
 
+import networkx as nx
 import pytest
 
 from tests.support import python
@@ -95,6 +96,36 @@ def test_package_and_its_modules_do_not_import_each_other() -> None:
     for edge in imports.imports(imports.modules(PACKAGE)):
         edges[edge.source].add(edge.target)
     graphlib.TopologicalSorter(edges).prepare()  # raises CycleError
+
+
+#: Modules that import each other only for types: a call has a task, and a task has its call.
+CIRCLE_FOR_TYPES = frozenset({
+    "wbengine._calls.invocation",
+    "wbengine._logs.captured_lines",
+    "wbengine._logs.record_fields",
+    "wbengine._tasks.base",
+    "wbengine._tasks.function",
+    "wbengine._tasks.functors",
+    "wbengine._tasks.limit_attributes",
+    "wbengine._tasks.map",
+    "wbengine._tasks.waiting",
+    "wbengine._tasks.workflow",
+    "wbengine.running",
+    "wbengine.task",
+})  # fmt: skip
+
+
+def test_imports_for_types_form_no_further_circles() -> None:
+    modules = imports.modules(PACKAGE)
+    # An `__init__` only passes names on.
+    files = {name: path for name, path in modules.items() if path.name != "__init__.py"}
+    graph: nx.DiGraph[str] = nx.DiGraph(
+        (edge.source, edge.target)
+        for edge in imports.imports(modules, files, for_types=True)
+        if edge.target in files
+    )
+    circles = nx.strongly_connected_components(graph)
+    assert [circle for circle in circles if len(circle) > 1] == [CIRCLE_FOR_TYPES]
 
 
 def test_no_module_imports_wbengine_by_name_as_text() -> None:
