@@ -13,7 +13,7 @@ from wbengine._configuration import named_options
 from wbengine._introspection import object_names
 from wbengine._sql import dialects
 
-__all__ = ["AUTO", "OPTIONS", "Options", "parse"]
+__all__ = ["AUTO", "OPTIONS", "DatabaseOptions", "parse"]
 
 DRIVERS: Final[Mapping[str, str]] = {
     dialects.SQLITE: "pysqlite",
@@ -37,7 +37,7 @@ _LEVELS: Final = (
 
 
 @dataclass(frozen=True)
-class Options:
+class DatabaseOptions:
     """Address and options of a database.
 
     `max_retries` is the number of attempts to connect after the first (13 s in total by default).
@@ -75,7 +75,7 @@ class Options:
         )
 
 
-def parse(url: str, options: Mapping[str, Any] | None = None) -> Options:
+def parse(url: str, options: Mapping[str, Any] | None = None) -> DatabaseOptions:
     """Parse a URL and options, which may also be in the query of the URL.
 
     An option that is None has its default, unless None is a valid value.
@@ -106,7 +106,7 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Options:
         by_dialect = _mapping("isolation_levels", levels)
         level = by_dialect.get(parsed_url.get_backend_name())
         read["isolation_level"] = _level("isolation_levels", level)
-    return Options(parsed_url, **read)
+    return DatabaseOptions(parsed_url, **read)
 
 
 def _url(text: str) -> sa.URL:

@@ -84,7 +84,7 @@ _inherited: list[Any] = []
 _NO_FILE: Final = contextlib.nullcontext()
 
 
-def _check_driver_options(settings: connection_options.Options) -> None:
+def _check_driver_options(settings: connection_options.DatabaseOptions) -> None:
     """Check names of options for the driver, from the URL and `connect_args`.
 
     SQLite would ignore unknown options. Other drivers raise an error without a hint when they
@@ -116,7 +116,7 @@ def _driver_options(driver: str) -> frozenset[str]:
 
 
 def make_engine(
-    url: str | connection_options.Options, option_values: Mapping[str, Any] | None = None
+    url: str | connection_options.DatabaseOptions, option_values: Mapping[str, Any] | None = None
 ) -> sa.Engine:
     """Create the engine for a database, without connecting.
 
@@ -128,7 +128,7 @@ def make_engine(
     """
     settings = (
         url
-        if isinstance(url, connection_options.Options)
+        if isinstance(url, connection_options.DatabaseOptions)
         else connection_options.parse(url, option_values)
     )
     driver = settings.url.get_driver_name()
@@ -238,7 +238,7 @@ def writer_of(engine: sa.Engine) -> writers.Writer | None:
     return writer
 
 
-def statement_engine(settings: connection_options.Options) -> sa.Engine | None:
+def statement_engine(settings: connection_options.DatabaseOptions) -> sa.Engine | None:
     """Create an engine for `transact_statement`, whose statements are transactions.
 
     It does not check connections before use.
@@ -269,7 +269,7 @@ def is_autocommit(source: sa.Engine | sa.Connection) -> bool:
     return bool(options.get("isolation_level", options.get(_LEVEL)) == "AUTOCOMMIT")
 
 
-def _pool(settings: connection_options.Options) -> dict[str, Any]:
+def _pool(settings: connection_options.DatabaseOptions) -> dict[str, Any]:
     # A database in memory ends with its connection: there is exactly one, which is never replaced.
     if settings.in_memory:
         return {
@@ -288,7 +288,7 @@ def _pool(settings: connection_options.Options) -> dict[str, Any]:
 
 
 def _listen(
-    engine: sa.Engine, settings: connection_options.Options, is_threshold_set: bool
+    engine: sa.Engine, settings: connection_options.DatabaseOptions, is_threshold_set: bool
 ) -> None:
     if settings.dialect == dialects.SQLITE:
         if not settings.in_memory:

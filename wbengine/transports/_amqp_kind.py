@@ -28,7 +28,7 @@ _SECURE: Final = "amqps"
 
 
 @dataclass(frozen=True)
-class Options(tls_options.TLSOptions):
+class AMQPOptions(tls_options.TLSOptions):
     """Options of the transport. `heartbeat` and those with `ssl_` are also options of the URL."""
 
     heartbeat: float = named_options.option(
@@ -50,7 +50,7 @@ class Options(tls_options.TLSOptions):
     confirm_publish: object = named_options.option(None, "As in py-amqp.")
 
 
-_OPTIONS: Final = named_options.option_names(Options)
+_OPTIONS: Final = named_options.option_names(AMQPOptions)
 _URL_OPTIONS: Final = (
     "heartbeat",
     *named_options.option_names(tls_options.TLSOptions),
@@ -147,7 +147,7 @@ class RabbitMQKind(KombuKind):
     """RabbitMQ, reached by a subclass of kombu's py-amqp transport."""
 
     name = "rabbitmq"
-    options = Options
+    options = AMQPOptions
     is_amqp = True
     diagnosis = "wbengine.diagnosis._rabbitmq_checks"
 

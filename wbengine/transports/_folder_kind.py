@@ -16,7 +16,7 @@ from wbengine.transports._kinds import BrokerKind, Target, check_options
 
 
 @dataclass(frozen=True)
-class Options:
+class FolderOptions:
     """Options of the transport."""
 
     data_folder_in: str | None = named_options.option(None, "Consume from this folder.")
@@ -33,7 +33,7 @@ class FolderKind(BrokerKind):
     """Queues in the file of a folder. The place is the pair of folders (in, out)."""
 
     name = "filesystem"
-    options = Options
+    options = FolderOptions
     is_local = True
     ledger = "wbengine.engines.worker_based.ledger._directory:of_broker"
     diagnosis = "wbengine.diagnosis._folder_checks"

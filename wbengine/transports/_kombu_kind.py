@@ -20,7 +20,7 @@ _REDIS: Final = ("redis", "rediss", "sentinel")
 
 
 @dataclass(frozen=True)
-class Options:
+class KombuOptions:
     """Options are passed to kombu unchecked."""
 
 
@@ -28,7 +28,7 @@ class OtherKind(KombuKind):
     """Transports that wbengine passes to kombu unchanged, by alias, class or URL."""
 
     name = "kombu"
-    options = Options
+    options = KombuOptions
 
     def resolve(
         self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None

@@ -264,7 +264,7 @@ class MemoryBroker(Broker):
 
 
 @dataclass(frozen=True)
-class Options:
+class MemoryOptions:
     """Options of the transport."""
 
     polling_interval: float | None = named_options.option(
@@ -276,7 +276,7 @@ class MemoryKind(BrokerKind):
     """Queues in the memory of this process. The place is the name of the hub."""
 
     name = "memory"
-    options = Options
+    options = MemoryOptions
     is_local = is_in_process = True
     ledger = "wbengine.engines.worker_based.ledger._memory:of_broker"
 

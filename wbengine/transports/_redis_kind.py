@@ -18,7 +18,7 @@ NAMES: Final = ("redis", "rediss")
 
 
 @dataclass(frozen=True)
-class Options(client_options.ClientOptions):
+class RedisOptions(client_options.ClientOptions):
     """Options of the transport. All except `dead_after` are also options of the URL."""
 
     prefix: str | None = named_options.option(None, "Part of all keys: ``wbe:{PREFIX}:``.")
@@ -31,7 +31,7 @@ class RedisKind(BrokerKind):
     """Queues in a Redis. The place is a `_redis_link.Place`."""
 
     name = "redis"
-    options = Options
+    options = RedisOptions
     ledger = "wbengine.engines.worker_based.ledger._redis:of_broker"
     diagnosis = "wbengine.diagnosis._redis_checks"
 
@@ -46,7 +46,7 @@ class RedisKind(BrokerKind):
             message = installing.needs(f"transport {name!r}", "redis-py", "redis")
             raise ValueError(message) from error
         named_options.check_known(
-            "the redis transport", options, named_options.option_names(Options)
+            "the redis transport", options, named_options.option_names(RedisOptions)
         )
         if exchange is not None:
             options.setdefault("prefix", exchange)

@@ -37,13 +37,13 @@ class DirectoryBackend(SQLBackend):
         {"connection", "path", "max_cache_size", "encoding"}
     )
 
-    def _parsed(self) -> _sql.Options:
+    def _parsed(self) -> _sql.DatabaseOptions:
         named_options.check_known("A directory backend", self._conf, self.OPTIONS)
         if self._conf.get("max_cache_size") is not None:
             named_options.whole("max_cache_size", self._conf["max_cache_size"], 1)
         self.path = os.path.abspath(_path_of(self._conf))
         file = os.path.join(self.path, _FILE)
-        return _sql.Options(sa.URL.create("sqlite+pysqlite", database=file))
+        return _sql.DatabaseOptions(sa.URL.create("sqlite+pysqlite", database=file))
 
     def upgrade(self) -> None:
         """Create the folder and its tables, or upgrade the tables to the current layout."""

@@ -160,7 +160,7 @@ class _Statements:
         )
 
 
-def check(place: str) -> _sql.Options:
+def check(place: str) -> _sql.DatabaseOptions:
     """Parse the URL of a ledger without connecting.
 
     :raises ValueError: if it is not valid.

@@ -41,7 +41,7 @@ class SQLBackend(base.Backend):
     `connection` is the URL: 'sqlite:////path/of.db' ('sqlite://' is in memory, for tests),
     'mysql://user:password@host/database' (MariaDB and MySQL, with PyMySQL), or 'postgresql://...'
     (with psycopg). A URL with a driver ('mysql+mysqldb://') is used unchanged. The other options
-    are those of `_sql.Options`. Unknown parts of the URL's query are passed to the driver.
+    are those of `_sql.DatabaseOptions`. Unknown parts of the URL's query are passed to the driver.
 
     The first write to an empty database creates the tables. `Connection.upgrade` converts tables of
     an older layout; until then, access to them fails. Tables of a newer layout are used if it only
@@ -70,7 +70,7 @@ class SQLBackend(base.Backend):
         self._ready = False
         self._preparing = threading.Lock()
 
-    def _parsed(self) -> _sql.Options:
+    def _parsed(self) -> _sql.DatabaseOptions:
         options = dict(self._conf)
         url = str(options.pop("connection", ""))
         return _sql.parse(url, options)
