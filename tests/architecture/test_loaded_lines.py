@@ -15,8 +15,8 @@ from tests.support import fresh
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 13_830
-MAX_LINES_OF_FLOW_RUN = 25_530
+MAX_LINES_OF_FLOW_SHOW = 13_900
+MAX_LINES_OF_FLOW_RUN = 25_600
 
 FLOW = """
 from wbengine import task
