@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
 
 from wbengine import exceptions
-from wbengine._tasks import commands, scopes, waiting
+from wbengine._tasks import commands, scopes, sleep_and_wait_for
 from wbengine._tasks.function import FunctionTask
 from wbengine.signals import MAX_VALUE_BYTES, check_name
 from wbengine.types import codec
@@ -98,7 +98,7 @@ class _CommonSteps:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._random = random.Random(program.seed)
-        self._numbers = waiting.SignalNumbers()
+        self._numbers = sleep_and_wait_for.SignalNumbers()
 
     def now(self) -> dt.datetime:
         """Return the time (UTC) of the latest completion of a step.
@@ -156,7 +156,7 @@ class _CommonSteps:
         # A copy, because the function may change the value later.
         self._program.publish(name, codec.loads(encoded))
 
-    def _start_wait(self, task: waiting.WaitingTask) -> Handle:
+    def _start_wait(self, task: sleep_and_wait_for.WaitingTask) -> Handle:
         task.numbers = self._numbers
         return self._start(commands.waiting_command(task, signal=task.signal, timeout=task.timeout))
 
@@ -293,7 +293,7 @@ class Steps(_CommonSteps):
 
         :raises TypeError, ValueError: if `seconds` is not a finite number of 0 or more.
         """
-        self._wait(waiting.Sleep(seconds), _NO_DEFAULT)
+        self._wait(sleep_and_wait_for.Sleep(seconds), _NO_DEFAULT)
 
     def wait_for(
         self, signal: str, timeout: float | None = None, *, default: Any = _NO_DEFAULT
@@ -309,7 +309,7 @@ class Steps(_CommonSteps):
         :raises SignalTimeout: if the signal did not arrive in time and there is no `default`.
         :raises TypeError, ValueError: if an argument is invalid.
         """
-        return self._wait(waiting.WaitFor(signal, timeout), default)
+        return self._wait(sleep_and_wait_for.WaitFor(signal, timeout), default)
 
     def wait_any(
         self, *signals: str, timeout: float | None = None, default: Any = _NO_DEFAULT
@@ -322,9 +322,9 @@ class Steps(_CommonSteps):
 
         The parameters and exceptions are those of `wait_for`.
         """
-        return self._wait(waiting.WaitForAny(signals, timeout), default)
+        return self._wait(sleep_and_wait_for.WaitForAny(signals, timeout), default)
 
-    def _wait(self, task: waiting.WaitingTask, default: Any) -> Any:
+    def _wait(self, task: sleep_and_wait_for.WaitingTask, default: Any) -> Any:
         try:
             return self._result(self._start_wait(task))
         except exceptions.SignalTimeout:
@@ -479,21 +479,21 @@ class AsyncSteps(_CommonSteps):
 
     async def sleep(self, seconds: float) -> None:
         """Wait for a number of seconds. See `Steps.sleep`."""
-        await self._wait(waiting.Sleep(seconds), _NO_DEFAULT)
+        await self._wait(sleep_and_wait_for.Sleep(seconds), _NO_DEFAULT)
 
     async def wait_for(
         self, signal: str, timeout: float | None = None, *, default: Any = _NO_DEFAULT
     ) -> Any:
         """Wait for the next signal of this name and return its value. See `Steps.wait_for`."""
-        return await self._wait(waiting.WaitFor(signal, timeout), default)
+        return await self._wait(sleep_and_wait_for.WaitFor(signal, timeout), default)
 
     async def wait_any(
         self, *signals: str, timeout: float | None = None, default: Any = _NO_DEFAULT
     ) -> Any:
         """Wait for the first of several signals. See `Steps.wait_any`."""
-        return await self._wait(waiting.WaitForAny(signals, timeout), default)
+        return await self._wait(sleep_and_wait_for.WaitForAny(signals, timeout), default)
 
-    async def _wait(self, task: waiting.WaitingTask, default: Any) -> Any:
+    async def _wait(self, task: sleep_and_wait_for.WaitingTask, default: Any) -> Any:
         try:
             return await self._start_wait(task).future
         except asyncio.CancelledError:

@@ -17,8 +17,8 @@ from wbengine._tasks.functors import FunctorTask as FunctorTask
 from wbengine._tasks.functors import MapFunctorTask as MapFunctorTask
 from wbengine._tasks.functors import ReduceFunctorTask as ReduceFunctorTask
 from wbengine._tasks.map import Map as Map
-from wbengine._tasks.waiting import Sleep as Sleep
-from wbengine._tasks.waiting import WaitFor as WaitFor
+from wbengine._tasks.sleep_and_wait_for import Sleep as Sleep
+from wbengine._tasks.sleep_and_wait_for import WaitFor as WaitFor
 from wbengine._tasks.workflow import Workflow as Workflow
 from wbengine._tasks.workflow import workflow as workflow
 from wbengine.atom import REVERT_FLOW_FAILURES as REVERT_FLOW_FAILURES

@@ -341,7 +341,7 @@ def _messages() -> Iterator[str]:
     for name, value in headers.items():
         if name.isupper() and name != "VERSION" and isinstance(value, str):
             yield f"header {value}"
-    schemas = importlib.import_module(f"{_WIRE}._schemas")
+    schemas = importlib.import_module(f"{_WIRE}._message_schemas")
     for name in _SCHEMAS:
         yield from (f"field {name} {path}" for path in _fields(getattr(schemas, name)))
 

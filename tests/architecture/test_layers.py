@@ -108,7 +108,7 @@ CIRCLE_FOR_TYPES = frozenset({
     "wbengine._tasks.functors",
     "wbengine._tasks.limit_attributes",
     "wbengine._tasks.map",
-    "wbengine._tasks.waiting",
+    "wbengine._tasks.sleep_and_wait_for",
     "wbengine._tasks.workflow",
     "wbengine.running",
     "wbengine.task",

@@ -63,7 +63,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.engines.worker_based.executor": ("WorkerTaskExecutor",),
     "wbengine.engines.worker_based._requests.options": ("RequestOptions",),
     "wbengine.engines.worker_based.ledger": ("open_ledger", "LEDGER_VARIABLE"),
-    "wbengine.engines.worker_based._messages.life": ("Life", "STATES"),
+    "wbengine.engines.worker_based._messages.worker_life": ("Life", "STATES"),
     "wbengine.engines.worker_based._worker_side.reporting": ("ExceptionHandler", "FailedRequest"),
     "wbengine.engines.worker_based._discovery.snapshots": (
         "RequestSnapshot",

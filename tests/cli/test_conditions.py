@@ -23,7 +23,7 @@ from tests.cli.conftest import Answer, Command
 from tests.support import servers
 from tests.support.later_layout import later_release
 from wbengine.persistence import backends
-from wbengine.persistence.backends._sql import layout, tables
+from wbengine.persistence.backends._sql import schema_revisions, tables
 
 FACTORY = "tests.operations.flows:steps"
 
@@ -381,7 +381,7 @@ def test_incompatible_store_of_a_newer_version_is_refused(
 def test_compatible_store_of_a_newer_version_is_used(
     words: Words, wbengine: Command, home: Path
 ) -> None:
-    answer = wbengine(*words, "--persistence", newer_store(home, oldest=layout.HEAD))
+    answer = wbengine(*words, "--persistence", newer_store(home, oldest=schema_revisions.HEAD))
     assert answer.code == (0 if words == ("db", "check") else OF_A_STORE[words])
     assert "9999" not in answer.err
 

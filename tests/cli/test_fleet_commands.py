@@ -30,7 +30,7 @@ from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.fleet import _ledgers
 from wbengine.patterns import unordered_flow
 from wbengine.persistence import backends, models
-from wbengine.persistence.backends._sql import layout
+from wbengine.persistence.backends._sql import schema_revisions
 
 
 @pytest.fixture
@@ -375,14 +375,14 @@ def test_db_commands_show_whether_a_newer_store_is_usable(
     with later_release(tmp_path):
         wbengine("db", "upgrade")
     now = wbengine("db", "current", "--json").json
-    assert (now["revision"], now["wanted"], now["usable"]) == (LATER, layout.HEAD, True)
+    assert (now["revision"], now["wanted"], now["usable"]) == (LATER, schema_revisions.HEAD, True)
     answer = wbengine("db", "upgrade")
-    assert answer.out == f"revision {LATER} (newer than {layout.HEAD}, and usable)\n"
+    assert answer.out == f"revision {LATER} (newer than {schema_revisions.HEAD}, and usable)\n"
     with later_release(tmp_path, oldest=LATER):
         monkeypatch.setenv("WBENGINE_PERSISTENCE", f"sqlite:///{home}/other.db")
         wbengine("db", "upgrade")
     now = wbengine("db", "current", "--json").json
-    assert (now["revision"], now["wanted"], now["usable"]) == (LATER, layout.HEAD, False)
+    assert (now["revision"], now["wanted"], now["usable"]) == (LATER, schema_revisions.HEAD, False)
 
 
 def test_db_commands_upgrade_check_and_prune_the_store(

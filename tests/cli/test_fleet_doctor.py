@@ -27,7 +27,7 @@ from wbengine._security import keys
 from wbengine._text import data_formats
 from wbengine.diagnosis import _examining, findings
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.persistence.backends._sql import layout
+from wbengine.persistence.backends._sql import schema_revisions
 
 Find = dict[str, Any]
 
@@ -181,7 +181,7 @@ def test_store_of_an_older_version_is_reported(
     wbengine: Command, served: str, tmp_path: Path
 ) -> None:
     wbengine("db", "upgrade")
-    current = layout.HEAD
+    current = schema_revisions.HEAD
     with later_release(tmp_path):
         finding = one(wbengine("doctor", "--json"))
         assert (finding["check"], finding["fix"]) == ("store", "run: wbengine db upgrade")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.conftest import Command
-from wbengine._permits import account_stores
-from wbengine._permits.accounts import PermitRequest
+from wbengine._limits import account_stores
+from wbengine._limits.accounts import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import backends
 

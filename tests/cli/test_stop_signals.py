@@ -19,7 +19,7 @@ from tests.unit import pool_calls
 from wbengine import engines, pools
 from wbengine._cli import stop_signals
 from wbengine._concurrency import event_loop
-from wbengine.engines.worker_based._messages import life
+from wbengine.engines.worker_based._messages import worker_life
 from wbengine.patterns import linear_flow
 
 _BEGIN = """
@@ -173,7 +173,7 @@ def test_sigusr1_logs_work_and_stacks(caplog: pytest.LogCaptureFixture) -> None:
         pool.submit(wait_in_thread, (gate,), box)
         call = processes.submit(pool_calls.asleep, (), box, box.event)
         child = box.begun()
-        work = [life.Life(current=(("id", "x"),), since=(0.0,)), engines.load(FLOW)]
+        work = [worker_life.Life(current=(("id", "x"),), since=(0.0,)), engines.load(FLOW)]
         signals = stop_signals.StopSignals(lambda: None, lambda: None, lambda: work)
         with signals.installed():
             os.kill(os.getpid(), signal.SIGUSR1)

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from tests.support.waiting import until
 from wbengine import exceptions
-from wbengine._permits import RedisStore, SQLStore, account_stores, sql_accounts
-from wbengine._permits.accounts import PermitRequest
+from wbengine._limits import RedisStore, SQLStore, account_stores, sql_accounts
+from wbengine._limits.accounts import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import backends
 

@@ -21,7 +21,7 @@ from tests.support.held_tasks import HeldTasks
 from tests.support.limited_tasks import ENDLESS, RELEASED, RUNS, flow, one_each, three, twenty
 from tests.support.waiting import until
 from wbengine import engines, exceptions, retry, states, task
-from wbengine._permits import SQLStore, account_stores
+from wbengine._limits import SQLStore, account_stores
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base, models
 from wbengine.views import flow_status as views

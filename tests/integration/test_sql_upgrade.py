@@ -20,12 +20,12 @@ from wbengine.jobs import backends as boards
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends import _sql
-from wbengine.persistence.backends._sql import layout, tables
+from wbengine.persistence.backends._sql import schema_revisions, tables
 from wbengine.schedules import Schedule, Schedules
 
 KINDS = ("sqlite", "mysql", "postgresql")
 #: Revision of this release, also while a test is a later one.
-CURRENT = layout.HEAD
+CURRENT = schema_revisions.HEAD
 
 
 @pytest.fixture(params=KINDS)
@@ -83,14 +83,14 @@ class Call(task.Task):
 
 def test_known_revisions_are_those_of_the_migrations() -> None:
     """The mapping of revisions does not require alembic."""
-    place = Path(layout.__file__).parent / "migrations"
+    place = Path(schema_revisions.__file__).parent / "migrations"
     known = [found.revision for found in script.ScriptDirectory(str(place)).walk_revisions()]
-    assert list(reversed(known)) == list(layout.REVISIONS)
+    assert list(reversed(known)) == list(schema_revisions.REVISIONS)
 
 
 def test_oldest_of_each_revision_is_known_and_never_decreases() -> None:
-    known = list(layout.REVISIONS)
-    numbers = [known.index(oldest) for oldest in layout.REVISIONS.values()]
+    known = list(schema_revisions.REVISIONS)
+    numbers = [known.index(oldest) for oldest in schema_revisions.REVISIONS.values()]
     assert numbers == sorted(numbers)
     assert all(number <= at for at, number in enumerate(numbers))
 
@@ -99,7 +99,10 @@ def test_new_database_has_the_defined_tables(backend: _sql.SQLBackend) -> None:
     assert backend.stored_layout() is None
     backend.upgrade()
     assert differences(backend) == []
-    assert backend.stored_layout() == (layout.HEAD, layout.REVISIONS[layout.HEAD])
+    assert backend.stored_layout() == (
+        schema_revisions.HEAD,
+        schema_revisions.REVISIONS[schema_revisions.HEAD],
+    )
 
 
 def test_tables_of_other_programs_are_unchanged(backend: _sql.SQLBackend) -> None:

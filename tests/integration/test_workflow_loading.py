@@ -15,7 +15,7 @@ import pytest
 from tests.support import conducted
 from wbengine import engines, exceptions, operations, task
 from wbengine.conductors import backends as conductors
-from wbengine.engines import _factories
+from wbengine.engines import _flow_factories
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
 from wbengine.steps import Steps
@@ -43,7 +43,7 @@ def count_up(steps: Steps, start: int) -> int:
         lambda inputs: engines.run(count_up, inputs),
         lambda inputs: asyncio.run(engines.arun(count_up, inputs)),
         lambda inputs: engines.run(count_up(), inputs),
-        lambda inputs: engines.run(_factories.flow_of(NAME), inputs),
+        lambda inputs: engines.run(_flow_factories.flow_of(NAME), inputs),
     ],
 )
 def test_workflow_class_is_loaded_as_a_flow(run: Callable[[Any], Any]) -> None:
@@ -99,7 +99,7 @@ def test_workflow_of_the_main_program_says_why_it_has_no_factory(
 def test_factory_in_the_main_program_of_another_process_is_explained() -> None:
     for path in ("__main__.gone", "__main__:gone"):
         with pytest.raises(ImportError, match=f"'{path}' is in the main program of the process"):
-            _factories.remake(path, None, None)
+            _flow_factories.remake(path, None, None)
 
 
 def test_submitted_workflow_without_its_inputs_is_refused(tmp_path: Path) -> None:
@@ -108,14 +108,14 @@ def test_submitted_workflow_without_its_inputs_is_refused(tmp_path: Path) -> Non
 
 
 def test_workflow_in_a_list_of_allowed_names_can_be_loaded() -> None:
-    assert type(_factories.remake(_factories.FLOW_OF, [NAME], None, [NAME])) is count_up
+    assert type(_flow_factories.remake(_flow_factories.FLOW_OF, [NAME], None, [NAME])) is count_up
     with pytest.raises(exceptions.NotTrusted):
-        _factories.remake(_factories.FLOW_OF, [f"{__name__}:other"], None, [NAME])
+        _flow_factories.remake(_flow_factories.FLOW_OF, [f"{__name__}:other"], None, [NAME])
 
 
 def test_missing_name_of_a_flow_suggests_workflows() -> None:
     with pytest.raises(ValueError, match=f"this module has {NAME}$"):
-        _factories.flow_of(__name__)
+        _flow_factories.flow_of(__name__)
 
 
 def test_base_class_of_workflows_cannot_be_loaded() -> None:

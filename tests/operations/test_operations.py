@@ -16,7 +16,7 @@ import pytest
 from tests.operations import flows
 from tests.support.workers import until
 from wbengine import engines, exceptions, operations, states
-from wbengine.engines import _factories
+from wbengine.engines import _flow_factories
 from wbengine.engines.base import Engine
 from wbengine.operations import _resuming
 from wbengine.persistence import _commands, backends, base, models
@@ -72,8 +72,8 @@ def state(backend: base.Backend, uuid: str) -> str:
 
 
 def test_factory_path_may_name_a_function_or_a_flow() -> None:
-    assert _factories.flow_of(STEPS).name == "steps"
-    assert _factories.flow_of("tests.operations.flows:flow") is flows.flow
+    assert _flow_factories.flow_of(STEPS).name == "steps"
+    assert _flow_factories.flow_of("tests.operations.flows:flow") is flows.flow
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_invalid_factory_path_is_refused_with_reason(
     path: str, kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
-        _factories.flow_of(path)
+        _flow_factories.flow_of(path)
 
 
 # Start and find. ----------------------------------------------------------------------------------

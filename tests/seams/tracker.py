@@ -24,18 +24,18 @@ from wbengine.engines.worker_based._engine_side import ledger_operations
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_commands
 from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import (
-    decisions,
     events,
     options,
     recovery,
+    recovery_decisions,
     recovery_with_ledger,
     recovery_without_ledger,
-    tracked,
     tracker,
 )
-from wbengine.engines.worker_based._requests import effects as fx
-from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._requests import request_state as tracked
+from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.types.failure import Failure
 
 #: Maximum silence in seconds before a worker, or the owner of a row, is lost.
@@ -652,7 +652,10 @@ def _believe_lost(before: Any) -> Any:
         if not isinstance(event, events.Redelivered):
             return before(self, event, now)
         entry = event.tracked
-        return [decisions.Hold(entry, None), decisions.Settle(entry, entry.loss())]
+        return [
+            recovery_decisions.Hold(entry, None),
+            recovery_decisions.Settle(entry, entry.loss()),
+        ]
 
     return on_event
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wbengine.persistence.backends._sql import backend, layout
+from wbengine.persistence.backends._sql import backend, schema_revisions
 
 #: Revision of the later release.
 LATER = "9001"
@@ -22,7 +22,7 @@ from wbengine._sql import dialects
 from wbengine.persistence.backends._sql.migrations import steps
 
 revision = "{LATER}"
-down_revision = "{layout.HEAD}"
+down_revision = "{schema_revisions.HEAD}"
 
 
 def upgrade():
@@ -37,18 +37,20 @@ def upgrade():
 
 
 @contextlib.contextmanager
-def later_release(folder: Path, oldest: str = layout.HEAD) -> Iterator[None]:
+def later_release(folder: Path, oldest: str = schema_revisions.HEAD) -> Iterator[None]:
     """Make the code of this process a later release.
 
     :param folder: an existing folder for its migrations.
     :param oldest: the oldest revision whose releases can use its layout.
     """
     migrations = folder / "migrations"
-    shutil.copytree(Path(layout.__file__).parent / "migrations", migrations, dirs_exist_ok=True)
+    shutil.copytree(
+        Path(schema_revisions.__file__).parent / "migrations", migrations, dirs_exist_ok=True
+    )
     (migrations / "versions" / "later.py").write_text(_SCRIPT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "REVISIONS", {**layout.REVISIONS, LATER: oldest})
-        patch.setattr(layout, "HEAD", LATER)
-        patch.setattr(layout, "_MIGRATIONS", migrations)
+        patch.setattr(schema_revisions, "REVISIONS", {**schema_revisions.REVISIONS, LATER: oldest})
+        patch.setattr(schema_revisions, "HEAD", LATER)
+        patch.setattr(schema_revisions, "_MIGRATIONS", migrations)
         patch.setattr(backend.SQLBackend, "head", LATER)
         yield

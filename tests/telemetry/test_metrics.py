@@ -33,7 +33,7 @@ from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._discovery import snapshots
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import life
+from wbengine.engines.worker_based._messages import worker_life
 from wbengine.engines.worker_based._messages.requests import Request
 from wbengine.engines.worker_based._worker_side import jobs
 from wbengine.fleet import client as fleets
@@ -584,13 +584,13 @@ def test_slots_are_reported_by_state_of_the_worker(registry: CollectorRegistry) 
     """
 
     def worker(name: str | None, state: str, running: int) -> snapshots.WorkerSnapshot:
-        known = life.Life(state) if name else None
+        known = worker_life.Life(state) if name else None
         return snapshots.WorkerSnapshot(name, ("t",), ("q",), (), 4, running, 1000.0, known)
 
     fleet = [
-        worker("host-1-aaaaaaaa", life.BUSY, 3),
-        worker("host-2-bbbbbbbb", life.SUSPENDED, 1),
-        worker("host-3-cccccccc", life.DEAD, 2),
+        worker("host-1-aaaaaaaa", worker_life.BUSY, 3),
+        worker("host-2-bbbbbbbb", worker_life.SUSPENDED, 1),
+        worker("host-3-cccccccc", worker_life.DEAD, 2),
         worker(None, "", 1),
     ]
     found = scraped(registry, metrics.FleetCollector(lambda: fleet))

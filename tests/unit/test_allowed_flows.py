@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import hostile_factories
 from wbengine import engines, exceptions
-from wbengine.engines import _allowed, _factories
+from wbengine.engines import _allowed, _flow_factories
 from wbengine.persistence import models
 
 HERE = hostile_factories.__name__
@@ -81,14 +81,14 @@ def test_record_naming_a_non_factory_is_refused_without_a_call(
 def test_record_cannot_call_non_factory_through_flow_of(path: str, evil: Path) -> None:
     """`wbengine flow run MODULE:FACTORY` records `flow_of`, which calls its argument."""
     with pytest.raises(exceptions.NotTrusted):
-        engines.flow_from_detail(kept(_factories.FLOW_OF, [path]))
+        engines.flow_from_detail(kept(_flow_factories.FLOW_OF, [path]))
     assert not evil.exists()
 
 
 def test_flow_of_accepts_exactly_one_positional_name() -> None:
     with pytest.raises(exceptions.NotTrusted):
-        engines.flow_from_detail(kept(_factories.FLOW_OF, ["os:abort", "x"]))
-    detail = kept(_factories.FLOW_OF)
+        engines.flow_from_detail(kept(_flow_factories.FLOW_OF, ["os:abort", "x"]))
+    detail = kept(_flow_factories.FLOW_OF)
     detail.meta[models.FACTORY]["kwargs"] = {"path": "os:abort"}
     with pytest.raises(exceptions.NotTrusted):
         engines.flow_from_detail(detail)
@@ -110,8 +110,8 @@ def test_factory_of_this_project_is_allowed_without_list(name: str, made: str) -
 
 def test_flow_class_and_flow_object_are_allowed_as_factories() -> None:
     assert engines.flow_from_detail(kept(f"{HERE}.Nothing")).name.endswith("Nothing")
-    assert engines.flow_from_detail(kept(_factories.FLOW_OF, [f"{HERE}:FLOW"])).name == "kept"
-    assert engines.flow_from_detail(kept(_factories.FLOW_OF, [f"{HERE}:make"])).name == "made"
+    assert engines.flow_from_detail(kept(_flow_factories.FLOW_OF, [f"{HERE}:FLOW"])).name == "kept"
+    assert engines.flow_from_detail(kept(_flow_factories.FLOW_OF, [f"{HERE}:make"])).name == "made"
 
 
 def test_installed_factory_needs_list_and_is_not_imported_without_it(evil: Path) -> None:
@@ -138,7 +138,7 @@ def test_factory_used_by_this_process_is_allowed_without_list(tmp_path: Path) ->
     with pytest.raises(exceptions.NotTrusted):  # the list takes precedence
         engines.flow_from_detail(detail, flows=[HERE])
     other = models.FlowDetail("o")
-    engines.save_factory_details(other, _factories.flow_of, ["sold:make"], None)
+    engines.save_factory_details(other, _flow_factories.flow_of, ["sold:make"], None)
     assert engines.flow_from_detail(other).name == "made"
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.trackers import JOB, T0, WALL, Bench, Job, failures, only, settled
 from wbengine import exceptions as exc
 from wbengine._calls import start_times
-from wbengine.engines.worker_based import _schemas
+from wbengine.engines.worker_based import _message_schemas
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
@@ -124,9 +124,9 @@ def test_cancel_of_running_requests_is_sent_and_repeated(bench: Bench) -> None:
 
 
 def test_cancel_of_many_requests_is_split_into_messages(bench: Bench) -> None:
-    calls = [bench.running("w1").invocation for _ in range(_schemas.MAX_IDS + 1)]
+    calls = [bench.running("w1").invocation for _ in range(_message_schemas.MAX_IDS + 1)]
     sizes = [len(pairs) for _, pairs in cancelled(bench.tracker.cancel(calls, T0))]
-    assert sizes == [_schemas.MAX_IDS, 1]
+    assert sizes == [_message_schemas.MAX_IDS, 1]
 
 
 def test_cancelled_request_of_lost_worker_is_not_resent() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.waiting import until
 from wbengine import task
-from wbengine._permits import account_stores
-from wbengine._permits import renewer as renewers
-from wbengine._permits.accounts import HORIZON, Account, PermitRequest
+from wbengine._limits import account_stores
+from wbengine._limits import renewer as renewers
+from wbengine._limits.accounts import HORIZON, Account, PermitRequest
 from wbengine._tasks import limit_attributes
 from wbengine._tasks.limit_attributes import Quota
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from wbengine import exceptions as exc
 from wbengine import task
-from wbengine.engines.worker_based import _schemas
+from wbengine.engines.worker_based import _message_schemas
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.types._schema_validation import Schema
 from wbengine.types.failure import Failure
@@ -556,13 +556,13 @@ ONE_LEVEL = {**Failure.SCHEMA["definitions"]["cause"], "definitions": {"cause": 
 SCHEMAS = [
     (Schema(schema, "message"), jsonschema.Draft4Validator(schema))
     for schema in (
-        _schemas.QUESTION,
-        _schemas.ANSWER,
-        _schemas.REQUEST,
-        _schemas.RESPONSE,
-        _schemas.ASK,
-        _schemas.CANCEL,
-        _schemas.CONTROL,
+        _message_schemas.QUESTION,
+        _message_schemas.ANSWER,
+        _message_schemas.REQUEST,
+        _message_schemas.RESPONSE,
+        _message_schemas.ASK,
+        _message_schemas.CANCEL,
+        _message_schemas.CONTROL,
         ONE_LEVEL,
     )
 ]

@@ -16,7 +16,7 @@ from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages.replies import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import events, recovery
-from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.engines.worker_based.ledger import _base as ledgers
 
 FENCE = 2048

@@ -10,15 +10,19 @@ from tests.unit.trackers import JOB, T0, Fleet, Job
 from wbengine._calls import invocation
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._requests import decisions as dc
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import events as ev
+from wbengine.engines.worker_based._requests import recovery_decisions as dc
 from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.engines.worker_based._requests.recovery import Recovery
 from wbengine.engines.worker_based._requests.recovery_taskflow import TaskFlowRecovery
 from wbengine.engines.worker_based._requests.recovery_with_ledger import LedgerRecovery
 from wbengine.engines.worker_based._requests.recovery_without_ledger import InquiryRecovery
-from wbengine.engines.worker_based._requests.tracked import InFlight, RequestIndex, TrackedRequest
+from wbengine.engines.worker_based._requests.request_state import (
+    InFlight,
+    RequestIndex,
+    TrackedRequest,
+)
 from wbengine.engines.worker_based.ledger import _base as ledgers
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wbengine._permits.redis_accounts import RedisStore
+from wbengine._limits.redis_accounts import RedisStore
 from wbengine.engines.worker_based.ledger import _redis
 from wbengine.jobs.backends.impl_redis import RedisJobBoard
 from wbengine.transports import resolve

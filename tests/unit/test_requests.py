@@ -19,7 +19,7 @@ from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import tracker
 from wbengine.engines.worker_based._requests.events import RowSnapshot
 from wbengine.engines.worker_based._requests.recovery import LOOKUP_PAUSE_SECONDS
-from wbengine.engines.worker_based._requests.tracked import (
+from wbengine.engines.worker_based._requests.request_state import (
     LOOKUP,
     TIMEOUT,
     TimerHeap,

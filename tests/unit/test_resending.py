@@ -36,7 +36,7 @@ from wbengine.engines.worker_based._requests.recovery_with_ledger import (
     MAX_FRONT_ROWS,
     PASSED_SECONDS,
 )
-from wbengine.engines.worker_based._requests.tracked import STANDSTILL_SECONDS, TrackedRequest
+from wbengine.engines.worker_based._requests.request_state import STANDSTILL_SECONDS, TrackedRequest
 from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.types.failure import Failure
 

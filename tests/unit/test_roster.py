@@ -8,7 +8,7 @@ import pytest
 
 from wbengine.engines.worker_based._discovery import roster as rosters
 from wbengine.engines.worker_based._discovery.roster import Roster, TopicWorker
-from wbengine.engines.worker_based._messages import life as lives
+from wbengine.engines.worker_based._messages import worker_life as lives
 
 
 def after(moments: tuple[float, float], since: float) -> int:

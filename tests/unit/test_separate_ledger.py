@@ -10,7 +10,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages.replies import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.events import RowSnapshot
-from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.types.failure import Failure
 

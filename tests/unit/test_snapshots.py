@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wbengine.engines.worker_based._discovery import roster, snapshots
-from wbengine.engines.worker_based._messages import life
+from wbengine.engines.worker_based._messages import worker_life
 
 
 def request(number: int = 1, state: Any = "finished", **more: Any) -> snapshots.RequestSnapshot:
@@ -42,7 +42,7 @@ def topic_worker(topic: str, identity: Any = "w1", **more: Any) -> roster.TopicW
 
 
 def test_worker_snapshot_combines_all_topics_of_a_process() -> None:
-    alive = life.Life("busy", birth=3.0)
+    alive = worker_life.Life("busy", birth=3.0)
     workers = [
         topic_worker("t", last_seen=10.0, slots=4, running=1),
         topic_worker("u", "w2", last_seen=12.0),

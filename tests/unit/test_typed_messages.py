@@ -15,8 +15,8 @@ from wbengine._concurrency import time_limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
-from wbengine.engines.worker_based._messages import life as lives
 from wbengine.engines.worker_based._messages import worker_commands as commands
+from wbengine.engines.worker_based._messages import worker_life as lives
 from wbengine.engines.worker_based._messages.notices import Heartbeat, Query
 from wbengine.engines.worker_based._messages.replies import Reply
 from wbengine.engines.worker_based._messages.requests import Death, Request

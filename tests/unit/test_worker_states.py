@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbengine.engines.worker_based._messages.life import STATES, Life
+from wbengine.engines.worker_based._messages.worker_life import STATES, Life
 
 FULL = Life(
     "draining", 1.5, 20.0, 30.25, 7, 2, 12.5, (("id-1", "resize"), ("id-2", "a task \u00e9"))

@@ -14,7 +14,7 @@ from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import tracker
 from wbengine.engines.worker_based._requests.events import RowSnapshot
 from wbengine.engines.worker_based._requests.options import RequestOptions
-from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 
 T0 = 1000.0
 

@@ -108,10 +108,10 @@ def _form_of(output: str | None) -> str:
 
 
 def _new_outline(factory: str) -> Outline:
-    from wbengine.engines import _factories
+    from wbengine.engines import _flow_factories
 
     with standard_streams.aside(), errors.running_user_code(factory):
-        loaded: Any = engines.load(_factories.flow_of(factory))
+        loaded: Any = engines.load(_flow_factories.flow_of(factory))
     outline: Outline = loaded.compilation.outline
     return outline
 

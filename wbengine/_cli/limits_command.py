@@ -29,7 +29,7 @@ __all__ = ["command"]
     help="List the limits in this Redis (option `limits` of engines) instead of the"
     " store.")  # fmt: skip
 def command(context: contexts.Context, redis: str | None) -> None:
-    from wbengine._permits import account_stores
+    from wbengine._limits import account_stores
 
     if redis is None:
         with context.backend() as backend:

@@ -16,7 +16,7 @@ from wbengine._cli import errors, output
 if TYPE_CHECKING:
     from wbengine._cli.config import Settings
     from wbengine.persistence import base as persistence
-    from wbengine.persistence.backends._sql.layout import Layout
+    from wbengine.persistence.backends._sql.schema_revisions import Layout
 
 __all__ = [
     "call_in_time",

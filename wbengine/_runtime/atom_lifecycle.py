@@ -26,7 +26,7 @@ from wbengine._runtime.incidents import IncidentEvent, Incidents
 from wbengine._runtime.interrupted import InterruptedAttempts, is_refusal, unknown_result
 from wbengine._runtime.maps import Maps
 from wbengine._runtime.node_calls import Call, MapCall, RetryCall
-from wbengine._runtime.retries import Retries
+from wbengine._runtime.retry_controllers import Retries
 from wbengine._runtime.workflow_call import WorkflowCall, number_attempt
 from wbengine._tasks import arguments
 from wbengine.persistence import models

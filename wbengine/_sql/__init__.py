@@ -11,8 +11,8 @@ ORM. `dialects` contains the differences between SQLite, MariaDB and MySQL, and 
 from __future__ import annotations
 
 from wbengine._sql.connection_options import DatabaseOptions, parse
-from wbengine._sql.engines import dispose, make_engine, statement_engine, writer_of
 from wbengine._sql.notifications import can_listen, can_watch, listen, watch
+from wbengine._sql.sqlalchemy_engines import dispose, make_engine, statement_engine, writer_of
 from wbengine._sql.transactions import (
     check_file,
     transact,

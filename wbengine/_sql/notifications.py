@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine._sql import engines, files
+from wbengine._sql import files, sqlalchemy_engines
 
 __all__ = ["can_listen", "can_watch", "listen", "watch"]
 
@@ -54,7 +54,7 @@ def listen(
 
 def can_watch(engine: sa.Engine) -> bool:
     """Return True if the database is an SQLite file."""
-    return engines.writer_of(engine) is not None
+    return sqlalchemy_engines.writer_of(engine) is not None
 
 
 def watch(
@@ -73,7 +73,7 @@ def watch(
 
     :raises Exception: if the file cannot be read.
     """
-    writer = engines.writer_of(engine)
+    writer = sqlalchemy_engines.writer_of(engine)
     assert writer is not None
     while not is_over():  # A fork closes the connection.
         _watch(engine, writer.file, query, parameters, on_due, repeat_seconds, is_over)

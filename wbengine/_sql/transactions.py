@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from wbengine import exceptions
-from wbengine._sql import database_errors, dialects, engines
+from wbengine._sql import database_errors, dialects, sqlalchemy_engines
 
 __all__ = ["check_file", "transact_statement", "transact", "transact_batched"]
 
@@ -50,7 +50,7 @@ def transact(
     """
     place = engine.url.database if engine.dialect.name == dialects.SQLITE else None
     idempotent = idempotent or not write
-    is_autocommit = engines.is_autocommit(engine)
+    is_autocommit = sqlalchemy_engines.is_autocommit(engine)
 
     def can_repeat(error: BaseException) -> bool:
         if not isinstance(error, sa.exc.DBAPIError):
@@ -60,7 +60,7 @@ def transact(
         is_safe = idempotent or not may_be_committed
         return database_errors.is_conflict(error) or (error.connection_invalidated and is_safe)
 
-    with database_errors.convert_errors(what, kind, place=place), engines.using(engine):
+    with database_errors.convert_errors(what, kind, place=place), sqlalchemy_engines.using(engine):
         try:
             return _once(engine, work, write, durable)
         except sa.exc.DBAPIError as error:
@@ -93,7 +93,7 @@ def transact_batched(
     :param is_statement: whether `work` executes a single statement.
     :raises StorageFailure: as `transact` does.
     """
-    writer = engines.writer_of(engine)
+    writer = sqlalchemy_engines.writer_of(engine)
     assert writer is not None
     with database_errors.convert_errors(what, place=engine.url.database), writer.file:
         return writer.transact_batched(functools.partial(_connect, engine), work, is_statement)
@@ -104,7 +104,7 @@ def check_file(engine: sa.Engine) -> None:
 
     :raises StorageFailure: if it was.
     """
-    writer = engines.writer_of(engine)
+    writer = sqlalchemy_engines.writer_of(engine)
     if writer is not None:
         with database_errors.convert_errors("Checking the database"):
             writer.file.check()
@@ -131,11 +131,11 @@ def transact_statement(
 
 
 def _once(engine: sa.Engine, work: Callable[[sa.Connection], _T], write: bool, durable: bool) -> _T:
-    writer = engines.writer_of(engine) if write else None
+    writer = sqlalchemy_engines.writer_of(engine) if write else None
     if writer is not None:
         return writer.transact(functools.partial(_connect, engine), work, durable)
     with _connect(engine) as connection:
-        if not write and (level := engines.read_level(engine)):
+        if not write and (level := sqlalchemy_engines.read_level(engine)):
             connection.execution_options(isolation_level=level)
         transaction = connection.begin()
         try:
@@ -161,7 +161,7 @@ def _connect(engine: sa.Engine) -> sa.Connection:
     try:
         return engine.connect()
     except sa.exc.DBAPIError as error:
-        retries = engines.retries_of(engine)
+        retries = sqlalchemy_engines.retries_of(engine)
         if not retries or not database_errors.is_unreachable(error):
             raise
     import tenacity  # Imported here, because it is slow and rarely needed.

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, cast
 from wbengine import atom
 from wbengine._introspection import binding, object_names
 from wbengine._tasks.base import Task
-from wbengine._tasks.waiting import WaitingTask
+from wbengine._tasks.sleep_and_wait_for import WaitingTask
 
 #: Behaviour of a `Map` after the failure of an item.
 OnItemFailure = Literal["fail", "collect"]

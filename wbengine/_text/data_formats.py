@@ -8,8 +8,8 @@ downgraded in any order, without an agreement between them.
 Stored data keeps its version until a release converts it. The reader of a version is removed only
 after that release.
 
-The tables of SQL stores have revisions instead (`persistence.backends._sql.layout`). Descriptions
-of failures, exported flows and key files have their own versions.
+The tables of SQL stores have revisions instead (`persistence.backends._sql.schema_revisions`).
+Descriptions of failures, exported flows and key files have their own versions.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import threading
 from typing import Final
 
 from wbengine._introspection import object_names
-from wbengine.engines import _factories
+from wbengine.engines import _flow_factories
 from wbengine.persistence import _codes, base, models
 
 __all__ = ["CodeVersions"]
@@ -82,7 +82,7 @@ class CodeVersions:
         """Return the code of this process for a flow, and store it if it is new."""
         if self.version is None:
             return None
-        app = self._app or _factories.package_of(detail.meta_value(models.FACTORY))
+        app = self._app or _flow_factories.package_of(detail.meta_value(models.FACTORY))
         text = f"{app}:{self.version}"
         with self._lock:
             if text not in self._codes:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from wbengine import exceptions
-from wbengine.engines.worker_based._messages import life
+from wbengine.engines.worker_based._messages import worker_life
 from wbengine.fleet import _ledgers
 from wbengine.fleet import _queues as queues
 from wbengine.fleet._ledgers import RowPage
@@ -27,7 +27,7 @@ REPLY_SECONDS: Final = 0.5
 #: Seconds until `offered` tries an unreachable broker again.
 RETRY_SECONDS: Final = 10.0
 
-_LEAVING: Final = frozenset({life.DRAINING, life.DEAD})
+_LEAVING: Final = frozenset({worker_life.DRAINING, worker_life.DEAD})
 
 
 class WorkerMonitor:

@@ -14,7 +14,7 @@ from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.persistence import _codes, backends, base, models
 
 if TYPE_CHECKING:
-    from wbengine.persistence.backends._sql.layout import Layout
+    from wbengine.persistence.backends._sql.schema_revisions import Layout
 
 __all__ = ["check"]
 

@@ -16,7 +16,7 @@ from wbengine._introspection import binding
 from wbengine._runtime import plan as plan_module
 from wbengine._tasks import functors
 from wbengine._tasks import limit_attributes as permit_limits
-from wbengine._tasks.waiting import WaitingTask
+from wbengine._tasks.sleep_and_wait_for import WaitingTask
 from wbengine.types import _outline as outline_module
 from wbengine.types._outline import Outline, OutlineNode
 

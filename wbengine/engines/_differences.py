@@ -18,7 +18,7 @@ from wbengine import exceptions, states
 from wbengine import retry as retry_module
 from wbengine import storage as storage_module
 from wbengine._introspection import object_names
-from wbengine._runtime.retries import Retries
+from wbengine._runtime.retry_controllers import Retries
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 

@@ -8,7 +8,7 @@ from typing import Any
 from wbengine import states, storage
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks
-from wbengine._permits import renewer
+from wbengine._limits import renewer
 from wbengine._runtime import atom_lifecycle, deadlines, inbox
 from wbengine._runtime import plan as plans
 from wbengine._runtime.gates import (

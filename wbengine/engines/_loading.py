@@ -19,7 +19,7 @@ from wbengine import storage as storage_module
 from wbengine._configuration import named_options, plugins
 from wbengine._introspection import object_names
 from wbengine._security import masking
-from wbengine.engines import _allowed, _async_run, _factories, base
+from wbengine.engines import _allowed, _async_run, _flow_factories, base
 from wbengine.patterns import linear_flow
 from wbengine.persistence import _listing, _macs, backends, models
 from wbengine.persistence import base as persistence
@@ -113,7 +113,7 @@ def load(
     :raises TypeError: if another argument has a wrong type.
     """
     record = _new_record(name, tags)
-    if flow_detail is None and _factories.is_workflow(flow):
+    if flow_detail is None and _flow_factories.is_workflow(flow):
         record = _with_workflow_note(record, flow)
     if flow_detail is not None and (name is not None or tags):
         raise ValueError(
@@ -140,11 +140,11 @@ class _NewRecord(NamedTuple):
 
 def _with_workflow_note(record: _NewRecord, workflow: Any) -> _NewRecord:
     try:
-        path = _factories.importable_name_of(workflow)
+        path = _flow_factories.importable_name_of(workflow)
     except ValueError as error:
         return record._replace(no_factory=str(error))
-    _factories.note_used(path, None)
-    return record._replace(make_note=functools.partial(_factories.note, path, None, None))
+    _flow_factories.note_used(path, None)
+    return record._replace(make_note=functools.partial(_flow_factories.note, path, None, None))
 
 
 def _new_record(
@@ -181,7 +181,7 @@ def _load(
     record: _NewRecord,
 ) -> base.Engine:
     """Load a flow; a new flow is stored according to `record` after all checks."""
-    if _factories.is_workflow(flow):
+    if _flow_factories.is_workflow(flow):
         flow = flow()
     inputs = _check_arguments(flow, store, flow_detail, book)
     with contextlib.ExitStack() as failing:
@@ -231,7 +231,7 @@ def _load(
 
 
 def _check_arguments(flow: Any, store: Store, flow_detail: Any, book: Any) -> dict[str, Any]:
-    if not _factories.is_flow(flow):
+    if not _flow_factories.is_flow(flow):
         raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, got {flow!r}")
     if flow_detail is not None:
         _check_detail(flow_detail)
@@ -297,7 +297,7 @@ async def arun(
 
 def save_factory_details(
     flow_detail: models.FlowDetail,
-    flow_factory: _factories.Factory,
+    flow_factory: _flow_factories.Factory,
     factory_args: Iterable[Any] | None,
     factory_kwargs: Mapping[str, Any] | None,
     backend: Backend = None,
@@ -311,23 +311,23 @@ def save_factory_details(
     """
     with opened_backend(backend) as open_backend:
         name, encodes = (
-            _factories.name_of(flow_factory),
+            _flow_factories.name_of(flow_factory),
             open_backend is not None and open_backend.encodes,
         )
-        note = _factories.note(name, factory_args, factory_kwargs, encodes=encodes)
+        note = _flow_factories.note(name, factory_args, factory_kwargs, encodes=encodes)
         detail = _check_detail(flow_detail)
         detail.meta[models.FACTORY] = _macs.signed_note(note, detail)
         injected = [atom for atom in detail if atom.meta_value(models.META_INJECTED)]
         for atom in injected:
             _macs.sign_injected(detail, atom)
-        _factories.note_used(name, factory_args)
+        _flow_factories.note_used(name, factory_args)
         if open_backend is not None:
             with contextlib.closing(open_backend.get_connection()) as connection:
                 connection.save_changes(flow_detail, injected)
 
 
 def load_from_factory(
-    flow_factory: _factories.Factory,
+    flow_factory: _flow_factories.Factory,
     factory_args: Iterable[Any] | None = None,
     factory_kwargs: Mapping[str, Any] | None = None,
     store: Store = None,
@@ -355,9 +355,9 @@ def load_from_factory(
     """
     if uuid is not None:
         uuid = _checked_uuid(uuid)
-    path = _factories.name_of(flow_factory)
-    flow = _factories.make(path, factory_args, factory_kwargs)
-    make_note = functools.partial(_factories.note, path, factory_args, factory_kwargs)
+    path = _flow_factories.name_of(flow_factory)
+    flow = _flow_factories.make(path, factory_args, factory_kwargs)
+    make_note = functools.partial(_flow_factories.note, path, factory_args, factory_kwargs)
     record = _new_record(name, tags, uuid, make_note, require_inputs)
     store = _inputs(store, inputs)
     return _load(flow, store, None, book, backend, namespace, engine, options, record)
@@ -384,7 +384,7 @@ def flow_from_detail(flow_detail: models.FlowDetail, flows: _allowed.Flows = Non
             f"Flow detail {flow_detail.name!r} does not record the factory of its flow"
             + (f": {reason:.1000}" if isinstance(reason, str) else "")
         )
-    return _factories.remake(str(note["name"]), note.get("args"), note.get("kwargs"), flows)
+    return _flow_factories.remake(str(note["name"]), note.get("args"), note.get("kwargs"), flows)
 
 
 def _factory_note(detail: models.FlowDetail) -> Mapping[str, Any] | None:
@@ -418,7 +418,7 @@ def read_flow_detail(
         note = _factory_note(connection.get_flow_details(uuid, lazy=True))
         if note is None:
             raise
-    _factories.load(str(note["name"]), note.get("args"), flows)
+    _flow_factories.load(str(note["name"]), note.get("args"), flows)
     return connection.get_flow_details(uuid)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine._concurrency import time_limits
 from wbengine._configuration import named_options
-from wbengine._permits import account_stores
+from wbengine._limits import account_stores
 from wbengine._runtime import executors, saving
 from wbengine.engines import _differences, _ownership
 from wbengine.persistence import _leases

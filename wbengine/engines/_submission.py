@@ -14,7 +14,7 @@ from typing import Any, Final
 from wbengine import exceptions, signals, states
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._introspection import object_names
-from wbengine.engines import _allowed, _async_run, _factories, _flow_errors, _loading, base
+from wbengine.engines import _allowed, _async_run, _flow_errors, _flow_factories, _loading, base
 from wbengine.jobs import _stored
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
@@ -235,7 +235,7 @@ class FlowHandle:
 
 
 def submit(
-    flow_factory: _factories.Factory,
+    flow_factory: _flow_factories.Factory,
     factory_args: Iterable[Any] | None = None,
     factory_kwargs: Mapping[str, Any] | None = None,
     *,
@@ -288,7 +288,7 @@ def submit(
 
 
 def submit_many(
-    flow_factory: _factories.Factory,
+    flow_factory: _flow_factories.Factory,
     inputs: Iterable[_loading.Store],
     factory_args: Iterable[Any] | None = None,
     factory_kwargs: Mapping[str, Any] | None = None,
@@ -330,7 +330,7 @@ def submit_many(
         raise ValueError(f"unique must contain {len(flows)} keys, got {len(names)}")
     keys = []
     if names:
-        factory = _factories.importable_name_of(flow_factory)
+        factory = _flow_factories.importable_name_of(flow_factory)
         keys = [
             UniqueKey.of(key, unique_for, factory, args, factory_kwargs, flow_inputs)
             for key, flow_inputs in zip(names, all_flow_inputs, strict=True)
@@ -411,7 +411,7 @@ def _store_and_post(
 
 
 def new_flow(
-    flow_factory: _factories.Factory,
+    flow_factory: _flow_factories.Factory,
     factory_args: Iterable[Any] | None = None,
     factory_kwargs: Mapping[str, Any] | None = None,
     *,
@@ -471,18 +471,18 @@ class _OpenResources:
 
 
 def _importable_factory(
-    factory: _factories.Factory, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None
+    factory: _flow_factories.Factory, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> tuple[str, Iterable[Any] | None]:
-    name = _factories.importable_name_of(factory)
+    name = _flow_factories.importable_name_of(factory)
     loaded = object_names.load(name)
     if isinstance(loaded, types.ModuleType):
         raise ValueError(
             f"{name!r} is a module: name a flow or a function in it, as in '{name}:function'"
         )
-    if _factories.is_flow(loaded):
+    if _flow_factories.is_flow(loaded):
         if args is not None or kwargs is not None:
             raise ValueError(f"{name!r} is a flow and takes no arguments")
-        return _factories.FLOW_OF, [name]
+        return _flow_factories.FLOW_OF, [name]
     return name, args
 
 

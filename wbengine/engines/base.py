@@ -20,14 +20,14 @@ from wbengine import storage as storage_module
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks, scopes
 from wbengine._introspection import object_names
-from wbengine._permits import renewer
+from wbengine._limits import renewer
 from wbengine._runtime import atom_lifecycle, compiler, control, executors, inbox, saving
 from wbengine._runtime import plan as plan_module
 from wbengine._runtime import run as run_module
 from wbengine._runtime import scheduler as scheduler_module
 from wbengine._runtime.executors import composite
 from wbengine._runtime.gates import awaited_signals, chain
-from wbengine._tasks.waiting import WaitingTask
+from wbengine._tasks.sleep_and_wait_for import WaitingTask
 from wbengine.engines import (
     _async_run,
     _atom_selection,

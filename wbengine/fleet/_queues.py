@@ -11,7 +11,7 @@ from wbengine._concurrency.clocks import SYSTEM
 from wbengine._introspection import object_names
 from wbengine.engines.worker_based._connections import connecting, dead_letters, queue_counts
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import life
+from wbengine.engines.worker_based._messages import worker_life
 from wbengine.engines.worker_based._worker_side import describing
 from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.fleet import client as fleets
@@ -240,7 +240,8 @@ def _queue_for(letter: dead_letters.DeadLetter, workers: Iterable[fleets.WorkerV
     serving = {
         queue
         for worker in workers
-        if letter.task_cls in worker.tasks and worker.state not in (life.DEAD, life.DRAINING)
+        if letter.task_cls in worker.tasks
+        and worker.state not in (worker_life.DEAD, worker_life.DRAINING)
         for queue in worker.queues
         if queue.rpartition(".")[0] == topic
     }

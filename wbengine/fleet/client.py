@@ -16,7 +16,8 @@ from wbengine._security.keys import Keyring
 from wbengine.engines.worker_based import executor
 from wbengine.engines.worker_based._connections import connecting
 from wbengine.engines.worker_based._discovery import snapshots
-from wbengine.engines.worker_based._messages import life, signing, worker_commands
+from wbengine.engines.worker_based._messages import signing, worker_commands
+from wbengine.engines.worker_based._messages import worker_life as life
 from wbengine.engines.worker_based._worker_side import describing
 from wbengine.views import _formatting
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import states
 from wbengine._runtime import plan as plan_module
-from wbengine._tasks.waiting import WaitingTask
+from wbengine._tasks.sleep_and_wait_for import WaitingTask
 from wbengine._tasks.workflow import Workflow
 from wbengine.drawing import _styles, _terminal_tree
 from wbengine.persistence import models

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import engines, exceptions, states
-from wbengine.engines import _factories, _ownership
+from wbengine.engines import _flow_factories, _ownership
 from wbengine.persistence import _commands, base, models
 from wbengine.persistence.models import ENGINE
 
@@ -44,7 +44,7 @@ def start(
     book: str | None = None,
     **options: Any,
 ) -> engines_base.Engine:
-    """Make the flow at `path` (see `engines._factories.flow_of`), store it, and load it.
+    """Make the flow at `path` (see `engines._flow_factories.flow_of`), store it, and load it.
 
     The factory is recorded, so that `resume` can make the flow again.
 
@@ -55,7 +55,7 @@ def start(
     :raises MissingDependencies: if inputs are missing; nothing is stored then.
     """
     return engines.load_from_factory(
-        _factories.FLOW_OF,
+        _flow_factories.FLOW_OF,
         [path],
         store=store,
         book=None if book is None else models.LogBook(book),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wbengine.engines.worker_based._messages import life
+from wbengine.engines.worker_based._messages import worker_life
 from wbengine.persistence._listing import Backlog
 from wbengine.persistence._pauses import TaskPause
 from wbengine.telemetry import _labels, _meters, _metric_definitions
@@ -22,7 +22,9 @@ LOG: Final = logging.getLogger(__name__)
 #: Maximum number of workers, queues and pauses with a separate series; others share `other`.
 MAX_SERIES: Final = 1000
 
-_CLOSED_STATES: Final = frozenset({life.SUSPENDED, life.DRAINING, life.STARTED})
+_CLOSED_STATES: Final = frozenset(
+    {worker_life.SUSPENDED, worker_life.DRAINING, worker_life.STARTED}
+)
 
 
 class Worker(Protocol):
@@ -101,7 +103,7 @@ class FleetCollector:
         last_seen: dict[tuple[str, ...], float] = {}
         bounded = _labels.Bounded(MAX_SERIES)
         for worker in workers:
-            if worker.state == life.DEAD:
+            if worker.state == worker_life.DEAD:
                 continue
             identity = worker.identity
             name = bounded(_labels.of_worker(identity) if identity else ",".join(worker.topics))

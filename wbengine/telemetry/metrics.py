@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from wbengine.engines.worker_based._messages import envelope as env
-    from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+    from wbengine.engines.worker_based._requests.request_state import TrackedRequest
     from wbengine.engines.worker_based._worker_side.jobs import Job
     from wbengine.engines.worker_based._worker_side.reporting import ForeignJob
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
     from wbengine.engines.worker_based._messages import envelope as env
-    from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+    from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 
 __all__ = ["META_KEY", "FlowTracing", "context_of", "instrument", "tracer_of"]
 

@@ -15,7 +15,7 @@ from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks
 from wbengine._runtime import deadlines, inbox
 from wbengine._runtime.gates import base
-from wbengine._tasks.waiting import WaitForAny, WaitingTask
+from wbengine._tasks.sleep_and_wait_for import WaitForAny, WaitingTask
 from wbengine.persistence import _listing, models
 from wbengine.persistence import base as persistence
 from wbengine.running import LOCAL

@@ -15,7 +15,7 @@ from wbengine._runtime.workflows import step_tasks
 from wbengine._runtime.workflows.history import History
 from wbengine._tasks.commands import Command
 from wbengine._tasks.scopes import OpenScopes
-from wbengine._tasks.waiting import WaitingTask
+from wbengine._tasks.sleep_and_wait_for import WaitingTask
 from wbengine.types import codec
 from wbengine.types import failure as ft
 

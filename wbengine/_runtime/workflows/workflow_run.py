@@ -18,7 +18,7 @@ from wbengine._runtime.workflows.program import Program
 from wbengine._runtime.workflows.step import Step
 from wbengine._runtime.workflows.step_records import StepRecords, calls_revert
 from wbengine._tasks import commands
-from wbengine._tasks.waiting import WaitingTask
+from wbengine._tasks.sleep_and_wait_for import WaitingTask
 from wbengine.persistence import models
 from wbengine.persistence._step_notes import StepNote
 from wbengine.running import LOCAL

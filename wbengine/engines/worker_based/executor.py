@@ -6,7 +6,7 @@ threads of the engines. Its parts are in `engine_side`:
 - `locked_tracker`: the state of all requests, with the lock of the executor;
 - `tracker_events`: messages of workers, times, and the effects of the tracker;
 - `publishing`, `ledger_operations`: messages and rows of requests;
-- `life_cycle`: start and stop;
+- `start_and_stop`: start and stop;
 - `administration`: for programs and commands that inspect or control workers and requests.
 """
 
@@ -31,14 +31,14 @@ from wbengine.engines.worker_based._connections import queue_counts, topology
 from wbengine.engines.worker_based._discovery import finder, snapshots
 from wbengine.engines.worker_based._engine_side.administration import Administration, Pings, Pong
 from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
-from wbengine.engines.worker_based._engine_side.life_cycle import LifeCycle
 from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
+from wbengine.engines.worker_based._engine_side.start_and_stop import LifeCycle
 from wbengine.engines.worker_based._engine_side.tracker_events import TrackerEvents
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import signing
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.options import RequestOptions
-from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.engines.worker_based._requests.tracker import Observer, RequestTracker
 from wbengine.types import failure as ft
 

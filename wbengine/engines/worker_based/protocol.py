@@ -20,7 +20,7 @@ from automaton import machines
 from wbengine import exceptions as exc
 from wbengine import running
 from wbengine._introspection import object_names
-from wbengine.engines.worker_based import _schemas
+from wbengine.engines.worker_based import _message_schemas
 from wbengine.types import codec
 from wbengine.types import failure as ft
 from wbengine.types._schema_validation import Schema
@@ -144,8 +144,8 @@ class Notify(Message):
 
     TYPE = NOTIFY
 
-    RESPONSE_SCHEMA: Final = _schemas.ANSWER
-    SENDER_SCHEMA: Final = _schemas.QUESTION
+    RESPONSE_SCHEMA: Final = _message_schemas.ANSWER
+    SENDER_SCHEMA: Final = _message_schemas.QUESTION
 
     _ANSWER: Final = Schema(RESPONSE_SCHEMA, "notify response")
     _QUESTION: Final = Schema(SENDER_SCHEMA, "notify request")
@@ -199,7 +199,7 @@ class Request(Message):
 
     TYPE = REQUEST
 
-    SCHEMA: Final = _schemas.REQUEST
+    SCHEMA: Final = _message_schemas.REQUEST
     _SCHEMA: Final = Schema(SCHEMA, "request")
 
     __slots__ = (
@@ -373,7 +373,7 @@ class Response(Message):
 
     TYPE = RESPONSE
 
-    SCHEMA: Final = _schemas.RESPONSE
+    SCHEMA: Final = _message_schemas.RESPONSE
     _SCHEMA: Final = Schema(SCHEMA, "response")
     _NEEDED: Final = {EVENT: "event_type", SUCCESS: "result", FAILURE: "result"}
 

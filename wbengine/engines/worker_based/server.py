@@ -20,8 +20,8 @@ from wbengine._calls import invocation
 from wbengine._introspection import object_names
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import life as lives
 from wbengine.engines.worker_based._messages import notices, replies
+from wbengine.engines.worker_based._messages import worker_life as lives
 from wbengine.engines.worker_based._messages.requests import Request
 from wbengine.engines.worker_based._worker_side.heartbeat import Heartbeat
 from wbengine.engines.worker_based._worker_side.jobs import Job, Jobs

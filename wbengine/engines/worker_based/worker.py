@@ -20,8 +20,8 @@ from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based._connections import connecting, consumer_loop, topology
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import life as lives
 from wbengine.engines.worker_based._messages import worker_commands
+from wbengine.engines.worker_based._messages import worker_life as lives
 from wbengine.engines.worker_based._worker_side import (
     describing,
     heartbeat,

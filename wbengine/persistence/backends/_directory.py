@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from wbengine import _sql, exceptions
 from wbengine._configuration import named_options
-from wbengine.persistence.backends._sql import SQLBackend, layout
+from wbengine.persistence.backends._sql import SQLBackend, schema_revisions
 from wbengine.persistence.backends._sql import SQLConnection as DirectoryConnection
 
 __all__ = ["DirectoryBackend", "DirectoryConnection"]
@@ -51,7 +51,7 @@ class DirectoryBackend(SQLBackend):
         _make_folders(self.path)
         super().upgrade()
 
-    def stored_layout(self) -> layout.Layout | None:
+    def stored_layout(self) -> schema_revisions.Layout | None:
         self._check()
         return super().stored_layout()
 

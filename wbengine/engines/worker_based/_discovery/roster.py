@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine._introspection import object_names
-from wbengine.engines.worker_based._messages import life as lives
 from wbengine.engines.worker_based._messages import notices
+from wbengine.engines.worker_based._messages import worker_life as lives
 
 LOG = logging.getLogger(__name__)
 

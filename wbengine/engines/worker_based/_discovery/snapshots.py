@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from wbengine._introspection import object_names
 from wbengine.engines.worker_based._discovery import roster
-from wbengine.engines.worker_based._messages import life as lives
+from wbengine.engines.worker_based._messages import worker_life as lives
 
 __all__ = [
     "DEFERRED",

@@ -26,7 +26,7 @@ from wbengine.engines.worker_based._messages import signing
 from wbengine.engines.worker_based._messages.replies import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.events import UNKNOWN, RowSnapshot
-from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.types import failure as ft
 

@@ -28,7 +28,7 @@ from wbengine.engines.worker_based._engine_side.publishing import (
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages.replies import Reply
 from wbengine.engines.worker_based._requests import effects as fx
-from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.engines.worker_based.proxy import Proxy
 
 LOG = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from wbengine import exceptions as exc
 from wbengine._text import data_formats, json_text
-from wbengine.engines.worker_based import _schemas
+from wbengine.engines.worker_based import _message_schemas
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import kombu_json
@@ -122,12 +122,14 @@ class Envelope:
     def number(self, header: str, default: int = 0) -> int:
         """Return a header with a count, or `default` if it is not valid."""
         value = self.headers.get(header)
-        return value if type(value) is int and 0 <= value <= _schemas.MAX_NUMBER else default
+        return (
+            value if type(value) is int and 0 <= value <= _message_schemas.MAX_NUMBER else default
+        )
 
     def seconds(self, header: str) -> float | None:
         """Return a header with finite, non-negative seconds, or None."""
         value: Any = self.headers.get(header)
-        if type(value) in (float, int) and 0 <= value <= _schemas.MAX_NUMBER:
+        if type(value) in (float, int) and 0 <= value <= _message_schemas.MAX_NUMBER:
             return float(value)
         return None
 

@@ -10,7 +10,7 @@ from wbengine._introspection import object_names
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
-from wbengine.engines.worker_based._messages import life as lives
+from wbengine.engines.worker_based._messages import worker_life as lives
 
 #: Minimum heartbeat period, of a worker or requested by an engine.
 MIN_PERIOD_SECONDS: Final = 0.5

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from wbengine._introspection import object_names
-from wbengine.engines.worker_based import _schemas
+from wbengine.engines.worker_based import _message_schemas
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.types._schema_validation import Schema
@@ -42,9 +42,9 @@ ORDERS: Final = (SUSPEND, RESUME, DRAIN, STOP)
 Named = tuple[str, int]
 
 SCHEMAS: Final = {
-    ASK: Schema(_schemas.ASK, "question"),
-    CANCEL: Schema(_schemas.CANCEL, "cancellation"),
-    CONTROL: Schema(_schemas.CONTROL, "order"),
+    ASK: Schema(_message_schemas.ASK, "question"),
+    CANCEL: Schema(_message_schemas.CANCEL, "cancellation"),
+    CONTROL: Schema(_message_schemas.CONTROL, "order"),
 }
 
 
@@ -136,5 +136,5 @@ def _named(pairs: Iterable[Sequence[Any]]) -> list[Named]:
 
 def _batches(requests: Iterable[Named]) -> Iterator[list[Named]]:
     pairs = list(requests)
-    for start in range(0, len(pairs), _schemas.MAX_IDS):
-        yield pairs[start : start + _schemas.MAX_IDS]
+    for start in range(0, len(pairs), _message_schemas.MAX_IDS):
+        yield pairs[start : start + _message_schemas.MAX_IDS]

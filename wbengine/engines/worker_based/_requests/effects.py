@@ -9,7 +9,7 @@ from typing import Any
 from wbengine._calls import invocation
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_commands
-from wbengine.engines.worker_based._requests.tracked import OfRequest, TrackedRequest
+from wbengine.engines.worker_based._requests.request_state import OfRequest, TrackedRequest
 from wbengine.types import failure as ft
 
 

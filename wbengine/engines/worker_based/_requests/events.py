@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from wbengine.engines.worker_based._messages.replies import Reply
-from wbengine.engines.worker_based._requests.tracked import OfRequest
+from wbengine.engines.worker_based._requests.request_state import OfRequest
 from wbengine.types import failure as ft
 
 # Publishing.

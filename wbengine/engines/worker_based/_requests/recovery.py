@@ -22,11 +22,11 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from wbengine.engines.worker_based._discovery.finder import ProxyWorkerFinder
-from wbengine.engines.worker_based._requests import decisions as dc
-from wbengine.engines.worker_based._requests.decisions import Decision
+from wbengine.engines.worker_based._requests import recovery_decisions as dc
 from wbengine.engines.worker_based._requests.events import Event
 from wbengine.engines.worker_based._requests.options import RequestOptions
-from wbengine.engines.worker_based._requests.tracked import (
+from wbengine.engines.worker_based._requests.recovery_decisions import Decision
+from wbengine.engines.worker_based._requests.request_state import (
     CANCELLED,
     UNWANTED,
     InFlight,

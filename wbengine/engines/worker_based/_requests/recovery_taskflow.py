@@ -6,16 +6,16 @@ Their replies have no epochs, so a request that they may have is not sent again 
 from __future__ import annotations
 
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._requests import decisions as dc
 from wbengine.engines.worker_based._requests import events as ev
-from wbengine.engines.worker_based._requests.decisions import Decision
+from wbengine.engines.worker_based._requests import recovery_decisions as dc
 from wbengine.engines.worker_based._requests.events import Event
 from wbengine.engines.worker_based._requests.recovery import (
     REQUIRED_ROUNDS,
     Recovery,
     end_unstarted,
 )
-from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._requests.recovery_decisions import Decision
+from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 
 
 class TaskFlowRecovery(Recovery):

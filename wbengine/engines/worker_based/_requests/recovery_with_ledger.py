@@ -13,13 +13,13 @@ from typing import Final
 
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages.replies import Reply
-from wbengine.engines.worker_based._requests import decisions as dc
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import events as ev
-from wbengine.engines.worker_based._requests.decisions import Decision
+from wbengine.engines.worker_based._requests import recovery_decisions as dc
 from wbengine.engines.worker_based._requests.events import UNKNOWN, Event, RowSnapshot
 from wbengine.engines.worker_based._requests.recovery import Recovery, end_unstarted, lookup_pause
-from wbengine.engines.worker_based._requests.tracked import REFUSED, TrackedRequest
+from wbengine.engines.worker_based._requests.recovery_decisions import Decision
+from wbengine.engines.worker_based._requests.request_state import REFUSED, TrackedRequest
 from wbengine.engines.worker_based.ledger import _base as ledgers
 
 #: Number of heartbeat periods after which the owner of a row counts as silent.

@@ -30,11 +30,10 @@ from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_commands
 from wbengine.engines.worker_based._messages.replies import Reply
 from wbengine.engines.worker_based._messages.requests import Death
-from wbengine.engines.worker_based._requests import decisions as dc
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import events as ev
-from wbengine.engines.worker_based._requests import tracked as tracking
-from wbengine.engines.worker_based._requests.decisions import Decision
+from wbengine.engines.worker_based._requests import recovery_decisions as dc
+from wbengine.engines.worker_based._requests import request_state as tracking
 from wbengine.engines.worker_based._requests.effects import Effect, Inquiries
 from wbengine.engines.worker_based._requests.events import Event, RowSnapshot
 from wbengine.engines.worker_based._requests.options import RequestOptions
@@ -43,10 +42,11 @@ from wbengine.engines.worker_based._requests.recovery import (
     Recovery,
     lookup_pause,
 )
+from wbengine.engines.worker_based._requests.recovery_decisions import Decision
 from wbengine.engines.worker_based._requests.recovery_taskflow import TaskFlowRecovery
 from wbengine.engines.worker_based._requests.recovery_with_ledger import LedgerRecovery
 from wbengine.engines.worker_based._requests.recovery_without_ledger import InquiryRecovery
-from wbengine.engines.worker_based._requests.tracked import (
+from wbengine.engines.worker_based._requests.request_state import (
     CANCELLED,
     DUE,
     EXPIRED,

@@ -7,7 +7,7 @@ from typing import Final
 from wbengine._introspection import object_names
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._discovery.finder import ProxyWorkerFinder
-from wbengine.engines.worker_based._requests.tracked import TrackedRequest
+from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 
 #: Maximum number of names in an error message.
 _MAX_NAMED: Final = 8

@@ -16,8 +16,8 @@ from wbengine import exceptions as exc
 from wbengine._concurrency import threads
 from wbengine._text import data_formats
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import life as lives
 from wbengine.engines.worker_based._messages import notices
+from wbengine.engines.worker_based._messages import worker_life as lives
 from wbengine.engines.worker_based._worker_side.jobs import Jobs
 from wbengine.engines.worker_based._worker_side.offer import Offer
 from wbengine.engines.worker_based._worker_side.server_effects import Effect, Reply

@@ -20,7 +20,14 @@ from wbengine.persistence import _leases, _trees, base, models
 from wbengine.persistence import _listing as queries
 from wbengine.persistence._codes import Code
 from wbengine.persistence._pauses import TaskPause
-from wbengine.persistence.backends._sql import flow_queries, layout, reading, rows, tables, writing
+from wbengine.persistence.backends._sql import (
+    flow_queries,
+    reading,
+    rows,
+    schema_revisions,
+    tables,
+    writing,
+)
 from wbengine.persistence.backends._sql.statements import Statements
 from wbengine.signals import Signal, oldest_first
 from wbengine.types._outline import Outline
@@ -51,7 +58,7 @@ class SQLBackend(base.Backend):
     :raises ImportError: if a driver is not installed; the message says how to install it.
     """
 
-    head: Final = layout.HEAD
+    head: Final = schema_revisions.HEAD
     stores_limits = True
 
     def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
@@ -90,26 +97,26 @@ class SQLBackend(base.Backend):
 
     def upgrade(self) -> None:
         """Convert the tables to the current layout, unless they have a usable newer one."""
-        self._note_layout(layout.upgrade(self.engine))
+        self._note_layout(schema_revisions.upgrade(self.engine))
 
-    def stored_layout(self) -> layout.Layout | None:
+    def stored_layout(self) -> schema_revisions.Layout | None:
         """Return the layout of the tables, or None if there are no tables."""
         if self._is_missing_file():
             return None
         operation = "Reading the revision of the database"
-        stored = _sql.transact(self.engine, operation, layout.stored_layout, write=False)
+        stored = _sql.transact(self.engine, operation, schema_revisions.stored_layout, write=False)
         if stored is not None:
             self._note_layout(stored)
         return stored
 
-    def _note_layout(self, stored: layout.Layout) -> None:
+    def _note_layout(self, stored: schema_revisions.Layout) -> None:
         if self._ready or not stored.is_usable:
             return
         self._ready = True
         if not stored.is_known:
             LOG.info(
                 "The layout of %r has revision %s, newer than %s, and can be used",
-                self, stored.revision, layout.HEAD,
+                self, stored.revision, schema_revisions.HEAD,
             )  # fmt: skip
 
     def has_tables(self) -> bool:

@@ -202,7 +202,7 @@ SIGNALS: Final = sa.Table(
     **dialects.TABLE,
 )
 
-#: Limits in use (`wbengine._permits`).
+#: Limits in use (`wbengine._limits`).
 LIMITS: Final = sa.Table(
     "wbe_limits",
     METADATA,

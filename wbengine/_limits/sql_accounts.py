@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 import sqlalchemy as sa
 
 from wbengine import _sql
-from wbengine._permits import account_stores
-from wbengine._permits.account_stores import Requests, read_account
-from wbengine._permits.accounts import Account, Answer
+from wbengine._limits import account_stores
+from wbengine._limits.account_stores import Requests, read_account
+from wbengine._limits.accounts import Account, Answer
 from wbengine._sql import dialects
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import tables

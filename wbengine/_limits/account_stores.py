@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from wbengine import _permits
+from wbengine import _limits
 from wbengine._configuration import server_urls
 from wbengine._introspection import object_names
-from wbengine._permits.accounts import Account, Answer, PermitRequest
+from wbengine._limits.accounts import Account, Answer, PermitRequest
 from wbengine._security import masking
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import base
@@ -132,10 +132,10 @@ def store_of(place: str | base.Backend | None) -> Store:
     :raises ImportError: if redis-py is not installed.
     """
     if isinstance(place, str):
-        store: Store = _permits.RedisStore(place)
+        store: Store = _limits.RedisStore(place)
     elif place is not None and place.stores_limits:
         database: Any = place  # an SQLBackend, whose class is not imported here
-        store = _permits.SQLStore(database)
+        store = _limits.SQLStore(database)
     else:
         store = _of_process
     return store

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wbengine.engines.worker_based._messages.replies import Reply
 from wbengine.engines.worker_based._requests import effects as fx
-from wbengine.engines.worker_based._requests.tracked import OfRequest
+from wbengine.engines.worker_based._requests.request_state import OfRequest
 from wbengine.types import failure as ft
 
 # Where the request is.

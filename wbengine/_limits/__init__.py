@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from wbengine._imports import lazily
 
 if TYPE_CHECKING:
-    from wbengine._permits.redis_accounts import RedisStore
-    from wbengine._permits.sql_accounts import SQLStore
+    from wbengine._limits.redis_accounts import RedisStore
+    from wbengine._limits.sql_accounts import SQLStore
 
 __all__ = ["RedisStore", "SQLStore"]
 

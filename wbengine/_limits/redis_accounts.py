@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from wbengine import exceptions
 from wbengine._imports import installing
 from wbengine._introspection import object_names
-from wbengine._permits import account_stores
-from wbengine._permits.account_stores import Requests, read_account
-from wbengine._permits.accounts import Account, Answer
+from wbengine._limits import account_stores
+from wbengine._limits.account_stores import Requests, read_account
+from wbengine._limits.accounts import Account, Answer
 from wbengine._redis import client_options, lua_scripts
 
 __all__ = ["RedisStore"]

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from wbengine._concurrency import conditions, per_process, threads
-from wbengine._permits import account_stores
-from wbengine._permits.accounts import HORIZON, PermitRequest
+from wbengine._limits import account_stores
+from wbengine._limits.accounts import HORIZON, PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import _leases, base
 
