@@ -227,7 +227,7 @@ class World:
     def _decider(self, where: str) -> Callable[..., bool]:
         def decide(history: dict[str, Any]) -> bool:
             # Results depend on the attempts of retry controllers, so that the answers change.
-            if self.draw(where, "raises", history) < self.failing / 6:
+            if self.draw(where, "raises", history) < self.failing / 4:
                 self.tell("event", replay.RAISED, where)
                 raise KeyError(f"{where} fails")
             agrees = self.draw(where, "no", history) >= self.naying
