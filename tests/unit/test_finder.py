@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from tests.support.amounts import amount
 from tests.unit.manual_finder import Message, World
 from wbengine import task
 from wbengine._text import data_formats
@@ -23,6 +29,7 @@ class Resize(task.Task):
 
 
 RESIZE = f"{__name__}.Resize"
+HISTORIES = amount(30, 300, "WBENGINE_HISTORIES")
 
 
 @pytest.fixture
@@ -31,14 +38,6 @@ def world() -> World:
 
 
 # Counting ---------------------------------------------------------------------------------------
-
-
-def test_workers_of_one_topic_are_counted_separately(world: World) -> None:
-    for number in range(7):
-        world.hear(f"w{number}")
-    assert world.finder.total_workers == 7
-    assert world.finder.slots("t.a") == 28
-    assert world.finder.messages_processed == 7
 
 
 def test_number_of_known_workers_is_limited(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -78,16 +77,6 @@ def test_total_length_of_task_names_is_limited(
     assert world.finder.total_workers == 7
 
 
-def test_worker_on_two_topics_counts_once(world: World) -> None:
-    world.hear("w1", "t")
-    world.hear("w1", "u")
-    assert world.finder.total_workers == 1
-    assert world.finder.topics() == ["t", "u"]
-    world.hear("w1", "t", state=notices.STOPPED, tasks=())
-    assert world.finder.total_workers == 0
-    assert {worker.topic for worker in world.lost} == {"t", "u"}
-
-
 def test_taskflow_workers_of_a_topic_count_as_one() -> None:
     world = World(interop=True)
     world.hear(None)
@@ -95,6 +84,13 @@ def test_taskflow_workers_of_a_topic_count_as_one() -> None:
     assert world.finder.total_workers == 1
     assert world.finder.queue_for("a", lambda _: 0) == "t"
     assert not world.finder.uses_extended_protocol("t")
+    since = world.clock.monotonic()
+    for _ in range(4):
+        world.clock.advance(5)
+        world.hear(None)
+    assert world.finder.free_slot_rounds("t", since) == 0
+    world.hear(None, state=notices.STOPPED)
+    assert world.lost == []
 
 
 @pytest.mark.parametrize("readable", [[], [2], ["1"], "1", None])
@@ -117,21 +113,6 @@ def test_log_line_about_other_formats_is_short(
     assert len(caplog.records[0].getMessage()) < 300
 
 
-def test_unchanged_announcement_is_notified_once(world: World) -> None:
-    world.hear("w1", tasks=("a", "b"))
-    world.hear("w1", tasks=("a", "b"))
-    assert world.gained == [{"a", "b"}]
-
-
-def test_new_task_list_replaces_the_old_one(world: World) -> None:
-    world.hear("w1", tasks=("a", "b"))
-    world.hear("w1", tasks=("b", "c", "c"))
-    assert world.finder.tasks() == ["b", "c"]
-    assert world.gained == [{"a", "b"}, {"b", "c"}]
-    world.hear("w1", state=notices.STOPPED)
-    assert world.finder.tasks() == []
-
-
 def test_queue_for_picks_queue_with_most_slots_per_request(world: World) -> None:
     world.hear("w1", tasks=("a",))
     world.hear("w2", tasks=("a", "b"))
@@ -147,18 +128,6 @@ def test_queue_for_prefers_first_topic_among_equals() -> None:
     world.hear("w1", "y")
     world.hear("w2", "z")
     assert world.finder.queue_for("a", lambda _: 0) == "z.a"
-
-
-def test_free_slots_follow_the_last_report(world: World) -> None:
-    world.hear("w1", slots=4, running=1)
-    world.hear("w2", slots=2, running=9)
-    assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (6, 3)
-    world.hear("w1", state=notices.BEAT, slots=4, running=4, tasks=())
-    assert world.finder.free("t.a") == 0
-    world.hear("w1", state=notices.STOPPED)
-    assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (2, 0)
-    world.hear("w2", state=notices.STOPPED)
-    assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -213,73 +182,12 @@ def test_wildcard_topics_are_matched(topic: str, wanted: bool) -> None:
     assert (world.finder.total_workers == 1) is wanted
 
 
-def test_finder_without_topics_accepts_any_topic(world: World) -> None:
-    world.hear("w1", "anything.at.all")
-    assert world.finder.topics() == ["anything.at.all"]
-
-
 def test_invalid_topic_is_refused() -> None:
     with pytest.raises(ValueError, match="topic"):
         World(topics=("a b",))
 
 
 # Silence ----------------------------------------------------------------------------------------
-
-
-def test_worker_silent_for_three_periods_is_lost(world: World) -> None:
-    world.hear("w1")
-    world.hear("w2")
-    world.live(15.0, "w2")
-    assert world.names == {"w1", "w2"}
-    world.live(5.0, "w2")
-    assert world.names == {"w2"}
-    assert [worker.identity for worker in world.lost] == ["w1"]
-    assert world.finder.slots("t.a") == 4
-
-
-def test_no_worker_is_lost_while_engine_receives_no_echo(world: World) -> None:
-    world.hear("w1")
-    world.echo()
-    for _ in range(100):
-        world.clock.advance(5.0)
-        assert world.finder.clean() == 0
-    assert world.names == {"w1"}
-
-
-def test_workers_get_full_grace_after_an_outage(world: World) -> None:
-    world.hear("w1")
-    world.echo()
-    world.clock.advance(600.0)  # an outage, or this process was frozen
-    world.echo()
-    assert world.finder.clean() == 0
-    world.live(15.0)
-    assert world.names == {"w1"}
-    world.live(10.0)
-    assert world.names == set()
-
-
-def test_workers_get_full_grace_after_a_reported_outage(world: World) -> None:
-    world.hear("w1")
-    world.live(15.0)
-    world.finder.record_outage(world.clock.monotonic())
-    world.live(10.0)
-    assert world.names == {"w1"}
-
-
-def test_no_worker_is_lost_before_the_first_echo() -> None:
-    """The echo of another engine does not count."""
-    world = World(holders={"w1"})
-    world.hear("w1")
-    world.clock.advance(100.0)
-    world.finder.process_response({}, Message({hd.WBE_ECHO: "other"}))
-    assert world.finder.clean() == 0
-    world.echo()
-    assert world.finder.clean() == 1
-
-
-def test_heartbeat_of_unknown_worker_is_ignored(world: World) -> None:
-    world.hear("w1", state=notices.BEAT, tasks=())
-    assert world.finder.total_workers == 0
 
 
 def test_taskflow_worker_is_lost_after_full_expiry() -> None:
@@ -311,77 +219,6 @@ def test_short_expiry_shortens_heartbeat_period() -> None:
     assert World(expiry=0.1).finder.period == notices.MIN_PERIOD_SECONDS
 
 
-def test_large_fleet_is_queried_less_often_without_losing_workers(world: World) -> None:
-    for number in range(3000):
-        world.hear(f"w{number}")
-    world.finder.maybe_publish()
-    questions = 0
-    for _ in range(20):  # 100 s; each worker is queried every 30 s, and replies
-        world.clock.advance(5.0)
-        world.echo()
-        if world.finder.maybe_publish():
-            questions += 1
-            for number in range(3000):
-                world.hear(f"w{number}")
-        assert world.finder.clean() == 0
-    assert questions == 3
-
-
-def test_lost_worker_is_found_again(world: World) -> None:
-    world.hear("w1")
-    world.live(30.0)
-    assert world.names == set()
-    world.hear("w1")
-    assert world.names == {"w1"}
-    assert world.gained == [{"a"}, {"a"}]
-
-
-def test_stop_message_of_unknown_worker_is_ignored(world: World) -> None:
-    world.hear("w1", state=notices.STOPPED)
-    world.hear(None)
-    world.hear(None, state=notices.STOPPED)
-    assert world.lost == []
-
-
-# Watched unknown workers --------------------------------------------------------------------------
-
-
-def test_watched_unknown_worker_is_lost_after_three_periods(world: World) -> None:
-    world.echo()
-    world.finder.watch("w9")
-    world.live(15.0)
-    assert world.lost == []
-    world.live(5.0)
-    assert [worker.identity for worker in world.lost] == ["w9"]
-    assert world.finder.total_workers == 0
-    world.live(30.0)
-    assert len(world.lost) == 1
-
-
-def test_heartbeats_keep_watched_unknown_worker_alive(world: World) -> None:
-    world.finder.watch("w9")
-    world.live(60.0, "w9")
-    assert world.lost == []
-    world.hear("w9")
-    world.live(30.0)
-    assert [worker.identity for worker in world.lost] == ["w9"]
-
-
-def test_watched_unknown_worker_that_stops_is_lost(world: World) -> None:
-    world.finder.watch("w9")
-    world.hear("w9", state=notices.STOPPED)
-    assert [worker.identity for worker in world.lost] == ["w9"]
-
-
-def test_watched_unknown_worker_is_not_lost_in_an_outage(world: World) -> None:
-    world.echo()
-    world.finder.watch("w9")
-    world.clock.advance(600.0)
-    world.echo()
-    world.finder.clean()
-    assert world.lost == []
-
-
 # Queries ------------------------------------------------------------------------------------------
 
 
@@ -396,11 +233,6 @@ def test_workers_are_queried_once_per_period(world: World) -> None:
     assert keys == [env.ALL_WORKERS, "me"] * 2
     assert world.asked[0][1][hd.WBE_PERIOD] == 5.0
     assert world.asked[1][1][hd.WBE_ECHO] == "me"
-
-
-def test_queries_of_other_engines_are_ignored(world: World) -> None:
-    world.finder.process_response({}, Message({hd.WBE_VERSION: "1"}))
-    assert world.finder.messages_processed == 0
 
 
 def test_wait_for_workers_returns_number_of_missing_workers(world: World) -> None:
@@ -445,91 +277,26 @@ def test_workers_are_equal_by_identity_and_topic() -> None:
     assert types.TopicWorker("t", [Resize]).performs(RESIZE)
 
 
-# Rounds ------------------------------------------------------------------------------------------
-
-
-def rounds(world: World, queue: str, since: float) -> tuple[int, int]:
-    """Return the rounds of reports, and of reports with a free slot."""
-    finder = world.finder
-    return finder.report_rounds(queue, since), finder.free_slot_rounds(queue, since)
-
-
-def test_round_counts_when_all_workers_of_queue_have_reported(world: World) -> None:
-    world.hear("w1")
-    world.hear("w2")
-    since = world.clock.monotonic()
-    assert rounds(world, "t.a", since) == (0, 0)
-    world.clock.advance(5)
-    world.hear("w1")
-    world.clock.advance(0.1)
-    world.hear("w1")  # a second report at nearly the same time does not count
-    assert world.finder.free_slot_rounds("t.a", since) == 0
-    world.hear("w2")
-    assert rounds(world, "t.a", since) == (1, 1)
-    world.clock.advance(5)
-    world.hear("w1")
-    world.hear("w2", running=4)
-    assert rounds(world, "t.a", since) == (2, 0)
-    for _ in range(2):
-        world.clock.advance(5)
-        world.hear("w1")
-        world.hear("w2")
-    assert world.finder.free_slot_rounds("t.a", since) == 2
-    assert world.finder.free_slot_rounds("t.a", world.clock.monotonic()) == 0
-    assert rounds(world, "nobody", since) == (0, 0)
-
-
-def test_silent_worker_has_no_free_slot(world: World) -> None:
-    """The worker may have stopped, and the others of its queue may be busy."""
-    world.finder.schedule.needs_reports = True
-    world.hear("gone")
-    world.hear("busy", running=4)
-    assert world.finder.free("t.a") == 4
-    world.clock.advance(15.1)
-    world.hear("busy", running=4)
-    assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (8, 0)
-    world.hear("gone")
-    assert world.finder.free("t.a") == 4
-
-
-@pytest.mark.parametrize("state", ["suspended", "draining", "started"])
-def test_worker_that_accepts_no_requests_has_no_free_slot(world: World, state: str) -> None:
-    life: dict[str, Any] = {hd.WBE_LIFE: {"state": state}}
-    since = world.clock.monotonic()
-    for _ in range(3):
-        world.clock.advance(5)
-        world.hear("w1", **life)
-    assert (world.finder.free("t.a"), world.finder.free_slot_rounds("t.a", since)) == (0, 0)
-    assert world.finder.report_rounds("t.a", since) == 2
-    world.hear("w1", **{hd.WBE_LIFE: {"state": "idle"}})
-    assert world.finder.free("t.a") == 4
-
-
-def test_taskflow_worker_never_counts_as_idle() -> None:
-    world = World(interop=True)
-    since = world.clock.monotonic()
-    for _ in range(4):
-        world.clock.advance(5)
-        world.hear(None)
-    assert world.finder.free_slot_rounds("t", since) == 0
-
-
 # Rare queries -------------------------------------------------------------------------------------
 
 
-def test_workers_are_queried_rarely_while_no_reports_are_needed() -> None:
+@pytest.mark.parametrize(("workers", "needs_reports"), [(1, False), (64, False), (3000, True)])
+def test_idle_workers_and_large_fleets_are_queried_rarely(
+    workers: int, needs_reports: bool
+) -> None:
+    """20 idle engines and 64 workers exchange less than 90 messages per second."""
     world = World(holders=set())
-    world.hear("w1")
-    world.finder.schedule.needs_reports = False
+    world.finder.schedule.needs_reports = needs_reports
     questions = 0
-    for _ in range(60):
+    for _ in range(20):  # 100 s
         world.echo()
         if world.finder.maybe_publish():
             questions += 1
-            world.hear("w1")
+            for number in range(workers):
+                world.hear(f"w{number}")
         assert world.finder.clean() == 0
         world.clock.advance(5)
-    assert questions == 10  # in 300 s
+    assert questions == 4
 
 
 def test_rarely_queried_worker_gets_time_to_reply() -> None:
@@ -568,48 +335,6 @@ def test_silent_worker_with_requests_is_queried_early_and_lost() -> None:
     assert world.finder.maybe_publish()  # the heartbeat of w1 is overdue
     world.live(15)
     assert world.names == {"w2"}
-
-
-def test_reply_to_a_request_counts_as_heartbeat() -> None:
-    world = World(holders={"w1"})
-    world.hear("w1")
-    world.live(14)
-    world.finder.watch("w1")
-    world.live(14)
-    assert world.names == {"w1"}
-
-
-def test_silence_recorded_in_ledger_counts_toward_loss(world: World) -> None:
-    world.echo()
-    world.finder.watch("w9", 12.0)
-    world.clock.advance(4)
-    world.echo()
-    world.finder.clean()
-    assert [worker.identity for worker in world.lost] == ["w9"]
-
-
-def test_rounds_ignore_workers_that_appeared_later(world: World) -> None:
-    """They may have stopped again, and cannot have received the request at that time."""
-    world.hear("w1")
-    world.clock.advance(1)
-    since = world.clock.monotonic()
-    world.clock.advance(5)
-    world.hear("w1")
-    world.hear("w2")
-    world.clock.advance(5)
-    assert world.finder.report_rounds("t.a", since) == 1
-    world.hear("w1")
-    assert rounds(world, "t.a", since) == (2, 1)
-    assert world.finder.report_rounds("t.a", world.clock.monotonic()) == 0
-
-
-def test_worker_with_new_tasks_does_not_count_as_new(world: World) -> None:
-    world.hear("w1")
-    world.clock.advance(1)
-    since = world.clock.monotonic()
-    world.clock.advance(5)
-    world.hear("w1", tasks=("a", "b"))
-    assert world.finder.report_rounds("t.a-b", since) == 1
 
 
 def test_new_worker_is_sent_the_heartbeat_period() -> None:
@@ -713,13 +438,6 @@ def test_ids_of_running_requests_are_passed_on(world: World) -> None:
     assert len(world.named) == 1
 
 
-def test_life_state_of_worker_is_recorded(world: World) -> None:
-    world.hear("w1", **{hd.WBE_LIFE: {"state": "busy", "birth": 5.0}})
-    world.hear("w1")
-    (worker,) = world.finder.workers()
-    assert worker.life is not None and worker.life.state == "busy"
-
-
 def test_clock_difference_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     now = world.clock.time()
     world.hear("w1", **{hd.WBE_TIME: now + 1000})
@@ -748,25 +466,189 @@ def test_delayed_message_is_not_taken_for_a_clock_difference(
     assert not caplog.records
 
 
-# Cost of discovery --------------------------------------------------------------------------------
+# Random histories --------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["w1", "w2", "w3"])
+TOPICS = st.sampled_from(["t", "u"])
+TASKS = st.sampled_from([("a",), ("b",), ("a", "b"), ("b", "c", "c")])
+SLOTS = st.integers(1, 4)
+STATES = st.sampled_from(["idle", "busy", "suspended", "draining", "started"])
 
 
-def test_idle_engines_and_workers_exchange_few_messages() -> None:
-    """The limit is 90 delivered messages per second while no request is open."""
-    worlds = [World(holders=set()) for _ in range(20)]
-    workers = [f"w{number}" for number in range(64)]
-    for world in worlds:
-        world.finder.schedule.needs_reports = False
-        for worker in workers:
-            world.hear(worker)
-    delivered = 0
-    for _ in range(60):  # 300 s
-        for world in worlds:
-            world.echo()
-            if world.finder.maybe_publish():
-                delivered += 2 * len(workers)
-                for worker in workers:
-                    world.hear(worker)
-            assert world.finder.clean() == 0
-            world.clock.advance(5)
-    assert delivered / 300 < 90
+@dataclass
+class Known:
+    """Expected record of a worker on a topic."""
+
+    tasks: tuple[str, ...]
+    queue: str
+    joined: float
+    slots: int = 1
+    running: int = 0
+    state: str = ""
+    seen: float = 0.0
+    reply: float = 0.0
+    #: Times of reports, and of the last reports with a free slot.
+    reports: set[float] = field(default_factory=set)
+    free_reports: set[float] = field(default_factory=set)
+
+    def report(self, now: float, running: int) -> None:
+        self.running, self.seen = running, now
+        self.reports.add(now)
+        if self.free:
+            self.free_reports.add(now)
+        else:
+            self.free_reports.clear()
+
+    @property
+    def free(self) -> int:
+        return max(0, self.slots - self.running) if self.state in ("idle", "busy") else 0
+
+
+class History(RuleBasedStateMachine):
+    """Reports, ends, silence and outages of workers that have requests, next to a simple model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(holders={"w1", "w2", "w3"})
+        self.world.finder.schedule.needs_reports = True
+        self.known: dict[tuple[str, str], Known] = {}
+        self.watched: dict[str, float] = {}
+        self.gained: list[set[str]] = []
+        self.lost: list[tuple[str, str, bool]] = []
+        self.messages = 0
+        self.has_echo = False
+
+    @property
+    def now(self) -> float:
+        return self.world.clock.monotonic()
+
+    def of(self, name: str) -> list[Known]:
+        return [known for key, known in self.known.items() if key[0] == name]
+
+    def hear(self, *report: Any, **options: Any) -> None:
+        self.messages += 1
+        self.world.hear(*report, **options)
+
+    def lose(self, name: str, *, ended: bool = False) -> None:
+        self.lost += [(name, topic, ended) for key, topic in self.known if key == name]
+        self.known = {key: known for key, known in self.known.items() if key[0] != name}
+        if self.watched.pop(name, None) is not None:
+            self.lost.append((name, "", ended))
+
+    def restart_grace(self) -> None:
+        for known in self.known.values():
+            known.seen = self.now
+        self.watched = dict.fromkeys(self.watched, self.now)
+
+    @rule(name=NAMES, topic=TOPICS, tasks=TASKS, slots=SLOTS, running=SLOTS, state=STATES)
+    def announce(
+        self, name: str, topic: str, tasks: Any, slots: int, running: int, state: str
+    ) -> None:
+        life = {hd.WBE_LIFE: {"state": state}}
+        self.hear(name, topic, tasks, slots=slots, running=running, **life)
+        known, unique = self.known.get((name, topic)), tuple(dict.fromkeys(tasks))
+        if known is None or known.tasks != unique:
+            self.gained.append(set(tasks))
+            joined = known.joined if known is not None else self.now
+            known = Known(unique, f"{topic}.{'-'.join(tasks)}", joined)
+        known.slots, known.state = slots, state
+        known.report(self.now, running)
+        self.known[name, topic] = known
+        self.watched.pop(name, None)
+
+    @rule(name=NAMES, topic=TOPICS, running=SLOTS)
+    def beat(self, name: str, topic: str, running: int) -> None:
+        self.hear(name, topic, (), notices.BEAT, slots=None, running=running)
+        if (known := self.known.get((name, topic))) is not None:
+            known.report(self.now, running)
+        elif name in self.watched:
+            self.watched[name] = self.now
+
+    @rule(name=NAMES)
+    def stop(self, name: str) -> None:
+        self.hear(name, tasks=(), state=notices.STOPPED)
+        self.lose(name, ended=True)
+
+    @rule(name=NAMES, silence=st.sampled_from([0.0, 12.0]))
+    def reply(self, name: str, silence: float) -> None:
+        """A reply about a request, or a heartbeat in its ledger, counts as a message."""
+        self.world.finder.watch(name, silence)
+        for known in self.of(name):
+            known.reply = self.now - silence
+        if not self.of(name):
+            self.watched[name] = self.now - silence
+
+    @rule(periods=st.integers(1, 4))
+    def live(self, periods: int) -> None:
+        for _ in range(periods):
+            self.world.clock.advance(5.0)
+            self.world.finder.maybe_publish()
+            self.world.echo()
+            self.has_echo = True
+            limit = self.now - 15.0
+            silent = {
+                key[0] for key, each in self.known.items() if max(each.seen, each.reply) < limit
+            }
+            assert self.world.finder.clean() == len(silent)
+            for name in silent | {name for name, seen in self.watched.items() if seen < limit}:
+                self.lose(name)
+
+    @rule(seconds=st.sampled_from([11.0, 60.0]))
+    def outage(self, seconds: float) -> None:
+        """No worker is lost without an echo, and each has its full grace afterwards."""
+        self.world.clock.advance(seconds)
+        for foreign in ({hd.WBE_ECHO: "other"}, {hd.WBE_VERSION: "1"}):
+            self.world.finder.process_response({}, Message(foreign))
+        assert self.world.finder.clean() == 0
+        self.world.echo()
+        if self.has_echo:
+            self.restart_grace()
+        self.has_echo = True
+
+    @rule()
+    def reported_outage(self) -> None:
+        self.world.finder.record_outage(self.now)
+        self.restart_grace()
+
+    @invariant()
+    def finder_matches_the_model(self) -> None:
+        finder, known = self.world.finder, self.known
+        workers = {(w.identity, w.topic): w.life and w.life.state for w in finder.workers()}
+        assert workers == {key: each.state for key, each in known.items()}
+        assert finder.total_workers == len({name for name, _ in known})
+        assert finder.messages_processed == self.messages
+        assert finder.topics() == sorted({topic for _, topic in known})
+        assert finder.tasks() == sorted({task for each in known.values() for task in each.tasks})
+        assert self.world.gained == self.gained
+        lost = [(w.identity, w.topic, w.announced_end) for w in self.world.lost]
+        assert sorted(lost) == sorted(self.lost)
+        for queue in {each.queue for each in known.values()} | {"t.a"}:
+            members = [each for each in known.values() if each.queue == queue]
+            assert finder.slots(queue) == sum(each.slots for each in members)
+            heard = [each for each in members if each.seen >= self.now - 15.0]
+            assert finder.free(queue) == sum(each.free for each in heard)
+            for since in (self.now, self.now - 7.0, self.now - 70.0):
+                older = [each for each in members if each.joined <= since]
+                counts = [sum(time > since for time in each.reports) for each in older]
+                rounds = min(counts, default=2 if members else 0)
+                assert finder.report_rounds(queue, since) == min(2, rounds)
+                counts = [sum(time > since for time in each.free_reports) for each in members]
+                assert finder.free_slot_rounds(queue, since) == min(2, *counts, 2 if counts else 0)
+        for task_cls in ("a", "b", "c"):
+            able = [each for each in known.values() if task_cls in each.tasks]
+            assert set(finder.queues(task_cls)) == {each.queue for each in able}
+            scores = Counter[str]()
+            for each in able:
+                scores[each.queue] += (each.slots + each.free) * 12 // (1 + len(each.queue) % 3)
+            chosen = finder.queue_for(task_cls, lambda name: len(name) % 3)
+            assert scores[chosen or ""] == max(scores.values(), default=0)
+            worker = finder.get_worker_for_task(task_cls)
+            assert (worker is None) == (not able)
+            if worker is not None:
+                assert worker.free == max(each.free for each in able)
+
+
+def test_random_history_of_workers_matches_the_model() -> None:
+    run_state_machine_as_test(
+        History, settings=settings(max_examples=HISTORIES, stateful_step_count=25, deadline=None)
+    )
