@@ -251,7 +251,7 @@ def test_second_ctrl_c_leaves_running_task_to_the_next_engine(tmp_path: Path) ->
         running = threading.Thread(target=again.run)
         running.start()
         jobs = held._server._job_table.jobs
-        workers.until(lambda: any(job.inquiry_number > 1 for job in jobs.values()))
+        workers.until(lambda: any(job.ask_number > 1 for job in jobs.values()))
         (tmp_path / "gate-execute").touch()
         running.join(60)
     assert tasks.runs(tmp_path) == ["execute-a", "execute-b"]

@@ -82,9 +82,7 @@ def open_gate(folder: Path, action: str = "execute") -> None:
 
 
 def was_queried(held: Any) -> bool:
-    return any(
-        job.inquiry_number > 1 or job.seq > 1 for job in held._server._job_table.jobs.values()
-    )
+    return any(job.ask_number > 1 or job.seq > 1 for job in held._server._job_table.jobs.values())
 
 
 def done_rows(folder: Path) -> int:

@@ -265,8 +265,8 @@ class Server:
         """
         if message.type == worker_commands.ASK:
             worker_commands.SCHEMAS[worker_commands.ASK].check(message.body)
-            inquiry = worker_commands.Inquiry.from_message(message)
-            return _effects(self._core.on_inquiry(inquiry.requests, inquiry.reply_to, in_person))
+            ask = worker_commands.Ask.from_message(message)
+            return _effects(self._core.on_ask(ask.requests, ask.reply_to, in_person))
         if message.type == worker_commands.CANCEL:
             worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
             cancellation = worker_commands.Cancellation.from_message(message)

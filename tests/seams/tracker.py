@@ -227,10 +227,10 @@ def _effect(effect: fx.Effect) -> Effect:
             return TakeBack(Request(entry), epoch)
         case fx.Conclude(entry, holder, failure):
             return Conclude(Request(entry), holder, failure)
-        case fx.Inquire(message):
+        case fx.Ask(message):
             worker_commands.SCHEMAS[worker_commands.ASK].check(message.body)
-            inquiry = worker_commands.Inquiry.from_message(message)
-            return Ask(message, [id for id, _ in inquiry.requests])
+            ask = worker_commands.Ask.from_message(message)
+            return Ask(message, [id for id, _ in ask.requests])
         case fx.Cancel(message):
             worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
             return effect
@@ -557,7 +557,7 @@ class Tracker:
             or tracked._in_flight._reached
         ):
             return "a request in an index, or a timer"
-        if tracked._inquiries.pending or tracked._early_replies:
+        if tracked._asks.pending or tracked._early_replies:
             return "questions or answers of nobody"
         return None
 
@@ -736,12 +736,12 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "time-alone": ((tracker.RequestTracker, "on_round", _time_alone),),
     "same-epoch": ((TrackedRequest, "next_number", _same_epoch),),
     "once-idle": ((recovery.Recovery, "_is_skipped_by_idle", _once_idle),),
-    "believe-lost": ((recovery_without_ledger.InquiryRecovery, "on_event", _believe_lost),),
+    "believe-lost": ((recovery_without_ledger.AskRecovery, "on_event", _believe_lost),),
     "no-most": ((recovery.Recovery, "_is_final_loss", _no_most),),
     "anything-twice": ((options.RequestOptions, "repeats", _anything_twice),),
     "no-drop": ((tracker.RequestTracker, "on_saved", _no_drop),),
     "no-refill": ((tracker.RequestTracker, "_refill", _no_refill),),
-    "never-asks": ((fx.Inquiries, "take", _never_asks),),
+    "never-asks": ((fx.Asks, "take", _never_asks),),
     "revoke-is-enough": ((tracker.RequestTracker, "on_revoked", _revoke_is_enough),),
     "every-end-counts": ((TrackedRequest, "refusal", _late_failure),),
     "silence-counts-always": (

@@ -144,7 +144,7 @@ def test_cancel_without_ledger_is_sent_to_all_workers() -> None:
     entry = bench.pending()
     effects = bench.tracker.cancel([entry.invocation], T0)
     assert cancelled(effects) == [(env.ALL_WORKERS, [(entry.id, 1)])]
-    assert isinstance(effects[-1], fx.Inquire)
+    assert isinstance(effects[-1], fx.Ask)
     bench.fleet.idle["q"] = 2
     assert failures(bench.tracker.on_round(T0 + 10), exc.Cancelled)
 
@@ -208,7 +208,7 @@ def test_request_without_ledger_contains_expiry_time() -> None:
     bench = bench_of(ledger=None)
     entry, (dispatch,) = timed(bench, expires=20)
     assert dispatch.envelope.headers[hd.EXPIRES] == WALL + 20
-    only(fx.Inquire, bench.tracker.on_timer(T0 + 20))
+    only(fx.Ask, bench.tracker.on_timer(T0 + 20))
     bench.fleet.idle["q"] = 2
     assert failures(bench.tracker.on_round(T0 + 30), exc.Expired)
     assert not entry.live

@@ -51,8 +51,8 @@ def bench() -> Heirs:
     return Heirs()
 
 
-def asks(effects: list[fx.Effect]) -> list[fx.Inquire]:
-    return [effect for effect in effects if isinstance(effect, fx.Inquire)]
+def asks(effects: list[fx.Effect]) -> list[fx.Ask]:
+    return [effect for effect in effects if isinstance(effect, fx.Ask)]
 
 
 # With a ledger -----------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_owner_without_promise_is_queried_again_with_growing_pauses(bench: Heirs
     """The question or its reply may be lost."""
     entry = bench.held()
     bench.reply_to_query(
-        entry, pr.RUNNING, inquiry_number=1024
+        entry, pr.RUNNING, ask_number=1024
     )  # a promise to another engine does not count
     bench.answer(entry, pr.RUNNING, {}, epoch=1)
     times = []
@@ -252,11 +252,11 @@ def test_unreachable_ledger_is_read_again_later(bench: Heirs) -> None:
 def test_new_request_with_claimed_row_queries_its_owner(bench: Heirs) -> None:
     """The store can be older than the ledger: the request was already sent and claimed."""
     entry = bench.pending()
-    assert bench.reply_to_query(entry, pr.PENDING, inquiry_number=0)[0] == fx.Inspect(entry)
+    assert bench.reply_to_query(entry, pr.PENDING, ask_number=0)[0] == fx.Inspect(entry)
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w7")
     assert asked_of(effects) == ("w7", [(entry.id, 1)])
     assert entry.state == pr.RUNNING
-    assert bench.reply_to_query(entry, pr.PENDING, inquiry_number=0) == [
+    assert bench.reply_to_query(entry, pr.PENDING, ask_number=0) == [
         fx.Acknowledge("receipt")
     ]
 
@@ -332,12 +332,12 @@ def test_recovered_request_found_nowhere_fails_as_worker_lost() -> None:
     bench.tracker.ask()
     assert bench.tracker.on_round(T0) == []  # no worker has replied yet
     bench.fleet.spoke["q"] = 1
-    lines = [ask.inquiry for ask in asks(bench.tracker.on_round(T0 + 1))]
+    lines = [ask.message for ask in asks(bench.tracker.on_round(T0 + 1))]
     assert [line.routing_key for line in lines] == [env.ALL_WORKERS, "q"]
     assert all(line.body["asked"] == [[entry.id, FENCE]] for line in lines)
     assert lines[1].persistent
-    assert asks(bench.reply_to_query(entry, pr.PENDING))[0].inquiry.routing_key == "q"
-    assert asks(bench.reply_to_query(entry, pr.PENDING))[0].inquiry.routing_key == env.ALL_WORKERS
+    assert asks(bench.reply_to_query(entry, pr.PENDING))[0].message.routing_key == "q"
+    assert asks(bench.reply_to_query(entry, pr.PENDING))[0].message.routing_key == env.ALL_WORKERS
     bench.fleet.spoke["q"] = 2
     assert bench.tracker.on_round(T0 + bench.fleet.patience) == []
     effects = bench.tracker.on_round(T0 + bench.fleet.patience + 1)
@@ -440,7 +440,7 @@ def test_cancel_of_recovered_request_waits_for_its_row(bench: Heirs) -> None:
     other, _ = bench.left()
     bench.tracker.cancel([other.invocation], T0)
     (cancel, ask) = bench.row(other, ledgers.ROW_CLAIMED, holder="w1")
-    assert isinstance(cancel, fx.Cancel) and isinstance(ask, fx.Inquire)
+    assert isinstance(cancel, fx.Cancel) and isinstance(ask, fx.Ask)
     assert cancel.message.routing_key == "w1" and other.live
 
 
@@ -464,7 +464,7 @@ def test_unwanted_recovered_request_is_only_looked_up(bench: Heirs) -> None:
     running.cancellation.cancel()
     bench.tracker.submit(running, lambda *_: None, T0)
     (ask,) = bench.row(running.ticket, ledgers.ROW_CLAIMED, holder="w1")
-    assert isinstance(ask, fx.Inquire) and running.ticket.live
+    assert isinstance(ask, fx.Ask) and running.ticket.live
 
 
 def test_unwanted_request_of_engine_without_workers_has_unknown_result() -> None:

@@ -17,7 +17,7 @@ from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.engines.worker_based._requests.recovery import Recovery
 from wbengine.engines.worker_based._requests.recovery_taskflow import TaskFlowRecovery
 from wbengine.engines.worker_based._requests.recovery_with_ledger import LedgerRecovery
-from wbengine.engines.worker_based._requests.recovery_without_ledger import InquiryRecovery
+from wbengine.engines.worker_based._requests.recovery_without_ledger import AskRecovery
 from wbengine.engines.worker_based._requests.request_state import (
     InFlight,
     RequestIndex,
@@ -95,7 +95,7 @@ def test_row_that_unrecorded_run_reopened_is_published_with_its_epoch() -> None:
 def test_request_of_lost_worker_without_ledger_is_resent_or_lost(
     option: str, resends: int, expected: list[type]
 ) -> None:
-    world = World(InquiryRecovery, on_worker_lost=option)
+    world = World(AskRecovery, on_worker_lost=option)
     tracked = world.request(pr.RUNNING, "w1")
     tracked.resends = resends
     decisions = world.decide(ev.OwnerLost(tracked, "w1"))
@@ -111,7 +111,7 @@ def test_request_of_lost_taskflow_worker_is_never_resent() -> None:
     assert isinstance(lost, dc.Lose) and not lost.exhausted
 
 
-@pytest.mark.parametrize("rules", [LedgerRecovery, InquiryRecovery, TaskFlowRecovery])
+@pytest.mark.parametrize("rules", [LedgerRecovery, AskRecovery, TaskFlowRecovery])
 @pytest.mark.parametrize("unserved", [True, False])
 def test_queued_requests_of_lost_worker_depend_on_the_ledger(
     rules: type[Recovery], unserved: bool
@@ -179,7 +179,7 @@ def test_request_with_unreadable_row_is_checked_later_unless_it_waits(
 
 
 def test_unconfirmed_request_is_searched_in_workers_and_queue() -> None:
-    world = World(InquiryRecovery)
+    world = World(AskRecovery)
     tracked = world.request()
     assert world.decide(ev.Unconfirmed(tracked)) == [
         dc.Search(tracked), dc.CheckLater(tracked), dc.Ask(tracked, env.ALL_WORKERS),
@@ -188,7 +188,7 @@ def test_unconfirmed_request_is_searched_in_workers_and_queue() -> None:
 
 
 def test_request_that_idle_workers_lack_is_refused_and_sent_again() -> None:
-    world = World(InquiryRecovery)
+    world = World(AskRecovery)
     tracked = world.request()
     world.decide(ev.Unconfirmed(tracked))
     tracked.lookups = 1
@@ -198,7 +198,7 @@ def test_request_that_idle_workers_lack_is_refused_and_sent_again() -> None:
 
 
 def test_request_that_lost_worker_may_have_had_is_lost() -> None:
-    world = World(InquiryRecovery)
+    world = World(AskRecovery)
     tracked = world.request()
     world.decide(ev.Unconfirmed(tracked))
     tracked.lookups = 1
@@ -208,7 +208,7 @@ def test_request_that_lost_worker_may_have_had_is_lost() -> None:
 
 
 def test_running_request_is_asked_only_of_its_owner() -> None:
-    world = World(InquiryRecovery)
+    world = World(AskRecovery)
     tracked = world.request(pr.RUNNING, "w1")
     assert world.decide(ev.Absent(tracked)) == [
         dc.Search(tracked), dc.CheckLater(tracked), dc.Ask(tracked, "w1"),
@@ -216,9 +216,9 @@ def test_running_request_is_asked_only_of_its_owner() -> None:
 
 
 def test_moved_request_has_new_epoch_without_ledger_and_waits_for_taskflow() -> None:
-    inquiry, taskflow = World(InquiryRecovery), World(TaskFlowRecovery)
-    tracked = inquiry.request()
-    assert inquiry.decide(ev.Moved(tracked)) == [dc.Send(tracked)] and tracked.resends == 1
+    asking, taskflow = World(AskRecovery), World(TaskFlowRecovery)
+    tracked = asking.request()
+    assert asking.decide(ev.Moved(tracked)) == [dc.Send(tracked)] and tracked.resends == 1
     tracked = taskflow.request()
     assert taskflow.decide(ev.Moved(tracked)) == [dc.Wait(tracked)]
 

@@ -270,7 +270,7 @@ def test_worker_with_recent_ledger_heartbeat_keeps_its_request(bench: Fleeting) 
 def test_released_request_is_republished_with_the_same_epoch(bench: Fleeting, kind: Any) -> None:
     """An example is a worker that claimed the row because of a forged copy."""
     entry = bench.pending(kind=kind)
-    bench.reply_to_query(entry, pr.PENDING, "w2", inquiry_number=0)
+    bench.reply_to_query(entry, pr.PENDING, "w2", ask_number=0)
     assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"))[0] == "w1"
     assert bench.reply_to_query(entry, pr.PENDING, "w1")[0] == fx.Inspect(entry)
     dispatch = sent(bench.row(entry, ledgers.ROW_OPEN))
@@ -512,9 +512,9 @@ def test_question_is_queued_behind_an_unconfirmed_request() -> None:
     _, line = bench.tracker.on_unconfirmed(urgent, 1, T0)
     bench.fleet.spoke["q"] = 2
     for moment in (10, 20):
-        assert isinstance(line, fx.Inquire)
+        assert isinstance(line, fx.Ask)
         assert asked_of([line]) == ("q", [(urgent.id, 1)])
-        assert (line.inquiry.priority, line.inquiry.persistent) == (7, True)
+        assert (line.message.priority, line.message.persistent) == (7, True)
         assert bench.tracker.on_round(T0 + moment) == []
         # The request may be behind that question, or was requeued: ask once more.
         (line,) = bench.reply_to_query(urgent, pr.PENDING, "w5")[:1]
@@ -544,10 +544,10 @@ def test_queued_question_without_reply_is_published_again() -> None:
     entry = bench.pending(kind=Never)
     bench.tracker.on_unconfirmed(entry, 1, T0)
     lines = [
-        effect.inquiry.routing_key
+        effect.message.routing_key
         for moment in (4, 11, 24, 50)
         for effect in bench.tracker.on_timer(T0 + moment)
-        if isinstance(effect, fx.Inquire)
+        if isinstance(effect, fx.Ask)
     ]
     assert lines == [env.ALL_WORKERS] * 3 + ["q", env.ALL_WORKERS, "q"]
 

@@ -87,7 +87,7 @@ def test_request_is_unchanged_after_a_round_trip(request: Request, ledger: str |
         Reply, LABELS, st.sampled_from((pr.RUNNING, pr.SUCCESS, pr.EVENT)),
         st.dictionaries(st.sampled_from(("result", "details")), VALUES), OURS,
         is_lost=st.just(False), worker=st.none() | LABELS, epoch=st.none() | COUNTS, seq=COUNTS,
-        inquiry_number=st.none() | COUNTS, started_at=st.none() | SECONDS,
+        ask_number=st.none() | COUNTS, started_at=st.none() | SECONDS,
         ended_at=st.none() | SECONDS, to=LABELS,
     ),
     st.booleans(),
@@ -121,8 +121,8 @@ def test_query_is_unchanged_after_a_round_trip(query: Query) -> None:
 def test_commands_are_unchanged_after_a_round_trip(
     requests: list[tuple[str, int]], reply_to: str, direct: bool
 ) -> None:
-    inquiry = commands.Inquiry(requests, reply_to, direct)
-    assert commands.Inquiry.from_message(delivered(inquiry.to_message("w"))) == inquiry
+    ask = commands.Ask(requests, reply_to, direct)
+    assert commands.Ask.from_message(delivered(ask.to_message("w"))) == ask
     cancellation = commands.Cancellation(requests)
     message = delivered(cancellation.to_message("w"))
     assert commands.Cancellation.from_message(message) == cancellation
@@ -161,7 +161,7 @@ def test_hostile_headers_are_replaced_by_defaults(headers: dict[str, Any]) -> No
     assert type(request.flow) is str and type(request.ledger) in (str, type(None))
     assert request.expires is None or 0 <= request.expires <= 2**53
     reply = Reply.from_message(message({"state": pr.FAILURE, "data": {}}))
-    for number in (reply.epoch, reply.seq, reply.inquiry_number):
+    for number in (reply.epoch, reply.seq, reply.ask_number):
         assert number is None or 0 <= number <= 2**53
     for seconds in (reply.started_at, reply.ended_at):
         assert seconds is None or 0 <= seconds <= 2**53

@@ -176,7 +176,7 @@ class Bench:
         self, entry: TrackedRequest, state: str, worker: str = "w1", **fields: Any
     ) -> list[fx.Effect]:
         """Process the reply of a worker to a query about a request."""
-        fields = {"worker": worker, "seq": 2, "inquiry_number": entry.number, **fields}
+        fields = {"worker": worker, "seq": 2, "ask_number": entry.number, **fields}
         return self.tracker.on_reply(Reply(entry.id, state, {}, **fields), "receipt", T0)
 
     def row(
@@ -217,9 +217,9 @@ def settled(effects: Iterable[fx.Effect]) -> list[invocation.Outcome]:
 
 def asked_of(effects: list[fx.Effect]) -> tuple[str, list[tuple[str, int]]]:
     """Return the recipient of a query and the queried request IDs with their numbers."""
-    (ask,) = [effect for effect in effects if isinstance(effect, fx.Inquire)]
-    body = ask.inquiry.body
-    return ask.inquiry.routing_key, [(name, number) for name, number in body["asked"]]
+    (ask,) = [effect for effect in effects if isinstance(effect, fx.Ask)]
+    body = ask.message.body
+    return ask.message.routing_key, [(name, number) for name, number in body["asked"]]
 
 
 def kinds(effects: list[fx.Effect]) -> list[type]:

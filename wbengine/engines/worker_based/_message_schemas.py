@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from wbengine._introspection import object_names
 
-#: Maximum number of request ids in one inquiry or cancellation.
+#: Maximum number of request ids in one ask or cancellation.
 MAX_IDS: Final = 500
 
 MAX_NUMBER: Final = 2**53

@@ -564,13 +564,13 @@ class Server:
 
     # Commands of engines.
 
-    def on_inquiry(
+    def on_ask(
         self, requests: Iterable[tuple[str, int]], reply_to: str | None, to_this_worker: bool = True
     ) -> list[Effect]:
-        """Process an inquiry about requests. Later replies go to the engine that inquired.
+        """Process an ask about requests. Later replies go to the engine that asked.
 
         The worker confirms requests that it runs, and sends the results of completed requests that
-        it remembers. It reports requests that it does not have only if the inquiry is
+        it remembers. It reports requests that it does not have only if the ask is
         `to_this_worker` (to its identity).
         """
         if reply_to is None or not object_names.is_label(reply_to):
@@ -594,9 +594,9 @@ class Server:
         return effects
 
     def _readdress(self, job: Job, reply_to: str, number: int) -> list[Effect]:
-        if number < job.inquiry_number:
+        if number < job.ask_number:
             return []  # The engine no longer owns the flow.
-        job.inquiry_number = number
+        job.ask_number = number
         if job.key in self._job_table.ending:
             job.listener = reply_to
             return []

@@ -100,8 +100,8 @@ class OpeningPublishing(Publishing):
         return self._writer.publish(broker, pairs, self._begin)
 
 
-class InquiryPublishing(DeliveryHooks):
-    """Publishes inquiries and cancellations unless the executor is disowned."""
+class AskPublishing(DeliveryHooks):
+    """Publishes asks and cancellations unless the executor is disowned."""
 
     def __init__(self, guards: FlowGuards) -> None:
         self._guards = guards

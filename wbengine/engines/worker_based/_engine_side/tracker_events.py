@@ -21,7 +21,7 @@ from wbengine.engines.worker_based._discovery.roster import TopicWorker
 from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based._engine_side.publishing import (
-    InquiryPublishing,
+    AskPublishing,
     OpeningPublishing,
     Publishing,
 )
@@ -56,7 +56,7 @@ class TrackerEvents:
         self._interop = interop
         self._guards = guards
         self._on_notify = on_notify
-        self._inquiry_hooks = InquiryPublishing(guards)
+        self._ask_hooks = AskPublishing(guards)
         # Time of the next NOTIFY and check for lost workers.
         self._round_due = 0.0
 
@@ -183,10 +183,10 @@ class TrackerEvents:
                 self._writer.perform(effect)
             case fx.MoveToDeadLetters(letter):
                 self._proxy.call_later(self._dead_letter, letter)
-            case fx.Inquire() | fx.Cancel() if self._interop is not None:
+            case fx.Ask() | fx.Cancel() if self._interop is not None:
                 pass  # TaskFlow's workers do not support it.
-            case fx.Inquire(message) | fx.Cancel(message):
-                self._proxy.send(OutgoingMessage(message, self._inquiry_hooks), defer=True)
+            case fx.Ask(message) | fx.Cancel(message):
+                self._proxy.send(OutgoingMessage(message, self._ask_hooks), defer=True)
 
     def _dead_letter(self, letters: Sequence[env.Envelope]) -> None:
         try:

@@ -71,7 +71,7 @@ WBE_CODE: Final = "wbe-code"
 WBE_LEDGER: Final = "wbe-ledger"
 #: In a request: the engine stores the log records of its task.
 WBE_LOGS: Final = "wbe-logs"
-#: In a reply: number of the inquiry that it answers; 0 if it answers none.
+#: In a reply: number of the ask that it answers; 0 if it answers none.
 WBE_ASK: Final = "wbe-ask"
 #: Marks a message that an engine sends to itself, to verify that it still receives messages.
 WBE_ECHO: Final = "wbe-echo"

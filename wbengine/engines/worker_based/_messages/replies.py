@@ -34,9 +34,9 @@ class Reply(NamedTuple):
     epoch: int | None = None
     #: Number of this reply among those of its epoch, from 1; 0: the peer does not number them.
     seq: int = 0
-    #: Number of the inquiry that this reply answers: 0 if it reports without an inquiry, None if
+    #: Number of the ask that this reply answers: 0 if it reports without an ask, None if
     #: it is a usual reply.
-    inquiry_number: int | None = None
+    ask_number: int | None = None
     #: Unix times of the task on the clock of the worker.
     started_at: float | None = None
     ended_at: float | None = None
@@ -59,8 +59,8 @@ class Reply(NamedTuple):
                 headers[hd.WBE_STARTED] = self.started_at
             if self.ended_at is not None:
                 headers[hd.WBE_ENDED] = self.ended_at
-            if self.inquiry_number is not None:
-                headers[hd.WBE_ASK] = self.inquiry_number
+            if self.ask_number is not None:
+                headers[hd.WBE_ASK] = self.ask_number
             if self.is_lost:
                 headers[hd.WBE_LOST] = 1
         body = {"state": self.state, "data": self.data}
@@ -129,7 +129,7 @@ class ReplyFactory:
     def report(
         self, job: Job, state: str, number: int, started_at: float | None = None
     ) -> env.Envelope:
-        """Return a reply to the inquiry with this number (0: without an inquiry).
+        """Return a reply to the ask with this number (0: without an ask).
 
         RUNNING: this worker has the request, and runs it since `started_at` unless that is None.
         PENDING: another worker has claimed the request.
@@ -142,10 +142,8 @@ class ReplyFactory:
         return reply.to_message()
 
     def unknown(self, request_id: str, number: int, to: str) -> env.Envelope:
-        """Return the reply to an inquiry about a request that this worker does not have."""
-        reply = Reply(
-            request_id, pr.PENDING, {}, worker=self._identity, inquiry_number=number, to=to
-        )
+        """Return the reply to an ask about a request that this worker does not have."""
+        reply = Reply(request_id, pr.PENDING, {}, worker=self._identity, ask_number=number, to=to)
         return reply.to_message()
 
     def event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> env.Envelope:

@@ -1,7 +1,7 @@
 """Commands of engines and operators to workers. TaskFlow has no such messages and ignores them.
 
-`wbe-ask` is an inquiry: it asks which worker has some requests. A worker that runs one of them
-replies at once, and sends all further replies to the engine that inquired. A worker that has the
+An ask (`wbe-ask`) finds out which worker has some requests. A worker that runs one of them
+replies at once, and sends all further replies to the engine that asked. A worker that has the
 result sends the result.
 
 `wbe-cancel` cancels requests. The worker that runs a request at this epoch or a lower one notifies
@@ -37,18 +37,18 @@ STOP: Final = "stop"
 
 ORDERS: Final = (SUSPEND, RESUME, DRAIN, STOP)
 
-#: A request id and a number. In an inquiry, it is the number of the inquiry (higher for a later
+#: A request id and a number. In an ask, it is the number of the ask (higher for a later
 #: engine). In a cancellation, it is the epoch.
 Named = tuple[str, int]
 
 SCHEMAS: Final = {
-    ASK: Schema(_message_schemas.ASK, "question"),
+    ASK: Schema(_message_schemas.ASK, "ask"),
     CANCEL: Schema(_message_schemas.CANCEL, "cancellation"),
     CONTROL: Schema(_message_schemas.CONTROL, "order"),
 }
 
 
-class Inquiry(NamedTuple):
+class Ask(NamedTuple):
     requests: Sequence[Named]
     reply_to: str | None
     #: Whether the worker also reports requests that it does not have.
@@ -62,7 +62,7 @@ class Inquiry(NamedTuple):
         return env.Envelope(ASK, body, to, reply_to=self.reply_to, headers=headers)
 
     @classmethod
-    def from_message(cls, message: env.Envelope) -> Inquiry:
+    def from_message(cls, message: env.Envelope) -> Ask:
         """Read a message with a validated body."""
         is_direct = hd.WBE_ASK in message.headers
         return cls(_named(message.body["asked"]), message.reply_to, is_direct)
@@ -93,13 +93,13 @@ class Control(NamedTuple):
         return cls(message.body["do"])
 
 
-def inquiries(requests: Iterable[Named], to: str, reply_to: str) -> Iterator[env.Envelope]:
-    """Return inquiries for these requests to the workers at the routing key `to`.
+def asks(requests: Iterable[Named], to: str, reply_to: str) -> Iterator[env.Envelope]:
+    """Return asks for these requests to the workers at the routing key `to`.
 
     A worker reports requests that it does not run only if `to` is its identity.
     """
     for batch in _batches(requests):
-        yield Inquiry(batch, reply_to, to != env.ALL_WORKERS).to_message(to)
+        yield Ask(batch, reply_to, to != env.ALL_WORKERS).to_message(to)
 
 
 def cancellations(named: Iterable[Named], to: str) -> Iterator[env.Envelope]:

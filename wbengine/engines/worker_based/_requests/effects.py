@@ -122,10 +122,10 @@ class MoveToDeadLetters:
 
 
 @dataclass(slots=True)
-class Inquire:
-    """Publish an inquiry (see `messages.worker_commands`)."""
+class Ask:
+    """Publish an ask (see `messages.worker_commands`)."""
 
-    inquiry: env.Envelope
+    message: env.Envelope
 
 
 @dataclass(slots=True)
@@ -157,17 +157,17 @@ def record_incident(tracked: TrackedRequest, event: str, worker: str | None) -> 
 
 Effect = (
     Dispatch | Settle | ForwardEvent | RecordStart | RecordClaim | RecordIncident | Acknowledge
-    | Revoke | Inspect | Reopen | Conclude | MoveToDeadLetters | Inquire | Cancel | Drop
+    | Revoke | Inspect | Reopen | Conclude | MoveToDeadLetters | Ask | Cancel | Drop
 )  # fmt: skip
 
 
-class Inquiries:
-    """Inquiries to workers about requests, collected during an event and sent in few messages."""
+class Asks:
+    """Asks to workers about requests, collected during an event and sent in few messages."""
 
     def __init__(self) -> None:
         #: Whether `take` has anything to send.
         self.pending = False
-        # By recipient. Inquiries in queues have the priority of their requests.
+        # By recipient. Asks in queues have the priority of their requests.
         self._asked: dict[tuple[str, int | None], dict[str, TrackedRequest]] = {}
         # Ids with the highest epoch of requests that no worker may start any more.
         self._refused: list[worker_commands.Named] = []
@@ -177,7 +177,7 @@ class Inquiries:
         self.pending = True
 
     def ask_queue(self, tracked: TrackedRequest) -> None:
-        """Add an inquiry in the queue: a reply proves that all earlier messages were consumed."""
+        """Add an ask in the queue: a reply proves that all earlier messages were consumed."""
         assert tracked.queue is not None
         recipient = tracked.queue, tracked.broker_priority
         self._asked.setdefault(recipient, {})[tracked.id] = tracked
@@ -195,9 +195,9 @@ class Inquiries:
         effects: list[Effect] = []
         for (to, priority), requests in asked.items():
             named = [(each.id, each.number) for each in requests.values() if each.in_doubt]
-            for inquiry in worker_commands.inquiries(named, to, reply_to):
+            for ask in worker_commands.asks(named, to, reply_to):
                 if priority is not None:
-                    inquiry = dataclasses.replace(inquiry, priority=priority, persistent=True)
-                effects.append(Inquire(inquiry))
+                    ask = dataclasses.replace(ask, priority=priority, persistent=True)
+                effects.append(Ask(ask))
         orders = worker_commands.cancellations(refused, env.ALL_WORKERS)
         return effects + [Cancel(order) for order in orders]

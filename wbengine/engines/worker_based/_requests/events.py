@@ -66,7 +66,7 @@ class Redelivered(OfRequest):
 
 @dataclass(slots=True)
 class Denied(OfRequest):
-    """A worker replied to an inquiry that it does not have the request."""
+    """A worker replied to an ask that it does not have the request."""
 
     worker: str | None
 

@@ -12,7 +12,7 @@ received it a second time; its owner is lost, or does not list it. A request of 
 resent only if its task may run twice, and at most `max_resends` times.
 
 *Requests of an earlier run* are *inherited*. The engine publishes them only after rows, or
-inquiries, show that no worker runs them or will run them.
+asks, show that no worker runs them or will run them.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Ask(OfRequest):
 
 
 class AskQueue(OfRequest):
-    """Publish an inquiry behind the request in its queue."""
+    """Publish an ask behind the request in its queue."""
 
 
 class Refuse(OfRequest):

@@ -1,4 +1,4 @@
-"""Rules for workers of TaskFlow, which have no ledger and do not reply to inquiries.
+"""Rules for workers of TaskFlow, which have no ledger and do not reply to asks.
 
 Their replies have no epochs, so a request that they may have is not sent again by the same run.
 """

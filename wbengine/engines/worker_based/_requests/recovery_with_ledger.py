@@ -150,7 +150,7 @@ class LedgerRecovery(Recovery):
     def _on_owner(
         self, tracked: TrackedRequest, row: RowSnapshot, holder: str, dead: bool, now: float
     ) -> list[Decision]:
-        """Handle a checked request that has an owner: inquire, or treat the owner as lost."""
+        """Handle a checked request that has an owner: ask, or treat the owner as lost."""
         # The owner does not have the request, and would have stored its result before this report.
         dead = dead or (tracked.denied and tracked.worker == holder)
         tracked.adopt(row.epoch)

@@ -1,8 +1,8 @@
 """Rules without a ledger: the engine asks the workers.
 
-An *inquiry* asks which worker has a request. The engine resends, with the next epoch, only a
-request that no worker has: all workers of its queue have sent two heartbeats since the inquiry. If
-all workers are busy, the engine publishes the inquiry behind the request in its queue: a reply
+An *ask* (`wbe-ask`) finds out which worker has a request. The engine resends, with the next epoch,
+only a request that no worker has: all workers of its queue have sent two heartbeats since the ask.
+If all workers are busy, the engine publishes the ask behind the request in its queue: a reply
 proves that all earlier messages were consumed.
 """
 
@@ -30,11 +30,11 @@ from wbengine.engines.worker_based._requests.request_state import (
     TrackedRequest,
 )
 
-#: Number of unanswered inquiries to workers after which the inquiry in the queue is repeated.
-MAX_UNANSWERED_INQUIRIES: Final = 3
+#: Number of unanswered asks to workers after which the ask in the queue is repeated.
+MAX_UNANSWERED_ASKS: Final = 3
 
 
-class InquiryRecovery(Recovery):
+class AskRecovery(Recovery):
     """Asks workers, and resends requests that no worker has."""
 
     def on_event(self, event: Event, now: float) -> list[Decision]:
@@ -123,7 +123,7 @@ class InquiryRecovery(Recovery):
         if tracked.pending_outcome == CANCELLED:
             decisions.append(dc.Cancel(tracked, env.ALL_WORKERS))
         decisions.append(_ask(tracked))
-        if tracked.worker is None and tracked.lookups >= MAX_UNANSWERED_INQUIRIES:
+        if tracked.worker is None and tracked.lookups >= MAX_UNANSWERED_ASKS:
             decisions += self._ask_queue(tracked)
         return decisions
 
@@ -135,7 +135,7 @@ class InquiryRecovery(Recovery):
         return self._on_not_found(tracked, now) if worker == tracked.worker else []
 
     def _on_queue_passed(self, tracked: TrackedRequest, now: float) -> list[Decision]:
-        """Inquire again: a reply proves that all messages before the inquiry were consumed."""
+        """Ask again: a reply proves that all messages before the ask were consumed."""
         if tracked.suspect == UNSENT:
             tracked.suspect = UNSEEN
             return self._ask_queue(tracked)
@@ -146,7 +146,7 @@ class InquiryRecovery(Recovery):
 
     def _review(self, tracked: TrackedRequest, now: float) -> list[Decision]:
         if self._finder.outage_seconds(tracked.search_started_at, now):
-            # The engine received no reports in this time: inquire again.
+            # The engine received no reports in this time: ask again.
             tracked.search_started_at = now
             return [dc.Ask(tracked, env.ALL_WORKERS)]
         if tracked.index is self._inherited and self._may_not_have_reported(tracked, now):

@@ -47,7 +47,7 @@ REFUSED: Final = "refused"
 UNWANTED: Final = "unwanted"
 
 # Why a request without a ledger is searched for. LOST: its worker may be lost. The others are the
-# stages of the search for a lost message: inquiries in its queue lead from UNSENT to UNSEEN to
+# stages of the search for a lost message: asks in its queue lead from UNSENT to UNSEEN to
 # ABSENT.
 UNSENT: Final = "unsent"
 UNSEEN: Final = "unseen"
@@ -167,7 +167,7 @@ class TrackedRequest(pr.Request):
 
     @property
     def number(self) -> int:
-        """The number for inquiries. No message of the request has a higher epoch."""
+        """The number for asks. No message of the request has a higher epoch."""
         return max(self.epoch, self.invocation.epoch)
 
     @property
@@ -221,7 +221,7 @@ class TrackedRequest(pr.Request):
         if not self.is_current_reply(reply):
             return "old_epoch"
         if state == pr.RUNNING:
-            if self.claimed and reply.inquiry_number is None:
+            if self.claimed and reply.ask_number is None:
                 self.heard = True
                 return None  # The request waited for a slot.
             heard_before, self.heard = self.heard, True

@@ -34,7 +34,7 @@ from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import events as ev
 from wbengine.engines.worker_based._requests import recovery_decisions as dc
 from wbengine.engines.worker_based._requests import request_state as tracking
-from wbengine.engines.worker_based._requests.effects import Effect, Inquiries
+from wbengine.engines.worker_based._requests.effects import Asks, Effect
 from wbengine.engines.worker_based._requests.events import Event, RowSnapshot
 from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.engines.worker_based._requests.recovery import (
@@ -45,7 +45,7 @@ from wbengine.engines.worker_based._requests.recovery import (
 from wbengine.engines.worker_based._requests.recovery_decisions import Decision
 from wbengine.engines.worker_based._requests.recovery_taskflow import TaskFlowRecovery
 from wbengine.engines.worker_based._requests.recovery_with_ledger import LedgerRecovery
-from wbengine.engines.worker_based._requests.recovery_without_ledger import InquiryRecovery
+from wbengine.engines.worker_based._requests.recovery_without_ledger import AskRecovery
 from wbengine.engines.worker_based._requests.request_state import (
     CANCELLED,
     DUE,
@@ -152,7 +152,7 @@ class RequestTracker:
         self._timers = tracking.TimerHeap()
         # Requests that are searched for in each round.
         self._searched: dict[str, TrackedRequest] = {}
-        self._inquiries = Inquiries()
+        self._asks = Asks()
         # Whether replies may arrive before their requests are submitted.
         self._inherits = False
         # These replies.
@@ -175,7 +175,7 @@ class RequestTracker:
         """Set the ledger of all further requests, and the rules for uncertain requests."""
         #: Digest of the ledger, if there is one.
         self.ledger = digest
-        rules: type[Recovery] = InquiryRecovery if digest is None else LedgerRecovery
+        rules: type[Recovery] = AskRecovery if digest is None else LedgerRecovery
         self._recovery = (TaskFlowRecovery if self._plain else rules)(
             self._finder, self._options, self._in_flight, self._inherited, self._ended_workers
         )
@@ -187,7 +187,7 @@ class RequestTracker:
     ) -> list[Effect]:
         """Accept a request. If it cannot be encoded, it is settled as a failure at once.
 
-        After a batch, call `ask`: it sends inquiries about requests that an earlier run may have
+        After a batch, call `ask`: it sends asks about requests that an earlier run may have
         sent.
 
         :raises Duplicate: if this action of this attempt of the atom is already tracked.
@@ -364,10 +364,10 @@ class RequestTracker:
             if reply.state == pr.FAILURE:
                 tracked.refused = reply.value()
             return [fx.Inspect(tracked), fx.Acknowledge(receipt)]
-        # The reply to an inquiry contains the start time if the request runs.
-        waits = reply.inquiry_number is not None and reply.started_at is None
+        # The reply to an ask contains the start time if the request runs.
+        waits = reply.ask_number is not None and reply.started_at is None
         effects = self._started(tracked, reply.worker, now, ends, waits=waits)
-        if tracked.lookups and (self.ledger is None or reply.inquiry_number is not None):
+        if tracked.lookups and (self.ledger is None or reply.ask_number is not None):
             tracked.lookups = 0
         if ends:
             tracked.receipt = receipt
@@ -393,8 +393,8 @@ class RequestTracker:
         receipt: Any,
         now: float,
     ) -> list[Effect]:
-        if tracked is not None and tracked.live and reply.inquiry_number is not None:
-            effects = self._on_report(tracked, reply, reply.inquiry_number, now)
+        if tracked is not None and tracked.live and reply.ask_number is not None:
+            effects = self._on_report(tracked, reply, reply.ask_number, now)
             return [*effects, fx.Acknowledge(receipt)]
         if tracked is None and self._inherits and reply.state in pr.STOP_STATES:
             rejected = self._early_replies.keep(reply, receipt)
@@ -411,7 +411,7 @@ class RequestTracker:
     ) -> list[Effect]:
         """Handle a report of a worker about whether it has a request of this engine.
 
-        Number 0 marks a report without an inquiry: another worker has claimed the request, or its
+        Number 0 marks a report without an ask: another worker has claimed the request, or its
         replies have another address.
         """
         if reply.state == pr.RUNNING:
@@ -543,7 +543,7 @@ class RequestTracker:
                 effects += self._on_due(kind, tracked, now)
             elif tracked.expired_at(now):
                 effects += self._check_timeout(tracked, now)
-        return effects + self.ask() if self._inquiries.pending else effects
+        return effects + self.ask() if self._asks.pending else effects
 
     def _on_due(self, kind: str, tracked: TrackedRequest, now: float) -> list[Effect]:
         if kind == LOOKUP:
@@ -706,7 +706,7 @@ class RequestTracker:
             elif now - tracked.absent_since >= MIN_HEARTBEAT_GAP_SECONDS and not tracked.lookups:
                 tracked.absent_since = None
                 effects += self._handle(ev.Absent(tracked), now)
-        return effects + self.ask() if self._inquiries.pending else effects
+        return effects + self.ask() if self._asks.pending else effects
 
     def on_workers_lost(self, workers: Iterable[TopicWorker], now: float) -> list[Effect]:
         """Handle workers that stopped or were lost.
@@ -780,8 +780,8 @@ class RequestTracker:
     # Decisions.
 
     def ask(self) -> list[Effect]:
-        """Send the collected inquiries to workers in few messages."""
-        return self._inquiries.take(self.reply_to) if self._inquiries.pending else []
+        """Send the collected asks to workers in few messages."""
+        return self._asks.take(self.reply_to) if self._asks.pending else []
 
     def _report(self, event: Event, now: float) -> list[Effect]:
         return self._handle(event, now) + self.ask() if event.tracked.live else []
@@ -839,11 +839,11 @@ class RequestTracker:
             case dc.Search():
                 self._searched[tracked.id] = tracked
             case dc.Ask(_, to):
-                self._inquiries.ask(tracked, to)
+                self._asks.ask(tracked, to)
             case dc.AskQueue():
-                self._inquiries.ask_queue(tracked)
+                self._asks.ask_queue(tracked)
             case dc.Refuse():
-                self._inquiries.refuse(tracked)
+                self._asks.refuse(tracked)
         return []
 
     def _check_later(self, tracked: TrackedRequest, now: float) -> None:

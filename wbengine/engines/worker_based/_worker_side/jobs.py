@@ -21,8 +21,8 @@ class Job:
     """A request of a worker, with its receipt and its progress.
 
     `request` contains the encoded values and is None after they were decoded to `unit`.
-    `inquiry_number` is the highest number of an inquiry about it; `listener` is the engine that
-    inquired after it had ended.
+    `ask_number` is the highest number of an ask about it; `listener` is the engine that
+    asked after it had ended.
 
     Only `TaskRunner` uses `fresh` (time until which this worker certainly owns the request),
     `began` (Unix time of submission to the pool), `running` (the delayed RUNNING) and `ticket` (of
@@ -30,8 +30,8 @@ class Job:
     """
 
     __slots__ = (
-        "attempt", "began", "cancelled", "captures", "endpoint", "epoch", "expires", "extended",
-        "flow", "fresh", "id", "inquiry_number", "key", "ledger", "limit", "listener", "name",
+        "ask_number", "attempt", "began", "cancelled", "captures", "endpoint", "epoch", "expires",
+        "extended", "flow", "fresh", "id", "key", "ledger", "limit", "listener", "name",
         "outcome", "receipt", "redelivered", "refusal", "reply_to", "request", "running", "seq",
         "ticket", "unit",
     )  # fmt: skip
@@ -42,7 +42,7 @@ class Job:
         self.id, self.epoch = request.id, request.epoch
         self.key: Key = request.id, request.epoch
         self.name: str = request.body["task_name"]
-        self.reply_to, self.inquiry_number = request.reply_to, request.epoch
+        self.reply_to, self.ask_number = request.reply_to, request.epoch
         self.attempt, self.flow = request.attempt, request.flow
         self.extended, self.redelivered = request.extended, request.redelivered
         self.ledger = request.ledger is not None
@@ -70,7 +70,7 @@ class Job:
         once, so a message of the same request is marked as redelivered.
         """
         next_epoch = highest_epoch if self.redelivered else highest_epoch + 1
-        self.epoch = self.inquiry_number = max(1, next_epoch)
+        self.epoch = self.ask_number = max(1, next_epoch)
         self.key = self.id, self.epoch
 
     def __repr__(self) -> str:

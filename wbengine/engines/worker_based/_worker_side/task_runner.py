@@ -92,7 +92,7 @@ class TaskRunner:
         return {
             pr.NOTIFY: handler(self._on_notify, pr.Notify.validate),
             pr.REQUEST: handler(self.take, pr.Request.validate, owns_ack=True),
-            worker_commands.ASK: handler(self._on_inquiry, schemas[worker_commands.ASK].check),
+            worker_commands.ASK: handler(self._on_ask, schemas[worker_commands.ASK].check),
             worker_commands.CANCEL: handler(self._on_cancel, schemas[worker_commands.CANCEL].check),
         }
 
@@ -102,9 +102,9 @@ class TaskRunner:
         self._refresh_ledger(time.monotonic())
         self.report(self.server.on_query, query.reply_to, self._beats.period)
 
-    def _on_inquiry(self, data: Any, message: Any) -> None:
-        inquiry = worker_commands.Inquiry.from_message(env.received(data, message))
-        self.report(self.server.on_inquiry, *inquiry)
+    def _on_ask(self, data: Any, message: Any) -> None:
+        ask = worker_commands.Ask.from_message(env.received(data, message))
+        self.report(self.server.on_ask, *ask)
 
     def _on_cancel(self, data: Any, message: Any) -> None:
         cancellation = worker_commands.Cancellation.from_message(env.received(data, message))
