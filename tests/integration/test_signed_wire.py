@@ -140,7 +140,7 @@ def test_command_unsigned_or_signed_by_worker_is_refused(url: str, files: Files)
     with fleet(url, files) as (executor, worker):
         for count, ring in enumerate((None, keys.Keyring.load(files.of(keys.WORKER))), 1):
             with sending(url, ring) as say:
-                say(worker_commands.order("drain", worker.identity))
+                say(worker_commands.control("drain", worker.identity))
                 until(lambda count=count: refused_count(worker) >= count)
         assert worker.trouble is None
         executor.control("drain", worker.identity)
@@ -150,7 +150,7 @@ def test_command_unsigned_or_signed_by_worker_is_refused(url: str, files: Files)
 def test_replayed_command_is_refused(url: str, files: Files) -> None:
     ring = keys.Keyring.load(files.of(keys.OPERATOR))
     with fleet(url, files) as (_, worker), sending(url, ring) as say:
-        order = worker_commands.order("suspend", worker.identity)
+        order = worker_commands.control("suspend", worker.identity)
         say(order)
         until(lambda: worker._server.suspended)
         worker.resume()
@@ -233,7 +233,7 @@ def test_unsigned_command_is_accepted_without_keys(url: str) -> None:
     """This is the control case of the other tests."""
     executor = WorkerTaskExecutor("victim", "default", url=url)
     with worker_in_thread(url, sample_tasks) as worker, sending(url) as say:
-        say(worker_commands.order("suspend", worker.identity))
+        say(worker_commands.control("suspend", worker.identity))
         until(lambda: worker._server.suspended)
     executor.stop()
 

@@ -97,13 +97,13 @@ def test_suspended_worker_leaves_all_tasks_to_others(place: dict[str, Any], tmp_
         worker_in_thread(url, *offer, ledger=ledger, threads_count=1) as one,
         worker_in_thread(url, *offer, ledger=ledger, threads_count=1) as other,
     ):
-        publish(url, worker_commands.order("suspend", one.identity))
+        publish(url, worker_commands.control("suspend", one.identity))
         until(lambda: one.life.state == "suspended")
         loaded = load(many(30), place)
         loaded.run()
         assert tasks_per_worker(loaded, 30) == {other.identity: 30}
         other.suspend()
-        publish(url, worker_commands.order("resume"))
+        publish(url, worker_commands.control("resume"))
         until(lambda: one.life.state == other.life.state == "idle")
         loaded = load(unordered_flow.Flow("f").add(*sample_tasks.meeting(tmp_path)), place)
         loaded.run()
@@ -122,7 +122,7 @@ def test_stopping_worker_requeues_unstarted_tasks(place: dict[str, Any]) -> None
             thread = threading.Thread(target=loaded.run)
             thread.start()
             until(lambda: one.life.successes)
-            publish(url, worker_commands.order("drain", one.identity))
+            publish(url, worker_commands.control("drain", one.identity))
             until(lambda: one.life.state == "dead")
         thread.join(60)
         assert loaded.storage.get_flow_state() == "SUCCESS"

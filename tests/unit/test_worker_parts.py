@@ -173,10 +173,10 @@ def test_idle_shutdown_of_none_never_happens() -> None:
 # Control commands.
 
 
-@pytest.mark.parametrize("what", worker_commands.ORDERS)
+@pytest.mark.parametrize("what", worker_commands.CONTROL_ACTIONS)
 @pytest.mark.parametrize("worker", [None, "host-1-abc"])
 def test_control_command_is_valid_and_addressed(what: Any, worker: str | None) -> None:
-    made = worker_commands.order(what, worker)
+    made = worker_commands.control(what, worker)
     worker_commands.SCHEMAS[worker_commands.CONTROL].check(made.body)
     assert made.body["do"] == what
     assert made.routing_key == (worker or env.ALL_WORKERS)
@@ -195,9 +195,9 @@ def test_malformed_control_command_is_rejected(body: Any) -> None:
 
 def test_control_command_with_invalid_arguments_is_rejected() -> None:
     with pytest.raises(ValueError, match="did you mean 'suspend'"):
-        worker_commands.order("suspnd")  # type: ignore[arg-type]
+        worker_commands.control("suspnd")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="worker"):
-        worker_commands.order("drain", "../w")
+        worker_commands.control("drain", "../w")
 
 
 # Names, banner and log lines.

@@ -154,8 +154,8 @@ def ping(context: contexts.Context, names: tuple[str, ...]) -> None:
         )
 
 
-def _add_order(action: str, text: str) -> None:
-    def order(
+def _add_control(action: str, text: str) -> None:
+    def control(
         context: contexts.Context,
         names: tuple[str, ...],
         all_workers: bool,
@@ -171,33 +171,33 @@ def _add_order(action: str, text: str) -> None:
                 "stop all workers of the exchange without waiting for their running tasks",
                 yes,
             )
-        _send_order(context, action, names, wait, within)
+        _send_control(context, action, names, wait, within)
 
     if action == "drain":
-        order = click.option("--wait", is_flag=True, help="Wait until the workers have ended.")(
-            order
+        control = click.option("--wait", is_flag=True, help="Wait until the workers have ended.")(
+            control
         )
     if action == "stop":
-        order = click.option(
+        control = click.option(
             "--yes", is_flag=True, help="With --all, do not ask for confirmation."
-        )(order)
-    order = click.option(
+        )(control)
+    control = click.option(
         "--within",
         type=params.WAIT,
         metavar="DURATION",
         help="Maximum wait for the workers; then exit with 75.",
         show_default="--timeout; 10m for --wait" if action == "drain" else "--timeout",
-    )(order)
-    order = click.option(
+    )(control)
+    control = click.option(
         "--all", "all_workers", is_flag=True, help="Select all workers of the exchange."
-    )(order)
-    order = click.argument(
+    )(control)
+    control = click.argument(
         "names", metavar="[NAME]...", nargs=-1, shell_complete=completions.workers
-    )(order)
-    command.command(action, help=text)(order)
+    )(control)
+    command.command(action, help=text)(control)
 
 
-def _send_order(
+def _send_control(
     context: contexts.Context,
     action: str,
     names: tuple[str, ...],
@@ -229,7 +229,7 @@ def _send_order(
         )
 
 
-_add_order(
+_add_control(
     "suspend",
     """Suspend workers.
 
@@ -240,7 +240,7 @@ _add_order(
       wbengine workers suspend web-1
     """,
 )
-_add_order(
+_add_control(
     "resume",
     """Resume suspended workers.
 
@@ -249,7 +249,7 @@ _add_order(
       wbengine workers resume --all
     """,
 )
-_add_order(
+_add_control(
     "drain",
     """Stop workers after their running tasks.
 
@@ -260,7 +260,7 @@ _add_order(
       wbengine workers drain web-1 --wait
     """,
 )
-_add_order(
+_add_control(
     "stop",
     """Stop workers at once.
 

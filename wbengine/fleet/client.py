@@ -285,7 +285,7 @@ class Fleet:
         :raises NotFound: if a name matches no worker or several.
         :raises ValueError: if the command is unknown.
         """
-        worker_commands.check_order(command)
+        worker_commands.check_action(command)
         workers = self.workers() if names is None else self.find(names)
         # None addresses all workers of the exchange, also unknown ones.
         for name in [None] if names is None else [worker.name for worker in workers]:

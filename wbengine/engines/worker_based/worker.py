@@ -279,14 +279,14 @@ class Worker:
         self._server.heartbeat.extra_tasks = lambda: self._source.current
 
     def _on_control(self, data: Any, message: Any) -> None:
-        orders = {
+        actions = {
             worker_commands.SUSPEND: self.suspend,
             worker_commands.RESUME: self.resume,
             worker_commands.DRAIN: self.stop,
             worker_commands.STOP: self.halt,
         }
         LOG.info("received the command %s", data["do"])
-        orders[data["do"]]()
+        actions[data["do"]]()
 
     def _make_proxy(self, *broker: Any) -> proxy.Proxy:
         new_proxy = proxy.Proxy(

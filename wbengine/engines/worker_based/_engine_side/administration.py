@@ -143,7 +143,7 @@ class Administration:
     def ping(self, workers: Iterable[str] | None, timeout: float) -> dict[str, Pong]:
         if self._interop is not None:
             raise ValueError(
-                f"interop={self._interop!r} does not support questions to individual workers"
+                f"interop={self._interop!r} does not support queries to individual workers"
             )
         self._start()
         identities = (each.identity for each in self.workers()) if workers is None else workers
@@ -152,8 +152,8 @@ class Administration:
         ]
         ping_round = self._pings.begin(names)
         for name in names:
-            question = notices.Query(self._finder.uuid).to_message(name)
-            self._proxy.send(OutgoingMessage(question), first=True, defer=True)
+            query = notices.Query(self._finder.uuid).to_message(name)
+            self._proxy.send(OutgoingMessage(query), first=True, defer=True)
         return self._pings.wait(ping_round, timeout)
 
     def requests(self, state: str | None) -> list[snapshots.RequestSnapshot]:
@@ -173,6 +173,6 @@ class Administration:
             raise ValueError(
                 f"interop={self._interop!r} does not support the command {what} for workers"
             )
-        order = worker_commands.order(worker_commands.check_order(what), worker)
+        message = worker_commands.control(worker_commands.check_action(what), worker)
         self._start()
-        self._proxy.send(OutgoingMessage(order), first=True, defer=True)
+        self._proxy.send(OutgoingMessage(message), first=True, defer=True)

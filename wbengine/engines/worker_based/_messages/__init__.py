@@ -1,1 +1,1 @@
-"""Messages between engines and workers: headers, signatures, orders to workers."""
+"""Messages between engines and workers: headers, signatures, asks and controls."""

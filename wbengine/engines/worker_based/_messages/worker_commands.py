@@ -4,11 +4,11 @@ An ask (`wbe-ask`) finds out which worker has some requests. A worker that runs 
 replies at once, and sends all further replies to the engine that asked. A worker that has the
 result sends the result.
 
-`wbe-cancel` cancels requests. The worker that runs a request at this epoch or a lower one notifies
-its task, and terminates the task after a grace period if it can. Without a ledger, workers remember
-the cancellation and do not start the request if it arrives later.
+A cancellation (`wbe-cancel`) cancels requests. The worker that runs a request at this epoch or a
+lower one notifies its task, and terminates the task after a grace period if it can. Without a
+ledger, workers remember the cancellation and do not start the request if it arrives later.
 
-`wbe-control` suspends, resumes, drains or stops workers.
+A control (`wbe-control`) suspends, resumes, drains or stops workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ASK: Final = "wbe-ask"
 CANCEL: Final = "wbe-cancel"
 CONTROL: Final = "wbe-control"
 
-Order = Literal["suspend", "resume", "drain", "stop"]
+ControlAction = Literal["suspend", "resume", "drain", "stop"]
 #: Accept no new requests until RESUME.
 SUSPEND: Final = "suspend"
 RESUME: Final = "resume"
@@ -35,7 +35,7 @@ DRAIN: Final = "drain"
 #: Like DRAIN, but abandon running tasks at once.
 STOP: Final = "stop"
 
-ORDERS: Final = (SUSPEND, RESUME, DRAIN, STOP)
+CONTROL_ACTIONS: Final = (SUSPEND, RESUME, DRAIN, STOP)
 
 #: A request id and a number. In an ask, it is the number of the ask (higher for a later
 #: engine). In a cancellation, it is the epoch.
@@ -44,7 +44,7 @@ Named = tuple[str, int]
 SCHEMAS: Final = {
     ASK: Schema(_message_schemas.ASK, "ask"),
     CANCEL: Schema(_message_schemas.CANCEL, "cancellation"),
-    CONTROL: Schema(_message_schemas.CONTROL, "order"),
+    CONTROL: Schema(_message_schemas.CONTROL, "control"),
 }
 
 
@@ -82,10 +82,10 @@ class Cancellation(NamedTuple):
 
 
 class Control(NamedTuple):
-    order: Order
+    action: ControlAction
 
     def to_message(self, to: str) -> env.Envelope:
-        return env.Envelope(CONTROL, {"do": self.order}, to, headers={hd.WBE_VERSION: hd.VERSION})
+        return env.Envelope(CONTROL, {"do": self.action}, to, headers={hd.WBE_VERSION: hd.VERSION})
 
     @classmethod
     def from_message(cls, message: env.Envelope) -> Control:
@@ -107,27 +107,28 @@ def cancellations(named: Iterable[Named], to: str) -> Iterator[env.Envelope]:
         yield Cancellation(batch).to_message(to)
 
 
-def order(command: Order, worker: str | None = None) -> env.Envelope:
+def control(action: ControlAction, worker: str | None = None) -> env.Envelope:
     """Return the message that controls one worker (by its identity), or all workers.
 
-    :raises ValueError: if `command` is not valid, or `worker` is not a valid identity.
+    :raises ValueError: if `action` is not valid, or `worker` is not a valid identity.
     """
     to = env.ALL_WORKERS if worker is None else object_names.check_label("worker", worker)
-    return Control(check_order(command)).to_message(to)
+    return Control(check_action(action)).to_message(to)
 
 
-def check_order(command: Any) -> Order:
-    """Return `command`.
+def check_action(action: Any) -> ControlAction:
+    """Return `action`.
 
-    :raises ValueError: if it is not in `ORDERS`.
+    :raises ValueError: if it is not in `CONTROL_ACTIONS`.
     """
-    if command not in ORDERS:
-        hint = object_names.hint(str(command), ORDERS)
+    if action not in CONTROL_ACTIONS:
+        hint = object_names.hint(str(action), CONTROL_ACTIONS)
         raise ValueError(
-            f"the command for a worker must be one of {', '.join(ORDERS)}, got {command!r}{hint}"
+            f"the control of a worker must be one of {', '.join(CONTROL_ACTIONS)},"
+            f" got {action!r}{hint}"
         )
-    valid_order: Order = command
-    return valid_order
+    valid_action: ControlAction = action
+    return valid_action
 
 
 def _named(pairs: Iterable[Sequence[Any]]) -> list[Named]:

@@ -199,5 +199,5 @@ class Asks:
                 if priority is not None:
                     ask = dataclasses.replace(ask, priority=priority, persistent=True)
                 effects.append(Ask(ask))
-        orders = worker_commands.cancellations(refused, env.ALL_WORKERS)
-        return effects + [Cancel(order) for order in orders]
+        messages = worker_commands.cancellations(refused, env.ALL_WORKERS)
+        return effects + [Cancel(message) for message in messages]

@@ -949,7 +949,7 @@ class RequestTracker:
 
     def _cancellations(self, requests: Iterable[TrackedRequest], to: str) -> list[Effect]:
         named = [(tracked.id, tracked.number) for tracked in requests]
-        return [fx.Cancel(order) for order in worker_commands.cancellations(named, to)]
+        return [fx.Cancel(message) for message in worker_commands.cancellations(named, to)]
 
     def is_inherited(self, tracked: TrackedRequest) -> bool:
         return tracked.index is self._inherited
