@@ -78,7 +78,7 @@ def test_differing_replay_leaves_no_version_behind() -> None:
     for suspends in (True, False):
         detail = backend.get_connection().get_flow_details(uuid)
         resumed = engines.load(changed, flow_detail=detail, backend=backend)
-        resumed.suspends_differing = suspends
+        resumed.suspends_on_difference = suspends
         if suspends:
             with pytest.raises(exceptions.NonDeterministicWorkflow):
                 resumed.run()

@@ -94,7 +94,7 @@ def _claim(
                 errors.USAGE,
             )
         request = connection.commands([row.uuid]).get(row.uuid)
-        if request is not None and request.runs_flow:
+        if request is not None and request.reruns_flow:
             raise request.pending_error(row.uuid)
         book = models.LogBook(row.book_name, row.book_uuid)
         until = time.monotonic() + _CLAIM_PATIENCE_SECONDS

@@ -479,7 +479,7 @@ def _loaded(
         ):
             options = engine_run.engine_options(context, kind)
             loaded = make[operation](backend, row.uuid, engine=engine, **options, **arguments)
-        loaded.suspends_differing = is_submitted
+        loaded.suspends_on_difference = is_submitted
         yield loaded
 
 

@@ -125,7 +125,7 @@ def _exit_code(view: FlowView) -> int | None:
         return errors.TRY_AGAIN
     if view.owner is not None or view.parked or view.state not in _EXIT_CODES:
         return None
-    if view.command in _commands.RUN_REQUESTS or view.awaits_conductor:
+    if view.command in _commands.RERUN_COMMANDS or view.awaits_conductor:
         return None
     return _EXIT_CODES[view.state]
 

@@ -85,7 +85,7 @@ class Ownership:
         momentary: bool = False,
         check_state: Callable[[str], object] | None = None,
         refused_ends: Collection[str] = (states.FAILURE, states.REVERTED),
-        serves_requests: bool = False,
+        carries_out_reruns: bool = False,
     ) -> Iterator[None]:
         """Own the flow during a `with` block; without a backend this does nothing.
 
@@ -93,8 +93,8 @@ class Ownership:
         `requests` (to cancel the run), this does not wait. `momentary`: for a single change outside
         of a run. `check_state`: raises `StateRefused` if the operation does not accept a state.
         `refused_ends`: states that are refused if the flow entered them after this engine read it.
-        `serves_requests`: if the flow has a command that runs it again, the caller carries it out,
-        and the state is not checked here.
+        `carries_out_reruns`: if the flow has a command that runs it again, the caller carries it
+        out, and the state is not checked here.
 
         A momentary owner is waited for in any case, at most `leases.CHANGE_WAIT_SECONDS` seconds.
 
@@ -117,7 +117,7 @@ class Ownership:
             finally:
                 self._wake_queue = None
             command = held_lease.lease.command
-            if not (serves_requests and command is not None and command.runs_flow):
+            if not (carries_out_reruns and command is not None and command.reruns_flow):
                 self._check_state(check_state, refused_ends)
             self.held = held_lease
             _lease_renewer.of_process().add(held_lease)
@@ -181,7 +181,7 @@ class Ownership:
         """
         storage = self._storage
         state, is_cancel = storage.get_flow_state(), command.what == _commands.CANCEL
-        if command.runs_flow:
+        if command.reruns_flow:
             reason = _commands.refusal(command.what, storage.flow_uuid, state)
             if reason is not None:
                 LOG.warning("Flow %r is not %s: %s", storage.flow_name, command.describe(), reason)

@@ -117,7 +117,7 @@ class Engine(abc.ABC):
 
     #: Set by conductors: a workflow that does not repeat its recorded steps suspends the flow
     #: instead of ending it in FAILURE (see `FlowDetail.is_blocked`).
-    suspends_differing: bool = False
+    suspends_on_difference: bool = False
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ class Engine(abc.ABC):
             with contextlib.ExitStack() as holding:
                 if self._ownership.held is None:
                     owned = self._ownership.owned(
-                        momentary=True, check_state=self.check_state, serves_requests=True
+                        momentary=True, check_state=self.check_state, carries_out_reruns=True
                     )
                     holding.enter_context(opened.add(owned))
                 with opened.add(self._storage.writer.batch()):
@@ -333,7 +333,7 @@ class Engine(abc.ABC):
         """The command of the flow that runs it again and is not carried out yet, or None."""
         held_lease = self._ownership.held
         command = None if held_lease is None else held_lease.lease.command
-        return command if command is not None and command.runs_flow else None
+        return command if command is not None and command.reruns_flow else None
 
     def _carry_out(self, command: persistence.FlowCommand, plan: plan_module.Plan) -> None:
         """Carry out a command that runs the flow again, and delete it, in one write.
@@ -361,10 +361,10 @@ class Engine(abc.ABC):
                 *(exceptions.NotEncodable, exceptions.NotTrusted),
             ) as error:
                 refusal = str(error)
-        successor = None
+        replacement = None
         if command.what == _commands.REVERT:  # A run reverts the flow as if it had been cancelled.
-            successor = command._replace(what=_commands.CANCEL)
-        settled = _commands.SettledCommand(command, None if refusal else successor)
+            replacement = command._replace(what=_commands.CANCEL)
+        settled = _commands.SettledCommand(command, None if refusal else replacement)
         try:
             if refusal is None:
                 self._restart(nodes, command.describe(), settled, edits)
@@ -376,7 +376,7 @@ class Engine(abc.ABC):
         except exceptions.InvalidState as error:
             storage.writer.drop_pending()
             raise _ownership.StateRefused(str(error)) from error
-        held_lease.lease = dataclasses.replace(held_lease.lease, command=settled.successor)
+        held_lease.lease = dataclasses.replace(held_lease.lease, command=settled.replacement)
         if refusal is not None:
             LOG.warning("Flow %r is not %s: %s", storage.flow_name, command.describe(), refusal)
             if state in states.FLOW_ENDED or storage.flow_detail.is_suspended_by_command:
@@ -570,7 +570,7 @@ class Engine(abc.ABC):
                         deadline,
                         early_requests,
                         check_state=self.check_state,
-                        serves_requests=True,
+                        carries_out_reruns=True,
                     )
                     ownership_stack.enter_context(opened.add(owned))
                 except _ownership.WaitEnded:
@@ -717,7 +717,7 @@ class Engine(abc.ABC):
                 "The final state of flow %r is not saved yet: %s", self._storage.flow_name, problem
             )
         finally:  # also after a second Ctrl-C, or if a listener raises SystemExit
-            is_blocked = self.suspends_differing and isinstance(
+            is_blocked = self.suspends_on_difference and isinstance(
                 error, exceptions.NonDeterministicWorkflow
             )
             if isinstance(error, Exception) and not is_blocked:
@@ -996,7 +996,7 @@ class Engine(abc.ABC):
         return True
 
     def _execute_command(self, command: persistence.FlowCommand) -> bool:
-        if command.runs_flow:
+        if command.reruns_flow:
             return False  # The next engine carries it out.
         LOG.info(
             *("Flow %r is being %s", self._storage.flow_name, command.describe()),

@@ -174,7 +174,7 @@ class StoredJob(base.Job):
         self.claim: Any = None
         #: Number of a blocked job from `SQLJobBoard.blocked_jobs`, which grows when the job is
         #: blocked again after it was due; None for other jobs.
-        self.blocked: float | None = None
+        self.block_number: float | None = None
 
     @property
     def sequence(self) -> int:

@@ -58,9 +58,9 @@ def request(
     :raises FlowBusy: if an engine runs a flow that is to be resumed or retried.
     :raises ValueError: if the operation is unknown.
     """
-    if operation not in _commands.RUN_REQUESTS:
+    if operation not in _commands.RERUN_COMMANDS:
         raise ValueError(
-            f"operation must be one of {', '.join(_commands.RUN_REQUESTS)}, got {operation!r:.80}"
+            f"operation must be one of {', '.join(_commands.RERUN_COMMANDS)}, got {operation!r:.80}"
         )
     if edits and operation != _commands.RETRY:
         raise ValueError(f"edits= requires operation 'retry', got {operation!r}")

@@ -3,7 +3,7 @@
 A command is part of the flow's record until an engine has carried it out or refused it. It does not
 belong to a lease: if an engine ends before that, the next engine of the flow reads the command.
 
-Commands that run a flow again (`RUN_REQUESTS`) are for submitted flows. The engine that prepares
+Commands that run a flow again (`RERUN_COMMANDS`) are for submitted flows. The engine that prepares
 the flow next carries them out: one write changes the records, puts the flow into PENDING and
 deletes the command.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from wbengine import exceptions, states
 
 __all__ = [
-    "CANCEL", "COMMANDS", "RESUME", "RETRY", "REVERT", "RUN_REQUESTS", "SUSPEND", "FlowCommand",
+    "CANCEL", "COMMANDS", "RESUME", "RETRY", "REVERT", "RERUN_COMMANDS", "SUSPEND", "FlowCommand",
     "SettledCommand", "accepted", "refusal",
 ]  # fmt: skip
 
@@ -27,8 +27,8 @@ RESUME: Final = "resume"
 RETRY: Final = "retry"
 REVERT: Final = "revert"
 #: Commands that run a flow again.
-RUN_REQUESTS: Final = (RESUME, RETRY, REVERT)
-COMMANDS: Final = (SUSPEND, CANCEL, *RUN_REQUESTS)
+RERUN_COMMANDS: Final = (RESUME, RETRY, REVERT)
+COMMANDS: Final = (SUSPEND, CANCEL, *RERUN_COMMANDS)
 
 _PARTICIPLES: Final = {
     SUSPEND: "suspended", CANCEL: "cancelled", RESUME: "resumed", RETRY: "retried",
@@ -50,9 +50,9 @@ class FlowCommand(NamedTuple):
     edits: Mapping[str, Any] | None = None
 
     @property
-    def runs_flow(self) -> bool:
+    def reruns_flow(self) -> bool:
         """Whether the command runs the flow again."""
-        return self.what in RUN_REQUESTS
+        return self.what in RERUN_COMMANDS
 
     @property
     def explanation(self) -> str | None:
@@ -112,7 +112,7 @@ class SettledCommand(NamedTuple):
     """A command that a write carries out, and the one that replaces it (None: none)."""
 
     command: FlowCommand
-    successor: FlowCommand | None = None
+    replacement: FlowCommand | None = None
 
     def withdrawn_error(self, flow_uuid: str) -> exceptions.InvalidState:
         return exceptions.InvalidState(
@@ -158,23 +158,23 @@ def accepted(
     :raises InvalidState: with the reason for which the flow cannot be changed in this way.
     """
     has_ended = state in states.FLOW_ENDED
-    if command.runs_flow:
+    if command.reruns_flow:
         reason = refusal(command.what, flow_uuid, state)
         if reason is not None:
             raise exceptions.InvalidState(reason)
         if command.what == REVERT and not has_ended:
-            if stored is not None and stored.runs_flow:
+            if stored is not None and stored.reruns_flow:
                 raise stored.pending_error(flow_uuid)
             return command._replace(what=CANCEL)
         if stored is not None and stored.what == CANCEL and not has_ended:
             raise exceptions.InvalidState(f"Flow {flow_uuid} is about to be cancelled")
-        if stored is None or not stored.runs_flow:
+        if stored is None or not stored.reruns_flow:
             return command
         if stored.what != command.what or command.edits not in (None, stored.edits):
             raise stored.pending_error(flow_uuid)
         return stored
     if has_ended:
-        if stored is not None and stored.runs_flow:
+        if stored is not None and stored.reruns_flow:
             return None
         raise exceptions.InvalidState(
             f"Flow {flow_uuid} has ended in {state}: there is nothing to {command.what}"

@@ -179,7 +179,7 @@ class ExecutorConductor(base.Conductor):
         self._claims: dict[int, _Claim] = {}
         # Jobs that could not be run, by uuid: end of the pause, and its duration.
         self._postponed: dict[str, tuple[float, float]] = {}
-        # Blocked jobs that this process claimed, by uuid, with their `StoredJob.blocked`; and
+        # Blocked jobs that this process claimed, by uuid, with their `StoredJob.block_number`; and
         # blocked jobs that it will claim when there are no others.
         self._blocked: dict[str, float] = {}
         self._untried: deque[jobs.Job] = deque()
@@ -314,7 +314,7 @@ class ExecutorConductor(base.Conductor):
             return
         blocked_jobs = board.blocked_jobs()
         self._untried.extend(
-            job for job in blocked_jobs if self._blocked.get(job.uuid) != job.blocked
+            job for job in blocked_jobs if self._blocked.get(job.uuid) != job.block_number
         )
         self._blocked = {
             job.uuid: self._blocked[job.uuid] for job in blocked_jobs if job.uuid in self._blocked
@@ -364,7 +364,7 @@ class ExecutorConductor(base.Conductor):
             engine = self._engine_from_job(job)
         except _OtherCodeError as error:
             self._log.info("%s is left to other conductors: %s", job, error)
-            claim.blocked = isinstance(job, _stored.StoredJob) and job.blocked is not None
+            claim.blocked = isinstance(job, _stored.StoredJob) and job.block_number is not None
             self._refuse_codes(job, error)
             return False
         except Exception as error:
@@ -384,7 +384,7 @@ class ExecutorConductor(base.Conductor):
                 for listener in self._listeners_from_job(job, engine):
                     stack.enter_context(listener)
                 claim.engine = engine
-                engine.suspends_differing = True
+                engine.suspends_on_difference = True
                 if self._versions is not None:
                     engine.storage.code = self._versions.code_of(engine.storage.flow_detail)
                 if self._parking_board is not None and job.uuid == engine.storage.flow_uuid:

@@ -38,7 +38,7 @@ _WATCHED_POLL_SECONDS: Final = 1.0
 _MIN_NOT_BEFORE: Final = 1.0
 #: `not_before` of a blocked job: this number plus the time of blocking in whole seconds. The index
 #: of `not_before` finds these jobs.
-_BLOCKED: Final = 1e12
+_MIN_BLOCKED_NOT_BEFORE: Final = 1e12
 
 
 class SQLJobBoard(_stored.BaseStoredJobBoard):
@@ -406,7 +406,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             "who": rows.storable_text(who),
         }
         statement = self._statements.claim
-        if isinstance(job, _stored.StoredJob) and job.blocked is not None:
+        if isinstance(job, _stored.StoredJob) and job.block_number is not None:
             statement = self._statements.claim_blocked
             parameters["expiry"] = expiry
         elif expiry is not None:
@@ -471,7 +471,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         parameters: dict[str, Any] = {
             "codes": list(self.refused_codes) or [""],
             "board": self.namespace,
-            "blocked": _BLOCKED,
+            "blocked": _MIN_BLOCKED_NOT_BEFORE,
             "id": 0,
             "limit": _MAX_PAGE_SIZE,
         }
@@ -485,7 +485,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             page = self._transact("Listing blocked jobs", work, write=False)
             for row in page:
                 job = self.JOB(self, self._parse(row))
-                job.blocked = row["not_before"]
+                job.block_number = row["not_before"]
                 jobs.append(job)
             if len(page) < _MAX_PAGE_SIZE:
                 return jobs
@@ -495,13 +495,13 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
     def block(self, job: _stored.StoredJob, who: str) -> float:
         """Release a claim, and delay the job until its flow receives a command or signal.
 
-        Return `StoredJob.blocked` of the job, which it keeps if it was claimed as a blocked job; 0
-        if the job is due, because its flow has a command. Raises the errors of `consume`.
+        Return `StoredJob.block_number` of the job, which it keeps if it was claimed as a blocked
+        job; 0 if the job is due, because its flow has a command. Raises the errors of `consume`.
         """
         parameters = {
             **self._claim_parameters(job),
             "who": rows.storable_text(who),
-            "blocked": job.blocked,
+            "blocked": job.block_number,
         }
 
         def work(connection: sa.Connection) -> float | None:
@@ -605,7 +605,7 @@ class _Statements:
         codes: sa.BindParameter[Any] = sa.bindparam("codes", expanding=True)
         self.block = sa.text(
             f"UPDATE {_JOBS} SET {freed},"
-            f" not_before = COALESCE(:blocked, {_BLOCKED} + ROUND({now}))"
+            f" not_before = COALESCE(:blocked, {_MIN_BLOCKED_NOT_BEFORE} + ROUND({now}))"
             f" WHERE {own_claim} AND owner = :who"
         )
         self.blocked = sa.text(
@@ -648,7 +648,7 @@ class _Statements:
         )
         self.claim_blocked = sa.text(
             f"{claim}, not_before = 0, owner_until = {now} + :expiry"
-            f" WHERE {this_job} AND {free} AND not_before >= {_BLOCKED}"
+            f" WHERE {this_job} AND {free} AND not_before >= {_MIN_BLOCKED_NOT_BEFORE}"
         )
         free = f"{free} AND not_before <= {now}"
         self.claim = sa.text(f"{claim}, owner_until = NULL WHERE {this_job} AND {free}")

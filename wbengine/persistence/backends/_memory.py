@@ -224,7 +224,7 @@ class MemoryConnection(base.Connection):
             if settled is not None:
                 if stored_flow.command != settled.command:
                     raise settled.withdrawn_error(flow.uuid)
-                stored_flow.command = settled.successor
+                stored_flow.command = settled.replacement
             stored_flow.begin_batch()
             if flow_row:
                 stored_flow.detail.update(flow.copy(retain_contents=False))
@@ -415,7 +415,7 @@ class MemoryConnection(base.Connection):
             self._check_not_busy(flow, dead)
             flow.detail.epoch += 1
             has_ended = flow.detail.state in states.FLOW_ENDED
-            if has_ended and flow.command is not None and not flow.command.runs_flow:
+            if has_ended and flow.command is not None and not flow.command.reruns_flow:
                 flow.command = None
             flow.lease = _leases.Lease(flow_uuid, owner, flow.detail.epoch, flow.command)
             flow.until = self._backend.clock.monotonic() + seconds

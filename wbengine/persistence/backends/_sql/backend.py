@@ -406,7 +406,7 @@ class SQLConnection(base.Connection):
             row = reading.lease(connection, self._sql, flow_uuid)
             ahead = row.now - clocks.uptime() if self._backend.has_clock else None
             command = rows.command_of(row.wish)
-            if command is not None and row.state in states.FLOW_ENDED and not command.runs_flow:
+            if command is not None and row.state in states.FLOW_ENDED and not command.reruns_flow:
                 connection.execute(self._sql.put_command, {"flow_uuid": flow_uuid, "wish": None})
                 command = None
             crashpoint("sql.before-lease-commit")

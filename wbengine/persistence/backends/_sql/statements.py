@@ -170,7 +170,7 @@ class Statements:
 
         self.put_command = sa.text(f"UPDATE {_FLOWS} SET wish = :wish {flow}")
         self.settle_command = sa.text(
-            f"UPDATE {_FLOWS} SET wish = :successor {flow} AND wish = :wish"
+            f"UPDATE {_FLOWS} SET wish = :replacement {flow} AND wish = :wish"
         )
         self.commands = sa.text(
             f"SELECT uuid, wish FROM {_FLOWS} WHERE uuid IN :uuids AND wish IS NOT NULL"
@@ -199,9 +199,9 @@ class Statements:
         )
         # The conductor of a run that is over is about to delete the job: the claim ends.
         self.restore_job = sa.text(
-            f"UPDATE {_JOBS} SET trashed = 0, not_before = 0, claims = claims + :is_over,"
-            " owner = CASE WHEN :is_over = 1 THEN NULL ELSE owner END,"
-            " owner_until = CASE WHEN :is_over = 1 THEN NULL ELSE owner_until END"
+            f"UPDATE {_JOBS} SET trashed = 0, not_before = 0, claims = claims + :ends_claim,"
+            " owner = CASE WHEN :ends_claim = 1 THEN NULL ELSE owner END,"
+            " owner_until = CASE WHEN :ends_claim = 1 THEN NULL ELSE owner_until END"
             " WHERE uuid = :flow_uuid"
         )
         job_columns = (

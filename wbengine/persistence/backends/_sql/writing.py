@@ -279,8 +279,8 @@ def ensure_job(connection: sa.Connection, statements: Statements, flow: models.F
     note = flow.meta_value(models.SUBMITTED)
     if not isinstance(note, Mapping) or "namespace" not in note or "at" in note:
         return
-    is_over = flow.state in states.FLOW_ENDED or flow.is_suspended_by_command
-    parameters = {"flow_uuid": flow.uuid, "is_over": int(is_over)}
+    ends_claim = flow.state in states.FLOW_ENDED or flow.is_suspended_by_command
+    parameters = {"flow_uuid": flow.uuid, "ends_claim": int(ends_claim)}
     if not connection.execute(statements.restore_job, parameters).rowcount:
         details = rows.text_of(codec.pack({"flow_uuid": flow.uuid}, "details"))
         job = {"board": note["namespace"], "rank": note["rank"], "details": details}
@@ -301,7 +301,7 @@ def settle_command(
     parameters = {
         "flow_uuid": flow_uuid,
         "wish": rows.command_text(settled.command),
-        "successor": rows.command_text(settled.successor),
+        "replacement": rows.command_text(settled.replacement),
     }
     if not connection.execute(statements.settle_command, parameters).rowcount:
         raise settled.withdrawn_error(flow_uuid)
@@ -363,7 +363,7 @@ def claim_key(
     if (row["remaining"] or 0) <= 0:
         flow = reading.first(connection, statements.flow_state, flow_uuid=owner)
         request = None if flow is None else rows.command_of(flow["wish"])
-        is_requested = request is not None and request.runs_flow
+        is_requested = request is not None and request.reruns_flow
         if flow is None or (flow["state"] in states.FLOW_ENDED and not is_requested):
             connection.execute(statements.replace_key, parameters)
             return flow_uuid
