@@ -157,6 +157,8 @@ PAST_FAULTS: Final[dict[str, str]] = {
     "ledger=False: TaskFlow reverts with the same id":
         "request ours=False, finish, answer, request ours=False content=revert, finish, answer,"
         " request ours=False, finish",
+    "ledger=False slots=2: TaskFlow's requests share an id":
+        "request ours=False, cancel a:1, request ours=False, cancel a:2, finish, finish",
     "ledger=False: number of remembered replies":
         "request a, finish, request b, finish, request c, finish, request d, finish, request d,"
         " request b, request a",
