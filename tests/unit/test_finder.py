@@ -337,6 +337,28 @@ def test_silent_worker_with_requests_is_queried_early_and_lost() -> None:
     assert world.names == {"w2"}
 
 
+def test_silent_worker_has_no_free_slot(world: World) -> None:
+    """The worker may have stopped, and the others of its queue may be busy."""
+    world.finder.schedule.needs_reports = True
+    world.hear("gone")
+    world.hear("busy", running=4)
+    assert world.finder.free("t.a") == 4
+    world.clock.advance(15.1)
+    world.hear("busy", running=4)
+    assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (8, 0)
+    world.hear("gone")
+    assert world.finder.free("t.a") == 4
+
+
+def test_worker_with_new_tasks_does_not_count_as_new(world: World) -> None:
+    world.hear("w1")
+    world.clock.advance(1)
+    since = world.clock.monotonic()
+    world.clock.advance(5)
+    world.hear("w1", tasks=("a", "b"))
+    assert world.finder.report_rounds("t.a-b", since) == 1
+
+
 def test_new_worker_is_sent_the_heartbeat_period() -> None:
     world = World(expiry=2)
     world.hear("w1", period=5.0)
@@ -365,6 +387,14 @@ def test_new_worker_without_reply_is_lost_after_grace() -> None:
 
 
 # Outages ------------------------------------------------------------------------------------------
+
+
+def test_workers_get_full_grace_after_a_reported_outage(world: World) -> None:
+    world.hear("w1")
+    world.live(15.0)
+    world.finder.record_outage(world.clock.monotonic())
+    world.live(10.0)
+    assert world.names == {"w1"}
 
 
 def test_workers_are_not_lost_after_loop_was_frozen(world: World) -> None:
@@ -558,6 +588,9 @@ class History(RuleBasedStateMachine):
 
     @rule(name=NAMES, topic=TOPICS, running=SLOTS)
     def beat(self, name: str, topic: str, running: int) -> None:
+        self.record_beat(name, topic, running)
+
+    def record_beat(self, name: str, topic: str, running: int) -> None:
         self.hear(name, topic, (), notices.BEAT, slots=None, running=running)
         if (known := self.known.get((name, topic))) is not None:
             known.report(self.now, running)
@@ -571,6 +604,9 @@ class History(RuleBasedStateMachine):
 
     @rule(name=NAMES, silence=st.sampled_from([0.0, 12.0]))
     def reply(self, name: str, silence: float) -> None:
+        self.record_reply(name, silence)
+
+    def record_reply(self, name: str, silence: float) -> None:
         """A reply about a request, or a heartbeat in its ledger, counts as a message."""
         self.world.finder.watch(name, silence)
         for known in self.of(name):
@@ -578,10 +614,15 @@ class History(RuleBasedStateMachine):
         if not self.of(name):
             self.watched[name] = self.now - silence
 
-    @rule(periods=st.integers(1, 4))
-    def live(self, periods: int) -> None:
-        for _ in range(periods):
+    @rule(periods=st.integers(1, 8), name=NAMES, how=st.sampled_from(["reply", "beat", ""]))
+    def live(self, periods: int, name: str, how: str) -> None:
+        """Let time pass, in which one worker at most is heard, just before it would be lost."""
+        for period in range(periods):
             self.world.clock.advance(5.0)
+            if how == "reply" and period % 4 == 0:
+                self.record_reply(name, 0.0)
+            elif how == "beat" and period % 4 == 0:
+                self.record_beat(name, "t", 1)
             self.world.finder.maybe_publish()
             self.world.echo()
             self.has_echo = True
@@ -590,8 +631,8 @@ class History(RuleBasedStateMachine):
                 key[0] for key, each in self.known.items() if max(each.seen, each.reply) < limit
             }
             assert self.world.finder.clean() == len(silent)
-            for name in silent | {name for name, seen in self.watched.items() if seen < limit}:
-                self.lose(name)
+            for lost in silent | {each for each, seen in self.watched.items() if seen < limit}:
+                self.lose(lost)
 
     @rule(seconds=st.sampled_from([11.0, 60.0]))
     def outage(self, seconds: float) -> None:
