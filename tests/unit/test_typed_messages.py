@@ -198,12 +198,12 @@ def test_commands_with_malformed_request_lists_are_rejected(kind: str, name: str
             commands.SCHEMAS[kind].check(body)
 
 
-def test_inquiries_are_split_into_messages_of_500_requests() -> None:
-    messages = list(commands.inquiries([(f"id-{n}", n) for n in range(1001)], "all", "me"))
+def test_asks_are_split_into_messages_of_500_requests() -> None:
+    messages = list(commands.asks([(f"id-{n}", n) for n in range(1001)], "all", "me"))
     assert [len(message.body["asked"]) for message in messages] == [500, 500, 1]
     for message in messages:
         commands.SCHEMAS[commands.ASK].check(json.loads(message.encoded))
-    assert commands.Inquiry.from_message(messages[2]).requests == [("id-1000", 1000)]
+    assert commands.Ask.from_message(messages[2]).requests == [("id-1000", 1000)]
 
 
 #: Values of headers of requests, and how they are read.
