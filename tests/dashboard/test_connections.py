@@ -23,7 +23,7 @@ from tests.dashboard.raw import answer, bearer, connected, is_closed, request, s
 from tests.dashboard.site import PATIENCE, running, serving, stream
 from tests.support import python
 from tests.support.waiting import MARGIN, until
-from wbengine._logs.repeated_warnings import RareWarnings
+from wbengine._logs.repeated_messages import RareWarnings
 from wbengine.dashboard import Site, _connections, _quotas
 
 PARTIAL = b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: "

@@ -55,7 +55,7 @@ WAYS = st.sampled_from(
     ]
 )  # fmt: skip
 COMMANDS = st.sampled_from(
-    ["inquire", "inquire direct=False", "cancel", "cancel", "resume", "resume", "suspend",
+    ["ask", "ask direct=False", "cancel", "cancel", "resume", "resume", "suspend",
      "return_unaccepted", "query e1, beat", "query e2, finish_again", "admit", "drain"]
 )  # fmt: skip
 REQUESTS = st.lists(st.tuples(IDS, EPOCHS, ENGINES, CONTENTS, WAYS), min_size=1, max_size=4)
@@ -94,9 +94,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(command=COMMANDS, named=st.lists(st.tuples(IDS, EPOCHS), max_size=3), to=ENGINES)
     def command(self, command: str, named: list[tuple[str, int]], to: str) -> None:
-        if command.startswith(("inquire", "cancel")):
+        if command.startswith(("ask", "cancel")):
             command = " ".join([command, *(f"{id}:{number}" for id, number in named)])
-            command += f" to={to}" if "inquire" in command else ""
+            command += f" to={to}" if "ask" in command else ""
         self.worker.play(command)
 
     def teardown(self) -> None:
@@ -109,12 +109,12 @@ TWO: Final = "request, claim, request b, claim"
 #: Events that showed a fault. Workers have a ledger and one slot unless the name begins so.
 PAST_FAULTS: Final[dict[str, str]] = {
     "replies are numbered": "request, claim, event, event too-large, finish",
-    "result is refused": f"{TWO}, finish, refuse_result, inquire a:1, store, inquire a:2 to=e1",
+    "result is refused": f"{TWO}, finish, refuse_result, ask a:1, store, ask a:2 to=e1",
     "request is listed until its reply is published":
         f"query, {TWO}, query, finish, query, store, query, beat, answer, query, beat",
     "result is fenced": f"{TWO}, finish, store fenced=True, query",
     "result is stored and sent":
-        f"{TWO}, finish, finish, inquire a:2 b:2, store sent=True, store True True, query",
+        f"{TWO}, finish, finish, ask a:2 b:2, store sent=True, store True True, query",
     "duplicate of another engine":
         "request, request to=e2, claim, request to=e2, request, finish, request, store, request,"
         " claim DONE",
@@ -122,11 +122,11 @@ PAST_FAULTS: Final[dict[str, str]] = {
     "ledger is renamed":
         "request ledger=other, rename_ledger new other, query, request ledger=other,"
         " request b ledger=rows, request c ledger=older",
-    "inquiry of an earlier engine":
-        "request epoch=2, claim, inquire a:1, inquire a:4, inquire a:3 to=e1, event, finish,"
-        " inquire a:5 to=e1, inquire a:4, store, inquire a:1",
-    "inquiry about waiting requests": f"{TWO}, inquire b:2 a:2, inquire b:1, finish, store",
-    "inquiry to all workers": "inquire a:1 direct=False, inquire a:1",
+    "ask of an earlier engine":
+        "request epoch=2, claim, ask a:1, ask a:4, ask a:3 to=e1, event, finish,"
+        " ask a:5 to=e1, ask a:4, store, ask a:1",
+    "ask about waiting requests": f"{TWO}, ask b:2 a:2, ask b:1, finish, store",
+    "ask to all workers": "ask a:1 direct=False, ask a:1",
     "request is cancelled twice":
         "request epoch=3, claim, cancel a:2, cancel a:4, cancel a:4, finish",
     "request is cancelled during its claim": "request, cancel a:1, claim",
@@ -146,10 +146,10 @@ PAST_FAULTS: Final[dict[str, str]] = {
     "ledger=False: engine has a ledger": "request ledger=other, query",
     "ledger=False: only a higher epoch runs again":
         "request epoch=2, request epoch=3, request, request epoch=3, finish, request epoch=2,"
-        " finish long, request epoch=2, request epoch=3 to=e2, inquire a:9 b:9, answer, answer,"
-        " inquire a:9",
+        " finish long, request epoch=2, request epoch=3 to=e2, ask a:9 b:9, answer, answer,"
+        " ask a:9",
     "ledger=False: request is redelivered":
-        "request redelivered=True, request redelivered=True, inquire a:1, request,"
+        "request redelivered=True, request redelivered=True, ask a:1, request,"
         " request redelivered=True, finish, suspend, request b redelivered=True",
     "ledger=False: TaskFlow's request is redelivered":
         "request ours=False, request to=e2 ours=False redelivered=True, finish,"
@@ -200,7 +200,7 @@ PAST_FAULTS: Final[dict[str, str]] = {
         f" event {each}" for each in oracle.EVENTS
     },
     **{
-        f"name {name}": f"request to={name}, request id={name}, query {name}, inquire a:2 to={name}"
+        f"name {name}": f"request to={name}, request id={name}, query {name}, ask a:2 to={name}"
         for name in ("None", "''", "../up", "'a\\x20b'", "x" * 200, "a.*", "'a\\nb'")
     },
 }  # fmt: skip

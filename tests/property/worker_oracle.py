@@ -559,8 +559,8 @@ class Worker:
 
     # Messages of engines.
 
-    def inquire(self, *asked: tuple[str, int], to: Any = "e2", direct: bool = True) -> None:
-        effects = self.core.on_inquiry(asked, to, direct)
+    def ask(self, *asked: tuple[str, int], to: Any = "e2", direct: bool = True) -> None:
+        effects = self.core.on_ask(asked, to, direct)
         if to not in LABELS:
             self.counts["unanswerable"] += 1
             asked = ()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wbengine._logs import repeated_warnings
+from wbengine._logs import repeated_messages
 from wbengine.transports import resolve
 from wbengine.transports._broker import Frame
 
@@ -19,12 +19,12 @@ def test_each_reason_is_logged_once_per_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(repeated_warnings.time, "monotonic", lambda: now[0])
-    rare = repeated_warnings.RareWarnings(LOG)
+    monkeypatch.setattr(repeated_messages.time, "monotonic", lambda: now[0])
+    rare = repeated_messages.RareWarnings(LOG)
     for number in range(3):
         rare.warn("one", "message %s", number)
         rare.warn("other", "message %s", "x")
-    now[0] += repeated_warnings.PERIOD_SECONDS
+    now[0] += repeated_messages.PERIOD_SECONDS
     rare.warn("one", "message %s", 3)
     assert caplog.messages == [
         "message 0 (1 of those so far)", "message x (1 of those so far)",

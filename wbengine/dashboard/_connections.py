@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from starlette.types import Scope
 
-from wbengine._logs.repeated_warnings import RareWarnings
+from wbengine._logs.repeated_messages import RareWarnings
 
 __all__ = [
     "MAX_STRANGERS",

@@ -13,7 +13,7 @@ from http import server as http
 from typing import Any, Final, NamedTuple
 
 from wbengine._concurrency import timers
-from wbengine._logs.repeated_warnings import RareWarnings
+from wbengine._logs.repeated_messages import RareWarnings
 
 __all__ = ["Address", "Answer", "Server", "address", "start_servers"]
 

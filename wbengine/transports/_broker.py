@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
-from wbengine._logs.repeated_warnings import RareWarnings
+from wbengine._logs.repeated_messages import RareWarnings
 from wbengine.transports import _encoding
 
 LOG = logging.getLogger(__name__)

@@ -554,10 +554,14 @@ def each_concurrency_key_has_its_own_limit() -> Any:
     return _limited(*keyed, concurrency_key=lambda value: value)
 
 
+def nonsense_of(value: Any) -> Any:
+    return value.nonsense
+
+
 @timed(">a !a <a -a", raises={"a": (AttributeError, "nonsense")})
 def concurrency_key_that_raises_fails_its_task() -> Any:
     give = tasks.Give("a", inject={"value": 1})
-    return _limited(give, concurrency_key=lambda value: value.nonsense)
+    return _limited(give, concurrency_key=nonsense_of)
 
 
 @timed(">b +b >c +c >d +d >a +a")

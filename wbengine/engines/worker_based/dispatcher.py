@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions as exc
-from wbengine._logs.repeated_warnings import RareWarnings
+from wbengine._logs.repeated_messages import RareWarnings
 
 LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine._logs.repeated_warnings import RareWarnings
+from wbengine._logs.repeated_messages import RareWarnings
 from wbengine.engines.worker_based._connections import connecting, sender, topology
 from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env

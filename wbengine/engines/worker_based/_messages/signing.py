@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine._concurrency import clocks
-from wbengine._logs.repeated_warnings import RareWarnings
+from wbengine._logs.repeated_messages import RareWarnings
 from wbengine._security import keys
 from wbengine._text import data_formats, json_text
 from wbengine.engines.worker_based import protocol as pr
