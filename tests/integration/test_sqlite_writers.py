@@ -21,7 +21,8 @@ from tests.support import python
 from tests.support.waiting import MARGIN, until
 from wbengine import _sql, exceptions
 from wbengine._concurrency import crash_points
-from wbengine._sql import sqlite_files, writers
+from wbengine._sql import writers
+from wbengine._sqlite import sqlite_files
 from wbengine.persistence import _leases, backends, base, models
 
 #: Program that holds the write lock until it receives a line.

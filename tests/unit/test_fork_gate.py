@@ -3,7 +3,7 @@
 import threading
 
 from tests.support.waiting import until
-from wbengine._concurrency import fork_gate
+from wbengine._sqlite import fork_gate
 
 
 class Gate(fork_gate.ForkGate):

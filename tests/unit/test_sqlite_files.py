@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wbengine._sql import sqlite_files
+from wbengine._sqlite import sqlite_files
 
 TABLE = r"""/dev/sda1 / ext4 rw 0 0
 server:/srv /srv nfs4 rw 0 0

@@ -23,7 +23,7 @@ from tests.support import fresh, python
 from tests.support.workers import until
 from tests.unit import descriptors
 from wbengine import exceptions
-from wbengine._sql import sqlite_files
+from wbengine._sqlite import sqlite_files
 from wbengine.transports import _fifos, _filesystem, _folder
 from wbengine.transports._broker import Frame
 

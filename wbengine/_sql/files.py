@@ -8,7 +8,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from wbengine._concurrency.fork_gate import ForkGate
+from wbengine._sqlite.fork_gate import ForkGate
 
 __all__ = ["OpenFile"]
 

@@ -17,10 +17,11 @@ import sqlalchemy as sa
 from sqlalchemy import pool
 
 from wbengine import logging
-from wbengine._concurrency.fork_gate import ForkGate
 from wbengine._configuration import named_options
 from wbengine._imports import installing
-from wbengine._sql import connection_options, dialects, files, sqlite_files, writers
+from wbengine._sql import connection_options, dialects, files, writers
+from wbengine._sqlite import sqlite_files
+from wbengine._sqlite.fork_gate import ForkGate
 
 __all__ = [
     "dispose", "is_autocommit", "make_engine", "read_level", "retries_of", "statement_engine",

@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine._sql import sqlite_files
 from wbengine._sql.files import OpenFile
+from wbengine._sqlite import sqlite_files
 
 __all__ = ["WRITER", "Writer"]
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from wbengine._sql import sqlite_files
+from wbengine._sqlite import sqlite_files
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good
 from wbengine.transports import Target, _folder

@@ -26,8 +26,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from wbengine import exceptions
-from wbengine._concurrency.fork_gate import ForkGate
-from wbengine._sql import sqlite_files
+from wbengine._sqlite import sqlite_files
+from wbengine._sqlite.fork_gate import ForkGate
 from wbengine._text import data_formats
 from wbengine.transports import _files
 
