@@ -13,8 +13,15 @@ from wbengine.engines.worker_based.ledger import _redis
 from wbengine.jobs.backends.impl_redis import RedisJobBoard
 from wbengine.transports import resolve
 
-URL = "rediss://h:7000/3?socket_timeout=2.5&ssl_min_version=TLSv1_3"
-BOARD = {"host": "h", "port": 7000, "db": 3, "ssl": True, "socket_timeout": 2.5}
+URL = "rediss://h:7000/3?socket_timeout=2.5&ssl_min_version=TLSv1_3&client_name=shop"
+BOARD = {
+    "host": "h",
+    "port": 7000,
+    "db": 3,
+    "ssl": True,
+    "socket_timeout": 2.5,
+    "client_name": "shop",
+}
 
 
 def of_limits(url: str) -> Any:
@@ -38,6 +45,7 @@ def test_clients_read_the_same_options(arguments: Callable[[], Any]) -> None:
     found = arguments()
     assert (found["host"], found["port"], found["db"]) == ("h", 7000, 3)
     assert (found["socket_timeout"], found["socket_connect_timeout"]) == (2.5, 5.0)
+    assert found["client_name"] == "shop"
     assert found["ssl_min_version"] is ssl.TLSVersion.TLSv1_3
     assert (found["ssl_cert_reqs"], found["ssl_check_hostname"]) == ("required", True)
 
@@ -46,6 +54,18 @@ def test_clients_read_the_same_options(arguments: Callable[[], Any]) -> None:
 def test_options_of_tls_need_tls(name: str) -> None:
     with pytest.raises(ValueError, match=f"'{name}' requires rediss://, got redis://"):
         RedisStore(f"redis://h/0?{name}=x")
+
+
+@pytest.mark.parametrize("name", ["", "my shop", "shop\n", "caf\u00e9"])
+def test_client_name_is_one_ascii_word(name: str) -> None:
+    with pytest.raises(ValueError, match="client_name must "):
+        resolve("redis://h", None, {"client_name": name})
+
+
+def test_name_of_client_is_shown_by_the_server(redis_url: str) -> None:
+    store = RedisStore(f"{redis_url}?client_name=limits-of-shop")
+    assert "limits-of-shop" in {each["name"] for each in store._client.client_list()}
+    store.close()
 
 
 def test_board_without_tls_ignores_its_options() -> None:

@@ -21,6 +21,9 @@ class ClientOptions(tls_options.TLSOptions):
 
     socket_timeout: float = named_options.option(5.0, "Seconds to wait for a reply.")
     socket_connect_timeout: float = named_options.option(5.0, "Seconds to wait for a connection.")
+    client_name: str | None = named_options.option(
+        None, "Name of the connections in ``CLIENT LIST``."
+    )
     ssl_ca_path: str | None = named_options.option(None, "As in redis-py.")
     ssl_ca_data: str | None = named_options.option(None, "As in redis-py.")
     ssl_password: str | None = named_options.option(None, "As in redis-py.")
@@ -40,7 +43,11 @@ def read_option(name: str, value: Any) -> Any:
 
     :raises ValueError: if the value is invalid.
     """
-    return _seconds(name, value) if name in TIMEOUTS else tls_options.read(name, value)
+    if name in TIMEOUTS:
+        return _seconds(name, value)
+    if name == "client_name":
+        return _client_name(name, value)
+    return tls_options.read(name, value)
 
 
 def arguments(given: Mapping[str, Any], is_secure: bool) -> dict[str, Any]:
@@ -69,3 +76,10 @@ def _seconds(name: str, value: Any) -> float:
     if not 0 < number < 3600:
         raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
     return number
+
+
+def _client_name(name: str, value: Any) -> str:
+    text = named_options.text(name, value)
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        raise ValueError(f"{name} must be ASCII characters without spaces, got {value!r:.80}")
+    return text

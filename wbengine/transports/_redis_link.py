@@ -69,9 +69,8 @@ class Place:
     def parse(cls, url: str, options: Mapping[str, Any] | None = None) -> Place:
         """Parse a URL `redis[s]://[USER][:PASSWORD@]HOST[:PORT][/DB][?OPTION=VALUE]`.
 
-        The URL and `options` may contain: `prefix` (start of all keys), `socket_timeout` and
-        `socket_connect_timeout` (seconds), and `ssl_...` as in redis-py. Other keys of `options`
-        are ignored. This does not connect.
+        The URL and `options` may contain: `prefix` (start of all keys), and the options of
+        `ClientOptions`. Other keys of `options` are ignored. This does not connect.
 
         :raises ValueError: if the URL or an option is invalid.
         """
