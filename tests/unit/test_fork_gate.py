@@ -67,3 +67,20 @@ def test_fork_inside_of_its_own_transaction_neither_waits_nor_closes(monkeypatch
         gate._before_fork()
         gate._after_fork_in_child()
     assert gate.closed == 0
+
+
+def test_finalizer_in_the_thread_that_forks_does_not_wait(monkeypatch):
+    gate, used = Gate(monkeypatch), []
+
+    def fork():
+        gate._before_fork()
+        with gate:  # The garbage collector can run here.
+            used.append(gate.closed)
+        gate._after_fork()
+        with gate:
+            used.append(gate.closed)
+
+    thread = threading.Thread(target=fork, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert used == [1, 1]

@@ -27,7 +27,8 @@ _FORK_WAIT_SECONDS: Final = 30.0
 class ForkGate:
     """A context manager for the use of connections. A fork waits for the threads inside it.
 
-    Threads that enter during a fork wait for its end. A thread that is inside can enter again.
+    Threads that enter during a fork wait for its end. A thread that is inside can enter again, and
+    the thread that forks can enter: a finalizer that runs there can close a store.
 
     :param close: closes all connections. It is called before a fork, when no thread is inside.
     """
@@ -44,6 +45,7 @@ class ForkGate:
     def _reset(self) -> None:
         self._forking = threading.RLock()
         self._is_closed = False
+        self._forking_thread: int | None = None
         self._lock = threading.Lock()
         self._changed = conditions.Condition(self._lock)
         # How often each thread has entered. Without a lock: threads enter before they read
@@ -54,7 +56,7 @@ class ForkGate:
         me = threading.get_ident()
         depth = self._users.get(me, 0)
         self._users[me] = depth + 1
-        while self._is_closed and not depth:
+        while self._is_closed and not depth and self._forking_thread != me:
             self.__exit__()
             self._changed.wait_for(lambda: not self._is_closed)
             self._users[me] = 1
@@ -74,8 +76,9 @@ class ForkGate:
 
     def _before_fork(self) -> None:
         self._forking.acquire()
+        self._forking_thread = threading.get_ident()
         self._is_closed = True
-        me = {threading.get_ident()}  # A signal handler can fork while its own thread is inside.
+        me = {self._forking_thread}  # A signal handler can fork while its own thread is inside.
         self._changed.wait_for(lambda: set(self._users) <= me, _FORK_WAIT_SECONDS)
         if not self._users:
             self._close()
@@ -87,6 +90,7 @@ class ForkGate:
 
     def _after_fork(self) -> None:
         self._is_closed = False
+        self._forking_thread = None
         self._notify()
         self._forking.release()
 
