@@ -24,10 +24,8 @@ __all__ = ["RedisStore"]
 _MAX_ATTEMPTS: Final = 50
 
 
-def _client(url: str) -> Any:
+def _client(redis: Any, url: str) -> Any:
     """Return a client for a URL with the options of all clients of Redis, and those of redis-py."""
-    import redis
-
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     arguments = client_options.arguments(options, parts.scheme == "rediss")
@@ -62,7 +60,7 @@ class RedisStore(account_stores.Store):
             raise ImportError(installing.needs("limits in Redis", "redis-py", "redis")) from error
         self._errors = redis.RedisError
         self._prefix = prefix
-        self._client: Any = _client(account_stores.check_url(url))
+        self._client: Any = _client(redis, account_stores.check_url(url))
         self._swap = self._client.register_script(lua_scripts.load(_SCRIPTS)["swap"].text)
 
     def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:

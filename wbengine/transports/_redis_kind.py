@@ -71,7 +71,7 @@ class RedisKind(BrokerKind):
         return broker
 
     def quick_options(self, seconds: float) -> dict[str, Any]:
-        return dict.fromkeys(("socket_timeout", "socket_connect_timeout"), min(seconds, 5.0))
+        return dict.fromkeys(client_options.TIMEOUTS, min(seconds, 5.0))
 
     def explain(self, error: BaseException) -> str | None:
         if type(error).__module__ != "redis.exceptions":

@@ -205,7 +205,7 @@ def _progress(value: float) -> tuple[str, Any]:
     return ("update_progress", {"progress": value})
 
 
-@flow(
+_hooked = flow(
     ">a +a >b !b <b -b <a -a",
     raises={"b": (ValueError, "b fails")},
     told={"a": ["a | b"], "b": ["ValueError(b fails) | b"]},
@@ -216,21 +216,14 @@ def _progress(value: float) -> tuple[str, Any]:
         ]
     },
 )  # fmt: skip
+
+
+@_hooked
 def hooks_are_called_before_and_after_bodies() -> Any:
     return linear_flow.Flow("f").add(tasks.Hooked("a"), tasks.Boom("b"))
 
 
-@flow(
-    ">a +a >b !b <b -b <a -a",
-    raises={"b": (ValueError, "b fails")},
-    told={"a": ["a | b"], "b": ["ValueError(b fails) | b"]},
-    heard={
-        "a": [
-            _progress(0.0), *_hooks(*_FORWARD), _progress(1.0),
-            _progress(0.0), *_hooks(*_BACK), _progress(1.0),
-        ]
-    },
-)  # fmt: skip
+@_hooked
 def hooks_that_are_coroutines_are_awaited() -> Any:
     return linear_flow.Flow("f").add(tasks.AwaitsHooks("a"), tasks.Boom("b"))
 
