@@ -107,7 +107,7 @@ class Machine(RuleBasedStateMachine):
 
 TWO: Final = "request, claim, request b, claim"
 #: Events that showed a fault. Workers have a ledger and one slot unless the name begins so.
-PAST_FAULTS: Final[dict[str, str]] = {
+SCENARIOS: Final[dict[str, str]] = {
     "replies are numbered": "request, claim, event, event too-large, finish",
     "result is refused": f"{TWO}, finish, refuse_result, ask a:1, store, ask a:2 to=e1",
     "request is listed until its reply is published":
@@ -206,13 +206,13 @@ PAST_FAULTS: Final[dict[str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", PAST_FAULTS)
+@pytest.mark.parametrize("fault", SCENARIOS)
 def test_past_fault_of_a_worker_does_not_return(fault: str) -> None:
     options = fault.partition(":")[0].split() if ":" in fault else ()
     worker = Worker(
         **{"slots": 1} | {k: oracle.read(v) for k, v in (o.split("=") for o in options)}
     )
-    worker.play(PAST_FAULTS[fault])
+    worker.play(SCENARIOS[fault])
     worker.complete()
 
 

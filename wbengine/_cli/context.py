@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Context"]
 
-LOG: Final = logging.getLogger("wbengine._cli")
+LOG: Final = logging.getLogger("wbengine.cli")
 
 
 class Context:

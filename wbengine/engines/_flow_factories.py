@@ -26,8 +26,7 @@ __all__ = [
     "remake",
 ]
 
-#: Records have this word in place of a factory if the flow is `flow_of` their only argument. It is
-#: not imported, so it does not depend on the modules of this package.
+#: The name of `flow_of` in records. It is never imported, so it stays the same when modules move.
 FLOW_OF: Final = "wbengine.engines.factories.flow_of"
 
 Factory = Callable[..., Any] | str
