@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 
@@ -18,12 +19,12 @@ from wbengine.types._outline import FLOW, TASK, Outline, OutlineNode
 from wbengine.views import flow_status as flows
 
 
-def view(sizes: list[int], states: dict[str, str]) -> flows.FlowView:
+def view(sizes: list[int], states: dict[str, str], name: str = "all") -> flows.FlowView:
     """Return a flow with nested flows of these sizes; tasks have names such as '3.7' and are in
     SUCCESS unless listed in `states`.
     """
-    nodes = [OutlineNode("all", FLOW, None)]
-    detail = FlowDetail("all")
+    nodes = [OutlineNode(name, FLOW, None)]
+    detail = FlowDetail(name)
     detail.state = "RUNNING"
     for number, size in enumerate(sizes):
         nodes.append(OutlineNode(f"flow-{number}", FLOW, 0))
@@ -54,6 +55,25 @@ def test_all_atoms_of_a_small_flow_are_drawn() -> None:
     assert "4 of 5 tasks done" in lines[0]
     assert lines[1].endswith("flow-0  2/2")
     assert lines[4].endswith("flow-1  2/3")
+
+
+@pytest.mark.parametrize(
+    ("width", "start"),
+    [
+        (80, f"order-shipment  INTERRUPTED  {'━' * 13}  "),
+        (64, f"order-shipment  INTERRUPTED  {'━' * 9}  "),
+        (59, f"order-shipment  INTERRUPTED  {'━' * 4}  "),
+        (56, f"order-ship…  INTERRUPTED  {'━' * 4}  "),
+    ],
+)
+def test_narrow_terminal_makes_bar_shorter_before_name(width: int, start: str) -> None:
+    shown = dataclasses.replace(view([3], {}, "order-shipment"), duration=0.00996)
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(trees.flow_tree(shown, console))
+    headline = capture.get().splitlines()[0]
+    assert headline.startswith(start)
+    assert headline.endswith("3 of 3 tasks done  10 ms")
 
 
 @pytest.mark.parametrize("rows", [4, 10, 30])

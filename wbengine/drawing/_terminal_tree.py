@@ -60,6 +60,8 @@ _STATES_WITHOUT_WORD: Final = (states.SUCCESS, states.PENDING, states.RUNNING)
 _OUTER_FLOWS: Final = 2
 _INNER_FLOWS: Final = 4
 _BAR_COLUMNS: Final = 24
+#: Width below which the name is truncated and the bar stays.
+_MIN_BAR_COLUMNS: Final = 4
 _MIN_NAME_COLUMNS: Final = 8
 
 #: Minimum number of rows for the steps of a workflow: the latest one, and the number of the others.
@@ -225,7 +227,7 @@ class _RowRenderer:
     def headline(self) -> RenderableType:
         """Return the row of the flow: name, state, counts and duration; on a terminal with a bar.
 
-        A name that is too long is shortened.
+        If the line is too narrow, the bar becomes shorter, then the name is truncated.
         """
         source = self._source
         counts = source.counts(source.root)
@@ -238,8 +240,10 @@ class _RowRenderer:
         room = self._console.width - len(state) - numbers.cell_len - len(duration) - 6
         if self._console.is_terminal:
             style = "red" if any(counts.get(state) for state in _UNSUCCESSFUL) else "green"
-            others.append(self._bar(_settled(counts), sum(counts.values()), style))
-            room -= self._bar_width + 2
+            room -= 2
+            width = max(_MIN_BAR_COLUMNS, min(self._bar_width, room - name.cell_len))
+            others.append(self._bar(_settled(counts), sum(counts.values()), style, width))
+            room -= width
         name.truncate(max(room, _MIN_NAME_COLUMNS), overflow="ellipsis")
         line = Table.grid(padding=(0, 2), pad_edge=False)
         for is_wrapped in (*(False for _ in (name, *others)), True, False):
@@ -268,7 +272,8 @@ class _RowRenderer:
         progress = source.progress(node)
         if progress is None:
             return text
-        return _grid([text, self._bar(progress, 1.0, "cyan"), Text(f"{progress:.0%}")])
+        bar = self._bar(progress, 1.0, "cyan", self._bar_width)
+        return _grid([text, bar, Text(f"{progress:.0%}")])
 
     def add_steps(self, branch: Tree, steps: Iterable[Row]) -> None:
         """Add the rows of the steps of a workflow."""
@@ -284,8 +289,8 @@ class _RowRenderer:
     def _clean(self, text: str) -> str:
         return clean(text, self._console, self._mask)
 
-    def _bar(self, completed: float, total: float, style: str) -> ProgressBar:
-        width = self._bar_width
+    @staticmethod
+    def _bar(completed: float, total: float, style: str, width: int) -> ProgressBar:
         return ProgressBar(
             total or 1.0, completed, width, complete_style=style, finished_style=style
         )

@@ -96,7 +96,7 @@ def seconds(duration: float | None) -> str:
     if duration < 0.0001:
         return "0 s" if duration <= 0 else "< 0.1 ms"
     if duration < 1:
-        return f"{duration * 1000:.1f} ms" if duration < 0.01 else f"{duration * 1000:.0f} ms"
+        return f"{duration * 1000:.1f} ms" if duration < 0.00995 else f"{duration * 1000:.0f} ms"
     if duration < 9.95:
         return f"{duration:.1f} s"
     total = round(duration)
