@@ -92,6 +92,26 @@ def test_filters_select_flows_that_the_command_accepts(
     assert names(answer, flows) == selected and answer.json["count"] == len(selected)
 
 
+def test_engine_selects_listed_flows(
+    wbengine: Command, flows: dict[str, models.FlowDetail], store: base.Connection
+) -> None:
+    for name, kind in (("held", "workers"), ("new", "parallel"), ("done", "worker-based")):
+        flows[name].meta["engine"] = kind
+        store.save_changes(flows[name], ())
+    listed = wbengine("flow", "list", "--engine", "worker-based", "--json")
+    assert names(listed, flows) == {"held", "done"}
+    listed = wbengine("flow", "list", "--engine", "parallel", "--state", "PENDING", "--json")
+    assert names(listed, flows) == {"new"}
+
+
+def test_unknown_engine_filter_is_refused(wbengine: Command) -> None:
+    answer = wbengine("flow", "list", "--engine", "paralel")
+    assert answer.code == 2
+    assert "Unknown engine kind 'paralel' (did you mean 'parallel'?)" in answer.error
+    answer = wbengine("flow", "list", "--engine", "workers://?topics=a")
+    assert answer.code == 2 and "--engine must be a kind without options" in answer.error
+
+
 @pytest.mark.parametrize(
     "words", [(), ("ID", "--all"), ("ID", "--name", "x"), ("--all", "--name", "x"), ("--yes",)]
 )

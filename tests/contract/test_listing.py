@@ -266,6 +266,54 @@ def test_malformed_tags_are_ignored(connection: Connection) -> None:
     assert joined(pages(connection, tags={"a": "b"})) == ["mixed"]
 
 
+ENGINES = {
+    "none": None, "default": "default", "serial": "serial", "parallel": "parallel",
+    "worker-based": "worker-based", "workers": "workers", "plug-in": "Serial", "malformed": ["x"],
+}  # fmt: skip
+SERIAL = ["none", "default", "serial", "malformed"]
+
+
+@places.everywhere
+@pytest.mark.parametrize(
+    ("engine", "selected"),
+    [
+        ("serial", SERIAL),
+        ("default", SERIAL),
+        ("parallel", ["parallel"]),
+        ("workers", ["worker-based", "workers"]),
+        ("worker-based", ["worker-based", "workers"]),
+        ("Serial", ["plug-in"]),
+        ("%", []),
+        ("\0", []),
+    ],
+)
+def test_engine_selects_flows_by_recorded_kind(
+    connection: Connection, engine: str, selected: list[str]
+) -> None:
+    """Flows without a recorded kind are serial."""
+    flows = []
+    for number, (name, recorded) in enumerate(ENGINES.items(), 1):
+        flow = a_flow(name, float(number), "SUCCESS")
+        flow.meta["nested"] = {"engine": "parallel"}
+        if recorded is not None:
+            flow.meta["engine"] = recorded
+        flows.append(flow)
+    flows[0].meta = None
+    shelve(connection, *flows)
+    assert joined(pages(connection, engine=engine, newest_first=False)) == selected
+    of_state = pages(connection, engine=engine, states=["SUCCESS"], limit=1, newest_first=False)
+    assert [names for names in of_state if names] == [[name] for name in selected]
+
+
+@places.dialects
+def test_engine_selects_flows_with_odd_characters_in_meta(connection: Connection) -> None:
+    flow = a_flow("odd", 1.0)
+    flow.meta |= {"engine": "parallel", "cancelled": {"at": 1.0, "reason": "a \0 \\u0000 \ud800 b"}}
+    shelve(connection, flow, a_flow("other", 2.0))
+    assert joined(pages(connection, engine="parallel")) == ["odd"]
+    assert joined(pages(connection, engine="serial")) == ["other"]
+
+
 @places.everywhere
 def test_error_selects_failed_flows_on_pages_of_any_size(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
@@ -334,6 +382,8 @@ def test_unknown_filter_or_page_is_refused(connection: Connection) -> None:
         ({"limit": 0}, "limit must be a whole number of at least 1"),
         ({"tags": {"a b": "c"}}, "the key of a tag must be"),
         ({"tags": {"a": ""}}, "the value of tag a must be"),
+        ({"engine": ""}, "engine must be a kind without options, got ''"),
+        ({"engine": "workers:"}, "engine must be a kind without options, got 'workers:'"),
         ({"after": "x"}, "after must be a position from an earlier page, got 'x'"),
         ({"after": "[1]"}, "must be a position from an earlier page"),
     ):

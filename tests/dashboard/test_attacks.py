@@ -178,7 +178,15 @@ def test_unknown_flow_is_not_found(guest: TestClient) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["state=NOTHING", "since=forever", "limit=0", "limit=100000", "limit=x", "after=%7B%7D"],
+    [
+        "state=NOTHING",
+        "engine=nothing",
+        "since=forever",
+        "limit=0",
+        "limit=100000",
+        "limit=x",
+        "after=%7B%7D",
+    ],
 )
 def test_invalid_query_is_refused(guest: TestClient, query: str) -> None:
     name = query.partition("=")[0]

@@ -40,6 +40,9 @@ def test_list_shows_flows_with_their_states(kept: story.Kept, guest: TestClient)
         ("find=team=blue", {"leaking"}),
         ("find=team+%3D+blue", {"leaking"}),
         ("find=team=red", set()),
+        ("engine=workers", {"leaking"}),
+        ("engine=serial&state=SUCCESS", {"good"}),
+        ("engine=parallel", set()),
     ],
 )
 def test_list_can_be_filtered(
@@ -47,11 +50,20 @@ def test_list_can_be_filtered(
 ) -> None:
     with contextlib.closing(kept.backend.get_connection()) as connection:
         leaking = connection.get_flow_details(kept.uuids["leaking"])
-        leaking.meta["tags"] = {"team": "blue"}
+        leaking.meta |= {"tags": {"team": "blue"}, "engine": "worker-based"}
         connection.save_changes(leaking, ())
     page = guest.get(f"/?{query}").text
     assert {name for name, uuid in kept.uuids.items() if uuid in page} == shown
     assert ("No matching flows" in page) is not bool(shown)
+    listed = guest.get(f"/api/v1/flows?{query}").json()["flows"]
+    assert {row["uuid"] for row in listed} == {kept.uuids[name] for name in shown}
+
+
+def test_list_shows_the_selected_engine(guest: TestClient) -> None:
+    page = guest.get("/?engine=workers&limit=1").text
+    assert '<option value="worker-based" selected>' in page
+    assert '<option value="workers"' not in page
+    assert "/stream/flows?engine=worker-based&amp;limit=1" in page and "Show all" in page
 
 
 def test_flow_is_found_by_the_start_of_its_id(kept: story.Kept, guest: TestClient) -> None:

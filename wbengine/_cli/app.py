@@ -22,7 +22,7 @@ __all__ = ["COMMANDS", "main", "root"]
 _FLOW_COMMANDS: Final = {
     "run": Lazy("flow_run", "Run a new flow."),
     "submit": Lazy("flow_submit", "Submit a new flow to `wbengine serve`."),
-    "list": Lazy("flow_ls", "List flows."),
+    "list": Lazy("flow_list", "List flows."),
     "show": Lazy("flow_show", "Show the tasks, failures and waits of a flow."),
     "watch": Lazy("flow_watch", "Watch a flow until its run ends."),
     "get": Lazy("flow_get", "Print the values that the workflows of a flow published."),

@@ -26,8 +26,8 @@ else:  # older versions of click have no generic types here
     Words = click.Choice
 
 __all__ = [
-    "ADDRESS", "ASSIGNMENT", "DURATION", "ENGINE", "INPUTS", "JSON", "LIFETIME", "TIMESTAMP",
-    "NEW_FILE", "TAG", "WAIT", "Choice", "Parsed", "file_text", "once",
+    "ADDRESS", "ASSIGNMENT", "DURATION", "ENGINE", "ENGINE_KIND", "INPUTS", "JSON", "LIFETIME",
+    "TIMESTAMP", "NEW_FILE", "TAG", "WAIT", "Choice", "Parsed", "file_text", "once",
 ]  # fmt: skip
 
 class Choice(Words):
@@ -75,6 +75,12 @@ def _engine(text: str) -> str:
     except (exceptions.NotFound, TypeError) as error:
         raise ValueError(str(error)) from error
     return text
+
+
+def _engine_kind(text: str) -> str:
+    if ":" in text:
+        raise ValueError(f"must be a kind without options, got {text!r}")
+    return _engine(text)
 
 
 def _wait(text: str) -> float:
@@ -180,6 +186,8 @@ class _NewFile(click.Path):
 
 #: A kind of engine, or a URI with options.
 ENGINE: Final = Parsed("KIND", _engine)
+#: A kind of engine without options.
+ENGINE_KIND: Final = Parsed("KIND", _engine_kind)
 ADDRESS: Final = Parsed("HOST:PORT", _address)
 #: Seconds, or a number with one of the units s m h d w.
 DURATION: Final = Parsed("DURATION", _duration)

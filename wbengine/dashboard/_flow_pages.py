@@ -87,6 +87,7 @@ class FlowPages:
             "here": "/",
             "mark": _stream.digest([row.to_dict() for row in page.flows]),
             "page": page,
+            "engines": _listings.engine_kinds(),
             "periods": _listings.PERIODS,
             "states": _shown_states.LISTED,
             "flow_filter": flow_filter,

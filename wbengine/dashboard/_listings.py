@@ -10,12 +10,14 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from wbengine import states
+from wbengine._configuration import plugins
 from wbengine.dashboard import _http_errors
+from wbengine.engines import _loading
 from wbengine.persistence import _listing as listings
 from wbengine.persistence import base as persistence
 from wbengine.views import _flow_list, _shown_states, redaction
 
-__all__ = ["PERIODS", "FlowFilter"]
+__all__ = ["PERIODS", "FlowFilter", "engine_kinds"]
 
 #: Periods of the filter: name, label and seconds.
 PERIODS: Final[Mapping[str, tuple[str, float]]] = {
@@ -29,6 +31,12 @@ MAX_LIMIT: Final = 500
 _MAX_CURSOR_CHARS: Final = 500
 
 
+def engine_kinds() -> list[str]:
+    """Return the kinds of engines that can be selected, each with one name."""
+    names = plugins.names(_loading.ENGINES_NAMESPACE)
+    return [name for name in names if listings.engine_names(name)[0] == name]
+
+
 @dataclass(frozen=True, slots=True)
 class FlowFilter:
     """Filter and position in the list of flows."""
@@ -40,6 +48,8 @@ class FlowFilter:
     limit: int = DEFAULT_LIMIT
     #: A part of the name, a prefix of the id, or `key=value` of a tag.
     find: str = ""
+    #: Kind of the engine that ran the flows last.
+    engine: str = ""
 
     @classmethod
     def of(cls, request: Request) -> FlowFilter:
@@ -57,11 +67,17 @@ class FlowFilter:
         name, after = query.get("name", "").strip()[:200], query.get("after", "")
         if len(after) > _MAX_CURSOR_CHARS:
             raise ValueError(f"after must be the cursor of a page, got {after!r:.40}")
-        return cls(name, flow_states, since, after, limit, query.get("find", "").strip()[:330])
+        find, engine = query.get("find", "").strip()[:330], query.get("engine", "")
+        if engine:
+            engine = listings.engine_names(engine)[0]
+            if engine not in (kinds := engine_kinds()):
+                raise ValueError(f"engine must be one of {', '.join(kinds)}, got {engine!r:.40}")
+        return cls(name, flow_states, since, after, limit, find, engine)
 
     @property
     def is_all(self) -> bool:
-        return not (self.name or self.states or self.since or self.after or self.find)
+        filters = self.name or self.states or self.since or self.find or self.engine
+        return not (filters or self.after)
 
     @property
     def _tags(self) -> dict[str, str]:
@@ -75,7 +91,8 @@ class FlowFilter:
         """Return the query parameters of the URL of this list, updated with `changes`."""
         limit = "" if self.limit == DEFAULT_LIMIT else self.limit
         query = {"find": self.find, "name": self.name, "state": self.states, "since": self.since}
-        return {**query, "limit": limit, "after": self.after, **changes}
+        position = {"limit": limit, "after": self.after}
+        return {**query, "engine": self.engine, **position, **changes}
 
     def read(
         self, connection: persistence.Connection, redactor: redaction.Redactor
@@ -95,5 +112,6 @@ class FlowFilter:
             after=self.after or None,
             text=None if tags else self.find or None,
             tags=tags,
+            engine=self.engine or None,
             redactor=redactor,
         )

@@ -16,7 +16,7 @@ from wbengine._introspection import object_names
 
 __all__ = [
     "LIMIT", "Backlog", "FlowRow", "Page", "Position", "Query", "Removable", "Wait", "check_tags",
-    "latest_step_counts", "tags_of", "waits_of",
+    "engine_names", "latest_step_counts", "tags_of", "waits_of",
 ]  # fmt: skip
 
 #: Default number of flows on a page.
@@ -25,6 +25,10 @@ MAX_TAGS: Final = 32
 _TAG: Final = re.compile(r"[A-Za-z0-9._/-]+")
 _MAX_KEY_LENGTH: Final = 64
 _MAX_VALUE_LENGTH: Final = 256
+#: Kind of the engine of flows whose record contains none.
+UNRECORDED_ENGINE: Final = "serial"
+#: Kinds of engines with two names.
+_ENGINE_NAMES: Final = (("serial", "default"), ("worker-based", "workers"))
 
 
 @functools.lru_cache(maxsize=64)
@@ -109,6 +113,11 @@ class Wait(NamedTuple):
         if self.number == 1:
             del value["number"]
         return value
+
+
+def engine_names(kind: str) -> tuple[str, ...]:
+    """Return the names of a kind of engine, the preferred one first."""
+    return next((names for names in _ENGINE_NAMES if kind in names), (kind,))
 
 
 def waits_of(value: object) -> tuple[Wait, ...]:
@@ -267,6 +276,7 @@ class Query:
     commanded: bool = False
     error: str | None = None
     resent: bool = False
+    engine: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.states, str):
@@ -276,6 +286,13 @@ class Query:
         if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
             raise ValueError(f"limit must be a whole number of at least 1, got {self.limit!r}")
         check_tags(self.tags or {})
+        if self.engine is not None and (not self.engine or ":" in self.engine):
+            raise ValueError(f"engine must be a kind without options, got {self.engine!r:.80}")
+
+    def matches_engine(self, recorded: object) -> bool:
+        """Return True if the value in the `meta` of a flow matches."""
+        kind = recorded if isinstance(recorded, str) else UNRECORDED_ENGINE
+        return self.engine is None or kind in engine_names(self.engine)
 
     def matches_state(self, state: str | None) -> bool:
         return self.states is None or (state or states.PENDING) in self.states

@@ -215,6 +215,7 @@ class Connection(abc.ABC):
         commanded: bool = False,
         error: str | None = None,
         resent: bool = False,
+        engine: str | None = None,
     ) -> Page:
         """Return a page of flows in the order of their creation.
 
@@ -232,7 +233,10 @@ class Connection(abc.ABC):
             text, in upper or lower case. This reads the rows of all such flows that match the
             other conditions, until the page is full, and none of their atoms.
         :param resent: only flows of which a task was resent.
-        :raises ValueError: if a state, a tag, `limit` or `after` is invalid.
+        :param engine: only flows with this kind of engine, according to their records. A flow whose
+            record contains no kind is "serial", which has the second name "default". "workers" and
+            "worker-based" are the same kind.
+        :raises ValueError: if a state, a tag, `limit`, `after` or `engine` is invalid.
         """
         place = None if after is None else _listing.Position.parse(after)
         return self.find_flows(
@@ -250,6 +254,7 @@ class Connection(abc.ABC):
                 commanded,
                 error,
                 resent,
+                engine,
             )
         )
 

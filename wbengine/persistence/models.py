@@ -94,7 +94,7 @@ WORKFLOW: Final = "workflow"
 PUBLISHED: Final = "published"
 #: Key in the `meta` of a step of a workflow: the fields of its `StepNote`.
 STEP: Final = "step"
-#: Keys in the `meta` of a flow: factory, kind of its first engine, tags.
+#: Keys in the `meta` of a flow: factory, kind of its latest engine (missing: default), tags.
 FACTORY: Final = "factory"
 ENGINE: Final = "engine"
 TAGS: Final = "tags"

@@ -116,12 +116,13 @@ def page(
     tags: Mapping[str, str] | None = None,
     error: str | None = None,
     resent: bool = False,
+    engine: str | None = None,
     redactor: Redactor | None = None,
 ) -> ListingView:
     """Return a page of flows. `Connection.list_flows` describes the filters.
 
     :param states: stored or displayed states (`shown_states.LISTED`).
-    :raises ValueError: if a state, a tag, `limit` or `after` is invalid.
+    :raises ValueError: if a state, a tag, `limit`, `after` or `engine` is invalid.
     """
     read = functools.partial(
         connection.list_flows,
@@ -135,6 +136,7 @@ def page(
         tags=tags,
         error=error,
         resent=resent,
+        engine=engine,
     )
     flow_page = _page(read, states, limit, after)
     redactor = redactor or Redactor()

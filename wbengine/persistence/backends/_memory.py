@@ -369,6 +369,7 @@ class MemoryConnection(base.Connection):
                 and (flow.command is not None or not query.commanded)
                 and query.matches_error(flow.detail.error)
                 and (flow.detail.resent_at is not None or not query.resent)
+                and query.matches_engine(flow.detail.meta_value(models.ENGINE))
             ]
             matching_flows.sort(key=lambda flow: flow.place, reverse=query.newest_first)
             page = matching_flows[: query.limit]

@@ -36,6 +36,16 @@ _TAG: Final[Mapping[str, str]] = {
     dialects.MYSQL: "JSON_VALID(f.meta) AND JSON_UNQUOTE(JSON_EXTRACT(f.meta, {0})) = {1}",
     dialects.POSTGRESQL: "CAST(f.meta AS json) -> 'tags' ->> {0} = {1}",
 }
+#: SQL for the kind of engine in the `meta` of a flow; NULL if there is none.
+_ENGINE: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "CASE WHEN json_valid(f.meta) AND json_type(f.meta, '$.engine') = 'text'"
+    " THEN json_extract(f.meta, '$.engine') END",
+    dialects.MYSQL: "CASE WHEN JSON_VALID(f.meta)"
+    " AND JSON_TYPE(JSON_EXTRACT(f.meta, '$.engine')) = 'STRING'"
+    " THEN JSON_UNQUOTE(JSON_EXTRACT(f.meta, '$.engine')) END",
+    dialects.POSTGRESQL: "CASE WHEN json_typeof(CAST(f.meta AS json) -> 'engine') = 'string'"
+    " THEN CAST(f.meta AS json) ->> 'engine' END",
+}
 #: Start of the `StepNote` in the `meta` of a step of a workflow. Uuid and attempt follow.
 _STEP: Final = f'"{models.STEP}":{{"workflow":"'
 _WORKFLOW: Final = re.compile(r'([^"]+)","attempt":(\d+),')
@@ -189,6 +199,12 @@ def _conditions(dialect: str, query: _listing.Query) -> tuple[list[str], dict[st
             f"key{number}": _tag_path(dialect, key),
             f"tag{number}": rows.storable_text(value),
         }
+    if query.engine is not None:
+        names = _listing.engine_names(query.engine)
+        keys = [f"engine{number}" for number in range(len(names))]
+        recorded = f"COALESCE({_ENGINE[dialect]}, '{_listing.UNRECORDED_ENGINE}')"
+        conditions.append(f"{recorded} IN (:{', :'.join(keys)})")
+        parameters |= zip(keys, map(rows.storable_text, names), strict=True)
     if query.commanded:
         conditions.append("f.wish IS NOT NULL")
     if query.resent:

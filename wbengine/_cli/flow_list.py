@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import states
-from wbengine._cli import base, errors, flow_selection, params, store_access
+from wbengine._cli import base, completions, errors, flow_selection, params, store_access
 from wbengine._cli import context as contexts
 from wbengine.views import _formatting
 
@@ -36,6 +36,10 @@ _MAX_SIGNALS: Final = 3
     """,
 )
 @flow_selection.filters
+@click.option("--engine", type=params.ENGINE_KIND, metavar="KIND",
+    shell_complete=completions.engines,
+    help="Only flows that this kind of engine ran last. Flows whose record contains no kind are"
+    " serial.")  # fmt: skip
 @click.option("--book", metavar="UUID", help="List only flows of this logbook.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, metavar="N",
     help="Maximum number of flows.")  # fmt: skip
