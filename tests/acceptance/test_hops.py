@@ -10,9 +10,9 @@ from tests.support import fresh
 CEILINGS = {
     "serial": 52,
     "parallel": 57,
-    "worker-based memory": 110,
-    "worker-based filesystem": 117,
-    "worker-based redis": 121,
+    "worker-based memory": 112,
+    "worker-based filesystem": 119,
+    "worker-based redis": 122,
     "worker-based rabbitmq": 117,
 }
 #: A lower count means that the trace is incomplete.

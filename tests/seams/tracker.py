@@ -19,7 +19,7 @@ from wbengine._calls import invocation
 from wbengine._concurrency.clocks import Clock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based._discovery import liveness, roster
+from wbengine.engines.worker_based._discovery import notify_schedule, reception, roster
 from wbengine.engines.worker_based._engine_side import ledger_operations
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_commands
@@ -577,8 +577,8 @@ class Tracker:
 
 def seconds_between_questions(workers: int, period: float, *, hurry: bool) -> float:
     """Return the interval in which an engine with this many workers sends no discovery message."""
-    pace = max(period, liveness.SECONDS_PER_WORKER * workers)
-    return pace if hurry else liveness.RELAXED_FACTOR * pace
+    pace = max(period, notify_schedule.SECONDS_PER_WORKER * workers)
+    return pace if hurry else notify_schedule.RELAXED_FACTOR * pace
 
 
 @contextlib.contextmanager
@@ -746,7 +746,7 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "every-end-counts": ((TrackedRequest, "refusal", _late_failure),),
     "silence-counts-always": (
         (types.ProxyWorkerFinder, "_restart_grace", _no_grace),
-        (liveness.Reception, "is_interrupted", _never_interrupted),
+        (reception.Reception, "is_interrupted", _never_interrupted),
     ),
     "beats-cost-all": ((tracker.RequestTracker, "on_heartbeat", _looks_at_all),),
 }

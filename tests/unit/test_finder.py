@@ -17,7 +17,7 @@ from tests.unit.manual_finder import Message, World
 from wbengine import task
 from wbengine._text import data_formats
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based._discovery import clocks, liveness, roster
+from wbengine.engines.worker_based._discovery import clocks, notify_schedule, roster
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import notices
@@ -441,18 +441,18 @@ def test_short_broker_outage_is_detected_by_new_channel(world: World) -> None:
     assert world.finder.outage_seconds(start, start + 3) == 2.0
     # After an outage, the engine needs the state of all requests.
     world.finder.maybe_publish()
-    world.clock.advance(liveness.URGENT_SECONDS)
+    world.clock.advance(notify_schedule.URGENT_SECONDS)
     assert world.finder.maybe_publish() and world.finder.next_due() == start + 5
 
 
 def test_workers_are_queried_often_while_searching(world: World) -> None:
     world.hear("w1")
     world.finder.maybe_publish()
-    world.clock.advance(liveness.URGENT_SECONDS)
+    world.clock.advance(notify_schedule.URGENT_SECONDS)
     assert not world.finder.maybe_publish()
     world.finder.schedule.is_searching = True
     assert world.finder.maybe_publish()
-    assert world.finder.next_due() == world.clock.monotonic() + liveness.URGENT_SECONDS
+    assert world.finder.next_due() == world.clock.monotonic() + notify_schedule.URGENT_SECONDS
 
 
 # Reports of workers -------------------------------------------------------------------------------

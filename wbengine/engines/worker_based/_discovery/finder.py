@@ -15,12 +15,9 @@ from wbengine._text import data_formats
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._discovery import roster
 from wbengine.engines.worker_based._discovery.clocks import Clocks
-from wbengine.engines.worker_based._discovery.liveness import (
-    SILENT_PERIODS,
-    NotifySchedule,
-    Reception,
-    Silence,
-)
+from wbengine.engines.worker_based._discovery.lost_workers import SILENT_PERIODS, LostWorkers
+from wbengine.engines.worker_based._discovery.notify_schedule import NotifySchedule
+from wbengine.engines.worker_based._discovery.reception import Reception
 from wbengine.engines.worker_based._discovery.roster import (
     NO_IDENTITY,
     NO_WORKERS,
@@ -124,14 +121,14 @@ class ProxyWorkerFinder:
         with self._lock:
             self._roster = Roster()
             self.reception = Reception(self.period)
-            self._silence = Silence(self.period, self._expiry, self._has_requests)
+            self._lost_workers = LostWorkers(self.period, self._expiry, self._has_requests)
             self._messages_processed = 0
             self.schedule.reset()
 
     @property
     def patience(self) -> float:
         """Seconds after which a worker without any message is lost."""
-        return self._silence.patience
+        return self._lost_workers.patience
 
     def slots(self, queue: str) -> int:
         with self._lock:
@@ -204,7 +201,7 @@ class ProxyWorkerFinder:
 
     def _is_report_late(self, now: float) -> bool:
         with self._lock:
-            return self._silence.is_report_late(self._roster, now)
+            return self._lost_workers.is_report_late(self._roster, now)
 
     def next_due(self) -> float:
         return self.schedule.next_due(self._clock.monotonic(), len(self._roster))
@@ -239,16 +236,16 @@ class ProxyWorkerFinder:
             self._messages_processed += 1
             now = self._clock.monotonic()
             if heartbeat.state == notices.STOPPED:
-                lost = self._roster.leave(identity) or self._silence.stop_watching(identity)
+                lost = self._roster.leave(identity) or self._lost_workers.stop_watching(identity)
                 for worker in lost:
                     worker.announced_end = True
             else:
                 gained = self._roster.record(identity, heartbeat, queue, now, self.period)
-                if identity in self._silence.watched:
+                if identity in self._lost_workers.watched:
                     if identity in self._roster.identities:
-                        self._silence.stop_watching(identity)
+                        self._lost_workers.stop_watching(identity)
                     elif heartbeat.state == notices.BEAT:
-                        self._silence.watched[identity] = now
+                        self._lost_workers.watched[identity] = now
             self._changed.notify_all()
         self._notify(gained, lost)
         if gained and isinstance(identity, str):
@@ -303,7 +300,7 @@ class ProxyWorkerFinder:
                 for worker in workers.values():
                     worker.last_reply = last_reply
             elif self._expiry is not None:
-                self._silence.watched[identity] = last_reply
+                self._lost_workers.watched[identity] = last_reply
 
     def record_echo(self) -> None:
         """Record an echo. After an outage, restart the grace periods of all workers."""
@@ -319,7 +316,7 @@ class ProxyWorkerFinder:
     def _restart_grace(self, now: float) -> None:
         with self._lock:
             self._roster.restart_grace(now)
-            self._silence.restart_grace(now)
+            self._lost_workers.restart_grace(now)
 
     def clean(self) -> int:
         """Remove workers that are silent for too long.
@@ -332,21 +329,16 @@ class ProxyWorkerFinder:
         if self.reception.is_interrupted(now):
             return 0
         with self._lock:
-            silent = self._silence.silent(self._roster, now, self.schedule.queried_since)
-            if not (silent or self._silence.watched):
+            silent = self._lost_workers.silent(self._roster, now, self.schedule.queried_since)
+            if not (silent or self._lost_workers.watched):
                 return 0
         busy = self._consumed_topics(silent)
         with self._lock:
             for worker in self._roster:
                 if worker.topic in busy:  # Check it again after one period.
                     worker.last_seen = now - self._expiry + self.period
-            silent = self._silence.silent(self._roster, now, self.schedule.queried_since)
-            lost = [worker for identity in silent for worker in self._roster.leave(identity)]
-            for worker in lost:
-                LOG.warning("lost %r: no message for %.1f s", worker, now - worker.last_seen)
-            for worker in self._silence.take_lost(now):
-                LOG.warning("lost worker %s, which never announced itself", worker.identity)
-                lost.append(worker)
+            silent = self._lost_workers.silent(self._roster, now, self.schedule.queried_since)
+            lost = self._lost_workers.remove(self._roster, silent, now)
             if lost:
                 self._changed.notify_all()
         self._notify(set(), lost)
