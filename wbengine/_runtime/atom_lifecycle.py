@@ -18,7 +18,7 @@ from wbengine import task as task_module
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import contexts, timers
 from wbengine._logs import captured_lines, stored_lines
-from wbengine._runtime import control
+from wbengine._runtime import control, retry_delays
 from wbengine._runtime import plan as plan_module
 from wbengine._runtime.executors import composite
 from wbengine._runtime.gates import awaited_signals, delayed_starts
@@ -531,7 +531,7 @@ class AtomLifecycle:
 
     def end_wait(self, node: int) -> None:
         """Forget the signal or time for which an atom waited: its next wait is a new one."""
-        self.retries.clear_backoff(self._record(node))
+        retry_delays.clear(self._record(node))
 
     def undo_begun_waits(self) -> None:
         """Return tasks that waited for signals when an earlier run died to PENDING."""
@@ -547,13 +547,14 @@ class AtomLifecycle:
         :returns: seconds to wait before the execution.
         """
         record = self._record(node)
+        retry: Any = self._plan.items[node]
         if record.state != states.RETRYING:
             old_state, record.state = record.state, states.RETRYING
             record.intention = states.EXECUTE
             self._storage.writer.mark(record)
-            self._add_event(record, self._plan.items[node], states.RETRYING, old_state, NO_RESULT)
+            self._add_event(record, retry, states.RETRYING, old_state, NO_RESULT)
         try:
-            return self.retries.backoff_left(node, now, wait_ended)
+            return retry_delays.seconds_left(self._storage, retry, now, wait_ended)
         except Exception as error:
             self.fail_before_start(node, error)
             return 0.0
@@ -602,7 +603,7 @@ class AtomLifecycle:
             # `undo_begin` may have returned a task that waits for a signal to PENDING.
             if is_untouched and node not in self._waiting:
                 continue
-            self.retries.clear_backoff(record)
+            retry_delays.clear(record)
             self._storage.reset(record.name)
             self._add_event(record, self._plan.items[node], states.PENDING, old_state, NO_RESULT)
 

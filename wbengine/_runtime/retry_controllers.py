@@ -12,9 +12,8 @@ from wbengine import storage as storage_module
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import contexts
 from wbengine._runtime import plan as plan_module
-from wbengine._runtime import retry_decisions
+from wbengine._runtime import retry_decisions, retry_delays
 from wbengine._runtime.node_calls import RetryCall
-from wbengine.persistence import models
 from wbengine.running import LOCAL
 from wbengine.types import failure as ft
 
@@ -36,7 +35,7 @@ class Retries:
         started = time.time()
         retry, fetch = call.retry, self._storage.fetch_mapped_args
         # Only now: a suspension may undo the beginning of a controller, but not end its wait.
-        self.clear_backoff(self._storage.record(retry.name))
+        retry_delays.clear(self._storage.record(retry.name))
         value: Any
         try:
             history = self._storage.get_retry_history(retry.name)
@@ -120,33 +119,3 @@ class Retries:
             if resolution.intention != states.RETRY:
                 self.errors.update((self._plan.shown_name(n), error) for n, error in errors)
             return resolution
-
-    def backoff_left(self, node: int, now: float, wait_ended: bool) -> float:
-        """Return the seconds from `now` that a retry controller has to wait before it retries.
-
-        The first call asks the controller and stores its answer. Exceptions of the controller
-        propagate.
-
-        :param wait_ended: the wait is over.
-        :raises ValueError: if the answer is not a number of seconds.
-        """
-        retry: Any = self._plan.items[node]
-        record = self._storage.record(retry.name)
-        retry_at = record.meta_value(models.RETRY_AT)
-        if retry_at is not None:
-            return 0.0 if wait_ended else max(0.0, retry_at - now)
-        seconds = contexts.run(retry.wait, self._storage.get_retry_history(retry.name))
-        if not (isinstance(seconds, int | float) and seconds >= 0):
-            raise ValueError(
-                f"wait() of retry {retry.name!r} must return 0 or more seconds, got {seconds!r}"
-            )
-        if seconds:
-            record.meta[models.RETRY_AT] = now + seconds
-            self._storage.writer.mark(record)
-        return seconds
-
-    @staticmethod
-    def clear_backoff(record: models.AtomDetail) -> None:
-        if record.has_meta:
-            record.meta.pop(models.RETRY_AT, None)
-            record.meta.pop(models.WAITS_FOR, None)

@@ -18,7 +18,7 @@ from wbengine import exceptions, states
 from wbengine import retry as retry_module
 from wbengine import storage as storage_module
 from wbengine._introspection import object_names
-from wbengine._runtime.retry_controllers import Retries
+from wbengine._runtime import retry_delays
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 
@@ -253,7 +253,7 @@ class Difference:
             storage.rename({name: name[: object_names.MAX_NAME_LENGTH - len(was)] + was})
             del self._records[name]
             return
-        Retries.clear_backoff(record)
+        retry_delays.clear(record)
         storage.reset(name)
 
 

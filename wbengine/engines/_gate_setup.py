@@ -18,7 +18,7 @@ from wbengine._runtime.gates import (
     delayed_starts,
     paused_types,
     permits,
-    retry_delays,
+    retry_waits,
 )
 from wbengine.engines import _compilation
 from wbengine.persistence._pauses import TaskPause
@@ -59,7 +59,7 @@ def make_gates(
     if permit_gate is not None:
         gates.append(permit_gate)
     if compiled.has_retries:
-        gates.append(retry_delays.RetryDelayGate(timers, clock, lifecycle.begin_retry))
+        gates.append(retry_waits.RetryWaitGate(timers, clock, lifecycle.begin_retry))
     return chain.GateChain(gates, timers, clock)
 
 

@@ -17,7 +17,8 @@ __all__ = ["described", "innermost", "only_user_frames", "traceback_text"]
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 #: The modules that call the methods of tasks and retries, and the functions of workflows.
 _CALLERS: Final = (
-    "_calls/invocation.py", "_runtime/retry_controllers.py", "_runtime/workflows/thread_program.py",
+    "_calls/invocation.py", "_runtime/retry_controllers.py", "_runtime/retry_delays.py",
+    "_runtime/workflows/thread_program.py",
 )  # fmt: skip
 _ENTRY: Final = '  File "'
 _LIBRARY: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})

@@ -9,10 +9,10 @@ from wbengine._concurrency import clocks
 from wbengine._runtime import deadlines
 from wbengine._runtime.gates import base
 
-__all__ = ["RetryDelayGate"]
+__all__ = ["RetryWaitGate"]
 
 
-class RetryDelayGate(base.Gate):
+class RetryWaitGate(base.Gate):
     """Delays retry controllers until their delay has passed.
 
     :param delay: `(node, now, wait_ended)`: returns the seconds to wait; `now` is in Unix seconds.
