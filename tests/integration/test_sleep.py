@@ -12,7 +12,7 @@ import pytest
 from tests.seams.scheduling import load_at, set_clock
 from wbengine import engines, exceptions, states, task
 from wbengine._concurrency import clocks
-from wbengine._runtime.gates import awaited_signals
+from wbengine._runtime.gates import signals_and_sleeps
 from wbengine.patterns import linear_flow
 from wbengine.persistence import _listing, backends, base, models
 from wbengine.views import _waiting, flow_status
@@ -142,7 +142,7 @@ def test_damaged_wait_is_not_shown_and_begins_again(damaged: Any) -> None:
     record = models.TaskDetail("nap", "uuid")
     record.meta[models.WAITS_FOR] = damaged
     assert _waiting.wait_of(record) is None
-    awaited_signals.begin_wait(record, task.Sleep(5), 100.0)
+    signals_and_sleeps.begin_wait(record, task.Sleep(5), 100.0)
     assert record.waits_for == _listing.Wait("nap", "", 100.0, 105.0)
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from wbengine import engines, exceptions, operations, retry, states, task
-from wbengine._runtime.gates import awaited_signals
+from wbengine._runtime.gates import signals_and_sleeps
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
 
@@ -802,7 +802,7 @@ async def wait_beside_shorter_wait(steps):
 
 def test_signal_that_arrives_between_two_waits_ends_the_longest_wait(monkeypatch):
     engine = loaded(wait_beside_shorter_wait)
-    get = awaited_signals.ReceivedSignals.get
+    get = signals_and_sleeps.ReceivedSignals.get
 
     def get_and_send(self, name, number):
         signal = get(self, name, number)
@@ -810,7 +810,7 @@ def test_signal_that_arrives_between_two_waits_ends_the_longest_wait(monkeypatch
             engine.signal("change", 4)
         return signal
 
-    monkeypatch.setattr(awaited_signals.ReceivedSignals, "get", get_and_send)
+    monkeypatch.setattr(signals_and_sleeps.ReceivedSignals, "get", get_and_send)
     assert result_in_time(engine) == [4, "none"]
 
 
@@ -837,9 +837,9 @@ def test_waits_read_stored_signals_only_if_needed(store, monkeypatch):
     for value in range(5):
         operations.signal(store, engine.storage.flow_uuid, "change", value)
     reads = []
-    read = awaited_signals.ReceivedSignals.read
+    read = signals_and_sleeps.ReceivedSignals.read
     monkeypatch.setattr(
-        awaited_signals.ReceivedSignals, "read", lambda self: (reads.append(1), read(self))
+        signals_and_sleeps.ReceivedSignals, "read", lambda self: (reads.append(1), read(self))
     )
     assert result_in_time(engine) == [0, 1, 2, 3, 4]
     assert len(reads) == 1

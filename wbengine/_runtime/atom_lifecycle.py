@@ -21,7 +21,7 @@ from wbengine._logs import captured_lines, stored_lines
 from wbengine._runtime import control, retry_delays
 from wbengine._runtime import plan as plan_module
 from wbengine._runtime.executors import composite
-from wbengine._runtime.gates import awaited_signals, delayed_starts
+from wbengine._runtime.gates import delayed_starts, signals_and_sleeps
 from wbengine._runtime.incidents import IncidentEvent, Incidents
 from wbengine._runtime.interrupted import InterruptedAttempts, is_refusal, unknown_result
 from wbengine._runtime.maps import Maps
@@ -193,7 +193,7 @@ class AtomLifecycle:
         elif (
             action == calls.EXECUTE
             and record.attempt
-            and record.meta_value(awaited_signals.WAITS_FOR) is not None
+            and record.meta_value(signals_and_sleeps.WAITS_FOR) is not None
         ):
             # Nothing was started. The task continues to wait, unless its new definition does not.
             if node not in self._waiting:
@@ -233,7 +233,7 @@ class AtomLifecycle:
         if self._local_tasks is not None:
             call.local = atom in self._local_tasks
             if node in self._waiting and action == calls.EXECUTE:
-                awaited_signals.begin_wait(
+                signals_and_sleeps.begin_wait(
                     record, atom, time.time() if self.now is None else self.now
                 )
         remote = not (self._in_process or call.local)

@@ -12,13 +12,13 @@ from wbengine._limits import renewer
 from wbengine._runtime import atom_lifecycle, deadlines, inbox
 from wbengine._runtime import plan as plans
 from wbengine._runtime.gates import (
-    awaited_signals,
     base,
     chain,
     delayed_starts,
     paused_types,
     permits,
     retry_waits,
+    signals_and_sleeps,
 )
 from wbengine.engines import _compilation
 from wbengine.persistence._pauses import TaskPause
@@ -34,7 +34,7 @@ def make_gates(
     executor: calls.TaskExecutor,
     *,
     pauses: tuple[TaskPause, ...] | None,
-    received: awaited_signals.ReceivedSignals | None,
+    received: signals_and_sleeps.ReceivedSignals | None,
     permit_gate: permits.PermitGate | None,
 ) -> chain.GateChain:
     """Return the gates that the flow needs.
@@ -51,7 +51,7 @@ def make_gates(
             delayed_starts.StartTimeGate(timers, clock, end, keeps_times=executor.keeps_times)
         )
     if received is not None:
-        gates.append(awaited_signals.SignalGate(received, timers, clock, end, lifecycle.record_of))
+        gates.append(signals_and_sleeps.WaitGate(received, timers, clock, end, lifecycle.record_of))
     if pauses is not None:
         gates.append(
             paused_types.PauseGate(compiled.plan, pauses, timers, clock, _is_running(lifecycle))

@@ -26,7 +26,7 @@ from wbengine._runtime import plan as plan_module
 from wbengine._runtime import run as run_module
 from wbengine._runtime import scheduler as scheduler_module
 from wbengine._runtime.executors import composite
-from wbengine._runtime.gates import awaited_signals, chain
+from wbengine._runtime.gates import chain, signals_and_sleeps
 from wbengine._tasks.sleep_and_wait_for import WaitingTask
 from wbengine.engines import (
     _async_run,
@@ -162,7 +162,7 @@ class Engine(abc.ABC):
         self._task_executor = self._make_executor()
         self._in_process = getattr(self._task_executor, "in_process", False)
         self._local_tasks: composite.LocalTasks | None = None
-        self._received: awaited_signals.ReceivedSignals | None = None
+        self._received: signals_and_sleeps.ReceivedSignals | None = None
         self._gates: chain.GateChain | None = None
         self._parking: control.Parking | None = None
         #: Includes an executor for local tasks if the flow has any.
@@ -276,7 +276,7 @@ class Engine(abc.ABC):
                 if isinstance(item, WaitingTask)
             ]
             if wait_nodes or compilation.has_workflows:
-                self._received = awaited_signals.ReceivedSignals(
+                self._received = signals_and_sleeps.ReceivedSignals(
                     wait_nodes, self._flow_detail.uuid, self._backend
                 )
         self._check_tasks(compilation.plan)

@@ -13,7 +13,7 @@ from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._calls import invocation as calls
 from wbengine._runtime import task_retries
-from wbengine._runtime.gates import awaited_signals, delayed_starts
+from wbengine._runtime.gates import delayed_starts, signals_and_sleeps
 from wbengine._runtime.interrupted import has_lost_worker, is_refusal
 from wbengine._runtime.workflows.history import RecordedStep
 from wbengine._runtime.workflows.step import Step
@@ -103,7 +103,7 @@ class StepRecords:
             elif task.eta is not None:
                 delayed_starts.store_start(record, task, now)
             if task.is_wait:
-                awaited_signals.begin_wait(record, task, now)  # type: ignore[arg-type]
+                signals_and_sleeps.begin_wait(record, task, now)  # type: ignore[arg-type]
         lifecycle.enter(record, task, action)
         if self._storage.code is not None and not task.is_wait:  # `add` has noted a wait.
             self._storage.note_code()

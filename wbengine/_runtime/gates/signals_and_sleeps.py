@@ -1,4 +1,4 @@
-"""Tasks that wait for signals or times (`task.WaitFor`, `task.Sleep`)."""
+"""Tasks that wait for signals or sleep (`task.WaitFor`, `task.Sleep`), with stored end times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wbengine.running import LOCAL
 from wbengine.signals import Signal
 from wbengine.types import failure as ft
 
-__all__ = ["MAX_STORED_WAITS", "WAITS_FOR", "ReceivedSignals", "SignalGate", "begin_wait"]
+__all__ = ["MAX_STORED_WAITS", "WAITS_FOR", "ReceivedSignals", "WaitGate", "begin_wait"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class ReceivedSignals:
             LOG.warning("The signals to flow %s could not be read: %s", self._uuid, error)
 
 
-class SignalGate(base.Gate):
+class WaitGate(base.Gate):
     """Delays waiting tasks until their signal is received or their time has passed.
 
     :param end: called with a call that has ended, and its outcome.
