@@ -11,7 +11,7 @@ from tests.dashboard import story
 from tests.dashboard.held import Running
 from tests.dashboard.site import running as serving
 from tests.dashboard.site import stream
-from wbengine.dashboard import _access_control
+from wbengine.dashboard import _authentication
 from wbengine.dashboard import _site as servers
 from wbengine.dashboard import _stream as streams
 
@@ -88,7 +88,7 @@ def test_keepalive_is_not_sent_within_an_event() -> None:
         sent.append(message["body"])
 
     async def story_() -> None:
-        visit = _access_control._ResponseState({}, send)
+        visit = _authentication._ResponseState({}, send)
         texts = [b"x" * 300_000, b": ping", b"y" * 300_000]
         messages = (
             {"type": "http.response.body", "body": text, "more_body": True} for text in texts

@@ -22,6 +22,7 @@ from wbengine.dashboard import (
     _flow_pages,
     _http_errors,
     _pause_pages,
+    _roles,
     _schedule_pages,
     _urls,
     _visitors,
@@ -61,7 +62,7 @@ class Actions:
         form = await _form(request)
         token = form.get("token", "")
         visitor = self._state.sessions.visitor_of_token(token)
-        if visitor is None or visitor.role == _visitors.PROXY:
+        if visitor is None or visitor.role == _roles.PROXY:
             self._state.audit.refused(request, "login")
             return _http_errors.page(request, self._state, 401, "The token is not valid.")
         return self._state.admit(request, token, _urls.href(request, "/"))
@@ -72,14 +73,14 @@ class Actions:
         action = _flow_actions.ACTIONS.get(name)
         if action is None:
             raise HTTPException(404)
-        form = await self._check(request, f"{name} flow {uuid}", _visitors.OPERATOR)
+        form = await self._check(request, f"{name} flow {uuid}", _roles.OPERATOR)
         act = functools.partial(self._act, action, uuid, request, form)
         return await self._do(request, f"{name} flow {uuid}", act, f"/flows/{uuid}", name)
 
     async def signal(self, request: Request) -> Response:
         """Send a signal to a flow."""
         uuid = str(request.path_params["uuid"])
-        form = await self._check(request, f"signal flow {uuid}", _visitors.OPERATOR)
+        form = await self._check(request, f"signal flow {uuid}", _roles.OPERATOR)
         name, text = form.get("signal", ""), form.get("value", "").strip()
 
         def act() -> str | None:
@@ -99,7 +100,7 @@ class Actions:
 
     async def drain(self, request: Request) -> Response:
         """Ask a worker to accept no new tasks and to exit."""
-        form = await self._check(request, "drain worker", _visitors.ADMIN)
+        form = await self._check(request, "drain worker", _roles.ADMIN)
         worker = form.get("worker", "")
         if not worker:
             raise HTTPException(400, "The field 'worker' is required.")
@@ -111,7 +112,7 @@ class Actions:
         name = request.path_params["action"]
         if name not in _schedule_pages.ACTIONS:
             raise HTTPException(404)
-        form = await self._check(request, f"{name} schedule", _visitors.OPERATOR)
+        form = await self._check(request, f"{name} schedule", _roles.OPERATOR)
         schedule = form.get("schedule", "")
 
         def act() -> None:
@@ -124,7 +125,7 @@ class Actions:
 
     async def pause(self, request: Request) -> Response:
         """Pause a task type in all flows of the store."""
-        form = await self._check(request, "pause tasks", _visitors.OPERATOR)
+        form = await self._check(request, "pause tasks", _roles.OPERATOR)
         pattern, reason = form.get("pattern", "").strip(), form.get("reason", "").strip()
         pause_length = form.get("for", "")
 
@@ -146,7 +147,7 @@ class Actions:
 
     async def resume(self, request: Request) -> Response:
         """Resume a paused task type."""
-        form = await self._check(request, "resume tasks", _visitors.OPERATOR)
+        form = await self._check(request, "resume tasks", _roles.OPERATOR)
         pattern = form.get("pattern", "")
         act = functools.partial(operations.resume_tasks, self._state.store.backend, pattern)
         return await self._do(request, f"resume tasks {pattern!r:.220}", act, "/pauses", "resume")
@@ -210,7 +211,7 @@ class Actions:
         :raises HTTPException: if the visitor lacks the role, or the form is invalid or expired.
         """
         form = await _form(request)
-        sessions, visitor = self._state.sessions, _visitors.of_request(request)
+        sessions, visitor_role = self._state.sessions, _visitors.role_of(request)
         reason = None
         if not self._state.allow_actions:
             reason = "The dashboard is read-only; start it with --allow-actions to allow actions."
@@ -218,8 +219,8 @@ class Actions:
             request.cookies.get(sessions.cookie), form.get("form_token")
         ):
             reason = "The form has expired. Reload the page."
-        elif visitor is None or not visitor.has_role(role):
-            reason = f"This action needs role {role}, got {visitor.role if visitor else 'none'}."
+        elif not _roles.includes(visitor_role, role):
+            reason = f"This action needs role {role}, got {visitor_role or 'none'}."
         if reason is not None:
             self._state.audit.refused(request, action, reason)
             raise HTTPException(403, reason)

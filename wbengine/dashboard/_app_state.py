@@ -11,13 +11,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from wbengine.dashboard import _rendering, _urls, _visitors
+from wbengine.dashboard import _rendering, _roles, _urls, _visitors
 from wbengine.dashboard._audit import Audit
 from wbengine.dashboard._flow_cache import Store
 from wbengine.dashboard._quotas import Quotas
 from wbengine.dashboard._runner import Runner
 from wbengine.dashboard._sessions import Sessions
-from wbengine.dashboard._visitors import Visitor
 from wbengine.dashboard._worker_monitor import WorkerMonitor
 from wbengine.views import redaction
 
@@ -61,9 +60,10 @@ class AppState:
             token = getattr(request.state, "proxy_token", None)
             needed = visitor is not None and (self.sessions.open_to_all or token is not None)
             cookie = fresh = self.sessions.new_cookie(token) if needed else None
+        role = _visitors.role_of(request)
         context = {
-            "allow_actions": self.allows(visitor, _visitors.OPERATOR),
-            "allow_drain": self.allows(visitor, _visitors.ADMIN),
+            "allow_actions": self.allow_actions and _roles.includes(role, _roles.OPERATOR),
+            "allow_drain": self.allow_actions and _roles.includes(role, _roles.ADMIN),
             "asset": functools.partial(_asset, request),
             "form_token": self.sessions.form_token(cookie) if cookie else "",
             "href": functools.partial(_urls.href, request),
@@ -77,9 +77,6 @@ class AppState:
         if fresh:
             self.set_cookie(request, response, fresh)
         return response
-
-    def allows(self, visitor: Visitor | None, role: str) -> bool:
-        return self.allow_actions and visitor is not None and visitor.has_role(role)
 
     def admit(self, request: Request, token: str, url: str) -> Response:
         """Redirect a browser to `url`, with a cookie of the user who has this token."""

@@ -20,11 +20,11 @@ from starlette.types import ASGIApp
 
 from wbengine import drawing
 from wbengine.dashboard import _http_errors, _rendering, _urls
-from wbengine.dashboard._access_control import Guard
 from wbengine.dashboard._actions import Actions
 from wbengine.dashboard._api import Api
 from wbengine.dashboard._app_state import AppState
 from wbengine.dashboard._audit import Audit
+from wbengine.dashboard._authentication import Guard
 from wbengine.dashboard._fleet_pages import FleetPages
 from wbengine.dashboard._flow_cache import Store
 from wbengine.dashboard._flow_pages import FlowPages

@@ -1,4 +1,4 @@
-"""Authentication by token, and by the signed cookie that represents it in a browser."""
+"""Tokens, and the signed cookies that represent them in browsers."""
 
 from __future__ import annotations
 

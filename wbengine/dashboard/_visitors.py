@@ -1,4 +1,4 @@
-"""Visitors and their roles."""
+"""Visitors of the dashboard: their names, and the file with their tokens."""
 
 from __future__ import annotations
 
@@ -10,29 +10,9 @@ from typing import Final
 
 from starlette.requests import Request
 
-from wbengine._introspection import object_names
+from wbengine.dashboard import _roles
 
-__all__ = [
-    "ADMIN",
-    "OPERATOR",
-    "PROXY",
-    "ROLES",
-    "VIEWER",
-    "Visitor",
-    "check_token",
-    "of_request",
-    "parse_users",
-]
-
-VIEWER: Final = "viewer"
-OPERATOR: Final = "operator"
-ADMIN: Final = "admin"
-#: Roles, lowest first. A viewer reads pages. An operator also changes flows (suspends, resumes,
-#: retries, reverts, cancels and signals them), schedules and pauses of tasks. An admin also drains
-#: workers.
-ROLES: Final = (VIEWER, OPERATOR, ADMIN)
-#: The role of a proxy, which names the visitor of each request.
-PROXY: Final = "proxy"
+__all__ = ["Visitor", "check_token", "of_request", "parse_users", "role_of"]
 
 _NAME: Final = frozenset(f"{string.ascii_letters}{string.digits}.@_-")
 
@@ -44,7 +24,7 @@ class Visitor:
     """A client with access. The name is empty if all clients use the same token."""
 
     name: str = ""
-    role: str = ADMIN
+    role: str = _roles.ADMIN
 
     def __post_init__(self) -> None:
         """Check the name and the role.
@@ -53,16 +33,19 @@ class Visitor:
         """
         if self.name:
             check_name(self.name)
-        check_role(self.role, (*ROLES, PROXY))
-
-    def has_role(self, role: str) -> bool:
-        return self.role in ROLES and ROLES.index(self.role) >= ROLES.index(role)
+        _roles.check_role(self.role, (*_roles.ROLES, _roles.PROXY))
 
 
 def of_request(request: Request) -> Visitor | None:
     """Return the visitor that the guard identified; None: no access."""
     visitor: Visitor | None = getattr(request.state, "visitor", None)
     return visitor
+
+
+def role_of(request: Request) -> str | None:
+    """Return the role of the visitor; None: no access."""
+    visitor = of_request(request)
+    return None if visitor is None else visitor.role
 
 
 def check_token(token: str) -> str:
@@ -88,17 +71,6 @@ def check_name(name: str) -> str:
             f"user must have 1 to 64 characters of letters, digits and .@_-, got {name!r:.80}"
         )
     return name
-
-
-def check_role(role: str, known: tuple[str, ...] = ROLES) -> str:
-    """Return `role`.
-
-    :raises ValueError: if it is not known.
-    """
-    if role not in known:
-        near = object_names.hint(role, known)
-        raise ValueError(f"role must be one of {', '.join(known)}, got {role!r:.40}{near}")
-    return role
 
 
 def parse_users(text: str) -> Mapping[str, Visitor]:

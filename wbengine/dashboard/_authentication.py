@@ -1,4 +1,4 @@
-"""Access control: every request and every response passes through the guard."""
+"""Authentication: the guard, through which every request and every response passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wbengine.dashboard import _audit as audit
-from wbengine.dashboard import _connections, _http_errors, _http_headers, _urls, _visitors
+from wbengine.dashboard import _connections, _http_errors, _http_headers, _roles, _urls, _visitors
 from wbengine.dashboard._app_state import AppState
 from wbengine.dashboard._quotas import Exceeded
 from wbengine.dashboard._visitors import Visitor
@@ -139,20 +139,20 @@ class Guard:
         """
         sessions, token = self._state.sessions, _bearer(request.headers)
         visitor = sessions.visitor_of_token(token)
-        if visitor is not None and visitor.role == _visitors.PROXY:
+        if visitor is not None and visitor.role == _roles.PROXY:
             request.state.proxy_token = token
-            role = _single_header(request.headers, "x-wbengine-role", _visitors.VIEWER)
+            role = _single_header(request.headers, "x-wbengine-role", _roles.VIEWER)
             name = _visitors.check_name(_single_header(request.headers, "x-wbengine-user", ""))
-            return Visitor(name, _visitors.check_role(role))
+            return Visitor(name, _roles.check_role(role))
         if visitor is None:
             visitor = sessions.visitor_of_cookie(request.cookies.get(sessions.cookie))
         # Behind a proxy, the cookie is used only for forms.
-        return None if visitor is not None and visitor.role == _visitors.PROXY else visitor
+        return None if visitor is not None and visitor.role == _roles.PROXY else visitor
 
     def _exchange_token(self, request: Request, token: str) -> ASGIApp:
         """Exchange a token in the URL for a cookie, and redirect to the URL without it."""
         visitor = self._state.sessions.visitor_of_token(token)
-        if visitor is None or visitor.role == _visitors.PROXY:
+        if visitor is None or visitor.role == _roles.PROXY:
             self._state.audit.rejected(request, "no valid token")
             return _http_errors.page(request, self._state, 401, "The token is not valid.")
         parameters = [
