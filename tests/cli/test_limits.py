@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.conftest import Command
-from wbengine._limits import account_stores
-from wbengine._limits.accounts import PermitRequest
+from wbengine._limits import shared_accounts
+from wbengine._limits.permit_rules import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import backends
 
 FOUR = Quota("100/m", 0.6, 4)
 
 
-def take(store: account_stores.Store) -> None:
+def take(store: shared_accounts.Store) -> None:
     store.settle({"shop.call[eve]": (FOUR, [PermitRequest("f1", 1, 2, 0, 60)])})
     store.settle({"shop.call[eve]": (FOUR, [PermitRequest("f2", 1, 1, 30, 60)])})
     store.settle({"gone": (FOUR, [PermitRequest("f3", 1, 1, 0, 0.001)])})
@@ -22,7 +22,7 @@ def take(store: account_stores.Store) -> None:
 def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"
     with backends.backend(url) as backend:
-        take(account_stores.store_of(backend))
+        take(shared_accounts.store_of(backend))
     answer = wbengine("limits", "--persistence", url)
     assert answer.code == 0
     head, line = answer.out.splitlines()
@@ -39,7 +39,7 @@ def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> No
 
 
 def test_limits_of_a_redis_are_listed(wbengine: Command, redis_url: str) -> None:
-    take(account_stores.store_of(redis_url))
+    take(shared_accounts.store_of(redis_url))
     answer = wbengine("limits", "--redis", redis_url)
     assert answer.code == 0 and answer.out.splitlines()[1].split()[:2] == [
         "shop.call[eve]",

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from tests.support.waiting import until
 from wbengine import exceptions
-from wbengine._limits import RedisStore, SQLStore, account_stores, sql_accounts
-from wbengine._limits.accounts import PermitRequest
+from wbengine._limits import RedisStore, SQLStore, shared_accounts, sql_accounts
+from wbengine._limits.permit_rules import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import backends
 
@@ -24,33 +24,33 @@ dialects = pytest.mark.parametrize("store", [*KINDS, "folder", "mariadb_url"], i
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[account_stores.Store]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[shared_accounts.Store]:
     kind = request.param
     if kind == "memory":
-        yield account_stores.MemoryStore()
+        yield shared_accounts.MemoryStore()
         return
     local = {"sqlite": f"sqlite:///{tmp_path}/flows.db", "folder": f"dir://{tmp_path}/flows"}
     url = local.get(kind) or request.getfixturevalue(kind)
     if kind == "redis_url":
-        with contextlib.closing(account_stores.store_of(url)) as limit_store:
+        with contextlib.closing(shared_accounts.store_of(url)) as limit_store:
             assert isinstance(limit_store, RedisStore)
             yield limit_store
         return
     with backends.backend(url) as backend:
-        limit_store = account_stores.store_of(backend)
+        limit_store = shared_accounts.store_of(backend)
         assert isinstance(limit_store, SQLStore)
         yield limit_store
 
 
 def request_permits(
-    store: account_stores.Store, flow: str, held: int, wanted: int, seconds: float = 15
+    store: shared_accounts.Store, flow: str, held: int, wanted: int, seconds: float = 15
 ) -> int:
     wants = (THREE, [PermitRequest(flow, 1, held, wanted, seconds)])
     return len(store.settle({"Ä limit": wants})["Ä limit"].permits.get(flow, ()))
 
 
 @dialects
-def test_permits_are_granted_and_released(store: account_stores.Store) -> None:
+def test_permits_are_granted_and_released(store: shared_accounts.Store) -> None:
     assert store.all() == {}
     assert request_permits(store, "a", 0, 2) == 2
     assert request_permits(store, "b", 0, 2) == 1
@@ -64,7 +64,7 @@ def test_permits_are_granted_and_released(store: account_stores.Store) -> None:
 
 
 def test_expired_accounts_are_deleted(
-    store: account_stores.Store, monkeypatch: pytest.MonkeyPatch
+    store: shared_accounts.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A released rate limit stores the time of the next permit until that has passed."""
     monkeypatch.setattr(sql_accounts, "_SWEEP_SECONDS", 0.0)
@@ -80,7 +80,7 @@ def test_expired_accounts_are_deleted(
 
 
 @dialects
-def test_several_limits_are_settled_in_one_call(store: account_stores.Store) -> None:
+def test_several_limits_are_settled_in_one_call(store: shared_accounts.Store) -> None:
     names = [f"limit {number}" for number in range(450)]
     wants = {name: (THREE, [PermitRequest("a", 1, 0, 5, 15)]) for name in names}
     answers = store.settle(wants)
@@ -92,7 +92,7 @@ def test_several_limits_are_settled_in_one_call(store: account_stores.Store) -> 
 
 
 @dialects
-def test_concurrent_requests_never_exceed_limit(store: account_stores.Store) -> None:
+def test_concurrent_requests_never_exceed_limit(store: shared_accounts.Store) -> None:
     gate, given, errors = threading.Barrier(8), [], []
 
     def want(number: int) -> None:
@@ -119,7 +119,7 @@ def test_concurrent_requests_never_exceed_limit(store: account_stores.Store) -> 
     assert not errors and max(maxima) <= 3 and given
 
 
-def test_permits_expire_by_clock_of_store(store: account_stores.Store) -> None:
+def test_permits_expire_by_clock_of_store(store: shared_accounts.Store) -> None:
     assert request_permits(store, "dead", 0, 3, seconds=0.2) == 3
     gate = threading.Event()
     for _ in range(100):
@@ -142,7 +142,7 @@ def test_damaged_account_is_reset_and_logged(
     text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        store = account_stores.store_of(backend)
+        store = shared_accounts.store_of(backend)
         request_permits(store, "a", 0, 1)
         with sa.create_engine(f"sqlite:///{tmp_path}/flows.db").begin() as raw:
             raw.execute(sa.text("UPDATE wbe_limits SET account = :text"), {"text": text})
@@ -151,16 +151,16 @@ def test_damaged_account_is_reset_and_logged(
 
 
 def test_unreachable_redis_raises_storage_failure() -> None:
-    store = account_stores.store_of("redis://127.0.0.1:1/0")
+    store = shared_accounts.store_of("redis://127.0.0.1:1/0")
     with pytest.raises(exceptions.StorageFailure, match="limits in Redis failed"):
         request_permits(store, "a", 0, 1)
 
 
 def test_url_of_limits_must_be_redis() -> None:
     with pytest.raises(ValueError, match="got 'amqp://x'; by default, limits are in the store"):
-        account_stores.check_url("amqp://x")
+        shared_accounts.check_url("amqp://x")
     with pytest.raises(ValueError, match="did you mean 'redis'"):
-        account_stores.check_url("redis+sentinel://x")
+        shared_accounts.check_url("redis+sentinel://x")
     with pytest.raises(ValueError, match="in a password as %2F %3F %23"):
-        account_stores.check_url("redis://:hu/sh@h")
-    assert account_stores.check_url("redis+socket:///tmp/s") == "unix:///tmp/s"
+        shared_accounts.check_url("redis://:hu/sh@h")
+    assert shared_accounts.check_url("redis+socket:///tmp/s") == "unix:///tmp/s"

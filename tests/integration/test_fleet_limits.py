@@ -21,7 +21,7 @@ from tests.support.held_tasks import HeldTasks
 from tests.support.limited_tasks import ENDLESS, RELEASED, RUNS, flow, one_each, three, twenty
 from tests.support.waiting import until
 from wbengine import engines, exceptions, retry, states, task
-from wbengine._limits import SQLStore, account_stores
+from wbengine._limits import SQLStore, shared_accounts
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base, models
 from wbengine.views import flow_status as views
@@ -82,7 +82,7 @@ def test_two_engines_share_one_concurrency_limit(limit_store: dict[str, Any]) ->
 
 
 def limit_accounts(limit_store: dict[str, Any]) -> dict[str, Any]:
-    accounts = account_stores.store_of(
+    accounts = shared_accounts.store_of(
         limit_store.get("limits") or limit_store.get("backend")
     ).all()
     return {name: account for name, account in accounts.items() if "limited_tasks.three" in name}
@@ -552,7 +552,7 @@ def test_running_tasks_of_dead_engine_take_permits_without_waiting(
 
 def held_permits(store: base.Backend, limit: str) -> dict[str, int]:
     """Return the number of permits of each flow."""
-    accounts = account_stores.store_of(store).all()
+    accounts = shared_accounts.store_of(store).all()
     if limit not in accounts:  # Its first flow has not begun.
         return {}
     account, now = accounts[limit]
@@ -711,6 +711,6 @@ def test_limits_url_other_than_redis_is_rejected(url: str, told: str) -> None:
 
 def test_unknown_option_of_limits_url_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"'socket_timout' of limits .*'socket_timeout'"):
-        account_stores.store_of("redis://127.0.0.1:1/0?socket_timout=3")
+        shared_accounts.store_of("redis://127.0.0.1:1/0?socket_timout=3")
     known = "redis://127.0.0.1:1/0?socket_timeout=3&max_connections=2&client_name=me"
-    account_stores.store_of(known).close()
+    shared_accounts.store_of(known).close()

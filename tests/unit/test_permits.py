@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.waiting import until
 from wbengine import task
-from wbengine._limits import account_stores
-from wbengine._limits import renewer as renewers
-from wbengine._limits.accounts import HORIZON, Account, PermitRequest
+from wbengine._limits import shared_accounts
+from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
+from wbengine._limits.permit_rules import HORIZON, Account, PermitRequest
 from wbengine._tasks import limit_attributes
 from wbengine._tasks.limit_attributes import Quota
 
@@ -194,11 +194,11 @@ def test_frequent_requests_get_no_larger_share() -> None:
 
 
 def test_surplus_permits_are_released_to_waiting_flows() -> None:
-    renewer, woken = renewers.PermitRenewer(account_stores.MemoryStore()), threading.Event()
-    first = renewer.join("l", TWO, renewers.Member("a"), woken.set)
+    renewer, woken = PermitRenewer(shared_accounts.MemoryStore()), threading.Event()
+    first = renewer.join("l", TWO, Member("a"), woken.set)
     first.set_wanted(2)
     until(lambda: first.ready == 2)
-    second = renewer.join("l", TWO, renewers.Member("b"), woken.set)
+    second = renewer.join("l", TWO, Member("b"), woken.set)
     second.set_wanted(1)
     first.set_wanted(1)
     until(lambda: second.ready == 1)
@@ -208,7 +208,7 @@ def test_surplus_permits_are_released_to_waiting_flows() -> None:
 
 
 def test_permit_request_is_repeated_after_store_failure(caplog: pytest.LogCaptureFixture) -> None:
-    class Failing(account_stores.MemoryStore):
+    class Failing(shared_accounts.MemoryStore):
         failures = 2
 
         def settle(self, wants):  # type: ignore[no-untyped-def]
@@ -217,8 +217,8 @@ def test_permit_request_is_repeated_after_store_failure(caplog: pytest.LogCaptur
                 raise OSError("it is away")
             return super().settle(wants)
 
-    renewer = renewers.PermitRenewer(Failing())
-    membership = renewer.join("l", TWO, renewers.Member("a"), lambda: None)
+    renewer = PermitRenewer(Failing())
+    membership = renewer.join("l", TWO, Member("a"), lambda: None)
     membership.set_wanted(1)
     until(lambda: membership.ready == 1, within=3)
     assert "it is away" in caplog.text
@@ -228,8 +228,8 @@ def test_permit_request_is_repeated_after_store_failure(caplog: pytest.LogCaptur
 def test_permits_of_a_rate_that_are_not_used_in_time_are_lost() -> None:
     """A run loop that was blocked does not start a burst of tasks afterwards."""
     now = 0.0
-    renewer = renewers.PermitRenewer(account_stores.MemoryStore(), lambda: now)
-    membership = renewers.Membership(renewer, "l", TEN, renewers.Member("a"), lambda: None)
+    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: now)
+    membership = Membership(renewer, "l", TEN, Member("a"), lambda: None)
     membership.set_wanted(200)
     for now in range(5):
         membership.add([number / 10 for number in range(10)], now)
@@ -239,9 +239,9 @@ def test_permits_of_a_rate_that_are_not_used_in_time_are_lost() -> None:
 
 
 def test_permits_are_renewed_while_held() -> None:
-    store = account_stores.MemoryStore()
-    renewer = renewers.PermitRenewer(store)
-    membership = renewer.join("l", TWO, renewers.Member("a", seconds=0.3), lambda: None)
+    store = shared_accounts.MemoryStore()
+    renewer = PermitRenewer(store)
+    membership = renewer.join("l", TWO, Member("a", seconds=0.3), lambda: None)
     membership.set_wanted(2)
     until(lambda: membership.ready == 2)
     end = time.monotonic() + 1.0

@@ -29,14 +29,14 @@ __all__ = ["command"]
     help="List the limits in this Redis (option `limits` of engines) instead of the"
     " store.")  # fmt: skip
 def command(context: contexts.Context, redis: str | None) -> None:
-    from wbengine._limits import account_stores
+    from wbengine._limits import shared_accounts
 
     if redis is None:
         with context.backend() as backend:
-            accounts = account_stores.store_of(backend).all()
+            accounts = shared_accounts.store_of(backend).all()
     else:
         with errors.failing(errors.USAGE, ValueError, ImportError):
-            accounts = account_stores.store_of(account_stores.check_url(redis)).all()
+            accounts = shared_accounts.store_of(shared_accounts.check_url(redis)).all()
     limits: list[dict[str, Any]] = []
     for name, (account, now) in sorted(accounts.items()):
         flows = [

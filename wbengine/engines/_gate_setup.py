@@ -8,7 +8,7 @@ from typing import Any
 from wbengine import states, storage
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks
-from wbengine._limits import renewer
+from wbengine._limits.permit_renewer import Member, PermitRenewer
 from wbengine._runtime import atom_lifecycle, deadlines, inbox
 from wbengine._runtime import plan as plans
 from wbengine._runtime.gates import (
@@ -68,8 +68,8 @@ def make_permit_gate(
     lifecycle: atom_lifecycle.AtomLifecycle,
     events: inbox.Inbox,
     stored: storage.Storage,
-    permit_renewer: Callable[[], renewer.PermitRenewer],
-    member: renewer.Member,
+    permit_renewer: Callable[[], PermitRenewer],
+    member: Member,
     *,
     immediate: bool,
 ) -> permits.PermitGate:

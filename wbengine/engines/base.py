@@ -20,7 +20,7 @@ from wbengine import storage as storage_module
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks, scopes
 from wbengine._introspection import object_names
-from wbengine._limits import renewer
+from wbengine._limits import permit_renewer
 from wbengine._runtime import atom_lifecycle, compiler, control, executors, inbox, saving
 from wbengine._runtime import plan as plan_module
 from wbengine._runtime import run as run_module
@@ -807,8 +807,8 @@ class Engine(abc.ABC):
                 lifecycle,
                 events,
                 self._storage,
-                lambda: renewer.of_process()(place),
-                renewer.Member(self._storage.flow_uuid, epoch, self._settings["lease"]),
+                lambda: permit_renewer.of_process()(place),
+                permit_renewer.Member(self._storage.flow_uuid, epoch, self._settings["lease"]),
                 immediate=executor.immediate,
             )
         return _gate_setup.make_gates(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine._calls import invocation as calls
-from wbengine._limits.renewer import Member, Membership, PermitRenewer
+from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
 from wbengine._runtime import plan as plans
 from wbengine._runtime.gates import base
 from wbengine._tasks import limit_attributes

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from wbengine._concurrency import conditions, per_process, threads
-from wbengine._limits import account_stores
-from wbengine._limits.accounts import HORIZON, PermitRequest
+from wbengine._limits import shared_accounts
+from wbengine._limits.permit_rules import HORIZON, PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import _leases, base
 
@@ -175,7 +175,7 @@ class PermitRenewer:
     """Renewer of the permits of this process in one store. Thread-safe."""
 
     def __init__(
-        self, store: account_stores.Store, clock: Callable[[], float] = time.monotonic
+        self, store: shared_accounts.Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
         self._clock = clock
@@ -280,7 +280,7 @@ class PermitRenewer:
             (*(limit.due for limit in limits), *(membership.due for membership in memberships))
         )
 
-    def _settle(self, requests: dict[str, account_stores.Requests]) -> None:
+    def _settle(self, requests: dict[str, shared_accounts.Requests]) -> None:
         try:
             answers = self._store.settle(requests)
         except Exception as error:
@@ -341,7 +341,7 @@ class _Renewers:
                     key for key, idle_renewer in self._renewers.items() if idle_renewer.is_idle
                 ]:
                     self._renewers.pop(key).close()
-                renewer = self._renewers[place] = PermitRenewer(account_stores.store_of(place))
+                renewer = self._renewers[place] = PermitRenewer(shared_accounts.store_of(place))
             return renewer
 
 

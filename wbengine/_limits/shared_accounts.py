@@ -1,4 +1,4 @@
-"""Stores of accounts: the interface, the memory of this process, and their selection."""
+"""Accounts of limits that engines share: interface of their stores, store in memory, selection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from wbengine import _limits
 from wbengine._configuration import server_urls
 from wbengine._introspection import object_names
-from wbengine._limits.accounts import Account, Answer, PermitRequest
+from wbengine._limits.permit_rules import Account, Answer, PermitRequest
 from wbengine._security import masking
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import base
