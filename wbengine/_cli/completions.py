@@ -75,6 +75,6 @@ def workers(context: contexts.Context, incomplete: str) -> _Completions:
 def engines(context: contexts.Context, incomplete: str) -> _Completions:
     """Return the kinds of engines."""
     from wbengine._configuration import plugins
-    from wbengine.engines import _loading
+    from wbengine.engines import _engine_kinds
 
-    return [(name, "") for name in plugins.names(_loading.ENGINES_NAMESPACE)]
+    return [(name, "") for name in plugins.names(_engine_kinds.ENGINES_NAMESPACE)]

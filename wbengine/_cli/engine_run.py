@@ -310,11 +310,11 @@ def engine_options(context: Context, engine: str) -> dict[str, Any]:
     :raises TransportFailure: if the broker is not reachable.
     """
     from wbengine._configuration import plugins
-    from wbengine.engines import _loading
+    from wbengine.engines import _engine_kinds
 
     settings = context.settings
     with errors.failing(errors.USAGE, exceptions.NotFound, where="--engine"):
-        engine_class = plugins.find(_loading.ENGINES_NAMESPACE, engine.partition(":")[0])
+        engine_class = plugins.find(_engine_kinds.ENGINES_NAMESPACE, engine.partition(":")[0])
     known_options = engine_class.known_options() if hasattr(engine_class, "known_options") else ()
     values = {
         "url": settings.url,

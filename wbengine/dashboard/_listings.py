@@ -12,7 +12,7 @@ from starlette.requests import Request
 from wbengine import states
 from wbengine._configuration import plugins
 from wbengine.dashboard import _http_errors
-from wbengine.engines import _loading
+from wbengine.engines import _engine_kinds
 from wbengine.persistence import _listing as listings
 from wbengine.persistence import base as persistence
 from wbengine.views import _flow_list, _shown_states, redaction
@@ -33,7 +33,7 @@ _MAX_CURSOR_CHARS: Final = 500
 
 def engine_kinds() -> list[str]:
     """Return the kinds of engines that can be selected, each with one name."""
-    names = plugins.names(_loading.ENGINES_NAMESPACE)
+    names = plugins.names(_engine_kinds.ENGINES_NAMESPACE)
     return [name for name in names if listings.engine_names(name)[0] == name]
 
 

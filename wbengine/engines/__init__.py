@@ -17,9 +17,9 @@ from wbengine._imports import lazily
 if TYPE_CHECKING:
     from wbengine.engines._compilation import Compilation
     from wbengine.engines._differences import Difference
+    from wbengine.engines._engine_kinds import defaults
     from wbengine.engines._loading import (
         arun,
-        defaults,
         flow_from_detail,
         load,
         load_from_detail,
@@ -53,9 +53,9 @@ __getattr__, __dir__ = lazily.lazy_attributes(
     {
         "._compilation": ("Compilation",),
         "._differences": ("Difference",),
+        "._engine_kinds": ("defaults",),
         "._loading": (
             "arun",
-            "defaults",
             "flow_from_detail",
             "load",
             "load_from_detail",
