@@ -1,4 +1,4 @@
-"""The first revision. `layout` creates its tables."""
+"""The initial revision, which changes nothing: `schema_revisions` creates new databases."""
 
 from __future__ import annotations
 
