@@ -18,7 +18,7 @@ from wbengine.types import (
     _exception_attributes,
     _exception_copies,
     _failure_text,
-    _remote_errors,
+    _reraised_exceptions,
 )
 from wbengine.types._schema_validation import Schema
 
@@ -70,7 +70,7 @@ _CAUSE_SCHEMA: Final = Schema(
 )
 
 #: Allow further types to be raised for failures without an exception.
-allow = _remote_errors.allow
+allow = _reraised_exceptions.allow
 
 ExcInfo = tuple[type[BaseException], BaseException, types.TracebackType | None]
 
@@ -190,7 +190,7 @@ class Failure:
         self._args = _exception_copies.read_attribute(copied, "args")
         self._attributes = None
         self._home = None
-        if isinstance(error, _remote_errors.RemoteError):
+        if isinstance(error, _reraised_exceptions.RemoteError):
             remote = next(iter(error))
             self._home, self._type_names = remote._home, _wrapped_type_names(remote)
         else:
@@ -358,7 +358,7 @@ class Failure:
     def reraise(self) -> NoReturn:
         """Raise the exception again, or a `WrappedFailure` if there is no exception."""
         if self._exception is None:
-            raise _remote_errors.remote_error(self)
+            raise _reraised_exceptions.remote_error(self)
         # Copy it each time, because a raised exception collects the frames that it passes.
         copies: dict[int, BaseException] = {}
         error = _exception_copies.copy_of(self._exception, copies)

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions, retry
-from wbengine.types import _remote_errors, failure
+from wbengine.types import _reraised_exceptions, failure
 from wbengine.types.failure import Failure
 
 
@@ -159,12 +159,12 @@ def raised(one: Failure) -> Any:
 @pytest.fixture
 def allowed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Restore the allowed types after the test."""
-    before, classes = set(_remote_errors._allowed), dict(_remote_errors._classes)
+    before, classes = set(_reraised_exceptions._allowed), dict(_reraised_exceptions._classes)
     yield
-    _remote_errors._allowed.clear()
-    _remote_errors._allowed.update(before)
-    _remote_errors._classes.clear()
-    _remote_errors._classes.update(classes)
+    _reraised_exceptions._allowed.clear()
+    _reraised_exceptions._allowed.update(before)
+    _reraised_exceptions._classes.clear()
+    _reraised_exceptions._classes.update(classes)
 
 
 BUILTINS = [
@@ -492,7 +492,7 @@ def test_failure_description_does_not_cause_imports() -> None:
         assert type(raised(one)) is exceptions.WrappedFailure
         assert name not in sys.modules
     finally:
-        _remote_errors._allowed.discard(f"{name}.Error")
+        _reraised_exceptions._allowed.discard(f"{name}.Error")
 
 
 @pytest.mark.parametrize(
@@ -618,7 +618,7 @@ def test_pickled_error_is_plain_where_its_type_is_not_allowed(allowed: None) -> 
     error = raised(described(subprocess.CalledProcessError(1, "x")))
     assert isinstance(error, subprocess.CalledProcessError)
     data = pickle.dumps(error)
-    _remote_errors._allowed.discard("subprocess")
+    _reraised_exceptions._allowed.discard("subprocess")
     again = pickle.loads(data)
     assert type(again) is exceptions.WrappedFailure
     assert next(iter(again)).matches(next(iter(error)))

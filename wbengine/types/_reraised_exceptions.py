@@ -1,4 +1,4 @@
-"""Exceptions for failures that were received or stored as descriptions.
+"""Exceptions that `Failure.reraise` raises for a received or stored description, and their classes.
 
 A failure from a message or store has no exception. `reraise` then raises a `WrappedFailure`, as
 code written for TaskFlow expects. If allowed, this is also an instance of the original type, so
