@@ -23,7 +23,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import server as servers
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import notices, replies, worker_commands
-from wbengine.engines.worker_based._messages.requests import Request
+from wbengine.engines.worker_based._messages.requests import RequestMessage
 from wbengine.engines.worker_based._worker_side import server_effects as fx
 
 #: Task classes that a worker offers.
@@ -255,7 +255,7 @@ class Server:
     ) -> list[Effect]:
         """Process a request. `now` is in unix seconds. `claimed`: the broker claimed it, too."""
         return _effects(self._core.on_request(
-            Request.from_message(message), receipt, now, claimed=claimed
+            RequestMessage.from_message(message), receipt, now, claimed=claimed
         ))
 
     def hear(self, message: env.Envelope, period: float, *, in_person: bool) -> list[Effect]:

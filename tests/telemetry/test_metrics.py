@@ -34,7 +34,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._discovery import snapshots
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_life
-from wbengine.engines.worker_based._messages.requests import Request
+from wbengine.engines.worker_based._messages.requests import RequestMessage
 from wbengine.engines.worker_based._worker_side import jobs
 from wbengine.fleet import client as fleets
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -213,7 +213,7 @@ def test_worker_counts_only_finished_executions(registry: CollectorRegistry) -> 
     """Requests that are requeued or given up are counted elsewhere."""
     observer = metrics.WorkerObserver(registry)
     message = env.Envelope("REQUEST", {"task_name": "a"}, correlation_id="id", reply_to="engine")
-    job = jobs.Job(Request.from_message(message), None)
+    job = jobs.Job(RequestMessage.from_message(message), None)
     job.unit = pr.WorkUnit("tests.support.sample_tasks.Add", "a", "execute", {}, None, {}, None)
     observer.received(job)
     observer.started(job)

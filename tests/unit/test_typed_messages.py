@@ -19,7 +19,7 @@ from wbengine.engines.worker_based._messages import worker_commands as commands
 from wbengine.engines.worker_based._messages import worker_life as lives
 from wbengine.engines.worker_based._messages.notices import Heartbeat, Query
 from wbengine.engines.worker_based._messages.replies import Reply
-from wbengine.engines.worker_based._messages.requests import Death, Request
+from wbengine.engines.worker_based._messages.requests import Death, RequestMessage
 
 LABELS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9-]{0,20}", fullmatch=True)
 COUNTS = st.integers(0, 2**53)
@@ -66,7 +66,7 @@ def limits() -> st.SearchStrategy[time_limits.TimeLimit]:
 
 @given(
     st.builds(
-        Request, LABELS, LABELS, VALUES.map(lambda v: {**BODY, "arguments": {"x": v}}), OURS,
+        RequestMessage, LABELS, LABELS, VALUES.map(lambda v: {**BODY, "arguments": {"x": v}}), OURS,
         version=st.just(hd.VERSION), ledger=st.none(), epoch=COUNTS,
         attempt=st.integers(1, 2**53), flow=st.just("") | LABELS,
         captures=st.booleans(), limit=limits(), expires=st.none() | SECONDS,
@@ -74,11 +74,13 @@ def limits() -> st.SearchStrategy[time_limits.TimeLimit]:
     ),
     st.none() | LABELS,
 )  # fmt: skip
-def test_request_is_unchanged_after_a_round_trip(request: Request, ledger: str | None) -> None:
+def test_request_is_unchanged_after_a_round_trip(
+    request: RequestMessage, ledger: str | None
+) -> None:
     if ledger is not None:
         request = request._replace(ledger=ledger, expires=None)
     message = delivered(request.to_message("q", priority=3), request.redelivered)
-    assert Request.from_message(message) == request
+    assert RequestMessage.from_message(message) == request
     assert (message.routing_key, message.headers[hd.RETRIES]) == ("q", request.attempt - 1)
 
 
@@ -131,7 +133,7 @@ def test_commands_are_unchanged_after_a_round_trip(
 
 
 def test_messages_for_taskflow_have_no_headers_of_wbengine() -> None:
-    request = Request("id", "engine", BODY, extended=False)
+    request = RequestMessage("id", "engine", BODY, extended=False)
     reply = Reply("id", pr.RUNNING, {}, extended=False, worker="w", epoch=3, seq=1, is_lost=True)
     heartbeat = Heartbeat("t", ["a.B"], extended=False, worker="w", slots=3)
     for message in (request.to_message("q"), reply.to_message(), heartbeat.to_message("e")):
@@ -142,8 +144,8 @@ def test_messages_of_taskflow_get_the_defaults() -> None:
     def plain(kind: str, body: dict[str, Any]) -> env.Envelope:
         return delivered(env.Envelope(kind, body, "k", "id", "engine"))
 
-    request = Request.from_message(plain(pr.REQUEST, BODY))
-    assert request == Request("id", "engine", BODY, extended=False)
+    request = RequestMessage.from_message(plain(pr.REQUEST, BODY))
+    assert request == RequestMessage("id", "engine", BODY, extended=False)
     assert request.version_error() is None
     reply = Reply.from_message(plain(pr.RESPONSE, {"state": pr.RUNNING, "data": {}}))
     assert reply == Reply("id", pr.RUNNING, {}, extended=False, to="k")
@@ -156,7 +158,7 @@ def test_hostile_headers_are_replaced_by_defaults(headers: dict[str, Any]) -> No
     def message(body: dict[str, Any]) -> env.Envelope:
         return env.Envelope("", body, "k", "id", "engine", dict(headers))
 
-    request = Request.from_message(message(BODY))
+    request = RequestMessage.from_message(message(BODY))
     assert request.epoch >= 0 and request.attempt >= 0
     assert type(request.flow) is str and type(request.ledger) in (str, type(None))
     assert request.expires is None or 0 <= request.expires <= 2**53
@@ -183,7 +185,7 @@ def test_hostile_heartbeat_is_read_or_invalid(headers: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("version", ["2", 1, None, []], ids=["later", "int", "none", "list"])
 def test_other_version_of_the_protocol_is_an_error(version: Any) -> None:
-    error = Request("id", "engine", BODY, version=version).version_error()
+    error = RequestMessage("id", "engine", BODY, version=version).version_error()
     assert isinstance(error, exc.IncompatibleVersion)
 
 
@@ -228,6 +230,6 @@ READ_HEADERS: list[tuple[str, Any, str, Any]] = [
 def test_invalid_headers_of_requests_are_read_as_defaults() -> None:
     for header, value, field, expected in READ_HEADERS:
         message = env.Envelope(pr.REQUEST, BODY, "q", "id", "engine", {header: value})
-        assert getattr(Request.from_message(message), field) == expected, (header, value)
+        assert getattr(RequestMessage.from_message(message), field) == expected, (header, value)
     message.headers = {hd.EXPIRES: 5.0, hd.WBE_LEDGER: "rows"}
-    assert Request.from_message(message).expires is None  # clocks of two hosts may differ
+    assert RequestMessage.from_message(message).expires is None  # clocks of two hosts may differ

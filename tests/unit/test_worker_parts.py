@@ -20,7 +20,7 @@ from wbengine.engines.worker_based import worker
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import worker_commands
-from wbengine.engines.worker_based._messages.requests import Request
+from wbengine.engines.worker_based._messages.requests import RequestMessage
 from wbengine.engines.worker_based._worker_side import describing, jobs, reporting
 from wbengine.types.failure import Failure
 
@@ -56,7 +56,7 @@ def a_job() -> jobs.Job:
     message = env.Envelope(
         "REQUEST", {"task_name": "id-1"}, correlation_id="id-1", reply_to="e", headers=headers
     )
-    return jobs.Job(Request.from_message(message), None)
+    return jobs.Job(RequestMessage.from_message(message), None)
 
 
 def failed(error: BaseException) -> invocation.Outcome:

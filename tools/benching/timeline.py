@@ -56,7 +56,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}._worker_side.offer:Offer.decode",
         f"{_WIRE}._messages.envelope:body_of",
         f"{_WIRE}._messages.envelope:received",
-        f"{_WIRE}._messages.requests:Request.from_message",
+        f"{_WIRE}._messages.requests:RequestMessage.from_message",
         f"{_WIRE}._messages.replies:Reply.from_message",
         f"{_WIRE}._messages.replies:Reply.value",
         f"{_WIRE}._connections.amqp_connection:AmqpConnection.read",

@@ -22,7 +22,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import notices, replies
 from wbengine.engines.worker_based._messages import worker_life as lives
-from wbengine.engines.worker_based._messages.requests import Request
+from wbengine.engines.worker_based._messages.requests import RequestMessage
 from wbengine.engines.worker_based._worker_side.heartbeat import Heartbeat
 from wbengine.engines.worker_based._worker_side.jobs import Job, Jobs
 from wbengine.engines.worker_based._worker_side.observers import ObservedJobs, Observer
@@ -240,7 +240,7 @@ class Server:
         return self.heartbeat.announce_tasks(reply_to, period)
 
     def on_request(
-        self, request: Request, receipt: Any, now: float = 0.0, *, claimed: bool = False
+        self, request: RequestMessage, receipt: Any, now: float = 0.0, *, claimed: bool = False
     ) -> list[Effect]:
         """Process a validated REQUEST: claim it, refuse it with a failure, or ignore it.
 

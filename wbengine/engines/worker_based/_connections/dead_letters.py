@@ -19,7 +19,7 @@ from wbengine.engines.worker_based._connections import connecting, sender, topol
 from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import requests, signing
-from wbengine.engines.worker_based._messages.requests import Death, Request
+from wbengine.engines.worker_based._messages.requests import Death, RequestMessage
 from wbengine.transports import _safe_message
 from wbengine.transports._broker import Broker, Consumer
 
@@ -184,7 +184,7 @@ class DeadLetters:
 def _read(message: Any, body: bytes | str) -> DeadLetter | None:
     try:
         envelope = env.received(env.parse(body), message)
-        request, death = Request.from_message(envelope), Death.from_message(envelope)
+        request, death = RequestMessage.from_message(envelope), Death.from_message(envelope)
         return DeadLetter(
             request.id,
             request.epoch,

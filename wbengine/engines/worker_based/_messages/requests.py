@@ -14,7 +14,7 @@ from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 
 
-class Request(NamedTuple):
+class RequestMessage(NamedTuple):
     """One dispatch of a request. The values in `body` are encoded.
 
     Without `extended`, the peer is TaskFlow's: it has neither epochs nor attempts.
@@ -91,7 +91,7 @@ class Request(NamedTuple):
         return None if problem is None else exc.IncompatibleVersion(problem)
 
     @classmethod
-    def from_message(cls, message: env.Envelope) -> Request:
+    def from_message(cls, message: env.Envelope) -> RequestMessage:
         """Read a message with a validated body. Invalid headers get their defaults."""
         headers, number = message.headers, message.number
         ledger = str(headers[hd.WBE_LEDGER]) if hd.WBE_LEDGER in headers else None

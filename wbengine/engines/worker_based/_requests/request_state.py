@@ -18,7 +18,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._discovery import snapshots
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages.replies import Reply
-from wbengine.engines.worker_based._messages.requests import Request
+from wbengine.engines.worker_based._messages.requests import RequestMessage
 from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.engines.worker_based.ledger._base import Opening
 from wbengine.types import failure as ft
@@ -285,7 +285,7 @@ class TrackedRequest(pr.Request):
             if task_limit is None
             else time_limits.read(task_limit, "timelimit of the task")
         )
-        request = Request(
+        request = RequestMessage(
             self.id,
             reply_to,
             self.encode(env.packer(extended), extended),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from wbengine.engines.worker_based import endpoint as endpoints
     from wbengine.engines.worker_based import protocol as pr
     from wbengine.engines.worker_based._messages import envelope as env
-    from wbengine.engines.worker_based._messages.requests import Request
+    from wbengine.engines.worker_based._messages.requests import RequestMessage
 
 Key = tuple[str, int]
 
@@ -36,8 +36,8 @@ class Job:
         "ticket", "unit",
     )  # fmt: skip
 
-    def __init__(self, request: Request, receipt: Any) -> None:
-        self.request: Request | None = request
+    def __init__(self, request: RequestMessage, receipt: Any) -> None:
+        self.request: RequestMessage | None = request
         self.receipt = receipt
         self.id, self.epoch = request.id, request.epoch
         self.key: Key = request.id, request.epoch

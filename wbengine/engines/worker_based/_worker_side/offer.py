@@ -15,7 +15,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based._messages.requests import Request
+    from wbengine.engines.worker_based._messages.requests import RequestMessage
     from wbengine.engines.worker_based._worker_side.jobs import Job
     from wbengine.engines.worker_based.endpoint import Endpoint
 
@@ -35,7 +35,7 @@ class Offer:
         # Tasks whose unaccepted arguments were logged.
         self._logged: set[str] = set()
 
-    def check_ledger(self, request: Request) -> None:
+    def check_ledger(self, request: RequestMessage) -> None:
         """Check that a request uses the ledger of this worker.
 
         :raises NotFound: if its row is in another ledger, or if it has no row although this worker
@@ -54,7 +54,7 @@ class Offer:
                 " worker"
             )
 
-    def find(self, job: Job, request: Request) -> None:
+    def find(self, job: Job, request: RequestMessage) -> None:
         """Find the endpoint by name without decoding user values; else set the job's refusal."""
         name = request.body["task_cls"]
         job.endpoint = self._endpoints.get(name)

@@ -117,7 +117,7 @@ class TaskRunner:
         self.apply(effects)
 
     def take(self, data: Any, message: Any) -> None:
-        request = requests.Request.from_message(env.received(data, message))
+        request = requests.RequestMessage.from_message(env.received(data, message))
         self.last_request_at = time.monotonic()
         try:
             self._adopt_ledger(request.ledger)
