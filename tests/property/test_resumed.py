@@ -32,7 +32,7 @@ PACE = {"threads": 0.02, "memory": 0.02}
 
 
 def seeds(most: int) -> list[int]:
-    return list(range(amount(most, 25 * most, "WBENGINE_RESUMED"))) if SEED is None else [int(SEED)]
+    return list(range(amount(most, 6 * most, "WBENGINE_RESUMED"))) if SEED is None else [int(SEED)]
 
 
 @pytest.fixture
