@@ -91,6 +91,16 @@ class TestRedis(TransportContract):
         return {"dead_after": 2.0}
 
 
+class TestPostgreSQL(TransportContract):
+    @pytest.fixture
+    def transport_url(self, postgresql_url):
+        return postgresql_url
+
+    @pytest.fixture
+    def transport_options(self):
+        return {"dead_after": 2.0}
+
+
 @pytest.fixture
 def table_package(tmp_path, monkeypatch):
     """Install the example, as a package of its own would be."""

@@ -29,7 +29,7 @@ _ORDER = (
     "zookeeper",
     "etcd",
 )
-_ENGINES = ("serial", "threads", "processes", "memory", "filesystem", "kept")
+_ENGINES = ("serial", "threads", "processes", "memory", "filesystem", "kept", "postgresql")
 
 
 def export() -> dict[str, Any]:

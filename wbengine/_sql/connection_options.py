@@ -25,6 +25,7 @@ _ALIASES: Final[Mapping[str, str]] = {
     "postgres": dialects.POSTGRESQL,
     "pgsql": dialects.POSTGRESQL,
 }
+_PORTS: Final[Mapping[str, int]] = {dialects.MYSQL: 3306, dialects.POSTGRESQL: 5432}
 #: psycopg's default threshold; no statement is prepared on connections to a pooler.
 AUTO: Final = "auto"
 _MODE: Final = re.compile("[A-Za-z_,0-9]*")
@@ -65,6 +66,13 @@ class DatabaseOptions:
     def dialect(self) -> str:
         """'sqlite', 'mysql' or 'postgresql'."""
         return self.url.get_backend_name()
+
+    @property
+    def address(self) -> tuple[str, int | None, str]:
+        """Hosts, port and name of the database, to compare two URLs."""
+        hosts = self.url.query.get("host") or self.url.host or ""
+        port = self.url.port or _PORTS.get(self.dialect)
+        return ",".join([hosts] if isinstance(hosts, str) else hosts), port, str(self.url.database)
 
     @property
     def in_memory(self) -> bool:

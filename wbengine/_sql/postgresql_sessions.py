@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from wbengine._sql import dialects
 
-__all__ = ["is_pooled", "listen"]
+__all__ = ["connect", "is_pooled", "listen"]
 
 #: Mark of connections to a pooler.
 _POOLED: Final = "wbe_pooled"
@@ -46,6 +46,18 @@ def listen(
     # First, because SQLAlchemy's own listener expects an encoding for texts.
     sa.event.listen(engine, "connect", on_connect, insert=True)
     sa.event.listen(engine, "begin", on_begin)
+
+
+def connect(engine: sa.Engine) -> tuple[sa.Connection, Any, bool]:
+    """Connect outside the pool, with a transaction for each statement.
+
+    :returns: the connection, which must be closed by the caller, the connection of psycopg behind
+        it, and whether a pooler is in between.
+    """
+    connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    pooled = is_pooled(connection)
+    connection.detach()
+    return connection, connection.connection.dbapi_connection, pooled
 
 
 def is_pooled(connection: sa.Connection) -> bool:

@@ -70,6 +70,8 @@ REDIS: Final = Format("key", 1, (1,))
 FOLDER: Final = Format("folder", 1, (1,))
 #: Tables of a ledger in a database.
 LEDGER: Final = Format("ledger", 1, (1,))
+#: Tables of the transport through PostgreSQL.
+QUEUES: Final = Format("queue", 1, (1,))
 #: Jobs on boards in Redis, ZooKeeper and etcd. Jobs in a database are tables.
 JOB: Final = Format("job", 1, (1,))
 #: Structure of a flow for pictures, beside its records.
@@ -77,4 +79,4 @@ OUTLINE: Final = Format("outline", 1, (1,))
 #: Signatures of messages and of stored records.
 SIGNATURE: Final = Format("signature", 1, (1,))
 
-ALL: Final = (MESSAGE, REDIS, FOLDER, LEDGER, JOB, OUTLINE, SIGNATURE)
+ALL: Final = (MESSAGE, REDIS, FOLDER, LEDGER, QUEUES, JOB, OUTLINE, SIGNATURE)

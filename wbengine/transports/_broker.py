@@ -19,13 +19,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from wbengine import exceptions
 from wbengine._logs.repeated_messages import RareWarnings
 from wbengine.transports import _encoding
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Maximum size of a batch of messages. A larger message is taken alone.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -134,6 +136,25 @@ class Finish(NamedTuple):
 
 
 Handle = Callable[[Delivery], object]
+
+
+def batches_of(
+    items: Sequence[T], frame_of: Callable[[T], Frame], max_messages: int
+) -> Iterator[list[T]]:
+    """Split items with messages into batches for one statement, of at most `MAX_BATCH_BYTES`.
+
+    A larger message is the last one of its batch.
+    """
+    batch: list[T] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += frame_of(item).size
+        if len(batch) == max_messages or size >= MAX_BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 class Broker(abc.ABC):

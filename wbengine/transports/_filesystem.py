@@ -18,13 +18,20 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
 from wbengine.transports import _encoding, _fifos, _files, _folder, _routing
-from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Delivery, Finish, Frame
+from wbengine.transports._broker import (
+    MAX_BATCH_BYTES,
+    Broker,
+    Delivery,
+    Finish,
+    Frame,
+    batches_of,
+)
 from wbengine.transports._folder import FREE, MAX_TAKES
 
 __all__ = ["FileBroker"]
@@ -123,7 +130,7 @@ class FileBroker(Broker):
             _files.make_folder(f"{self._in.root}/{name}", private=True)
         self._holders = f"{self._in.root}/holders"
         self._fifos = _fifos.QueueFifos(f"{self._in.root}/bells", interval, inotify)
-        self._routes = _Routes(self._out)
+        self._routes = _read_routes(self._out)
         self._claims = claims
         self._liveness_file: _files.LivenessFile | None = None
         self._base = 0
@@ -199,7 +206,7 @@ class FileBroker(Broker):
     def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
         if any(frame.head[:1] == b"!" for frame in frames):
             self._out.check_room(exceptions.TransportFailure)
-        for part in _split(frames, lambda frame: frame):
+        for part in batches_of(frames, lambda frame: frame, _MAX_MESSAGES_PER_STATEMENT):
             yield from self._publish(part)
 
     def _publish(self, frames: Sequence[Frame]) -> list[bool]:
@@ -233,7 +240,7 @@ class FileBroker(Broker):
         # request.
         unfinished = [each for each in batch if each.delivery.token is not None]
         finished = [True] * (len(batch) - len(unfinished))
-        for part in _split(unfinished, lambda each: each.reply):
+        for part in batches_of(unfinished, lambda each: each.reply, _MAX_MESSAGES_PER_STATEMENT):
             finished += self._finish_part(part)
         return finished, ()
 
@@ -279,12 +286,12 @@ class FileBroker(Broker):
             )
         }
 
-    def _is_changed(self, routing: _Routes) -> bool:
+    def _is_changed(self, routing: _routing.Routes) -> bool:
         """Return whether another process changed the routing."""
         ((version,),) = self._out.read("SELECT routes FROM about")
         if version == routing.version:
             return False
-        self._routes = _Routes(self._out)
+        self._routes = _read_routes(self._out)
         return True
 
     def _notify(self, routes: Iterable[Iterable[str]]) -> None:
@@ -530,34 +537,8 @@ class FileBroker(Broker):
             self.close()
 
 
-class _Routes:
-    """Queues and bindings of a folder at one `version`."""
-
-    def __init__(self, folder: _folder.Folder) -> None:
-        ((self.version,),) = folder.read("SELECT routes FROM about")
-        bindings: dict[str, list[tuple[str, str]]] = {}
-        for exchange, key, queue in folder.read("SELECT exchange, key, queue FROM binding"):
-            bindings.setdefault(exchange, []).append((key, queue))
-        self._queues = frozenset(name for (name,) in folder.read("SELECT name FROM queue"))
-        self._tables = {name: _routing.RoutingTable(pairs) for name, pairs in bindings.items()}
-
-    def find(self, exchange: str, key: str) -> Sequence[str]:
-        if not exchange:
-            return (key,) if key in self._queues else ()
-        table = self._tables.get(exchange)
-        if table is None:
-            return ()
-        return [queue for queue in table.route(key) if queue in self._queues]
-
-
-def _split(items: Sequence[_T], frame_of: Callable[[_T], Frame]) -> Iterator[list[_T]]:
-    part: list[_T] = []
-    size = 0
-    for item in items:
-        part.append(item)
-        size += frame_of(item).size
-        if len(part) == _MAX_MESSAGES_PER_STATEMENT or size >= MAX_BATCH_BYTES:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
+def _read_routes(folder: _folder.Folder) -> _routing.Routes:
+    ((version,),) = folder.read("SELECT routes FROM about")
+    bindings: Any = folder.read("SELECT queue, exchange, key FROM binding")
+    queues = [name for (name,) in folder.read("SELECT name FROM queue")]
+    return _routing.Routes(version, queues, bindings)

@@ -36,6 +36,9 @@ KINDS: Final[Mapping[str, str]] = {
     "rediss": "wbengine.transports._redis_kind:KIND",
     "filesystem": "wbengine.transports._folder_kind:KIND",
     "memory": "wbengine.transports._memory:KIND",
+    "postgresql": "wbengine.transports._postgresql_kind:KIND",
+    "postgres": "wbengine.transports._postgresql_kind:KIND",
+    "pgsql": "wbengine.transports._postgresql_kind:KIND",
 }
 #: Names of wbengine's transports by their names elsewhere, for hints in error messages.
 _ALIASES: Final[Mapping[str, str]] = {

@@ -69,3 +69,29 @@ class RoutingTable:
                 self._memo.clear()
             cached = self._memo[key] = tuple(queues)
         return cached
+
+
+class Routes:
+    """The queues and bindings of a broker at one `version`. Immutable.
+
+    :param bindings: (queue, exchange, key).
+    """
+
+    def __init__(
+        self, version: int, queues: Iterable[str], bindings: Iterable[tuple[str, str, str]]
+    ) -> None:
+        self.version = version
+        self._queues = frozenset(queues)
+        bound: dict[str, list[tuple[str, str]]] = {}
+        for queue, exchange, key in bindings:
+            bound.setdefault(exchange, []).append((key, queue))
+        self._tables = {exchange: RoutingTable(pairs) for exchange, pairs in bound.items()}
+
+    def find(self, exchange: str, key: str) -> Sequence[str]:
+        """Return the existing queues for a key. If `exchange` is '', the key is a queue."""
+        if not exchange:
+            return (key,) if key in self._queues else ()
+        table = self._tables.get(exchange)
+        if table is None:
+            return ()
+        return [queue for queue in table.route(key) if queue in self._queues]

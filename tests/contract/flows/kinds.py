@@ -25,6 +25,8 @@ NAMES = ("serial", "threads", "processes", "memory", "filesystem")
 
 #: Serial engine with records in a folder.
 KEPT = "kept"
+#: Workers on a PostgreSQL server, which the caller of `on_workers` provides.
+POSTGRESQL = "postgresql"
 
 
 class Kind:
@@ -157,13 +159,17 @@ def _memory(folder: Path, tasks: str) -> Iterator[Kind]:
         yield remote_kind
 
 
+def _filesystem(folder: Path, tasks: str) -> contextlib.AbstractContextManager[Kind]:
+    return on_workers("filesystem", f"filesystem://{folder / 'broker'}", folder, tasks)
+
+
 @contextlib.contextmanager
-def _filesystem(folder: Path, tasks: str) -> Iterator[Kind]:
-    url = f"filesystem://{folder / 'broker'}"
+def on_workers(name: str, url: str, folder: Path, tasks: str) -> Iterator[Kind]:
+    """Yield a kind with a worker process that offers the `tasks` of that module."""
     with workers(folder, "--topic", "flows", "--tasks", tasks, "--url", url, "--threads", "3") as [
         process
     ]:
-        with _remote("filesystem", url) as remote_kind:
+        with _remote(name, url) as remote_kind:
             yield remote_kind
         assert process.stop() == 0, process.text
 

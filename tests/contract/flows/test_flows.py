@@ -19,7 +19,7 @@ from tests.contract.flows import (
     waiting,
 )
 from tests.contract.flows.case import CASES, Case, play
-from tests.contract.flows.kinds import KEPT, NAMES, Kind
+from tests.contract.flows.kinds import KEPT, NAMES, POSTGRESQL, Kind
 from tests.support import tally
 
 #: Modules that register their flows on import.
@@ -28,10 +28,10 @@ MODULES = (arguments, shapes, deciding, retrying, failing, steering, values, new
 
 #: Kinds for which a third of the flows is enough: they differ from another kind in the store of the
 #: records, in the pool or in the transport.
-VARIANTS = (KEPT, "processes", "filesystem")
+VARIANTS = (KEPT, "processes", "filesystem", POSTGRESQL)
 RUNS = [
     (name, case)
-    for name in (*NAMES, KEPT)
+    for name in (*NAMES, KEPT, POSTGRESQL)
     for case in (CASES[::3] if name in VARIANTS else CASES)
     if case.runs_on(name)
 ]

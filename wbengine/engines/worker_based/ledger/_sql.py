@@ -14,16 +14,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from wbengine import _sql, exceptions
-from wbengine._sql import dialects
+from wbengine._sql import dialects, request_tables
 from wbengine._text import data_formats
 from wbengine.engines.worker_based.ledger import _base
+from wbengine.transports._kinds import Target
 
 __all__ = ["SQLLedger", "check"]
 
@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 
 _R = TypeVar("_R")
 
-_OPEN, _CLAIMED, _DONE = 0, 1, 2
+_OPEN, _CLAIMED, _DONE = request_tables.OPEN, request_tables.CLAIMED, request_tables.DONE
 _STATES: Final[tuple[_base.State, ...]] = (_base.ROW_OPEN, _base.ROW_CLAIMED, _base.ROW_DONE)
 
 #: Maximum number of connection retries: callers must not wait long for an unavailable database.
@@ -42,40 +42,6 @@ _AUTOCOMMIT: Final = "AUTOCOMMIT"
 _READ_COMMITTED: Final = "READ COMMITTED"
 #: Maximum number of rows in one statement; databases limit the number of its parameters.
 _MAX_ROWS_PER_STATEMENT: Final = 500
-_CREATION_LOCK: Final = 7_760_269_180_342
-
-_metadata: Final = sa.MetaData()
-sa.Table(
-    "wbe_ledger",
-    _metadata,
-    sa.Column("id", dialects.KEY, primary_key=True),
-    sa.Column("epoch", sa.BigInteger, nullable=False),
-    sa.Column("state", sa.SmallInteger, nullable=False),
-    sa.Column("holder", dialects.KEY),
-    sa.Column("result", dialects.BYTES),
-    sa.Column("changed", sa.Double, nullable=False),
-    **dialects.TABLE,
-)
-sa.Table(
-    "wbe_ledger_holders",
-    _metadata,
-    sa.Column("holder", dialects.KEY, primary_key=True),
-    sa.Column("beat", sa.Double, nullable=False),
-    **dialects.TABLE,
-)
-# This table is created last: if it has a row, the other tables exist.
-sa.Table(
-    "wbe_ledger_about",
-    _metadata,
-    # The key is always 1: of several releases that create the tables, only one inserts the row.
-    sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False),
-    sa.Column("format", sa.Integer, nullable=False),
-    sa.Column("digest", dialects.KEY, nullable=False),
-    sa.Column("swept", sa.Double, nullable=False),
-    **dialects.TABLE,
-)
-_TABLES: Final = ("wbe_ledger", "wbe_ledger_holders", "wbe_ledger_about")
-
 
 class _Statements:
     revoke = sa.text(
@@ -135,14 +101,6 @@ class _Statements:
             " WHERE id > :after ORDER BY id LIMIT :most"
         )
         self.about = sa.text("SELECT format, digest FROM wbe_ledger_about")
-        self.insert_about = dialects.upsert(
-            dialect,
-            "wbe_ledger_about",
-            ("id", "format", "digest", "swept"),
-            ["id"],
-            keep=("format", "digest", "swept"),
-            given={"id": "1", "format": str(data_formats.LEDGER.written), "swept": now},
-        )
         self.due = sa.text(f"UPDATE wbe_ledger_about SET swept = {now} WHERE swept <= {now} - :age")
 
     def _sweeping(self, now: str) -> None:
@@ -193,6 +151,7 @@ class SQLLedger(_base.Ledger):
     def __init__(self, place: str, result_ttl: float | None = _base.STALE_AFTER_SECONDS) -> None:
         options = check(place)
         url = options.url
+        self._address = options.address if options.dialect == dialects.POSTGRESQL else None
         # Show only these parts of the URL: the others may be secret.
         self._shown = sa.URL.create(
             options.dialect, host=url.host, port=url.port, database=url.database
@@ -264,6 +223,19 @@ class SQLLedger(_base.Ledger):
             for id, epoch, result in finished_rows
         ]
         return self._execute_each("finishing", self._sql.finish, values)
+
+    def claims(self, place: object, holder: str) -> Claims | None:
+        if not self._is_at(place):
+            return None
+        self.renew(holder)  # A claim requires a heartbeat.
+        return Claims(holder)
+
+    def openings(self, place: object) -> Openings | None:
+        return Openings() if self._is_at(place) else None
+
+    def _is_at(self, place: object) -> bool:
+        """Return whether the transport at this place is in the same database."""
+        return getattr(place, "address", None) == self._address is not None
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
         values = {"id": id, "epoch": epoch, "holder": holder}
@@ -371,7 +343,7 @@ class SQLLedger(_base.Ledger):
     def _load_digest(self) -> str:
         about = self._run("opening", self._about)
         if about is None:
-            self._run("making its tables", self._create_tables, on=self._batch_engine)
+            self._run("making its tables", request_tables.create, on=self._batch_engine)
             about = self._run("opening", self._about)
         if about is None:
             raise exceptions.LedgerFailure(f"ledger {self._shown}: its tables cannot be created")
@@ -379,18 +351,9 @@ class SQLLedger(_base.Ledger):
         return str(about.digest)
 
     def _about(self, connection: sa.Connection) -> Any:
-        if not sa.inspect(connection).has_table(_TABLES[-1]):
+        if not request_tables.exist(connection):
             return None
         return connection.execute(self._sql.about).first()
-
-    def _create_tables(self, connection: sa.Connection) -> None:
-        # In PostgreSQL, one of two concurrent creations of a table fails.
-        if connection.dialect.name == dialects.POSTGRESQL:
-            connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})"))
-        for name in _TABLES:
-            table = _metadata.tables[name]
-            connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
-        connection.execute(self._sql.insert_about, {"digest": f"sql-{uuid.uuid4().hex}"})
 
     def __str__(self) -> str:
         return self._shown
@@ -406,3 +369,48 @@ def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def open_place(place: str, result_ttl: float | None) -> SQLLedger:
     return SQLLedger(place, result_ttl)
+
+
+def of_broker(target: Target, role: str, result_ttl: float | None) -> SQLLedger:
+    """Open the ledger in the database of a transport."""
+    return SQLLedger(str(target.url), result_ttl)
+
+
+class Claims:
+    """Lets the transport through the same database claim requests as it takes messages."""
+
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+
+    def read(self, id: str, epoch: int, row: Any, granted: bool) -> _base.Claim | None:
+        """Return the claim of a received message, or None if its row can be claimed now.
+
+        :param row: epoch, state, holder and result of the row that was not claimed.
+        :param granted: whether the row was claimed as the message was taken.
+        """
+        if granted:
+            return _base.Claim(_base.GRANTED, epoch, None, self.holder)
+        stored = None
+        if row is not None:
+            stored = _base.Row(id, row[0], _STATES[row[1]], row[2], row[3])
+        return _base.refusal(stored, epoch)
+
+
+class Openings:
+    """Opens rows and publishes their requests in one step of the transport."""
+
+    def open_and_publish(
+        self, broker: Any, rows: Sequence[_base.Opening], messages: Sequence[Any]
+    ) -> Sequence[int]:
+        """See `_base.Openings`."""
+        try:
+            counts: Sequence[int] = broker.open_and_publish(
+                [(row.id, row.epoch, row.tried is not None) for row in rows], messages
+            )
+        except exceptions.TransportFailure:  # Nothing was executed.
+            raise
+        except BaseException:
+            for row in rows:
+                row.tried = True
+            raise
+        return counts

@@ -1,0 +1,103 @@
+"""Checks of a PostgreSQL with queues: durability, connections, long transactions, and its clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import psycopg
+
+from wbengine import exceptions
+from wbengine.diagnosis._clocks import check_clock
+from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
+from wbengine.transports import Target, _postgresql_session
+
+__all__ = ["check", "fix"]
+
+_CHECK: Final = "broker settings"
+#: Fraction of its connections from which a server is reported as full.
+_MAX_CONNECTIONS_FRACTION: Final = 0.8
+#: Age in seconds from which an open transaction is reported: it keeps all deleted messages.
+_MAX_TRANSACTION_SECONDS: Final = 300
+#: Number of deleted messages from which they are reported.
+_MAX_DEAD_MESSAGES: Final = 100_000
+
+_SETTINGS: Final = """
+SELECT current_setting('fsync'), current_setting('synchronous_commit'),
+  current_setting('max_connections')::integer,
+  (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+  (SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::integer FROM pg_stat_activity
+    WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()),
+  (SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'wbe_messages'
+    AND pg_table_is_visible(relid)),
+  extract(epoch FROM clock_timestamp())::double precision"""
+
+
+def fix(reason: str, target: Target | None) -> str | None:
+    """Return how to reach a database that could not be used, or None: the usual advice applies."""
+    if "permission denied" in reason:
+        return "let the owner of the database create the tables: run an engine or worker as owner"
+    if "read-only" in reason:
+        return "use the primary server: a replica cannot store requests"
+    return None
+
+
+def check(place: Place) -> Iterator[Finding]:
+    """Check the settings and the state of the server, and its clock."""
+    where: _postgresql_session.Place = place.target.place
+    try:
+        session = _postgresql_session.Session(where)
+    except (psycopg.Error, exceptions.TransportFailure) as error:
+        yield note(_CHECK, f"cannot read the settings of {where.shown} ({line(error)})")
+        return
+    try:
+        before = time.time()
+        (values,) = session.run(_SETTINGS)
+        after = time.time()
+    finally:
+        session.close()
+    *state, theirs = values
+    findings = list(_problems(*state))
+    pooled = " through a pooler, where waiting consumers poll" if session.is_pooled else ""
+    yield from findings or [good(_CHECK, f"{where.shown} stores data durably{pooled}")]
+    yield from check_clock(
+        "broker clock", f"of {where.shown}", theirs - (before + after) / 2, (after - before) / 2
+    )
+
+
+def _problems(
+    fsync: str,
+    synchronous_commit: str,
+    max_connections: int,
+    connections: int,
+    transaction_seconds: int | None,
+    dead_messages: int | None,
+) -> Iterator[Finding]:
+    if fsync == "off" or synchronous_commit == "off":
+        name = "fsync" if fsync == "off" else "synchronous_commit"
+        yield bad(
+            _CHECK,
+            f"{name} must be on, got off: a crash of the server loses requests and results",
+            f"run: ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()",
+        )
+    if connections > _MAX_CONNECTIONS_FRACTION * max_connections:
+        yield bad(
+            _CHECK,
+            f"{connections} of {max_connections} connections are in use; an engine or worker needs"
+            " about four",
+            "increase max_connections, or use a pooler such as PgBouncer",
+        )
+    if transaction_seconds is not None and transaction_seconds > _MAX_TRANSACTION_SECONDS:
+        yield bad(
+            _CHECK,
+            f"a transaction has been open for {transaction_seconds:,} s: deleted messages remain"
+            " in the tables until it ends, and queues become slow",
+            "find it in pg_stat_activity (column xact_start), and end it",
+        )
+    if dead_messages is not None and dead_messages > _MAX_DEAD_MESSAGES:
+        yield bad(
+            _CHECK,
+            f"the table wbe_messages contains {dead_messages:,} deleted messages",
+            "run as its owner: VACUUM wbe_messages, wbe_ledger",
+        )

@@ -1,0 +1,541 @@
+"""Transport through PostgreSQL: `postgresql://USER@HOST/DATABASE`.
+
+Options: :ref:`transport-options`.
+
+Messages are rows (`_postgresql_statements`). A consumer takes messages with `SKIP LOCKED`, and
+claims the rows of their requests in the same statement. Consumers report once a second. If one is
+silent for `dead_after` seconds on the server's clock, its messages are requeued in their old place
+and marked as redelivered. Messages may remain unacknowledged for any time.
+
+A consumer that waits is notified by LISTEN and NOTIFY. Behind a pooler that does not keep sessions,
+such as PgBouncer, it polls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import select
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from wbengine import exceptions
+from wbengine._introspection import object_names
+from wbengine.transports import _encoding, _routing
+from wbengine.transports import _postgresql_statements as sql
+from wbengine.transports._broker import (
+    MAX_BATCH_BYTES,
+    Broker,
+    Delivery,
+    Finish,
+    Frame,
+    batches_of,
+)
+from wbengine.transports._nudge import Nudge
+from wbengine.transports._postgresql_session import LOST, Place, Session
+
+__all__ = ["PostgreSQLBroker", "Row"]
+
+LOG = logging.getLogger(__name__)
+
+#: Epoch, state, holder and result of a request; None: it has no row.
+Row = tuple[int, int, str | None, bytes | None] | None
+
+#: Silence of its owner after which an owned queue is reported, and after which it is deleted.
+_SILENT_AFTER_SECONDS: Final = 15.0
+_GONE_AFTER_SECONDS: Final = 600.0
+#: Time after which an unused queue is deleted with its messages.
+_STALE_AFTER_SECONDS: Final = 7 * 24 * 3600.0
+_STALE_SWEEP_SECONDS: Final = 3600.0
+#: Maximum interval of reports, and of polls: a notification is lost if its receiver dies.
+_REPORT_SECONDS: Final = 1.0
+#: Interval of polls if notifications are not available.
+_POOLED_POLL_SECONDS: Final = 0.05
+#: Interval of the search for dead consumers.
+_SWEEP_SECONDS: Final = 2.0
+#: Pause while some consumers have no capacity.
+_NO_CAPACITY_PAUSE_SECONDS: Final = 0.005
+#: Upper bound that `refresh` returns if messages may be available.
+_MAX_READY: Final = 1000
+_MAX_MESSAGES_PER_STATEMENT: Final = 64
+#: Number of deleted messages after which a connection vacuums the tables, and the least interval.
+_VACUUM_MESSAGES: Final = 5000
+_VACUUM_SECONDS: Final = 2.0
+
+
+class PostgreSQLClaims(Protocol):
+    """Claims of requests in the ledger of the same database, which statements make."""
+
+    holder: str
+
+    def read(self, id: str, epoch: int, row: Row, granted: bool) -> Any:
+        """Return the claim of a received message, or None if its row can be claimed now."""
+
+
+class PostgreSQLBroker(Broker):
+    """One connection to the queues in a database.
+
+    :raises psycopg.OperationalError: if the server cannot be reached.
+    :raises TransportFailure: if it refuses, or if the tables have another format.
+    """
+
+    batch = _MAX_MESSAGES_PER_STATEMENT
+    labels = True
+    recoverable_connection_errors = LOST
+
+    def __init__(
+        self,
+        place: Place,
+        claims: PostgreSQLClaims | None,
+        dead_after: float,
+    ) -> None:
+        super().__init__()
+        self._closed = True
+        self.place = place
+        self._session = Session(place)
+        self._run = self._session.run
+        self._claims = claims
+        self._dead_after = dead_after
+        self._pid = os.getpid()
+        ((self._digest,),) = self._run(sql.DIGEST)
+        self._routes = self._read_routes()
+        #: Name of this consumer; '' before it is registered.
+        self._name = ""
+        self._owned: set[str] = set()
+        self._watched_queues: Counter[str] = Counter()
+        self._take_numbers = itertools.count(1)
+        # Takes without a reply, and messages that were taken but not delivered.
+        self._unanswered: set[int] = set()
+        self._undelivered: set[int] = set()
+        # Watched queues that may contain messages, those of them of which a notification has
+        # arrived, and those for which this consumer is registered.
+        self._nonempty: set[str] = set()
+        self._rung: set[str] = set()
+        self._registered: frozenset[str] = frozenset()
+        self._nudge = Nudge()
+        self._next_report_at = self._next_sweep_at = self._next_poll_at = 0.0
+        self._settled_count, self._next_vacuum_at = 0, 0.0
+        self._closed = False
+
+    # Exchanges, queues and bindings.
+
+    def declare_exchange(self, name: str) -> None:
+        object_names.check_label("exchange", name)  # Binding a queue creates it.
+
+    def declare_queue(self, queue: str, *, owned: bool = False) -> None:
+        object_names.check_label("queue", queue)
+        if owned:
+            self._owned.add(queue)
+        self._run(sql.DECLARE_QUEUE, {"queue": queue, "owned": owned})
+
+    def delete_queue(self, queue: str) -> int:
+        self._owned.discard(queue)
+        return self._delete_queues([queue])
+
+    def _delete_queues(self, queues: Sequence[str]) -> int:
+        ((count,),) = self._run(sql.DELETE_QUEUES, {"queues": queues})
+        return int(count)
+
+    def purge(self, queue: str) -> int:
+        ((count,),) = self._run(sql.PURGE, {"queue": object_names.check_label("queue", queue)})
+        return int(count)
+
+    def size(self, queue: str) -> int:
+        ((count,),) = self._run(sql.SIZE, {"queue": queue})
+        return int(count)
+
+    def silent_queues(self) -> frozenset[str]:
+        return self._owned_queues(_SILENT_AFTER_SECONDS)
+
+    def _owned_queues(self, silent_for: float) -> frozenset[str]:
+        rows = self._run(sql.SILENT_QUEUES, {"seconds": silent_for})
+        return frozenset(name for (name,) in rows)
+
+    def bind(self, exchange: str, key: str, queue: str) -> None:
+        self._run(sql.BIND, {"exchange": exchange, "key": key, "queue": queue})
+
+    def unbind(self, exchange: str, key: str, queue: str) -> None:
+        self._run(sql.UNBIND, {"exchange": exchange, "key": key, "queue": queue})
+
+    def bindings(self) -> Iterable[tuple[str, str, str]]:
+        return self._run(sql.BINDINGS)
+
+    def _read_routes(self) -> _routing.Routes:
+        # The version is read first: a change after this is detected later.
+        ((version,),) = self._run(sql.ROUTES)
+        queues = [name for (name,) in self._run(sql.QUEUES)]
+        return _routing.Routes(version, queues, self._run(sql.BINDINGS))
+
+    def _is_changed(self, routes: _routing.Routes) -> bool:
+        """Return whether another process changed the routing."""
+        ((version,),) = self._run(sql.ROUTES)
+        if version == routes.version:
+            return False
+        self._routes = self._read_routes()
+        return True
+
+    # Publishing.
+
+    def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
+        for part in batches_of(frames, lambda frame: frame, self.batch):
+            yield from map(bool, self._publish(part))
+
+    def _publish(self, frames: Sequence[Frame]) -> list[int]:
+        rows = []
+        for frame in frames:
+            label, head = _encoding.split(frame.head)
+            row = _encoding.row_of(label, self._digest) if label else None
+            rows.append((9 - frame.priority, *(row or (None, None)), head + frame.body))
+
+        def work(routes: list[Sequence[str]]) -> tuple[str, dict[str, Any]]:
+            messages = [(q, *row) for row, queues in zip(rows, routes, strict=True) for q in queues]
+            names = "queues", "places", "ids", "epochs", "data"
+            return sql.PUBLISH, _columns(names, messages)
+
+        _, routes = self._send([(frame.exchange, frame.routing_key) for frame in frames], work)
+        return [len(queues) for queues in routes]
+
+    def open_and_publish(
+        self, rows: Sequence[tuple[str, int, bool]], frames: Sequence[Frame]
+    ) -> list[int]:
+        """Open rows (id, epoch, whether that was tried before) and publish their requests.
+
+        Return the number of queues of each message.
+        """
+        given = [
+            (id, epoch, tried, _encoding.split(frame.head)[1] + frame.body)
+            for (id, epoch, tried), frame in zip(rows, frames, strict=True)
+        ]
+
+        def work(routes: list[Sequence[str]]) -> tuple[str, dict[str, Any]]:
+            columns = _columns(("ids", "epochs", "tried", "data"), given)
+            return sql.OPEN_AND_PUBLISH, {**columns, **_places(routes, frames)}
+
+        _, routes = self._send([(frame.exchange, frame.routing_key) for frame in frames], work)
+        return [len(queues) for queues in routes]
+
+    def _finish(
+        self, batch: Sequence[Finish], take_order: None
+    ) -> tuple[Sequence[bool], Sequence[Delivery]]:
+        finished: list[bool] = []
+        # Requests without a token were already finished by an attempt that failed at a later
+        # request.
+        finished += [True for each in batch if each.delivery.token is None]
+        unfinished = [each for each in batch if each.delivery.token is not None]
+        for part in batches_of(unfinished, lambda each: each.reply, self.batch):
+            finished += self._finish_part(part)
+        return finished, ()
+
+    def _finish_part(self, batch: Sequence[Finish]) -> list[bool]:
+        assert self._claims is not None
+        holder = self._claims.holder
+        consumer = batch[0].delivery.token[0]
+        given = [
+            (each.id, each.epoch, each.delivery.token[1], each.reply.head + each.reply.body)
+            for each in batch
+        ]
+        frames = [each.reply for each in batch]
+
+        def work(routes: list[Sequence[str]]) -> tuple[str, dict[str, Any]]:
+            columns = _columns(("ids", "epochs", "taken", "data"), given)
+            places = _places(routes, frames)
+            return sql.FINISH, {"holder": holder, "consumer": consumer, **columns, **places}
+
+        ((_, foreign_rows),), _ = self._send([(f.exchange, f.routing_key) for f in frames], work)
+        for each in batch:
+            each.delivery.token = None
+        self._settled_count += len(batch)
+        return [number not in foreign_rows for number in range(1, len(batch) + 1)]
+
+    def _send(
+        self,
+        addresses: Sequence[tuple[str, str]],
+        work: Callable[[list[Sequence[str]]], tuple[str, dict[str, Any]]],
+    ) -> tuple[list[Any], list[Sequence[str]]]:
+        """Execute a statement that publishes, and notify consumers.
+
+        :param work: returns the statement and its values for the queues of each address.
+        :returns: its rows and the queues.
+        """
+        while True:
+            table = self._routes
+            routes = [table.find(*address) for address in addresses]
+            if not all(routes) and self._is_changed(table):
+                continue
+            counts = Counter(queue for queues in routes for queue in queues)
+            statement, values = work(routes)
+            rows = self._session.run_both(
+                statement, {**values, "routes": table.version}, sql.RING, _rings(counts)
+            )
+            # The first value is 0 if the routing has changed. Then nothing was done.
+            if rows[0][0] or not self._is_changed(table):
+                return rows, routes
+
+    # Consuming.
+
+    def watch(self, queue: str) -> None:
+        self._watched_queues[queue] += 1
+        self._nonempty.add(queue)
+        self._next_report_at = 0.0
+
+    def unwatch(self, queue: str) -> None:
+        self._watched_queues -= Counter((queue,))  # This removes counts of zero.
+        self._nonempty &= {*self._watched_queues}
+
+    def refresh(self) -> int:
+        now = time.monotonic()
+        if now >= self._next_report_at:
+            self._report()
+        if now >= self._next_sweep_at:
+            self._next_sweep_at = now + min(_SWEEP_SECONDS, self._dead_after / 3)
+            self._sweep()
+        if now >= self._next_poll_at:
+            self._next_poll_at = now + self._poll_seconds
+            self._nonempty.update(self._watched_queues)
+        return _MAX_READY if self._nonempty else 0
+
+    def _report(self) -> None:
+        if not self._name:
+            self._join()
+        self._next_report_at = time.monotonic() + min(_REPORT_SECONDS, self._dead_after / 3)
+        queues = [*{*self._watched_queues, *self._owned}]
+        reported = self._run(sql.REPORT, {"consumer": self._name, "queues": queues})
+        if reported and reported[0][0] > self._dead_after * 2 / 3:
+            # The server was not available, so other consumers could not report either.
+            self._next_sweep_at = time.monotonic() + _SWEEP_SECONDS
+        if not reported:
+            LOG.warning("%s has treated this consumer as dead", self.place.shown)
+            self._name, self._registered = "", frozenset()
+            for queue in tuple(self._owned):
+                self.declare_queue(queue, owned=True)
+            self._report()
+
+    def _join(self) -> None:
+        # Each name is used once, because the messages of a forgotten name were requeued.
+        name = uuid.uuid4().hex
+        self._run(sql.JOIN, {"consumer": name})
+        if not self._session.is_pooled:
+            self._session.listen(sql.CHANNEL + name, self._on_ring)
+        self._name = name
+
+    def _on_ring(self, queue: str) -> None:
+        self._rung.add(queue)
+        self._nonempty.add(queue)
+        self._registered = frozenset()  # The notification has removed the registration.
+        self._nudge.notify()  # It may have arrived in another thread.
+
+    def _sweep(self) -> None:
+        """Requeue the messages of dead consumers, and delete unused queues."""
+        requeued = self._run(sql.SWEEP, {"seconds": self._dead_after})
+        if requeued:
+            count = sum(count for _, count in requeued)
+            LOG.warning("consumers died: %d messages were requeued", count)
+            self._ring(dict(requeued))
+        gone = [*self._owned_queues(_GONE_AFTER_SECONDS) - self._owned]
+        if self._run(sql.SWEEP_DUE, {"seconds": _STALE_SWEEP_SECONDS}):
+            rows = self._run(sql.UNUSED_QUEUES, {"seconds": _STALE_AFTER_SECONDS})
+            gone += [queue for (queue,) in rows]
+        if gone:
+            self._delete_queues(gone)
+        if self._settled_count >= _VACUUM_MESSAGES and time.monotonic() >= self._next_vacuum_at:
+            self._next_vacuum_at = time.monotonic() + _VACUUM_SECONDS
+            self._settled_count = 0
+            self._run(sql.VACUUM)
+
+    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
+        for group, (limit, queues) in enumerate(groups):
+            candidates = [queue for queue in queues if queue in self._nonempty]
+            if not candidates or limit <= 0:
+                continue
+            # Before the statement, because a notification adds the queue again.
+            self._nonempty.difference_update(candidates)
+            self._rung.difference_update(candidates)
+            taken, has_more = self._take(limit, candidates)
+            if has_more:
+                self._nonempty.update(candidates)
+            if taken:
+                return [(group, delivery) for delivery in taken]
+        return []
+
+    @property
+    def _poll_seconds(self) -> float:
+        return _POOLED_POLL_SECONDS if self._session.is_pooled else _REPORT_SECONDS
+
+    def _take(self, limit: int, queues: Sequence[str]) -> tuple[list[Delivery], bool]:
+        """Take messages. Return them, and whether there may be more."""
+        began = time.monotonic()
+        number = next(self._take_numbers)
+        self._unanswered.add(number)
+        holder = None if self._claims is None else self._claims.holder
+        values = {
+            "queues": list(queues), "limit": limit, "bytes": MAX_BATCH_BYTES, "holder": holder,
+            "consumer": self._name, "take": number,
+        }  # fmt: skip
+        try:
+            rows = self._run(sql.TAKE, values)
+        except exceptions.TransportFailure:  # Nothing was taken.
+            self._unanswered.discard(number)
+            raise
+        self._unanswered.discard(number)
+        found_count = rows[0][0] if rows else 0
+        has_more = found_count == limit or found_count > len(rows)
+        return [self._delivery(began, *row) for _, *row in rows], has_more
+
+    def _delivery(
+        self,
+        began: float,
+        n: int,
+        queue: str,
+        again: bool,
+        data: bytes | None,
+        id: str | None,
+        epoch: int,
+        granted: bool,
+        *row: Any,
+    ) -> Delivery:
+        delivery = Delivery(queue, (self._name, n), data, again)
+        if id is not None and self._claims is not None:
+            stored = None if row[0] is None else (row[0], row[1], row[2], row[3])
+            delivery.label = b"!%b %d " % (id.encode(), epoch)
+            delivery.taken_at = began
+            delivery.claim = self._claims.read(id, epoch, stored, granted)
+        return delivery
+
+    def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
+        tokens = [each.token for each in deliveries if each.token is not None]
+        for each in deliveries:
+            each.token = None
+        if self._closed or self._session.is_broken or not tokens:
+            return False
+        consumers, numbers = [*{name for name, _ in tokens}], [n for _, n in tokens]
+        deleted = self._run(sql.SETTLE, {"numbers": numbers, "consumers": consumers})
+        self._settled_count += len(deleted)
+        return len(deleted) == len(deliveries)
+
+    def refuse(self, delivery: Delivery) -> None:
+        if not (self._closed or self._session.is_broken or delivery.token is None):
+            self._run(sql.REFUSE, self._token_values(delivery))
+            delivery.token = None
+
+    def requeue(self, delivery: Delivery, *, delivered: bool = True) -> None:
+        if delivery.token is None:
+            return
+        if not delivered:
+            self._undelivered.add(delivery.token[1])
+        if self._session.is_broken:
+            return  # Closing this connection requeues all its messages.
+        values = {**self._token_values(delivery), "undo": not delivered}
+        try:
+            for (queue,) in self._run(sql.REQUEUE, values):
+                self._ring({queue: 1})
+            self._undelivered.discard(delivery.token[1])
+            delivery.token = None
+        except (*LOST, exceptions.TransportFailure):
+            if delivered:
+                raise
+
+    def _token_values(self, delivery: Delivery) -> dict[str, Any]:
+        consumer, n = delivery.token
+        holder = None if self._claims is None else self._claims.holder
+        return {"consumer": consumer, "n": n, "holder": holder}
+
+    def discard(self, delivery: Delivery, why: str) -> None:
+        self.warn_discarded(delivery, why)
+        self.refuse(delivery)
+
+    # Waiting.
+
+    def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
+        """Wait for a notification, a nudge, the next report or the next poll."""
+        if self._rung.difference(queues):  # Other consumers may have capacity.
+            self._ring(dict.fromkeys(self._rung.difference(queues), 1))
+            self._rung.clear()
+        if queues and not self._session.is_pooled and not self._registered >= {*queues}:
+            self._registered |= {*queues}  # First, because a notification may arrive meanwhile.
+            self._run(sql.REGISTER, {"consumer": self._name, "queues": list(queues)})
+            found = self._run(sql.NONEMPTY, {"queues": list(queues)})
+            self._nonempty.update(queue for (queue,) in found)
+        if not self._nonempty.isdisjoint(queues):
+            return
+        now = time.monotonic()
+        remaining = min(self._next_report_at, self._next_sweep_at, self._next_poll_at) - now
+        remaining = remaining if timeout is None else min(timeout, remaining)
+        if len(queues) < len(self._watched_queues):
+            remaining = min(remaining, _NO_CAPACITY_PAUSE_SECONDS)
+        ready = self._wait_for_input(max(0.0, remaining))
+        if self._nudge.fd in ready:
+            self._nudge.clear()
+        if len(ready) > (self._nudge.fd in ready):
+            self._session.receive()
+
+    def _wait_for_input(self, seconds: float) -> list[int]:
+        poll = select.poll()  # `select` does not support large descriptors.
+        for descriptor in (self._session.fileno(), self._nudge.fd):
+            poll.register(descriptor, select.POLLIN)
+        return [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
+
+    def _ring(self, counts: Mapping[str, int]) -> None:
+        self._run(sql.RING, _rings(counts))
+
+    def nudge(self) -> None:
+        self._nudge.notify()
+
+    # End.
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._name:
+            self._leave()
+        self._session.close()
+        self._nudge.close()
+
+    def _leave(self) -> None:
+        """Requeue unacknowledged messages. Never raises; others notice the silence later."""
+        values = {
+            "consumer": self._name,
+            "holder": None if self._claims is None else self._claims.holder,
+            "undelivered": [*self._undelivered],
+            "unanswered": [*self._unanswered],
+        }
+        with contextlib.suppress(*LOST, exceptions.TransportFailure):
+            session = Session(self.place) if self._session.is_broken else self._session
+            try:
+                requeued = session.run(sql.LEAVE, values)
+                if requeued:
+                    session.run(sql.RING, _rings(Counter(queue for (queue,) in requeued)))
+            finally:
+                if session is not self._session:
+                    session.close()
+
+    def __del__(self) -> None:
+        # Closes a connection that was not released. Partly initialized objects are closed.
+        # Nothing is sent, because the server may be unreachable; others notice the silence.
+        if not getattr(self, "_closed", True):
+            self._closed = True
+            self._session.close()
+            self._nudge.close()
+
+
+def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def _places(routes: Iterable[Sequence[str]], frames: Sequence[Frame]) -> dict[str, list[Any]]:
+    """Return the number of each message with each of its queues and its place there."""
+    rows = [
+        (number, queue, 9 - frames[number - 1].priority)
+        for number, queues in enumerate(routes, 1)
+        for queue in queues
+    ]
+    return _columns(("numbers", "queues", "places"), rows)
+
+
+def _rings(counts: Mapping[str, int]) -> dict[str, list[Any]]:
+    return {"queues": [*counts], "counts": [*counts.values()]}
