@@ -54,6 +54,10 @@ CREATE_ABOUT: Final = (
 )
 DIGEST: Final = "SELECT digest FROM wbe_ledger_about"
 
+#: Condition, always true, with which a transaction does not wait for the disk. After a crash of the
+#: server it may be undone: messages are then delivered again.
+_NOT_DURABLE: Final = "set_config('synchronous_commit', 'off', true) IS NOT NULL"
+
 # Routing.
 
 ROUTES: Final = "SELECT routes FROM wbe_transport"
@@ -156,9 +160,11 @@ SELECT (SELECT count(*) FROM given), ARRAY(SELECT number FROM foreign_rows)"""
 
 #: Takes the first messages of the queues, in their order, and claims the rows of their requests for
 #: the holder, which needs a heartbeat. Returns with each message the number of messages that were
-#: found, of which the last ones may exceed the limit of bytes.
+#: found, of which the last ones may exceed the limit of bytes. Without a holder nothing is claimed.
 TAKE: Final = f"""
-WITH picked AS MATERIALIZED (
+WITH mode AS MATERIALIZED (SELECT CASE WHEN %(holder)s::text IS NULL THEN {_NOT_DURABLE}
+  ELSE true END AS is_set),
+picked AS MATERIALIZED (
   SELECT m.* FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS q(queue, rank)
   CROSS JOIN LATERAL (
     SELECT n, q.rank, place, id, epoch, coalesce(octet_length(data),
@@ -166,7 +172,7 @@ WITH picked AS MATERIALIZED (
     FROM wbe_messages
     WHERE queue = q.queue AND consumer IS NULL
     ORDER BY place, n LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS m
-  LIMIT %(limit)s),
+  WHERE (SELECT is_set FROM mode) LIMIT %(limit)s),
 chosen AS (
   SELECT * FROM (
     SELECT *, sum(size) OVER (ORDER BY rank, place, n ROWS UNBOUNDED PRECEDING) AS total
@@ -190,8 +196,10 @@ SELECT (SELECT count(*) FROM picked), t.n, t.queue, t.again,
 FROM taken t LEFT JOIN wbe_ledger l ON l.id = t.id AND NOT t.claimed
 ORDER BY t.rank, t.place, t.n"""
 
-SETTLE: Final = """
+SETTLE: Final = f"""
+WITH mode AS MATERIALIZED (SELECT {_NOT_DURABLE} AS is_set)
 DELETE FROM wbe_messages WHERE n = ANY(%(numbers)s) AND consumer = ANY(%(consumers)s)
+  AND (SELECT is_set FROM mode)
 RETURNING 1"""
 
 #: Undoes the claims that were made with these messages.
@@ -234,11 +242,13 @@ JOIN: Final = f"INSERT INTO wbe_consumers VALUES (%(consumer)s, {NOW})"
 #: Reports a consumer, and the use of its queues. Returns the seconds since its report before; no
 #: row if it is unknown.
 REPORT: Final = f"""
-WITH used AS (
+WITH mode AS MATERIALIZED (SELECT {_NOT_DURABLE} AS is_set),
+used AS (
   UPDATE wbe_queues SET used = {NOW}
   WHERE name = ANY(%(queues)s) AND used < {NOW} - CASE WHEN owned THEN 1.5 ELSE 1800 END),
 old AS MATERIALIZED (
-  SELECT name, beat FROM wbe_consumers WHERE name = %(consumer)s FOR UPDATE)
+  SELECT name, beat FROM wbe_consumers WHERE name = %(consumer)s AND (SELECT is_set FROM mode)
+  FOR UPDATE)
 UPDATE wbe_consumers c SET beat = {NOW} FROM old WHERE c.name = old.name
 RETURNING c.beat - old.beat"""
 #: Requeues the messages of consumers that have not reported, and of unknown ones.
