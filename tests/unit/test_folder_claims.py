@@ -79,28 +79,6 @@ def verdicts(found: list[Delivery]) -> list[str | None]:
     return [taken.claim and taken.claim.verdict for taken in found]
 
 
-def test_messages_of_one_batch_are_claimed_together(
-    opened: Opened, ledger: _directory.DirectoryLedger
-) -> None:
-    worker = opened("w")
-    ledger.open_many([("a", 1), ("b", 2), ("c", 1), ("d", 1)])
-    ledger.claim("c", 1, "other")
-    ledger.claim("d", 1, "other")
-    ledger.finish("d", 1, "other", b"x" * 5000)
-    put(worker, ledger, *"abcde")
-    put(worker, ledger, "a", digest="another")
-    put_raw(worker, b"plain")
-    found = take(worker)
-    assert [taken.data for taken in found] == [
-        b"a?", b"b?", b"c?", b"d?", b"e?", b"a?", b"plain",
-    ]  # fmt: skip
-    assert verdicts(found) == ["GRANTED", "STALE", "HELD", "DONE", "MISSING", None, None]
-    assert found[2].claim.holder == "other" and found[3].claim.result == b"x" * 5000
-    assert all(taken.taken_at is not None for taken in found if taken.claim)
-    assert ledger.state("a") == _base.Row("a", 1, "claimed", "w")
-    assert ledger.silence("w") is not None
-
-
 def test_claim_after_long_pause_renews_heartbeat_of_worker(
     opened: Opened, root: Path, ledger: _directory.DirectoryLedger
 ) -> None:
@@ -112,78 +90,6 @@ def test_claim_after_long_pause_renews_heartbeat_of_worker(
     assert take(worker)[0].claim.granted
     silence = ledger.silence("w")
     assert silence is not None and silence < 50
-
-
-@pytest.mark.parametrize("label", [b"!", b"!a", b"!a 1", b"!a x %b", b"!\xff 1 %b", b"!a 1 %b 1"])
-def test_malformed_label_claims_nothing(
-    opened: Opened, ledger: _directory.DirectoryLedger, label: bytes
-) -> None:
-    worker = opened("w")
-    ledger.open("a", 1)
-    told = label.replace(b"%b", ledger.digest.encode())
-    put_raw(worker, told + b"\nbody")
-    put_raw(worker, told)
-    assert [(taken.data, taken.claim) for taken in take(worker)] == [(b"body", None), (b"", None)]
-    assert ledger.state("a") == _base.Row("a", 1, "open")
-
-
-def test_label_is_ignored_without_ledger(
-    opened: Opened, ledger: _directory.DirectoryLedger
-) -> None:
-    engine = opened()
-    ledger.open("a", 1)
-    put(engine, ledger, "a")
-    (taken,) = take(engine)
-    assert (taken.data, taken.claim) == (b"a?", None)
-    put(engine, ledger, "b")
-    (single,) = take(engine, 1)
-    assert (single.data, single.claim) == (b"b?", None)
-
-
-def test_undelivered_message_can_be_claimed_by_next_worker(
-    opened: Opened, ledger: _directory.DirectoryLedger
-) -> None:
-    one, two = opened("one"), opened("two")
-    ledger.open_many([("a", 1), ("b", 1)])
-    put(one, ledger, "a", "b")
-    first, second = take(one)
-    one.requeue(first, delivered=False)
-    one.discard(second, "it is damaged")
-    assert ledger.state("b") == _base.Row("b", 1, "open")
-    (again,) = take(two)
-    assert again.claim.granted and not again.redelivered
-
-
-def test_requeued_copy_leaves_row_to_its_owner(
-    opened: Opened, ledger: _directory.DirectoryLedger
-) -> None:
-    worker = opened("w")
-    ledger.open("a", 1)
-    put(worker, ledger, "a", "a")
-    first, copy = take(worker)
-    assert verdicts([first, copy]) == ["GRANTED", "HELD"]
-    worker.requeue(copy, delivered=False)
-    assert ledger.state("a") == _base.Row("a", 1, "claimed", "w")
-
-
-def test_finish_stores_results_sends_replies_and_acknowledges(
-    opened: Opened, root: Path, ledger: _directory.DirectoryLedger
-) -> None:
-    worker, writer = opened("w"), opened("w")
-    ledger.open_many([("a", 1), ("b", 1), ("c", 1), ("d", 1)])
-    put(worker, ledger, *"abcd")
-    found = take(worker)
-    ledger.reopen("b", 2)
-    ledger.drop("c")
-    finished = writer.finish([answer(t, id) for t, id in zip(found, "abcd", strict=True)])
-    assert finished == [True, False, True, True]
-    assert waiting(root) == [b"a!", b"c!", b"d!"]
-    assert ledger.state("a") == _base.Row("a", 1, "done", None, b"a!")
-    assert ledger.state("b") == _base.Row("b", 2, "open") and ledger.state("c") is None
-    for taken in found:  # simulates a connection that closes before it is notified
-        worker.requeue(taken)
-        assert not worker.settle_many([taken])
-    assert waiting(root, "q") == []
 
 
 def test_a_result_is_written_once(
@@ -221,7 +127,7 @@ def test_failed_finish_changes_nothing_and_can_be_repeated(
     # this reply cannot be written
     unwritable: Any = float("nan")
     ended[2] = ended[2]._replace(reply=Frame("", "answers", unwritable, b""))
-    monkeypatch.setattr(_filesystem, "_split", lambda items, frame_of: [items])
+    monkeypatch.setattr(_filesystem, "batches_of", lambda items, *others: [items])
     with pytest.raises(exceptions.TransportFailure):
         worker.finish(ended)
     assert waiting(root) == [] and len(waiting(root, "q")) == 3
@@ -229,37 +135,6 @@ def test_failed_finish_changes_nothing_and_can_be_repeated(
     ended[2] = answer(found[2], "c")
     assert worker.finish(ended) == [True, True, True]
     assert waiting(root) == [b"a!", b"b!", b"c!"] and waiting(root, "q") == []
-
-
-def test_finished_request_of_dead_worker_is_not_granted_again(
-    opened: Opened, root: Path, ledger: _directory.DirectoryLedger
-) -> None:
-    dying, other = opened("dying"), opened("other")
-    ledger.open_many([("a", 1), ("b", 1)])
-    put(dying, ledger, "a", "b")
-    first, _ = take(dying)
-    dying.finish([answer(first, "a")])
-    assert dying._liveness_file is not None
-    dying._liveness_file.abandon()
-    other._sweep_dead()
-    (again,) = take(other)
-    assert again.redelivered and again.claim == _base.Claim("HELD", 1, None, "dying")
-    assert ledger.state("a") == _base.Row("a", 1, "done", None, b"a!")
-
-
-def test_queue_bound_late_receives_the_reply(
-    opened: Opened, root: Path, ledger: _directory.DirectoryLedger
-) -> None:
-    """Another connection binds the queue after the worker has read the bindings."""
-    worker, engine = opened("w"), opened()
-    ledger.open_many([("a", 1), ("b", 1)])
-    put(worker, ledger, "a", "b")
-    first, second = take(worker)
-    worker.finish([answer(first, "a")])
-    engine.declare_queue("late")
-    engine.bind("ex", "k", "late")
-    finished = worker.finish([Finish("b", 1, second, Frame("ex", "k", 0, b"b", b"!"))])
-    assert finished == [True] and waiting(root, "late") == [b"b!"]
 
 
 def test_claims_are_attached_only_to_folder_transport(
