@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from tests.seams.transports import Folder
 from tests.support.servers import Server
+from wbengine._text import data_formats
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import _base
 from wbengine.transports import _encoding, resolve
@@ -99,6 +101,15 @@ def ledger(place: Place) -> _base.Ledger:
 
 def put_raw(broker: Broker, data: bytes, queue: str = "q") -> bool:
     return next(iter(broker.publish_many([Frame("", queue, 0, data)])))
+
+
+def whole(id: str, headers: dict[str, object]) -> bytes:
+    """Return a complete request, which consumers can parse."""
+    head = {
+        "v": data_formats.MESSAGE.written, "exchange": "", "routing_key": "q", "size": 0,
+        "properties": {"correlation_id": id}, "headers": headers,
+    }  # fmt: skip
+    return _encoding.label(json.dumps(head).encode() + b"\n", headers, id)
 
 
 def take(broker: Broker, most: int = 10) -> list[Delivery]:
@@ -297,3 +308,32 @@ def test_messages_of_take_without_reply_are_requeued_as_not_taken(
     (again, fresh) = take(two)
     assert (again.redelivered, again.claim.verdict) == (True, "HELD")
     assert (fresh.redelivered, fresh.claim.verdict) == (False, "GRANTED")
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_next_request_is_taken_in_the_step_that_finishes_one(
+    place: Place, ledger: _base.Ledger
+) -> None:
+    worker, writer = place.open("w"), place.open("w")
+    ledger.open_many([(id, 1) for id in "abc"])
+    for id in "abc":
+        assert put_raw(worker, whole(id, place.headers))
+    came: list[Delivery] = []
+    consumer = Consumer(worker, came.append)
+    consumer.consume(["q"], 1)
+    worker.drain(60)
+    with pytest.raises(TimeoutError):
+        worker.drain(0.01)
+    order = consumer.order(came)
+    assert order is not None
+    assert writer.finish([answer(came[0], "a")], order) == [True]
+    order.deliver()
+    consumer.forget_many(came[:1])
+    assert [(each.properties["correlation_id"], each.claim.granted) for each in came] == [
+        ("a", True), ("b", True),
+    ]  # fmt: skip
+    assert place.waiting() == [b"a!"] and ledger.state("b") == _base.Row("b", 1, "claimed", "w")
+    assert writer.finish([answer(came[1], "b")]) == [True]
+    consumer.ack_many(came[1:])
+    worker.drain(60)
+    assert len(came) == 3

@@ -22,6 +22,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from wbengine import exceptions
@@ -37,7 +38,7 @@ from wbengine.transports._broker import (
     batches_of,
 )
 from wbengine.transports._nudge import Nudge
-from wbengine.transports._postgresql_session import LOST, Place, Session
+from wbengine.transports._postgresql_session import LOST, Place, Session, Statement
 
 __all__ = ["PostgreSQLBroker", "Row"]
 
@@ -45,6 +46,8 @@ LOG = logging.getLogger(__name__)
 
 #: Epoch, state, holder and result of a request; None: it has no row.
 Row = tuple[int, int, str | None, bytes | None] | None
+#: The queues of each message.
+Routed = Sequence[Sequence[str]]
 
 #: Silence of its owner after which an owned queue is reported, and after which it is deleted.
 _SILENT_AFTER_SECONDS: Final = 15.0
@@ -66,6 +69,18 @@ _MAX_MESSAGES_PER_STATEMENT: Final = 64
 #: Number of deleted messages after which a connection vacuums the tables, and the least interval.
 _VACUUM_MESSAGES: Final = 5000
 _VACUUM_SECONDS: Final = 2.0
+
+
+@dataclass(slots=True)
+class Take:
+    """A take: the values of its statement, and its start on the monotonic clock.
+
+    `has_more`: whether more messages may have been waiting.
+    """
+
+    values: dict[str, Any]
+    began: float
+    has_more: bool = False
 
 
 class PostgreSQLClaims(Protocol):
@@ -109,6 +124,7 @@ class PostgreSQLBroker(Broker):
         self._owned: set[str] = set()
         self._watched_queues: Counter[str] = Counter()
         self._take_numbers = itertools.count(1)
+        self._missed = False
         # Takes without a reply, and messages that were taken but not delivered.
         self._unanswered: set[int] = set()
         self._undelivered: set[int] = set()
@@ -192,12 +208,12 @@ class PostgreSQLBroker(Broker):
             row = _encoding.row_of(label, self._digest) if label else None
             rows.append((9 - frame.priority, *(row or (None, None)), head + frame.body))
 
-        def work(routes: list[Sequence[str]]) -> tuple[str, dict[str, Any]]:
+        def work(routes: Routed) -> Statement:
             messages = [(q, *row) for row, queues in zip(rows, routes, strict=True) for q in queues]
             names = "queues", "places", "ids", "epochs", "data"
             return sql.PUBLISH, _columns(names, messages)
 
-        _, routes = self._send([(frame.exchange, frame.routing_key) for frame in frames], work)
+        _, routes = self._send(frames, work)
         return [len(queues) for queues in routes]
 
     def open_and_publish(
@@ -212,69 +228,97 @@ class PostgreSQLBroker(Broker):
             for (id, epoch, tried), frame in zip(rows, frames, strict=True)
         ]
 
-        def work(routes: list[Sequence[str]]) -> tuple[str, dict[str, Any]]:
+        def work(routes: Routed) -> Statement:
             columns = _columns(("ids", "epochs", "tried", "data"), given)
             return sql.OPEN_AND_PUBLISH, {**columns, **_places(routes, frames)}
 
-        _, routes = self._send([(frame.exchange, frame.routing_key) for frame in frames], work)
+        _, routes = self._send(frames, work)
         return [len(queues) for queues in routes]
 
     def _finish(
-        self, batch: Sequence[Finish], take_order: None
+        self, batch: Sequence[Finish], take_order: Take | None
     ) -> tuple[Sequence[bool], Sequence[Delivery]]:
-        finished: list[bool] = []
         # Requests without a token were already finished by an attempt that failed at a later
         # request.
-        finished += [True for each in batch if each.delivery.token is None]
         unfinished = [each for each in batch if each.delivery.token is not None]
-        for part in batches_of(unfinished, lambda each: each.reply, self.batch):
-            finished += self._finish_part(part)
-        return finished, ()
+        finished = [True] * (len(batch) - len(unfinished))
+        parts = [*batches_of(unfinished, lambda each: each.reply, self.batch)]
+        for part in parts[:-1]:
+            finished += self._finish_part(part, None)[0]
+        if parts:
+            done, taken = self._finish_part(parts[-1], take_order)
+            return finished + done, taken
+        return finished, () if take_order is None else self._take(take_order)
 
-    def _finish_part(self, batch: Sequence[Finish]) -> list[bool]:
+    def _finish_part(
+        self, batch: Sequence[Finish], take: Take | None
+    ) -> tuple[list[bool], list[Delivery]]:
         assert self._claims is not None
-        holder = self._claims.holder
-        consumer = batch[0].delivery.token[0]
         given = [
             (each.id, each.epoch, each.delivery.token[1], each.reply.head + each.reply.body)
             for each in batch
         ]
         frames = [each.reply for each in batch]
+        owner = {
+            "holder": self._claims.holder,
+            "consumers": [*{each.delivery.token[0] for each in batch}],
+        }
 
-        def work(routes: list[Sequence[str]]) -> tuple[str, dict[str, Any]]:
+        def work(routes: Routed) -> Statement:
             columns = _columns(("ids", "epochs", "taken", "data"), given)
-            places = _places(routes, frames)
-            return sql.FINISH, {"holder": holder, "consumer": consumer, **columns, **places}
+            return sql.FINISH, {**owner, **columns, **_places(routes, frames)}
 
-        ((_, foreign_rows),), _ = self._send([(f.exchange, f.routing_key) for f in frames], work)
+        taken: list[Delivery] = []
+        rows, _ = self._send(frames, work, take, taken)
         for each in batch:
             each.delivery.token = None
         self._settled_count += len(batch)
-        return [number not in foreign_rows for number in range(1, len(batch) + 1)]
+        foreign_rows = rows[0][1]
+        return [number not in foreign_rows for number in range(1, len(batch) + 1)], taken
 
     def _send(
         self,
-        addresses: Sequence[tuple[str, str]],
-        work: Callable[[list[Sequence[str]]], tuple[str, dict[str, Any]]],
-    ) -> tuple[list[Any], list[Sequence[str]]]:
-        """Execute a statement that publishes, and notify consumers.
+        frames: Sequence[Frame],
+        work: Callable[[Routed], Statement],
+        take: Take | None = None,
+        taken: list[Delivery] | None = None,
+    ) -> tuple[list[Any], Routed]:
+        """Execute a statement that publishes messages, and notify consumers.
 
-        :param work: returns the statement and its values for the queues of each address.
-        :returns: its rows and the queues.
+        :param work: returns the statement for the queues of each message.
+        :param take: is executed in the same transaction; `taken` receives its messages.
+        :returns: the rows of the statement and the queues.
         """
         while True:
             table = self._routes
-            routes = [table.find(*address) for address in addresses]
+            routes = [table.find(frame.exchange, frame.routing_key) for frame in frames]
             if not all(routes) and self._is_changed(table):
                 continue
             counts = Counter(queue for queues in routes for queue in queues)
             statement, values = work(routes)
-            rows = self._session.run_both(
-                statement, {**values, "routes": table.version}, sql.RING, _rings(counts)
-            )
-            # The first value is 0 if the routing has changed. Then nothing was done.
+            statements = [(statement, {**values, "routes": table.version})]
+            if take is not None:
+                statements.append((sql.TAKE, take.values))
+            rows, *others = self._session.run_together(statements, (sql.RING, _rings(counts)))
+            if take is not None and taken is not None:
+                taken += self._deliveries(take, others[0])
+                take = None
+            # The first value is 0 if the routing has changed. Then nothing was published.
             if rows[0][0] or not self._is_changed(table):
                 return rows, routes
+
+    def prepare_take(self, max_messages: int, queues: Sequence[str]) -> Take | None:
+        return self._begin_take(max_messages, queues) if self._name else None
+
+    def confirm_taken(self, take_order: Take, undelivered: Sequence[Delivery]) -> None:
+        self._undelivered.update(each.token[1] for each in undelivered)
+        self._unanswered.discard(take_order.values["take"])
+        if take_order.has_more:
+            self._nonempty.update(take_order.values["queues"])
+
+    def fail_taken(self, take_order: Take) -> None:
+        self._missed = True
+        self.nudge()
 
     # Consuming.
 
@@ -288,6 +332,8 @@ class PostgreSQLBroker(Broker):
         self._nonempty &= {*self._watched_queues}
 
     def refresh(self) -> int:
+        if self._missed:
+            raise LOST[0]("a reply of PostgreSQL was lost; it may have contained requests")
         now = time.monotonic()
         if now >= self._next_report_at:
             self._report()
@@ -355,8 +401,10 @@ class PostgreSQLBroker(Broker):
             # Before the statement, because a notification adds the queue again.
             self._nonempty.difference_update(candidates)
             self._rung.difference_update(candidates)
-            taken, has_more = self._take(limit, candidates)
-            if has_more:
+            take = self._begin_take(limit, candidates)
+            taken = self._take(take)
+            self._unanswered.discard(take.values["take"])
+            if take.has_more:
                 self._nonempty.update(candidates)
             if taken:
                 return [(group, delivery) for delivery in taken]
@@ -366,9 +414,7 @@ class PostgreSQLBroker(Broker):
     def _poll_seconds(self) -> float:
         return _POOLED_POLL_SECONDS if self._session.is_pooled else _REPORT_SECONDS
 
-    def _take(self, limit: int, queues: Sequence[str]) -> tuple[list[Delivery], bool]:
-        """Take messages. Return them, and whether there may be more."""
-        began = time.monotonic()
+    def _begin_take(self, limit: int, queues: Sequence[str]) -> Take:
         number = next(self._take_numbers)
         self._unanswered.add(number)
         holder = None if self._claims is None else self._claims.holder
@@ -376,19 +422,23 @@ class PostgreSQLBroker(Broker):
             "queues": list(queues), "limit": limit, "bytes": MAX_BATCH_BYTES, "holder": holder,
             "consumer": self._name, "take": number,
         }  # fmt: skip
+        return Take(values, time.monotonic())
+
+    def _take(self, take: Take) -> list[Delivery]:
         try:
-            rows = self._run(sql.TAKE, values)
+            return self._deliveries(take, self._run(sql.TAKE, take.values))
         except exceptions.TransportFailure:  # Nothing was taken.
-            self._unanswered.discard(number)
+            self._unanswered.discard(take.values["take"])
             raise
-        self._unanswered.discard(number)
+
+    def _deliveries(self, take: Take, rows: Sequence[Sequence[Any]]) -> list[Delivery]:
         found_count = rows[0][0] if rows else 0
-        has_more = found_count == limit or found_count > len(rows)
-        return [self._delivery(began, *row) for _, *row in rows], has_more
+        take.has_more = found_count == take.values["limit"] or found_count > len(rows)
+        return [self._delivery(take, *row) for _, *row in rows]
 
     def _delivery(
         self,
-        began: float,
+        take: Take,
         n: int,
         queue: str,
         again: bool,
@@ -398,11 +448,11 @@ class PostgreSQLBroker(Broker):
         granted: bool,
         *row: Any,
     ) -> Delivery:
-        delivery = Delivery(queue, (self._name, n), data, again)
+        delivery = Delivery(queue, (take.values["consumer"], n), data, again)
         if id is not None and self._claims is not None:
             stored = None if row[0] is None else (row[0], row[1], row[2], row[3])
             delivery.label = b"!%b %d " % (id.encode(), epoch)
-            delivery.taken_at = began
+            delivery.taken_at = take.began
             delivery.claim = self._claims.read(id, epoch, stored, granted)
         return delivery
 

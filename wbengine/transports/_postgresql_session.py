@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -20,11 +20,14 @@ from wbengine._sql import postgresql_sessions, request_tables
 from wbengine._text import data_formats
 from wbengine.transports import _postgresql_statements as sql
 
-__all__ = ["LOST", "Place", "Session"]
+__all__ = ["LOST", "Place", "Session", "Statement"]
 
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+#: SQL and its values.
+Statement = tuple[str, Mapping[str, Any]]
 
 #: Errors that mean that the connection is lost, so a statement may have been executed.
 LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -147,30 +150,30 @@ class Session:
         """
         return self._repeat(lambda: self._execute(statement, values))
 
-    def run_both(
-        self, first: str, values: Mapping[str, Any], second: str, second_values: Mapping[str, Any]
-    ) -> list[Any]:
-        """Execute two statements, each of which is a transaction, in one round trip.
+    def run_together(self, statements: Sequence[Statement], then: Statement) -> list[list[Any]]:
+        """Execute statements as one transaction, and another one after it, in one round trip.
 
-        Return the rows of the first one. The second one is not repeated after an error.
+        Return the rows of each of the `statements`.
+
+        :raises TransportFailure, psycopg.Error: see `run`.
         """
-        return self._repeat(lambda: self._execute_both(first, values, second, second_values))
+        return self._repeat(lambda: self._execute_together(statements, then))
 
     def _execute(self, statement: str, values: Mapping[str, Any] | None) -> list[Any]:
         cursor = self._driver.cursor(binary=True)
         cursor.execute(statement, values)
         return cursor.fetchall() if cursor.description else []
 
-    def _execute_both(
-        self, first: str, values: Mapping[str, Any], second: str, second_values: Mapping[str, Any]
-    ) -> list[Any]:
-        cursor = self._driver.cursor(binary=True)
+    def _execute_together(
+        self, statements: Sequence[Statement], then: Statement
+    ) -> list[list[Any]]:
+        cursors = [self._driver.cursor(binary=True) for _ in statements]
         with self._driver.pipeline() as pipeline:
-            cursor.execute(first, values)
+            for cursor, (statement, values) in zip(cursors, statements, strict=True):
+                cursor.execute(statement, values)
             pipeline.sync()
-            self._driver.cursor().execute(second, second_values)
-        rows: list[Any] = cursor.fetchall()
-        return rows
+            self._driver.cursor().execute(*then)
+        return [cursor.fetchall() for cursor in cursors]
 
     def _repeat(self, work: Callable[[], T]) -> T:
         for attempt in range(1, _MAX_ATTEMPTS + 1):

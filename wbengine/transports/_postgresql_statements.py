@@ -155,7 +155,7 @@ sent AS (
   JOIN given g USING (number) LEFT JOIN done USING (number)
   WHERE number NOT IN (SELECT number FROM foreign_rows) ORDER BY number),
 gone AS (
-  DELETE FROM wbe_messages WHERE n IN (SELECT n FROM given) AND consumer = %(consumer)s)
+  DELETE FROM wbe_messages WHERE n IN (SELECT n FROM given) AND consumer = ANY(%(consumers)s))
 SELECT (SELECT count(*) FROM given), ARRAY(SELECT number FROM foreign_rows)"""
 
 #: Takes the first messages of the queues, in their order, and claims the rows of their requests for
