@@ -11,10 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from tests.support import servers
-from wbengine import _sql
+from wbengine import _sql, engines, task
 from wbengine.engines.worker_based.ledger import _sql as ledgers
+from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends._sql import SQLBackend
+from wbengine.testing import worker_in_thread
 
 SETTINGS = ("lock_timeout", "idle_in_transaction_session_timeout")
 
@@ -105,3 +107,25 @@ def test_creation_of_a_ledger_leaves_no_lock(
         locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
         with psycopg.connect(postgresql_url) as direct:
             assert stack_is_used and direct.execute(locks).fetchone() == (0,)
+
+
+class Double(task.Task):
+    def execute(self, number: int) -> int:
+        return 2 * number
+
+
+def test_flow_runs_on_workers_that_poll(url: str, postgresql_url: str) -> None:
+    """Workers behind the pooler and an engine with direct connections use the same queues."""
+    flow = linear_flow.Flow("f")
+    for number in range(12):
+        flow.add(
+            Double(f"double-{number}", rebind={"number": f"n{number}"}, provides=f"n{number + 1}")
+        )
+    with worker_in_thread(url, Double):
+        for engine_url in (url, postgresql_url):
+            results = engines.run(flow, engine="worker-based", url=engine_url, inputs={"n0": 1})
+            assert results["n12"] == 4096
+        channels = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+        with psycopg.connect(postgresql_url) as direct:
+            assert direct.execute(channels).fetchone() == (0,)
+            assert direct.execute("SELECT count(*) FROM wbe_messages").fetchone() == (0,)

@@ -57,8 +57,8 @@ _STALE_AFTER_SECONDS: Final = 7 * 24 * 3600.0
 _STALE_SWEEP_SECONDS: Final = 3600.0
 #: Maximum interval of reports, and of polls: a notification is lost if its receiver dies.
 _REPORT_SECONDS: Final = 1.0
-#: Interval of polls if notifications are not available.
-_POOLED_POLL_SECONDS: Final = 0.05
+#: First interval of polls if notifications are not available. It grows while no messages arrive.
+_POOLED_POLL_SECONDS: Final = 0.02
 #: Interval of the search for dead consumers.
 _SWEEP_SECONDS: Final = 2.0
 #: Pause while some consumers have no capacity.
@@ -135,6 +135,7 @@ class PostgreSQLBroker(Broker):
         self._registered: frozenset[str] = frozenset()
         self._nudge = Nudge()
         self._next_report_at = self._next_sweep_at = self._next_poll_at = 0.0
+        self._poll_pause = _POOLED_POLL_SECONDS if self._session.is_pooled else _REPORT_SECONDS
         self._settled_count, self._next_vacuum_at = 0, 0.0
         self._closed = False
 
@@ -341,7 +342,8 @@ class PostgreSQLBroker(Broker):
             self._next_sweep_at = now + min(_SWEEP_SECONDS, self._dead_after / 3)
             self._sweep()
         if now >= self._next_poll_at:
-            self._next_poll_at = now + self._poll_seconds
+            self._next_poll_at = now + self._poll_pause
+            self._poll_pause = min(1.5 * self._poll_pause, _REPORT_SECONDS)
             self._nonempty.update(self._watched_queues)
         return _MAX_READY if self._nonempty else 0
 
@@ -407,12 +409,10 @@ class PostgreSQLBroker(Broker):
             if take.has_more:
                 self._nonempty.update(candidates)
             if taken:
+                if self._session.is_pooled:
+                    self._poll_pause, self._next_poll_at = _POOLED_POLL_SECONDS, 0.0
                 return [(group, delivery) for delivery in taken]
         return []
-
-    @property
-    def _poll_seconds(self) -> float:
-        return _POOLED_POLL_SECONDS if self._session.is_pooled else _REPORT_SECONDS
 
     def _begin_take(self, limit: int, queues: Sequence[str]) -> Take:
         number = next(self._take_numbers)
