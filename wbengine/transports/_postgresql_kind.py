@@ -61,6 +61,10 @@ class PostgreSQLKind(BrokerKind):
     def shown(self, target: Target) -> str:
         return str(self.place(target).shown)
 
+    def check(self, target: Target) -> bool:
+        self.place(target).check()
+        return super().check(target)
+
     def open(self, target: Target) -> Broker:
         options = PostgreSQLOptions(
             **{key: value for key, value in target.options.items() if key != "claims"}

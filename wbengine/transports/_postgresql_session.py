@@ -65,6 +65,13 @@ class Place:
         options = _sql.parse(url)
         return cls(options.address, options)
 
+    def check(self) -> None:
+        """Check the options of the URL, without connecting.
+
+        :raises ValueError: if one is unknown or invalid.
+        """
+        _sql.make_engine(self.options).dispose()
+
     @property
     def shown(self) -> str:
         """The URL without user, password and options."""
