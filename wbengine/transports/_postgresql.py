@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 import select
 import time
 import uuid
@@ -61,8 +60,6 @@ _REPORT_SECONDS: Final = 1.0
 _POOLED_POLL_SECONDS: Final = 0.02
 #: Interval of the search for dead consumers.
 _SWEEP_SECONDS: Final = 2.0
-#: Pause while some consumers have no capacity.
-_NO_CAPACITY_PAUSE_SECONDS: Final = 0.005
 #: Upper bound that `refresh` returns if messages may be available.
 _MAX_READY: Final = 1000
 _MAX_MESSAGES_PER_STATEMENT: Final = 64
@@ -116,7 +113,6 @@ class PostgreSQLBroker(Broker):
         self._run = self._session.run
         self._claims = claims
         self._dead_after = dead_after
-        self._pid = os.getpid()
         ((self._digest,),) = self._run(sql.DIGEST)
         self._routes = self._read_routes()
         #: Name of this consumer; '' before it is registered.
@@ -299,13 +295,12 @@ class PostgreSQLBroker(Broker):
             statement, values = work(routes)
             statements = [(statement, {**values, "routes": table.version})]
             if take is not None:
-                statements.append((sql.TAKE, take.values))
+                statements.append((sql.TAKE, {**take.values, "routes": table.version}))
             rows, *others = self._session.run_together(statements, (sql.RING, _rings(counts)))
-            if take is not None and taken is not None:
-                taken += self._deliveries(take, others[0])
-                take = None
-            # The first value is 0 if the routing has changed. Then nothing was published.
+            # The first value is 0 if the routing has changed. Then nothing was done.
             if rows[0][0] or not self._is_changed(table):
+                if take is not None and taken is not None:
+                    taken += self._deliveries(take, others[0])
                 return rows, routes
 
     def prepare_take(self, max_messages: int, queues: Sequence[str]) -> Take | None:
@@ -420,7 +415,7 @@ class PostgreSQLBroker(Broker):
         holder = None if self._claims is None else self._claims.holder
         values = {
             "queues": list(queues), "limit": limit, "bytes": MAX_BATCH_BYTES, "holder": holder,
-            "consumer": self._name, "take": number,
+            "consumer": self._name, "take": number, "routes": None,
         }  # fmt: skip
         return Take(values, time.monotonic())
 
@@ -515,8 +510,6 @@ class PostgreSQLBroker(Broker):
         now = time.monotonic()
         remaining = min(self._next_report_at, self._next_sweep_at, self._next_poll_at) - now
         remaining = remaining if timeout is None else min(timeout, remaining)
-        if len(queues) < len(self._watched_queues):
-            remaining = min(remaining, _NO_CAPACITY_PAUSE_SECONDS)
         ready = self._wait_for_input(max(0.0, remaining))
         if self._nudge.fd in ready:
             self._nudge.clear()

@@ -101,7 +101,7 @@ UPDATE wbe_transport SET swept = {NOW} WHERE swept < {NOW} - %(seconds)s RETURNI
 
 # Messages. Statements that publish do nothing unless the routing has the expected version.
 
-_IF_ROUTED: Final = "(SELECT routes FROM wbe_transport) = %(routes)s"
+_IF_ROUTED: Final = "(SELECT routes FROM wbe_transport) = %(routes)s::bigint"
 PUBLISH: Final = f"""
 WITH sent AS (
   INSERT INTO wbe_messages(queue, place, at, id, epoch, data)
@@ -161,6 +161,7 @@ SELECT (SELECT count(*) FROM given), ARRAY(SELECT number FROM foreign_rows)"""
 #: Takes the first messages of the queues, in their order, and claims the rows of their requests for
 #: the holder, which needs a heartbeat. Returns with each message the number of messages that were
 #: found, of which the last ones may exceed the limit of bytes. Without a holder nothing is claimed.
+#: With `routes`, nothing is taken if the routing has changed.
 TAKE: Final = f"""
 WITH mode AS MATERIALIZED (SELECT CASE WHEN %(holder)s::text IS NULL THEN {_NOT_DURABLE}
   ELSE true END AS is_set),
@@ -172,7 +173,8 @@ picked AS MATERIALIZED (
     FROM wbe_messages
     WHERE queue = q.queue AND consumer IS NULL
     ORDER BY place, n LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS m
-  WHERE (SELECT is_set FROM mode) LIMIT %(limit)s),
+  WHERE (SELECT is_set FROM mode)
+    AND (%(routes)s::bigint IS NULL OR {_IF_ROUTED}) LIMIT %(limit)s),
 chosen AS (
   SELECT * FROM (
     SELECT *, sum(size) OVER (ORDER BY rank, place, n ROWS UNBOUNDED PRECEDING) AS total
