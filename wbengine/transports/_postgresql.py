@@ -296,7 +296,7 @@ class PostgreSQLBroker(Broker):
             statements = [(statement, {**values, "routes": table.version})]
             if take is not None:
                 statements.append((sql.TAKE, {**take.values, "routes": table.version}))
-            rows, *others = self._session.run_together(statements, (sql.RING, _rings(counts)))
+            rows, *others = self._session.run_all(statements, [(sql.RING, _rings(counts))])
             # The first value is 0 if the routing has changed. Then nothing was done.
             if rows[0][0] or not self._is_changed(table):
                 if take is not None and taken is not None:
@@ -502,8 +502,8 @@ class PostgreSQLBroker(Broker):
             self._rung.clear()
         if queues and not self._session.is_pooled and not self._registered >= {*queues}:
             self._registered |= {*queues}  # First, because a notification may arrive meanwhile.
-            self._run(sql.REGISTER, {"consumer": self._name, "queues": list(queues)})
-            found = self._run(sql.NONEMPTY, {"queues": list(queues)})
+            values = {"consumer": self._name, "queues": list(queues)}
+            _, found = self._session.run_all([(sql.REGISTER, values)], [(sql.NONEMPTY, values)])
             self._nonempty.update(queue for (queue,) in found)
         if not self._nonempty.isdisjoint(queues):
             return

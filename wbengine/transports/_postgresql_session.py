@@ -36,8 +36,13 @@ LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 _CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 _MAX_ATTEMPTS: Final = 8
 #: Settings of the planner. Statistics of a queue are often wrong, because its size changes within
-#: seconds: then PostgreSQL scans the table, or compiles a statement that takes less than 1 ms.
-_SETTINGS: Final = ("enable_seqscan", "jit")
+#: seconds: then PostgreSQL scans the table, compiles a statement that takes less than 1 ms, or
+#: plans it each time, which takes longer than its execution.
+_SETTINGS: Final = {
+    "enable_seqscan": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
 _CREATION_LOCK: Final = 7_760_269_180_343
 #: Time in which a lost session ends in the server.
 _END_SECONDS: Final = 5.0
@@ -107,8 +112,8 @@ class Session:
 
     def _prepare(self) -> tuple[int, str]:
         if not self.is_pooled:
-            for setting in _SETTINGS:
-                self.run(f"SET {setting} = off")
+            for name, value in _SETTINGS.items():
+                self.run(f"SET {name} = {value}")
         ((pid, started),) = self.run(
             "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()"
         )
@@ -157,30 +162,29 @@ class Session:
         """
         return self._repeat(lambda: self._execute(statement, values))
 
-    def run_together(self, statements: Sequence[Statement], then: Statement) -> list[list[Any]]:
-        """Execute statements as one transaction, and another one after it, in one round trip.
+    def run_all(self, *transactions: Sequence[Statement]) -> list[list[Any]]:
+        """Execute transactions in order, in one round trip, and return the rows of each statement.
 
-        Return the rows of each of the `statements`.
+        After an error, the transactions before it remain.
 
         :raises TransportFailure, psycopg.Error: see `run`.
         """
-        return self._repeat(lambda: self._execute_together(statements, then))
+        return self._repeat(lambda: self._execute_all(transactions))
 
     def _execute(self, statement: str, values: Mapping[str, Any] | None) -> list[Any]:
         cursor = self._driver.cursor(binary=True)
         cursor.execute(statement, values)
         return cursor.fetchall() if cursor.description else []
 
-    def _execute_together(
-        self, statements: Sequence[Statement], then: Statement
-    ) -> list[list[Any]]:
-        cursors = [self._driver.cursor(binary=True) for _ in statements]
+    def _execute_all(self, transactions: Sequence[Sequence[Statement]]) -> list[list[Any]]:
+        cursors = []
         with self._driver.pipeline() as pipeline:
-            for cursor, (statement, values) in zip(cursors, statements, strict=True):
-                cursor.execute(statement, values)
-            pipeline.sync()
-            self._driver.cursor().execute(*then)
-        return [cursor.fetchall() for cursor in cursors]
+            for statements in transactions:
+                for statement, values in statements:
+                    cursors.append(self._driver.cursor(binary=True))
+                    cursors[-1].execute(statement, values)
+                pipeline.sync()
+        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     def _repeat(self, work: Callable[[], T]) -> T:
         for attempt in range(1, _MAX_ATTEMPTS + 1):
