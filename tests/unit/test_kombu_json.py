@@ -15,15 +15,12 @@ from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
 from tests.unit.manual_finder import World
-from tests.unit.trackers import T0, Bench, failures
 from wbengine import exceptions as exc
 from wbengine._concurrency.clocks import ManualClock
-from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based._connections import queue_counts, topology
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import kombu_json as plain
-from wbengine.engines.worker_based._requests import effects as fx
 
 LEAVES = (
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False)
@@ -121,51 +118,6 @@ def test_bytes_decimal_and_date_values_are_packed() -> None:
     ]
     mine = [uuid.UUID(int=7), dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3, 4)]
     assert plain.unpack(plain.pack(mine)) == mine
-
-
-# Requests -----------------------------------------------------------------------------------------
-
-
-def plain_bench(**options: Any) -> Bench:
-    bench = Bench(ledger=None, plain=True, **options)
-    bench.fleet.plain.add("q")
-    return bench
-
-
-def test_running_request_fails_if_its_topic_has_no_worker() -> None:
-    """The option is ignored: the replies of two executions could not be distinguished."""
-    bench = plain_bench(on_worker_lost="resend")
-    entry, waiting = bench.pending(), bench.pending()
-    bench.answer(entry, pr.RUNNING, {}, worker=None)
-    bench.fleet.end("q")
-    effects = bench.tracker.on_workers_lost([types.TopicWorker("q", ())], T0 + 60)
-    (text,) = failures(effects, exc.WorkerLost)
-    assert "was lost while it ran task" in text
-    assert waiting.live and not [e for e in effects if isinstance(e, fx.Dispatch)]
-    assert entry.worker is None
-
-
-def test_pending_request_of_lost_topic_is_not_sent_to_another_topic() -> None:
-    bench = plain_bench()
-    entry = bench.pending()
-    bench.fleet.end("q")
-    bench.tracker.on_workers_lost([types.TopicWorker("q", ())], T0 + 60)
-    bench.fleet.set("other", 1, 1, entry.task_cls)
-    assert bench.tracker.on_workers_gained({entry.task_cls}, T0 + 61) == []
-    bench.answer(entry, pr.RUNNING, {}, worker=None)
-    effects = bench.answer(entry, pr.SUCCESS, {"result": 7}, worker=None)
-    assert [effect.outcome.value for effect in effects if isinstance(effect, fx.Settle)] == [7]
-
-
-@pytest.mark.parametrize("option", ["fail", "resend"])
-def test_request_recovered_without_ledger_fails_or_is_resent(option: str) -> None:
-    """Workers cannot be queried, and the queue of their replies was deleted."""
-    bench = plain_bench(on_worker_lost=option)
-    effects = bench.tracker.submit(bench.call(recovered=True), lambda *_: None, T0)
-    if option == "fail":
-        assert "was lost" in failures(effects, exc.WorkerLost)[0]
-    else:
-        assert [type(effect) for effect in effects] == [fx.Dispatch]
 
 
 # Discovery ----------------------------------------------------------------------------------------

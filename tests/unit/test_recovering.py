@@ -3,127 +3,180 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Final
 
 import pytest
 
-from tests.unit.trackers import AGAIN, JOB, T0, Again, Bench, asked_of, failures, kinds, settled
-from wbengine import exceptions as exc
+from tests.unit.tracker_scripts import FENCE, Script, play
 from wbengine.engines.worker_based import executor
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import headers as hd
-from wbengine.engines.worker_based._messages.replies import Reply
-from wbengine.engines.worker_based._requests import effects as fx
-from wbengine.engines.worker_based._requests import events, recovery
-from wbengine.engines.worker_based._requests.request_state import TrackedRequest
-from wbengine.engines.worker_based.ledger import _base as ledgers
-
-FENCE = 2048
 
 HERE = "no ledger with the broker amqp://me:**@host"
+#: A request whose row has the owner `w1`.
+HELD: Final = f"left a > read a; row a CLAIMED w1 > ask w1 a{FENCE}"
+#: A reply that arrives before its request is submitted.
+EARLY: Final = "inherit; pending a; forget a"
+
+SCENARIOS: Final[dict[str, str]] = {
+    # With a ledger.
+    "request is not published before its row is read":
+        "left a > read a; unstarted > a; inherited a > True",
+    "row of a later owner is not revoked":
+        f"left a > read a; row a OPEN epoch={FENCE + 1024}; row a OPEN epoch={FENCE + 1};"
+        f" get a live > True; row a OPEN > revoke a; row a OPEN epoch={FENCE} > revoke a",
+    "result is in the row":
+        "left a > read a; row a DONE result=3 > end a 3 by w1; save a > drop a",
+    "result in the row cannot be decoded": "left a > read a; row a DONE > end a WorkerLost",
+    "open row is revoked before the resend, because workers could claim both messages":
+        f"left a > read a; row a OPEN > revoke a; revoked a > send a{FENCE};"
+        " get a state > PENDING; reply a SUCCESS w1 3 epoch=1 > ack; ignored > old_epoch=1;"
+        " reply a SUCCESS w1 3 > end a 3 by w1",
+    "revoke fails": "left a > read a; row a OPEN > revoke a; revoked a False > read a",
+    "there is no row": f"left a > read a; row a None > send a{FENCE}",
+    "there is no row in the present ledger":
+        "expect other; left a kind=Again > read a; row a None > send a2048;"
+        " left b > read b; row b None > end b WorkerLost",
+    "no earlier run used workers": f"expect None; left a > send a{FENCE}",
+    "owner has the request":
+        f"{HELD}; get a state worker epoch > RUNNING w1 1; has a w1 > ack; get a lookups > 0;"
+        " ignored > ; reply a SUCCESS w1 3 > end a 3 by w1",
+    "owner that does not reply is asked again with growing pauses":
+        f"{HELD}; has a w1 ask_number=1024 > ack; reply a RUNNING w1 > ack; "
+        + "; ".join(
+            f"next > {due}; @{due} timer > read a; row a CLAIMED w1 > ask w1 a{FENCE}"
+            for due in (3, 9, 21, 45, 93, 153, 213)
+        )
+        + "; has a w1 > ack; @9999 timer",
+    "event that was sent before the ask is no reply to it":
+        f"{HELD}; reply a EVENT w1 1 > ack; get a state lookups > RUNNING 1; @3 timer > read a",
+    "owner does not have the request":
+        f"{HELD}; lacks a w1 > read a, ack; row a CLAIMED w1 > conclude a w1;"
+        " concluded a > end a WorkerLost by w1",
+    "another worker has the request that its owner does not have":
+        f"{HELD}; lacks a w1 > read a, ack; row a CLAIMED w2 > ask w2 a{FENCE};"
+        " get a live > True; row a CLAIMED w2 silent=True > conclude a w2;"
+        " concluded a > end a WorkerLost by w2",
+    "worker that is not the owner does not have the request":
+        f"left a > read a; row a CLAIMED w2 > ask w2 a{FENCE}; lacks a w1 > ack;"
+        " get a state > RUNNING",
+    "owner is dead":
+        "left a b > read a, read b; row a CLAIMED w1 silent=True > conclude a w1;"
+        " concluded a > end a WorkerLost by w1; failure a ~ w1;"
+        " row b CLAIMED w1 lost=w1 > conclude b w1",
+    "repeatable request of a dead owner is reopened, or done":
+        "left a b kind=Again > read a, read b;"
+        f" row a CLAIMED w1 silent=True > reopen a{FENCE}; reopened a > send a{FENCE};"
+        f" row b CLAIMED w1 silent=True > reopen b{FENCE}; reopened b 3 > end b 3 by w1",
+    "ledger is unavailable": "left a > read a; row a UNKNOWN; @3 timer > read a",
+    "new request is claimed, because the store is older than the ledger":
+        "pending a; lacks a w9 ask_number=0 > read a, ack; row a CLAIMED w7 > ask w7 a1;"
+        " get a state > RUNNING; lacks a w9 ask_number=0 > ack",
+    "row was reopened by a run that did not store that":
+        "pending a; row a OPEN epoch=3 > send a3; get a epoch lowest_epoch > 3 3;"
+        " row a OPEN epoch=3",
+    "row of a waiting request cannot be read":
+        "pending a; @3600 row a UNKNOWN; get a since > 4600.0",
+    "row of a running request cannot be read": "running a; row a UNKNOWN; @3 timer > read a",
+    # Without a ledger.
+    "ledger=None: all workers are asked in one message":
+        f"left a b c; ask > ask all a{FENCE} b{FENCE} c{FENCE}; ask",
+    **{
+        f"ledger=None: reply has epoch {epoch}":
+            f"left a; reply a RUNNING w1 epoch={epoch} > ack;"
+            " get a state worker lookups > RUNNING w1 0;"
+            f" reply a SUCCESS w1 3 epoch={epoch} > end a 3 by w1"
+        for epoch in (1, 2, FENCE)
+    },
+    "ledger=None: reply arrives before the request of an earlier run is submitted":
+        "left a; forget a; inherit; reply a SUCCESS w1 3 epoch=1 receipt=r;"
+        " left a > end a 3 by w1; save a > drop a, ack r; ask",
+    **{
+        f"ledger=None: reply with epoch {epoch} arrives before a new request is submitted":
+            f"{EARLY}; reply a SUCCESS w1 3 epoch={epoch} receipt=r; request a > end a 3 by w1"
+        for epoch in (1, 2)
+    },
+    "early reply with another epoch does not stop the publication":
+        f"{EARLY}; reply a SUCCESS w1 3 epoch=2 receipt=r; request a > ack r, send a1",
+    "second early reply is acknowledged":
+        f"{EARLY}; reply a SUCCESS w1 3 epoch=1 receipt=r;"
+        " reply a SUCCESS w1 3 epoch=1 receipt=s > ack s; request a > end a 3 by w1",
+    "ledger=None: no worker has the request":
+        f"left a; @3 timer > ask all a{FENCE}; get a state > PENDING;"
+        f" @62 timer > ask all a{FENCE}; @63 timer > end a WorkerLost",
+    "ledger=None: workers and queue are asked, late copies are cancelled":
+        f"left a; ask > ask all a{FENCE}; round; reports 1;"
+        f" @1 round > ask all a{FENCE}, ask q/0 a{FENCE};"
+        f" lacks a w1 > ask q/0 a{FENCE}, ack; lacks a w1 > ask all a{FENCE}, ack; reports 2;"
+        f" @15 round; @16 round > end a WorkerLost, cancel all a{FENCE - 1}",
+    "ledger=None: outage extends the wait for unknown workers":
+        f"left a; reports 2 2; @1 round > ask all a{FENCE}, ask q/0 a{FENCE}; outage 2 12;"
+        f" @12 round > ask all a{FENCE}; @24 round; get a live > True;"
+        f" @26 round > end a WorkerLost, cancel all a{FENCE - 1}",
+    "ledger=None workers=False: there is no queue":
+        f"left a; ask > ask all a{FENCE}; @1 round; @30 round; get a live > True",
+    "ledger=None workers=False: there are two queues":
+        "queue q 1 1; queue p 1 1; reports 2 2; reports 2 2 p;"
+        f" left a; ask > ask all a{FENCE}; @1 round; @30 round; get a live > True",
+    "ledger=None: redelivered request is lost despite an outage":
+        "left a; outage -5 2;"
+        f" @3 redelivered a w2 epoch=1 > ask all a{FENCE}, ack; timer > ask all a{FENCE};"
+        f" @4 round > ask all a{FENCE}; get a live > True;"
+        f" @18 round > end a WorkerLost, cancel all a{FENCE - 1}",
+    "ledger=None: timeout restarts while all workers are busy":
+        f"left a; queue q 1 0; @3 timer > ask all a{FENCE};"
+        f" @63 timer > ask all a{FENCE}; get a live > True; queue q 1 1;"
+        " @123 timer > end a WorkerLost",
+    "ledger=None timeout=None: default timeout applies":
+        f"left a; @3 timer > ask all a{FENCE}; @{3 + pr.REQUEST_TIMEOUT} timer > end a WorkerLost",
+    "ledger=None: repeatable request is sent after a pause, and any reply counts":
+        f"left a kind=Again; @3 timer > send a{FENCE}; reply a RUNNING w2 > ack;"
+        " reply a SUCCESS w1 3 epoch=1 > end a 3 by w1; get a worker > w1",
+    # TaskFlow's workers.
+    "ledger=None plain=True: only repeatable request is sent again":
+        f"taskflow; left a > end a WorkerLost; left b kind=Again > send b{FENCE}",
+    "ledger=None plain=True on_worker_lost=resend: running request fails with the last worker":
+        "taskflow; pending a b; reply a RUNNING None > ack; unserve;"
+        " @60 lost None > end a WorkerLost by q; get a worker > None; get b live > True",
+    "ledger=None plain=True: queued request does not move, because a worker may still reply":
+        "taskflow; pending a b; unserve; lost None; queue q2 1 1; @50 gained;"
+        " get a state epoch > WAITING 1; reply a RUNNING None > ack;"
+        " reply a SUCCESS None 7 > end a 7 by q; @120 timer > end b RequestTimeout",
+    # Shutdown and cancellation.
+    "flow is disowned":
+        "left a > read a; running b flow_uuid=flow; pending c flow_uuid=flow;"
+        " reply c SUCCESS w1 3 receipt=r > end c 3 by w1; pending d flow_uuid=other;"
+        " disown flow; get b live > False; count > 1; save c;"
+        " close > end d ExecutionFailure, drop d",
+    "closed tracker rejects the request": "close; left a > end a ExecutionFailure",
+    "cancelled request waits for its row":
+        "left a b > read a, read b; cancel a b; row a OPEN > revoke a;"
+        f" revoked a > end a Cancelled; row b CLAIMED w1 > cancel w1 b{FENCE}, ask w1 b{FENCE}",
+    "ledger=None: cancelled request is not sent again":
+        f"left a kind=Again; ask > ask all a{FENCE}; cancel a > cancel all a{FENCE};"
+        " @3 timer > end a Cancelled",
+    "request that is cancelled when it is submitted is not sent, but its result is awaited":
+        "left a b cancelled=True > read a, read b; row a None > end a Cancelled;"
+        f" row b CLAIMED w1 > ask w1 b{FENCE}; get b live > True",
+    "ledger=None: request is cancelled when it is submitted":
+        f"left a cancelled=True > cancel all a{FENCE}; @3 timer > end a Cancelled",
+    "request is cancelled when it is submitted, and no earlier run used workers":
+        "expect None; left a cancelled=True > end a Interrupted",
+    "request is cancelled when it is submitted, and its row is in another ledger":
+        "expect other; left a cancelled=True kind=Again > read a; row a None > end a WorkerLost",
+}  # fmt: skip
 
 
-class Heirs(Bench):
-    """Tracker of an engine that resumes the flow of another engine."""
-
-    def left(self, now: float = T0, **options: Any) -> tuple[TrackedRequest, list[fx.Effect]]:
-        call = self.call(epoch=FENCE, recovered=True, flow_uuid="flow", **options)
-        effects = self.tracker.submit(call, lambda *_: None, now)
-        return call.ticket, effects
-
-    def row(self, *found: Any, epoch: int = 1, **seen: Any) -> list[fx.Effect]:
-        """Read a row, by default with the epoch of an earlier run."""
-        return super().row(*found, epoch=epoch, **seen)
-
-    def held(self, worker: str = "w1", **options: Any) -> TrackedRequest:
-        entry, _ = self.left(**options)
-        effects = self.row(entry, ledgers.ROW_CLAIMED, holder=worker)
-        assert asked_of(effects) == (worker, [(entry.id, FENCE)])
-        return entry
-
-    def reply_in_row(self, entry: TrackedRequest, epoch: int, result: Any = 3) -> Reply:
-        return Reply(entry.id, pr.SUCCESS, {"result": result}, worker="w1", epoch=epoch)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_recovered_request_has_expected_effects(name: str) -> None:
+    play(name, SCENARIOS[name])
 
 
-@pytest.fixture
-def bench() -> Heirs:
-    return Heirs()
-
-
-def asks(effects: list[fx.Effect]) -> list[fx.Ask]:
-    return [effect for effect in effects if isinstance(effect, fx.Ask)]
-
-
-# With a ledger -----------------------------------------------------------------------------------
-
-
-def test_recovered_request_is_not_published_before_its_row_is_read(bench: Heirs) -> None:
-    entry, effects = bench.left()
-    assert effects == [fx.Inspect(entry)]
-    assert bench.tracker.requests.unstarted() == bench.tracker.requests.unfinished() == [entry]
-    assert bench.tracker.is_inherited(entry)
-
-
-def test_row_of_a_later_owner_is_not_revoked(bench: Heirs) -> None:
-    """This engine was frozen meanwhile, and the ledger rejects its revocation."""
-    entry, _ = bench.left()
-    assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE + 1024) == []
-    assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE + 1) == []
-    assert entry.live and entry.lookups
-    assert bench.row(entry, ledgers.ROW_OPEN, epoch=1) == [fx.Revoke(entry)]
-
-
-def test_open_row_with_epoch_of_this_run_is_revoked(bench: Heirs) -> None:
-    """No other run owns the row: without revocation the request would wait forever."""
-    entry, _ = bench.left()
-    assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE) == [fx.Revoke(entry)]
-
-
-def test_done_request_is_settled_from_its_row_and_dropped_when_saved(bench: Heirs) -> None:
-    entry, _ = bench.left()
-    reply = bench.reply_in_row(entry, epoch=1)
-    (outcome,) = settled(bench.row(entry, ledgers.ROW_DONE, result=reply))
-    assert (outcome.value, outcome.worker) == (3, "w1")
-    assert bench.tracker.on_saved([entry.invocation]) == [fx.Drop(entry.id)]
-
-
-def test_done_request_with_unreadable_result_fails_with_worker_lost(bench: Heirs) -> None:
-    entry, _ = bench.left()
-    assert failures(bench.row(entry, ledgers.ROW_DONE), exc.WorkerLost)
-
-
-def test_open_request_is_revoked_before_resend(bench: Heirs) -> None:
-    """Otherwise workers could claim the request from both messages."""
-    entry, _ = bench.left()
-    assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
-    (dispatch,) = bench.tracker.on_revoked(entry, True, T0)
-    assert isinstance(dispatch, fx.Dispatch)
-    assert (dispatch.epoch, dispatch.envelope.headers[hd.WBE_EPOCH]) == (FENCE, FENCE)
-    assert (entry.state, entry.epoch) == (pr.PENDING, FENCE)
-    bench.succeed(entry, epoch=1)
-    assert bench.tracker.ignored["old_epoch"] == 1
-    assert settled(bench.succeed(entry, epoch=FENCE))
-
-
-def test_row_is_read_again_if_revoke_fails(bench: Heirs) -> None:
-    entry, _ = bench.left()
-    bench.row(entry, ledgers.ROW_OPEN)
-    assert bench.tracker.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
-
-
-def test_request_without_row_is_published(bench: Heirs) -> None:
-    entry, _ = bench.left()
-    (dispatch,) = bench.row(entry, None)
-    assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
-
-
-def test_request_without_row_is_lost_if_flow_used_another_ledger(bench: Heirs) -> None:
-    bench.tracker.expect("flow", "an earlier run used redis://one, and this run uses redis://two")
-    entry, _ = bench.left()
-    (text,) = failures(bench.row(entry, None), exc.WorkerLost)
-    assert text == (
-        "whether task 'task-1' (execute) ran is unknown, because an earlier run used redis://one,"
+def test_request_without_row_is_lost_if_flow_used_another_ledger() -> None:
+    script = Script()
+    script.expect("an earlier run used redis://one, and this run uses redis://two")
+    script.play("left a > read a; row a None > end a WorkerLost")
+    assert script.failure("a") == (
+        "whether task 'a' (execute) ran is unknown, because an earlier run used redis://one,"
         " and this run uses redis://two; resume the flow with the broker and ledger of its earlier"
         " run, or set idempotent = True if the task may run twice"
     )
@@ -159,326 +212,3 @@ def test_executor_names_the_ledgers_of_earlier_runs(used: dict[str, str], reason
 def test_place_of_ledger_is_shown_without_password(place: str | None, shown: str) -> None:
     made = executor.WorkerTaskExecutor("one", "default", url="memory://here", ledger=place)
     assert made.ledger_place == shown
-
-
-def test_request_is_published_if_flow_never_used_workers(bench: Heirs) -> None:
-    bench.tracker.expect("flow", None)
-    _, (dispatch,) = bench.left()
-    assert isinstance(dispatch, fx.Dispatch)
-
-
-def test_owner_of_claimed_request_is_queried_and_replies(bench: Heirs) -> None:
-    entry = bench.held()
-    assert (entry.state, entry.worker, entry.epoch) == (pr.RUNNING, "w1", 1)
-    assert bench.reply_to_query(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
-    assert entry.lookups == 0 and not bench.tracker.ignored
-    assert settled(bench.succeed(entry, epoch=1))
-
-
-def test_owner_without_promise_is_queried_again_with_growing_pauses(bench: Heirs) -> None:
-    """The question or its reply may be lost."""
-    entry = bench.held()
-    bench.reply_to_query(
-        entry, pr.RUNNING, ask_number=1024
-    )  # a promise to another engine does not count
-    bench.answer(entry, pr.RUNNING, {}, epoch=1)
-    times = []
-    for _ in range(7):
-        due = bench.tracker.next_timer()
-        assert due is not None
-        times.append(due - T0)
-        assert bench.tracker.on_timer(due) == [fx.Inspect(entry)]
-        assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", now=due))
-    assert times == [3, 9, 21, 45, 93, 153, 213]
-    bench.reply_to_query(entry, pr.RUNNING)
-    assert bench.tracker.on_timer(T0 + 10_000) == []
-
-
-def test_event_sent_before_the_query_is_not_a_promise(bench: Heirs) -> None:
-    """The event may be a message to an earlier engine of the same name."""
-    entry = bench.held()
-    bench.answer(entry, pr.EVENT, {"event_type": "told", "details": {}}, epoch=1)
-    assert entry.state == pr.RUNNING and entry.lookups
-    assert bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
-
-
-def test_row_is_read_again_if_queried_owner_does_not_run_request(bench: Heirs) -> None:
-    """The row contains the result. If it still names the worker as owner, the result is unknown."""
-    entry = bench.held()
-    assert bench.reply_to_query(entry, pr.PENDING)[0] == fx.Inspect(entry)
-    assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"), exc.WorkerLost)
-
-
-def test_new_owner_is_queried_if_previous_owner_denies_the_request(bench: Heirs) -> None:
-    entry = bench.held()
-    assert bench.reply_to_query(entry, pr.PENDING) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
-    effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w2")
-    assert asked_of(effects) == ("w2", [(entry.id, FENCE)]) and entry.live
-    assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w2", silent=True), exc.WorkerLost)
-
-
-def test_denial_from_other_worker_is_ignored(bench: Heirs) -> None:
-    entry = bench.held("w2")
-    assert bench.reply_to_query(entry, pr.PENDING) == [fx.Acknowledge("receipt")]
-    assert entry.state == pr.RUNNING
-
-
-@pytest.mark.parametrize("how", [{"silent": True}, {"lost": "w1"}], ids=["silent", "lost"])
-def test_request_claimed_by_dead_worker_is_lost(bench: Heirs, how: dict[str, Any]) -> None:
-    entry, _ = bench.left()
-    (text,) = failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", **how), exc.WorkerLost)
-    assert "w1" in text
-
-
-def test_idempotent_request_of_dead_worker_is_reopened_and_resent(bench: Heirs) -> None:
-    bench.fleet.set("q", 1, 1, AGAIN)
-    entry, _ = bench.left(kind=Again)
-    effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", silent=True)
-    assert effects == [fx.Reopen(entry, FENCE)]
-    (dispatch,) = bench.tracker.on_reopened(entry, None, T0)
-    assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
-    other, _ = bench.left(kind=Again)
-    bench.row(other, ledgers.ROW_CLAIMED, holder="w1", silent=True)
-    reply = bench.reply_in_row(other, epoch=1)
-    assert settled(bench.tracker.on_reopened(other, reply, T0))
-
-
-def test_unreachable_ledger_is_read_again_later(bench: Heirs) -> None:
-    entry, _ = bench.left()
-    assert bench.row(entry, events.UNKNOWN) == []
-    assert bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
-
-
-def test_new_request_with_claimed_row_queries_its_owner(bench: Heirs) -> None:
-    """The store can be older than the ledger: the request was already sent and claimed."""
-    entry = bench.pending()
-    assert bench.reply_to_query(entry, pr.PENDING, ask_number=0)[0] == fx.Inspect(entry)
-    effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w7")
-    assert asked_of(effects) == ("w7", [(entry.id, 1)])
-    assert entry.state == pr.RUNNING
-    assert bench.reply_to_query(entry, pr.PENDING, ask_number=0) == [
-        fx.Acknowledge("receipt")
-    ]
-
-
-# Without a ledger ---------------------------------------------------------------------------------
-
-
-def test_without_ledger_all_workers_are_queried_in_one_message() -> None:
-    bench = Heirs(ledger=None)
-    left = [bench.left()[0] for _ in range(3)]
-    key, asked = asked_of(bench.tracker.ask())
-    assert (key, asked) == (env.ALL_WORKERS, [(entry.id, FENCE) for entry in left])
-    assert bench.tracker.ask() == []
-
-
-@pytest.mark.parametrize("epoch", [1, 2, FENCE])
-def test_without_ledger_result_of_any_epoch_settles_request(epoch: int) -> None:
-    bench = Heirs(ledger=None)
-    entry, _ = bench.left()
-    bench.answer(entry, pr.RUNNING, {}, epoch=epoch)
-    assert (entry.state, entry.worker, entry.lookups) == (pr.RUNNING, "w1", 0)
-    assert settled(bench.succeed(entry, epoch=epoch))
-
-
-def test_reply_read_before_recovery_settles_recovered_request() -> None:
-    """Replies that arrive before their requests are recovered are kept and not acknowledged."""
-    bench = Heirs(ledger=None)
-    twin = Heirs(ledger=None)
-    bench.tracker.inherit("engine")
-    entry, _ = twin.left()
-    assert bench.succeed(entry, epoch=1, receipt="r") == []
-    entry, effects = bench.left()
-    assert settled(effects)
-    assert fx.Acknowledge("r") in bench.tracker.on_saved([entry.invocation])
-    assert bench.tracker.ask() == []
-
-
-@pytest.mark.parametrize("epoch", [1, 2])
-def test_early_reply_settles_request_that_is_submitted_as_new(epoch: int) -> None:
-    """The earlier engine died before it stored that it had sent the request, perhaps twice."""
-    bench = Heirs(ledger=None)
-    bench.tracker.inherit("engine")
-    call = bench.call()
-    twin = Heirs(ledger=None)
-    entry = twin.pending()
-    assert bench.succeed(entry, epoch=epoch, receipt="r") == []
-    (outcome,) = settled(bench.tracker.submit(call, lambda *_: None, T0))
-    assert outcome.value == 3
-
-
-def test_early_reply_with_other_epoch_does_not_stop_publication(bench: Heirs) -> None:
-    """With a ledger, the row determines which reply counts."""
-    bench.tracker.inherit("engine")
-    entry = Heirs().pending()
-    assert bench.succeed(entry, epoch=2, receipt="r") == []
-    effects = bench.tracker.submit(bench.call(), lambda *_: None, T0)
-    assert kinds(effects) == [fx.Acknowledge, fx.Dispatch]
-
-
-def test_request_unknown_to_workers_is_lost_after_its_timeout() -> None:
-    bench = Heirs(ledger=None, timeout=60.0)
-    entry, _ = bench.left()
-    assert asked_of(bench.tracker.on_timer(T0 + 3))[0] == env.ALL_WORKERS
-    assert entry.state == pr.PENDING
-    assert not settled(bench.tracker.on_timer(T0 + 62))
-    assert failures(bench.tracker.on_timer(T0 + 63), exc.WorkerLost)
-
-
-def test_recovered_request_found_nowhere_fails_as_worker_lost() -> None:
-    """The engine first waits as long as for a lost worker, and cancels late copies."""
-    bench = Heirs(ledger=None, timeout=60.0)
-    entry, _ = bench.left()
-    bench.tracker.ask()
-    assert bench.tracker.on_round(T0) == []  # no worker has replied yet
-    bench.fleet.spoke["q"] = 1
-    lines = [ask.message for ask in asks(bench.tracker.on_round(T0 + 1))]
-    assert [line.routing_key for line in lines] == [env.ALL_WORKERS, "q"]
-    assert all(line.body["asked"] == [[entry.id, FENCE]] for line in lines)
-    assert lines[1].persistent
-    assert asks(bench.reply_to_query(entry, pr.PENDING))[0].message.routing_key == "q"
-    assert asks(bench.reply_to_query(entry, pr.PENDING))[0].message.routing_key == env.ALL_WORKERS
-    bench.fleet.spoke["q"] = 2
-    assert bench.tracker.on_round(T0 + bench.fleet.patience) == []
-    effects = bench.tracker.on_round(T0 + bench.fleet.patience + 1)
-    assert failures(effects, exc.WorkerLost)
-    (refused,) = [each.message for each in effects if isinstance(each, fx.Cancel)]
-    assert refused.routing_key == env.ALL_WORKERS
-    assert refused.body["cancel"] == [[entry.id, FENCE - 1]]
-
-
-def test_broker_outage_extends_wait_for_unknown_workers() -> None:
-    bench = Heirs(ledger=None, timeout=60.0)
-    entry, _ = bench.left()
-    bench.fleet.spoke["q"] = bench.fleet.idle["q"] = 2
-    bench.tracker.on_round(T0 + 1)
-    bench.fleet.gone = T0 + 2, T0 + 12
-    bench.tracker.on_round(T0 + 12)  # the question is repeated
-    assert bench.tracker.on_round(T0 + bench.fleet.patience + 9) == [] and entry.live
-    assert failures(bench.tracker.on_round(T0 + bench.fleet.patience + 11), exc.WorkerLost)
-
-
-@pytest.mark.parametrize("queues", [0, 2], ids=["no-queue", "two-queues"])
-def test_queue_is_not_queried_unless_exactly_one_is_possible(queues: int) -> None:
-    bench = Heirs(ledger=None, timeout=60.0, workers=False)
-    for number in range(queues):
-        bench.fleet.set(f"q{number}", 1, 1, JOB)
-        bench.fleet.spoke[f"q{number}"] = bench.fleet.idle[f"q{number}"] = 2
-    entry, _ = bench.left()
-    bench.tracker.ask()
-    assert bench.tracker.on_round(T0 + 1) == bench.tracker.on_round(T0 + 30) == []
-    assert entry.live
-
-
-def test_redelivered_request_is_lost_despite_broker_outage() -> None:
-    """Its worker may have been lost before this engine started, so the request is not resent."""
-    bench = Heirs(ledger=None, timeout=60.0)
-    entry, _ = bench.left()
-    bench.fleet.gone = T0 - 5, T0 + 2
-    reply = Reply(entry.id, pr.FAILURE, {}, worker="w2", epoch=1, is_lost=True)
-    assert asks(bench.tracker.on_reply(reply, "receipt", T0 + 3))
-    bench.tracker.on_timer(T0 + 3)
-    assert asks(bench.tracker.on_round(T0 + 4)) and entry.live
-    assert failures(bench.tracker.on_round(T0 + bench.fleet.patience + 3), exc.WorkerLost)
-
-
-def test_request_timeout_restarts_while_all_workers_are_busy() -> None:
-    bench = Heirs(ledger=None, timeout=60.0)
-    entry, _ = bench.left()
-    bench.fleet.set("q", 1, 0)
-    bench.tracker.on_timer(T0 + 3)
-    bench.tracker.on_timer(T0 + 63)
-    assert entry.live
-    bench.fleet.set("q", 1, 1)
-    assert failures(bench.tracker.on_timer(T0 + 123), exc.WorkerLost)
-
-
-def test_recovered_request_without_timeout_expires_after_default() -> None:
-    bench = Heirs(ledger=None, timeout=None)
-    bench.left()
-    bench.tracker.on_timer(T0 + 3)
-    assert failures(bench.tracker.on_timer(T0 + 3 + pr.REQUEST_TIMEOUT), exc.WorkerLost)
-
-
-def test_idempotent_recovered_request_is_resent_after_pause() -> None:
-    bench = Heirs(ledger=None)
-    bench.fleet.set("q", 1, 1, AGAIN)
-    entry, _ = bench.left(kind=Again)
-    (dispatch,) = bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS)
-    assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
-    bench.answer(entry, pr.RUNNING, {}, worker="w2", epoch=FENCE)
-    (outcome,) = settled(bench.succeed(entry, epoch=1))  # the reply of the first execution
-    assert outcome.worker == entry.worker == "w1"
-
-
-# Shutdown and cancellation ------------------------------------------------------------------------
-
-
-def test_disown_forgets_all_requests_of_the_flow(bench: Heirs) -> None:
-    bench.left()
-    running = bench.running(flow_uuid="flow")
-    done = bench.pending(flow_uuid="flow")
-    bench.succeed(done, receipt="r")
-    other = bench.pending(flow_uuid="other")
-    bench.tracker.disown("flow")
-    assert bench.tracker.requests.unfinished() == [other] and not running.live
-    assert bench.tracker.on_saved([done.invocation]) == []
-    assert bench.tracker.close("over") and not bench.tracker.requests.unfinished()
-
-
-def test_closed_tracker_rejects_recovered_requests(bench: Heirs) -> None:
-    bench.tracker.close("over")
-    _, effects = bench.left()
-    assert failures(effects, exc.ExecutionFailure)
-
-
-def test_cancel_of_recovered_request_waits_for_its_row(bench: Heirs) -> None:
-    entry, _ = bench.left()
-    assert bench.tracker.cancel([entry.invocation], T0) == []
-    assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
-    assert failures(bench.tracker.on_revoked(entry, True, T0), exc.Cancelled)
-    other, _ = bench.left()
-    bench.tracker.cancel([other.invocation], T0)
-    (cancel, ask) = bench.row(other, ledgers.ROW_CLAIMED, holder="w1")
-    assert isinstance(cancel, fx.Cancel) and isinstance(ask, fx.Ask)
-    assert cancel.message.routing_key == "w1" and other.live
-
-
-def test_cancelled_recovered_request_without_ledger_is_not_resent() -> None:
-    bench = Heirs(ledger=None)
-    bench.fleet.set("q", 1, 1, AGAIN)
-    entry, _ = bench.left(kind=Again)
-    bench.tracker.ask()
-    (cancel,) = bench.tracker.cancel([entry.invocation], T0)
-    assert isinstance(cancel, fx.Cancel) and cancel.message.routing_key == env.ALL_WORKERS
-    assert failures(bench.tracker.on_timer(T0 + recovery.LOOKUP_PAUSE_SECONDS), exc.Cancelled)
-
-
-def test_unwanted_recovered_request_is_only_looked_up(bench: Heirs) -> None:
-    """A call that is cancelled when it is submitted is not sent, but its worker may finish it."""
-    call = bench.call(epoch=FENCE, recovered=True, flow_uuid="flow")
-    call.cancellation.cancel()
-    bench.tracker.submit(call, lambda *_: None, T0)
-    assert failures(bench.row(call.ticket, None), exc.Cancelled)
-    running = bench.call(epoch=FENCE, recovered=True, flow_uuid="flow")
-    running.cancellation.cancel()
-    bench.tracker.submit(running, lambda *_: None, T0)
-    (ask,) = bench.row(running.ticket, ledgers.ROW_CLAIMED, holder="w1")
-    assert isinstance(ask, fx.Ask) and running.ticket.live
-
-
-def test_unwanted_request_of_engine_without_workers_has_unknown_result() -> None:
-    bench = Heirs()
-    bench.tracker.expect("flow", None)
-    call = bench.call(epoch=FENCE, recovered=True, flow_uuid="flow")
-    call.cancellation.cancel()
-    assert failures(bench.tracker.submit(call, lambda *_: None, T0), exc.Interrupted)
-
-
-def test_unwanted_idempotent_request_of_another_ledger_is_lost() -> None:
-    bench = Heirs()
-    bench.tracker.expect("flow", HERE)
-    call = bench.call(epoch=FENCE, kind=Again, recovered=True, flow_uuid="flow")
-    call.cancellation.cancel()
-    bench.tracker.submit(call, lambda *_: None, T0)
-    assert failures(bench.row(call.ticket, None), exc.WorkerLost)

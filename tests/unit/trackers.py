@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from wbengine import task
 from wbengine._calls import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based._messages.replies import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import tracker
-from wbengine.engines.worker_based._requests.events import RowSnapshot
 from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 
@@ -27,11 +25,7 @@ class Job(task.Task):
         return None
 
 
-class Again(Job):
-    idempotent = True
-
-
-JOB, AGAIN = f"{__name__}.Job", f"{__name__}.Again"
+JOB = f"{__name__}.Job"
 
 
 class Fleet:
@@ -159,71 +153,19 @@ class Bench:
         data: dict[str, Any],
         *,
         worker: str | None = "w1",
-        seq: int = 1,
-        epoch: int | None = 1,
         receipt: Any = "receipt",
-        now: float = T0,
     ) -> list[fx.Effect]:
         reply = Reply(entry.id, state, data, extended=False)
         if worker is not None:
-            reply = Reply(entry.id, state, data, worker=worker, epoch=epoch, seq=seq)
-        return self.tracker.on_reply(reply, receipt, now)
+            reply = Reply(entry.id, state, data, worker=worker, epoch=1, seq=1)
+        return self.tracker.on_reply(reply, receipt, T0)
 
     def succeed(self, entry: TrackedRequest, result: Any = 3, **options: Any) -> list[fx.Effect]:
         return self.answer(entry, pr.SUCCESS, {"result": result}, **options)
 
-    def reply_to_query(
-        self, entry: TrackedRequest, state: str, worker: str = "w1", **fields: Any
-    ) -> list[fx.Effect]:
-        """Process the reply of a worker to a query about a request."""
-        fields = {"worker": worker, "seq": 2, "ask_number": entry.number, **fields}
-        return self.tracker.on_reply(Reply(entry.id, state, {}, **fields), "receipt", T0)
-
-    def row(
-        self, entry: TrackedRequest, state: str | None, now: float = T0, lost: str | None = None,
-        **seen: Any,
-    ) -> list[fx.Effect]:  # fmt: skip
-        """Process the ledger row of a request."""
-        row_seen = RowSnapshot(state, **{"epoch": entry.epoch, **seen})
-        return self.concluded(self.tracker.on_row(entry, row_seen, now, lost), now)
-
-    def lose(self, name: str, queue: str = "q", now: float = T0) -> list[fx.Effect]:
-        worker = types.TopicWorker("t", (), name)
-        worker.queue = queue
-        return self.tracker.on_workers_lost([worker], now)
-
-    def concluded(self, effects: list[fx.Effect], now: float = T0) -> list[fx.Effect]:
-        """Simulate the ledger, which concludes requests of lost workers."""
-        all_effects: list[fx.Effect] = []
-        for effect in effects:
-            if isinstance(effect, fx.Conclude):
-                assert effect.tracked.live and effect.holder
-                all_effects += self.tracker.on_concluded(effect.tracked, effect.failure, now)
-            else:
-                all_effects.append(effect)
-        return all_effects
-
-
-def only(kind: type[Any], effects: Sequence[Any]) -> Any:
-    """Return the only effect, which must have this type."""
-    (effect,) = effects
-    assert isinstance(effect, kind), effect
-    return effect
-
 
 def settled(effects: Iterable[fx.Effect]) -> list[invocation.Outcome]:
     return [effect.outcome for effect in effects if isinstance(effect, fx.Settle)]
-
-
-def asked_of(effects: list[fx.Effect]) -> tuple[str, list[tuple[str, int]]]:
-    """Return the recipient of a query and the queried request IDs with their numbers."""
-    (ask,) = [effect for effect in effects if isinstance(effect, fx.Ask)]
-    body = ask.message.body
-    return ask.message.routing_key, [(name, number) for name, number in body["asked"]]
-
-
-def kinds(effects: list[fx.Effect]) -> list[type]:
-    return [type(effect) for effect in effects]
 
 
 def failures(effects: Iterable[fx.Effect], kind: type[Exception]) -> list[str]:
