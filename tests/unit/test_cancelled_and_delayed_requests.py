@@ -50,7 +50,7 @@ SCENARIOS: Final[dict[str, str]] = {
     "ledger=None: worker starts a cancelled request":
         f"pending a; {CANCELLED}; reply a RUNNING w5 > cancel w5 a1, ack",
     "finished request is not cancelled":
-        "running a; reply a SUCCESS w1 3 > end a 3 by w1; cancel a",
+        "running a b; reply a SUCCESS w1 3 > end a 3 by w1; cancel a b > cancel w1 b1",
     "ledger=None plain=True: queue of a cancelled request loses its last worker of TaskFlow":
         "taskflow; pending a; cancel a > cancel all a1; @1 unserve; lost None; round; queue q 1 1;"
         " @3 timer; round; unserve; lost None; @4 round > end a Cancelled",

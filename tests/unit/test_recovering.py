@@ -54,7 +54,7 @@ SCENARIOS: Final[dict[str, str]] = {
         " concluded a > end a WorkerLost by w1",
     "another worker has the request that its owner does not have":
         f"{HELD}; lacks a w1 > read a, ack; row a CLAIMED w2 > ask w2 a{FENCE};"
-        " get a live > True; row a CLAIMED w2 silent=True > conclude a w2;"
+        f" row a CLAIMED w2 > ask w2 a{FENCE}; row a CLAIMED w2 silent=True > conclude a w2;"
         " concluded a > end a WorkerLost by w2",
     "worker that is not the owner does not have the request":
         f"left a > read a; row a CLAIMED w2 > ask w2 a{FENCE}; lacks a w1 > ack;"
@@ -70,7 +70,8 @@ SCENARIOS: Final[dict[str, str]] = {
     "ledger is unavailable": "left a > read a; row a UNKNOWN; @3 timer > read a",
     "new request is claimed, because the store is older than the ledger":
         "pending a; lacks a w9 ask_number=0 > read a, ack; row a CLAIMED w7 > ask w7 a1;"
-        " get a state > RUNNING; lacks a w9 ask_number=0 > ack",
+        " get a state > RUNNING; lacks a w9 ask_number=0 > ack; has a w7 > ack;"
+        " lacks a w9 ask_number=0 > ack",
     "row was reopened by a run that did not store that":
         "pending a; row a OPEN epoch=3 > send a3; get a epoch lowest_epoch > 3 3;"
         " row a OPEN epoch=3",
@@ -100,6 +101,15 @@ SCENARIOS: Final[dict[str, str]] = {
     "second early reply is acknowledged":
         f"{EARLY}; reply a SUCCESS w1 3 epoch=1 receipt=r;"
         " reply a SUCCESS w1 3 epoch=1 receipt=s > ack s; request a > end a 3 by w1",
+    **{
+        f"early reply is dropped by: {step}":
+            f"{EARLY}; reply a SUCCESS w1 3 epoch=1 receipt=r; {step}; request a > send a1"
+        for step in ("disown None", "close; reopen")
+    },
+    "ledger=None: repeatable request is sent without a search of its queue":
+        f"left a kind=Again; left b; ask > ask all a{FENCE} b{FENCE}; reports 1;"
+        f" @1 round > ask all b{FENCE}, ask q/0 b{FENCE}; @3 timer > send a{FENCE},"
+        f" ask all b{FENCE}; redelivered a w2 epoch=1 > ack",
     "ledger=None: no worker has the request":
         f"left a; @3 timer > ask all a{FENCE}; get a state > PENDING;"
         f" @62 timer > ask all a{FENCE}; @63 timer > end a WorkerLost",

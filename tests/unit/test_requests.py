@@ -61,7 +61,8 @@ SCENARIOS: Final[dict[str, str]] = {
         " save a; count > 0",
     "arguments are too large":
         f"request a arguments={{'x':'{'y' * 20_000}'}} > end a TooLarge; failure a ~ 'a'",
-    "request without an outcome is not retired": "pending a; save a; count > 1",
+    "request without an outcome is not retired":
+        "pending a b; reply b SUCCESS w1 3 > end b 3 by w1; save a b > drop b, ack; count > 1",
     "request cannot be published": "pending a; unsent a > end a LedgerFailure; unsent a",
     # Routing.
     "workers=False: request waits until a worker offers its task":
@@ -72,13 +73,17 @@ SCENARIOS: Final[dict[str, str]] = {
         " request e priority=1; get c state > PENDING; reply a RUNNING w1 > send d1, ack;"
         " reply b RUNNING w1 > send c1, ack; reply d RUNNING w1 > send e1, ack;"
         " reply c RUNNING w1 > ack",
+    "requests in the backlog count toward the load of a queue":
+        "capacity 1 others=1; pending a; queue p 1 1; request b > send b1 p; request c d;"
+        " get c queue > q; get d queue > p",
     # Timeouts.
     "request is revoked before it times out":
         "pending a; @59.9 timer; @60 timer > revoke a; revoked a > end a NeverStarted;"
         " failure a ~ 'q'",
     "request waits, and its row is open":
         "pending a; unserve; lost w1 > read a lost=w1; @1 row a OPEN lost=w1;"
-        " get a state > WAITING; @60 timer > read a; @61 timer > revoke a",
+        " get a state > WAITING; @10.9 timer; @11 timer > read a; @21 timer > read a; @31 timer;"
+        " @41 timer > read a; @60 timer; @61 timer > revoke a",
     "request is claimed at its timeout":
         "pending a; @60 timer > revoke a; revoked a False > read a; row a CLAIMED w7;"
         " get a state worker > RUNNING w7; watched > w7:0; @999 timer",

@@ -76,14 +76,15 @@ SCENARIOS: Final[dict[str, str]] = {
         " @6 timer > read a; row a CLAIMED w1 > reopen a2; get a resends > 0",
     "recent heartbeat in the ledger overrides the loss, but not the announced end":
         "running a kind=Again; lost w1 > read a lost=w1;"
-        " row a CLAIMED w1 lost=w1 silence=0.4; get a state worker > RUNNING w1;"
+        " row a CLAIMED w1 lost=w1 silence=7.4; get a state worker > RUNNING w1;"
         " lost w1 announced=True > read a lost=w1;"
         " row a CLAIMED w1 lost=w1 silence=0.4 > reopen a2",
     **{
         f"worker releases {kind}, which it claimed from a forged copy":
             f"pending a kind={kind}; lacks a w2 ask_number=0 > read a, ack;"
             " row a CLAIMED w1 > ask w1 a1; lacks a w1 > read a, ack; row a OPEN > send a1;"
-            " get a state worker resends claimed denied > PENDING None 0 False False;"
+            " get a state worker resends lookups > PENDING None 0 0;"
+            " get a claimed denied > False False;"
             " reply a SUCCESS w1 3 epoch=1 > end a 3 by w1"
         for kind in ("Never", "Again")
     },
@@ -102,6 +103,8 @@ SCENARIOS: Final[dict[str, str]] = {
         "pending a; reports 0 1; @5 round; reports 0 2; @10 round > read a; publishing False;"
         " row a OPEN > send a1; get a since > 1000.0; @15 round; @16 publish a;"
         " @60 timer > revoke a",
+    "timeout of a request that was published again recently is extended":
+        "pending a; @58 publish a; @60 timer; @67 timer; @68 timer > revoke a",
     "timeout=None: pauses between copies grow":
         "pending a; reports 0 2; " + "; ".join(
             f"@{now} round > read a; row a OPEN" + " > send a1" * (now in COPIES)
@@ -136,7 +139,8 @@ SCENARIOS: Final[dict[str, str]] = {
     "ledger=None: unrouted request is published again while there are workers":
         "pending a; unrouted a 1; @1 timer > send a1; @2 unrouted a 1; unserve; @10 timer;"
         " queue q 1 1; @11 timer > send a1; @12 unrouted a 0; @20 timer",
-    "unconfirmed request is published again": "pending a; unconfirmed a 1 > send a1",
+    "unconfirmed request is published again":
+        "pending a; unconfirmed a 0; unconfirmed a 1 > send a1",
     "ledger=None: workers are asked about an unconfirmed request":
         f"pending a kind=Never; {UNCONFIRMED}; reports 2; @10 round; timer > ask all a1;"
         " reports 2 2; @20 round > send a2, cancel all a1",
@@ -174,6 +178,9 @@ SCENARIOS: Final[dict[str, str]] = {
             f" reports 1; @5 round; reports 2; @10 round > {end}"
         for kind, end in (("Again", "send a2"), ("Never", "end a WorkerLost"))
     },
+    "ledger=None: request is redelivered after an outage, and no worker is lost":
+        "pending a kind=Never; redelivered a w2 > ask all a1, ack; reports 2; outage -2 1;"
+        " @5 round > ask all a1; @10 round > send a2",
     "ledger=None: request is redelivered after an outage, and a worker is lost":
         "pending a kind=Never; redelivered a w2 > ask all a1, ack; @2 lost w1; reports 2;"
         " outage -2 1; @5 round > ask all a1; @10 round > end a WorkerLost",
@@ -188,6 +195,9 @@ SCENARIOS: Final[dict[str, str]] = {
         "pending a kind=Never; unserve; lost w1; get a state > WAITING; queue q 1 1;"
         " @30 gained Never; get a state epoch sent_at > PENDING 1 1030.0;"
         " reply a SUCCESS w1 3 epoch=1 > end a 3 by w1",
+    "ledger=None: lost worker may have had the request that returning workers do not start":
+        "pending a kind=Never; @1 unserve; lost w1; queue q 1 1; @30 gained Never; reports 2 2;"
+        " @40 round > ask all a1; @50 round > end a WorkerLost",
     # Lost replies.
     "request is missing in two heartbeats":
         "running a b; beat w1 b; @0.01 beat w1 b; @5 beat w2; beat w1 b > read a; @10 beat w1 b;"
@@ -195,10 +205,14 @@ SCENARIOS: Final[dict[str, str]] = {
     "request is missing in alternate heartbeats":
         "running a; " + "; ".join(f"@{n} beat w1; @{n + 5} beat w1 a" for n in range(0, 40, 10)),
     "ledger=None: reply is lost":
-        "running a; beat w1; @5 beat w1 > ask w1 a1; reply a SUCCESS w1 3 seq=3 > end a 3 by w1",
+        "running a; lacks a w1 > ack; beat w1; @5 beat w1 > ask w1 a1;"
+        " reply a SUCCESS w1 3 seq=3 > end a 3 by w1",
     "frequent reports are needed while a queue stands still":
         "needs > False; pending a b; @1 needs > False; @6 needs > True; reply a RUNNING w1 > ack;"
         " @7 needs > False; reply b SUCCESS w1 3 > end b 3 by w1; @100 needs > False",
+    "frequent reports are needed while a request is checked":
+        "running a; needs > False; row a UNKNOWN; needs > True; @121 needs > False",
+    "workers=False: frequent reports are needed while a request waits": "request a; needs > True",
     "dropped replies are counted by reason":
         "pending a sink=True; reply a EVENT w1 1 seq=2 > started a w1, event a e 1, ack;"
         " reply a EVENT w1 1 seq=2 > ack; reply a RUNNING w1 > ack; reply a RUNNING w1 > ack;"
