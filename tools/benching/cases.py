@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tools.benching.systems import LOCALS, WIRES
+from tools.benching.systems import BROKERS, LOCALS
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,7 +15,7 @@ class Case:
     name: str
     text: str
     sizes: Mapping[str, int]
-    media: tuple[str, ...] = WIRES
+    media: tuple[str, ...] = BROKERS
     #: Drivers that have this case; empty: all drivers.
     drivers: tuple[str, ...] = ()
 

@@ -11,6 +11,7 @@ from typing import Any
 from tests.support import brokers, servers
 from tools import _bootstrap
 from tools.benching import processes
+from tools.benching.systems import POSTGRESQL
 
 _MAKERS = {"redis": "redis", "amqp": "rabbitmq"}
 
@@ -27,8 +28,17 @@ class PrivateBrokers:
         self._folder = folder
         self._until = contextlib.ExitStack()
         self._brokers: dict[str, brokers.Broker] = {}
+        self._database: servers.Server | None = None
+        self._pids: list[int] = []
         #: Unavailable media -> the reason.
         self.missing: dict[str, str] = {}
+        if POSTGRESQL in media:
+            try:
+                kept = self._until.enter_context(servers.keeping(POSTGRESQL))
+                self._database = servers.Server.of(POSTGRESQL, kept.details)
+                self._pids.append(kept.details["pid"])
+            except servers.ServerMissing as error:
+                self.missing[POSTGRESQL] = str(error)
         # Systems that cannot send results through RabbitMQ store them in Redis.
         needed = {"redis", "amqp"} if "amqp" in media else {"redis"} & {*media}
         for medium in sorted(needed):
@@ -43,12 +53,16 @@ class PrivateBrokers:
 
     @property
     def versions(self) -> dict[str, str]:
-        return {medium: broker.version for medium, broker in self._brokers.items()}
+        versions = {medium: broker.version for medium, broker in self._brokers.items()}
+        if self._database is not None:
+            versions[POSTGRESQL] = self._database.version
+        return versions
 
     @property
     def processor(self) -> float:
         """Processor time of all brokers in seconds."""
-        trees = [processes.tree(broker.pid) for broker in self._brokers.values()]
+        pids = [*self._pids, *(broker.pid for broker in self._brokers.values())]
+        trees = [processes.tree(pid) for pid in pids]
         return processes.processor(pid for tree in trees for pid in tree)
 
     @contextlib.contextmanager
@@ -66,6 +80,8 @@ class PrivateBrokers:
             for word, kind in (("url", medium), ("results", "redis")):
                 if kind in self._brokers and medium in _MAKERS:
                     arguments[word] = str(until.enter_context(self._brokers[kind].place()))
+            if medium == POSTGRESQL and self._database is not None:
+                arguments["url"] = until.enter_context(self._database.database())
             yield arguments
 
     def close(self) -> None:

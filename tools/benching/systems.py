@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-#: Brokers.
+#: Brokers that several systems support.
 WIRES = ("redis", "amqp", "filesystem")
+#: A database as broker.
+POSTGRESQL = "postgresql"
+BROKERS = (*WIRES, POSTGRESQL)
 #: Kinds of engines without workers.
 LOCALS = ("serial", "parallel")
 
@@ -54,12 +57,12 @@ _LINES, _WARNINGS = "a line for each task; set to warnings", "warnings"
 
 SYSTEMS = (
     System(
-        "wbengine", "wbengine", "wbengine", (), (*WIRES, *LOCALS),
+        "wbengine", "wbengine", "wbengine", (), (*BROKERS, *LOCALS),
         _WBENGINE + "; an executor for each flow",
         peer=False, log=_LINES,
     ),
     System(
-        "wbengine-shared", "wbengine, shared executor", "wbengine", (), WIRES,
+        "wbengine-shared", "wbengine, shared executor", "wbengine", (), BROKERS,
         "as wbengine; one executor for all flows",
         variant="shared", peer=False, log=_LINES,
     ),
