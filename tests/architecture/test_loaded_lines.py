@@ -15,8 +15,8 @@ from tests.support import fresh
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 13_950
-MAX_LINES_OF_FLOW_RUN = 25_600
+MAX_LINES_OF_FLOW_SHOW = 13_980
+MAX_LINES_OF_FLOW_RUN = 25_640
 
 FLOW = """
 from wbengine import task

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from tests.cli.conftest import Answer, Command
-from wbengine._cli import config, settings_schema
+from wbengine._cli import config, errors, settings_schema
 from wbengine._imports import search_path
 
 
@@ -268,6 +268,31 @@ def test_secrets_are_read_from_files_and_masked(
     assert setting(reply, "transport_options")[0]["n"] == 1
     for answer in (reply, wbengine("config", "show")):
         assert answer.code == 0 and "canary" not in answer.out + answer.err
+
+
+def test_default_url_is_database_of_flows_in_postgresql(
+    wbengine: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = "postgresql://me:canary@host/flows"
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", store)
+    url = ("postgresql://me:***@host/flows", "persistence")
+    assert setting(wbengine("config", "show", "--json"), "url") == url
+    options = ("--transport-option", "dead_after=5")
+    assert setting(wbengine("config", "show", "--json", *options), "url") == url
+    answer = wbengine("config", "show", "--json", "--url", "redis://queues/0")
+    assert setting(answer, "url") == ("redis://queues/0", "flag")
+    for words in (["--persistence", "memory"], ["--transport", "memory"]):
+        answer = wbengine("config", "show", "--json", *words)
+        assert setting(answer, "url") == (None, "default")
+
+
+def test_invalid_default_url_is_reported_as_setting_of_store(home: Path) -> None:
+    settings = config.read({"persistence": "postgresql://me@host/flows"}, [])
+    assert settings.origin("url") == "--persistence"
+    with pytest.raises(errors.Failed) as raised, settings.failing("url", ValueError):
+        raise ValueError("needs psycopg")
+    assert raised.value.line == "--persistence: needs psycopg"
+    assert raised.value.code == errors.USAGE
 
 
 def test_command_options_can_be_set_in_file_and_environment(

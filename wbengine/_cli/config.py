@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from wbengine._cli import errors
 from wbengine._cli.settings_schema import DEFAULTS, SCHEMA, SECRETS, SETTINGS, VARIABLES
+from wbengine._configuration import default_broker
 from wbengine._imports import search_path
 from wbengine._introspection import object_names
 
@@ -109,8 +110,19 @@ class Settings:
         """URL of the store of flows. The default is a folder of this user."""
         return self.persistence or _default_store()
 
+    @property
+    def broker(self) -> str | None:
+        """URL of the broker, by default the database of the flows. None: it has no URL."""
+        store = self.persistence or ""
+        return default_broker.choose(self.url, self.transport, self.transport_options, store)[0]
+
+    def source(self, name: str) -> str:
+        """Return the name of the setting that contains the value of a setting."""
+        return "persistence" if name == "url" and self.url != self.broker else name
+
     def origin(self, name: str) -> str:
         """Return the origin of a value for messages: `--url`, `$WBENGINE_URL`, `x.toml: url`."""
+        name = self.source(name)
         origin = self.origins.get(name, DEFAULT)
         if origin == FLAG:
             return SETTINGS[name].spellings[-1]
@@ -120,7 +132,8 @@ class Settings:
         self, name: str, *kinds: type[BaseException], action: str = ""
     ) -> contextlib.AbstractContextManager[None]:
         """Convert errors of these kinds into a `Failed` that reports the setting as invalid."""
-        code = errors.USAGE if self.origins.get(name) == FLAG else errors.BAD_CONFIG
+        origin = self.origins.get(self.source(name))
+        code = errors.USAGE if origin == FLAG else errors.BAD_CONFIG
         where = f"{self.origin(name)}: {action}" if action else self.origin(name)
         return errors.failing(code, *kinds, where=where)
 

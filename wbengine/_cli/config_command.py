@@ -30,7 +30,7 @@ command = base.Group("config", help="Show settings and their sources.")
 def show(context: contexts.Context) -> None:
     settings, printer = context.settings, context.printer
     entries = [
-        {"name": name, "value": _shown(context, name), "from": settings.origins[name]}
+        {"name": name, "value": _shown(context, name), "from": _origin(settings, name)}
         for name in settings_schema.SCHEMA["properties"]
     ]
     printer.document("config-show/1", {"settings": entries})
@@ -38,11 +38,17 @@ def show(context: contexts.Context) -> None:
     printer.table(("SETTING", "VALUE", "FROM"), rows)
 
 
+def _origin(settings: config.Settings, name: str) -> str:
+    source = settings.source(name)
+    return settings.origins[name] if source == name else source
+
+
 def _shown(context: contexts.Context, name: str) -> Any:
     from wbengine.views import redaction
 
     settings = context.settings
-    value = settings.store if name == "persistence" else getattr(settings, name)
+    special = {"persistence": settings.store, "url": settings.broker}
+    value = special.get(name) or getattr(settings, name)
     return redaction.Redactor(show_values=True).value(value)
 
 

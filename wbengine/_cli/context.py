@@ -24,6 +24,7 @@ from wbengine._cli import (
     standard_streams,
     store_access,
 )
+from wbengine._configuration import default_broker
 from wbengine._introspection import object_names
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class Context:
         log_output.install(log_level, settings.log_format, settings.color, settings.traceback)
         for warning in secret_arguments.warnings_of(self._arguments):
             LOG.warning("%s", warning)
+        default_broker.set_store_of_process(settings.persistence)
+        self.exit_stack.callback(default_broker.set_store_of_process, None)
         location_checks.check(settings)
         self.import_here()
         self._apply(settings)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from wbengine import exceptions, transports
+from wbengine._configuration import default_broker
 from wbengine.diagnosis._one_line import join_lines
 
 __all__ = ["Finding", "Place", "bad", "good", "line", "note"]
@@ -63,8 +64,14 @@ class Place:
         :raises ValueError: if the settings are invalid or a package is missing.
         :raises TransportFailure: if the default folder cannot be used.
         """
-        return transports.resolve(
-            self.url, self.transport, self.transport_options, exchange=self.exchange
+        url, transport = self.address
+        return transports.resolve(url, transport, self.transport_options, exchange=self.exchange)
+
+    @property
+    def address(self) -> tuple[str | None, Any]:
+        """URL and transport of the broker."""
+        return default_broker.choose(
+            self.url, self.transport, self.transport_options, self.persistence
         )
 
     @property
@@ -78,10 +85,11 @@ class Place:
     @property
     def engine_options(self) -> dict[str, Any]:
         """The arguments of engines and workers for this broker."""
+        url, transport = self.address
         return {
             "exchange": self.exchange,
-            "url": self.url,
-            "transport": self.transport,
+            "url": url,
+            "transport": transport,
             "transport_options": dict(self.transport_options) or None,
         }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,14 +14,9 @@ import kombu
 from kombu.transport import TRANSPORT_ALIASES
 
 from wbengine._concurrency import eventlet
-from wbengine._configuration import named_options, plugins, server_urls
+from wbengine._configuration import default_broker, named_options, plugins, server_urls
 from wbengine._introspection import object_names
 from wbengine.transports._broker import Broker
-
-#: Environment variable with the default broker of engines and workers.
-URL_VARIABLE: Final = "WBENGINE_URL"
-
-_DEFAULT: Final = "filesystem"
 
 #: Entry point group of transports.
 GROUP: Final = "wbengine.transports"
@@ -353,19 +347,6 @@ def loaded_kinds() -> Iterable[TransportKind]:
     return (*own, *_plugin_kinds.values())
 
 
-def default_name(
-    url: str | None, transport: Any, transport_options: Mapping[str, Any] | None
-) -> tuple[str | None, Any]:
-    """Return URL and transport, by default of `$WBENGINE_URL`, or else of a folder."""
-    if url is not None or transport is not None:
-        return url, transport
-    options = transport_options or {}
-    url = os.environ.get(URL_VARIABLE) or None
-    if url is None or options.get("data_folder_in") or options.get("data_folder_out"):
-        return None, _DEFAULT
-    return url, None
-
-
 def resolve(
     url: str | None = None,
     transport: Any = None,
@@ -376,8 +357,8 @@ def resolve(
     """Resolve a broker address, without connecting.
 
     `transport`, or else the scheme of `url`, names the kind: one of `KINDS`, a plug-in, or else a
-    transport of kombu. If both are None, `$WBENGINE_URL` is used, or else the default folder, which
-    is created.
+    transport of kombu. If both are None, `$WBENGINE_URL` is used, or else the database of
+    `$WBENGINE_PERSISTENCE` if that is PostgreSQL, or else the default folder, which is created.
 
     :param exchange: the name of the exchange, which is a part of all keys in Redis.
     :raises TypeError: if an argument has a wrong type.
@@ -389,7 +370,7 @@ def resolve(
         raise TypeError(f"The url of a broker must be a str, got {url!r}")
     if transport_options is not None and not isinstance(transport_options, Mapping):
         raise TypeError(f"transport_options must be a dict, got {transport_options!r}")
-    url, transport = default_name(url, transport, transport_options)
+    url, transport = default_broker.choose(url, transport, transport_options)
     scheme, mark, rest = (url or "").partition("://")
     if mark:
         url = scheme.lower() + mark + rest
@@ -432,7 +413,8 @@ def check_names(
 
     :raises ValueError: if a name is unknown. The message contains the nearest known name.
     """
-    if url is None and transport in (None, _DEFAULT):
+    url, transport = default_broker.choose(url, transport, transport_options)
+    if url is None and transport == default_broker.FOLDER:
         # A path prevents that the default folder is created.
         url = "filesystem:///-"
     target = resolve(url, transport, transport_options)

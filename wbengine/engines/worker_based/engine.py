@@ -10,6 +10,7 @@ from typing import Any, Final
 from wbengine import atom, exceptions, task
 from wbengine._calls import invocation
 from wbengine._concurrency import scopes
+from wbengine._configuration import default_broker
 from wbengine._introspection import object_names
 from wbengine._runtime import plan as plans
 from wbengine._runtime import run as run_module
@@ -85,8 +86,9 @@ class WorkerBasedActionEngine(Engine):
 
     Options, in addition to those of every engine:
 
-    - `url`, `transport`, `transport_options`: the broker.  Default: `$WBENGINE_URL`, else a folder
-      of this user, which workers on this host use too.
+    - `url`, `transport`, `transport_options`: the broker.  Default: `$WBENGINE_URL`, else the
+      database of the flows if it is PostgreSQL, else a folder of this user, which workers on this
+      host use too.  Without a backend, the database of the flows is `$WBENGINE_PERSISTENCE`.
     - `exchange` (`'default'`): the name that separates groups of engines and workers on a broker.
     - `topics`: use only the workers of these topics, in this order; a string contains them with
       commas, and `*` matches one part of a name (`video.*`).  Default: all known workers.
@@ -166,6 +168,13 @@ class WorkerBasedActionEngine(Engine):
         arguments: dict[str, Any] = {"uuid": str(uuids.uuid4()), "exchange": "default"}
         for name in engine_options.WORKER_EXECUTOR.keys() & options.keys():
             arguments[name] = self._settings[name]
+        if not arguments.get("interop"):
+            arguments["url"], arguments["transport"] = default_broker.choose(
+                arguments.get("url"),
+                arguments.get("transport"),
+                arguments.get("transport_options"),
+                None if self._backend is None else self._backend.conf.get("connection", ""),
+            )
         return executors.WorkerTaskExecutor(**arguments)
 
     def _check_tasks(self, plan: plans.Plan) -> None:

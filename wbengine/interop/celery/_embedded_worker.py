@@ -28,6 +28,7 @@ from kombu.utils.url import maybe_sanitize_url
 from wbengine import exceptions as exc
 from wbengine import pools
 from wbengine._concurrency import conditions, threads
+from wbengine._configuration import default_broker
 from wbengine._introspection import object_names
 from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import ledger as ledgers
@@ -40,7 +41,6 @@ from wbengine.interop.celery import (
     _results,
     _run_claims,
 )
-from wbengine.transports import _kinds as transports
 from wbengine.transports import _reasons
 
 __all__ = ["CeleryWorker", "app_of", "find_tasks", "retention", "visit"]
@@ -493,7 +493,7 @@ def _override(variables: Iterable[str], value: str) -> None:
 
 
 def _url(options: SimpleNamespace) -> str:
-    url = options.url or os.environ.get(transports.URL_VARIABLE)
+    url = options.url or os.environ.get(default_broker.URL_VARIABLE)
     if (url or "").partition("://")[0] in _UNSUPPORTED_TRANSPORTS:
         raise ValueError(
             "The broker of Celery is missing: add --celery-broker redis://… or amqp://…"

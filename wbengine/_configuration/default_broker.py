@@ -1,0 +1,58 @@
+"""The broker of engines, workers and commands that set none: the flows' database, or a folder.
+
+PostgreSQL is store and broker at once. Other stores carry no messages.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = ["FOLDER", "STORE_VARIABLE", "URL_VARIABLE", "choose", "set_store_of_process"]
+
+#: Environment variable with the default broker of engines and workers.
+URL_VARIABLE: Final = "WBENGINE_URL"
+#: Environment variable with the store of flows.
+STORE_VARIABLE: Final = "WBENGINE_PERSISTENCE"
+#: Name of the transport through a folder.
+FOLDER: Final = "filesystem"
+
+_POSTGRESQL: Final = ("postgresql", "postgres", "pgsql")
+
+_store_of_process: str | None = None
+
+
+def set_store_of_process(store: str | None) -> None:
+    """Set the store whose database is the default broker. None: that of `$WBENGINE_PERSISTENCE`."""
+    global _store_of_process
+    _store_of_process = store
+
+
+def choose(
+    url: str | None,
+    transport: Any,
+    transport_options: Mapping[str, Any] | None,
+    store: str | None = None,
+) -> tuple[str | None, Any]:
+    """Return URL and transport.
+
+    If both are None, they are `$WBENGINE_URL`, or else the database of the flows if that is
+    PostgreSQL, or else the default folder.
+
+    :param store: the URL of the flows' store; None: that of the process.
+    """
+    if url is not None or transport is not None:
+        return url, transport
+    options = transport_options or {}
+    if not (options.get("data_folder_in") or options.get("data_folder_out")):
+        if store is None:
+            store = _store_of_process or os.environ.get(STORE_VARIABLE, "")
+        url = os.environ.get(URL_VARIABLE) or _broker_in(store)
+    return (None, FOLDER) if url is None else (url, None)
+
+
+def _broker_in(store: str) -> str | None:
+    scheme, mark, rest = store.partition("://")
+    is_postgresql = mark and scheme.lower().partition("+")[0] in _POSTGRESQL
+    return f"postgresql://{rest}" if is_postgresql else None
