@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import exceptions, operations, states
-from wbengine._cli import base, common_options, confirmation, errors, params, store_access
+from wbengine._cli import (
+    base,
+    common_options,
+    confirmation,
+    errors,
+    fleets,
+    params,
+    store_access,
+)
 from wbengine._cli import context as contexts
+from wbengine._introspection import object_names
 from wbengine.views import _formatting
 
 if TYPE_CHECKING:
+    from wbengine._cli.config import Settings
     from wbengine.persistence import base as persistence
 
 __all__ = ["command"]
@@ -27,6 +37,56 @@ def _masked_store(context: contexts.Context) -> str:
 
 
 @command.command(
+    "create",
+    help="""Create all tables of the store, the queues and the ledger, as their owner.
+
+    Otherwise the first engine or worker creates them. After this command, the other roles need no
+    right to create tables. With --worker-role, a role gets the rights that workers need: it
+    executes tasks, but cannot read flows. Repeat the command after an upgrade of wbengine.
+
+    \b
+    Example:
+      wbengine db create --persistence postgresql://flows@db/flows --worker-role flows_worker
+    """,
+)
+@click.option("--worker-role", metavar="ROLE",
+    help="Existing role of PostgreSQL, which gets the rights that workers need.")  # fmt: skip
+def create(context: contexts.Context, worker_role: str | None) -> None:
+    settings, printer = context.settings, context.printer
+    broker = fleets.create(settings).target
+    has_queues = broker.system == "postgresql"
+    if worker_role is not None and not has_queues:
+        words = f"--worker-role needs a broker in PostgreSQL, got {broker.shown}"
+        raise click.UsageError(words, click.get_current_context())
+    created = {"store": _masked_store(context)}
+    _upgrade(settings)
+    if has_queues:
+        fleets.check(settings, vars(settings))  # The first connection creates the tables.
+        created["queues"] = broker.shown
+    if settings.ledger not in (None, "none"):
+        ledgers = object_names.load("wbengine.engines.worker_based.ledger")
+        ledgers.open_ledger(settings.ledger).close()
+        created["ledger"] = ledgers.shown(settings.ledger, broker)
+    if worker_role is not None:
+        rights = object_names.load("wbengine.transports._postgresql_rights")
+        rights.grant_to_worker(broker.place, worker_role)
+        created["worker role"] = worker_role
+    printer.document("db-create/1", {name.replace(" ", "_"): created[name] for name in created})
+    printer.pairs(created.items())
+
+
+def _upgrade(settings: Settings) -> tuple[str | None, str | None, str | None]:
+    """Create or upgrade the store. Return its revision before, after, and that of this version."""
+    with contextlib.closing(store_access.fetch(settings, patient=False)) as probe:
+        before, _ = store_access.call_in_time(settings, lambda: store_access.layout(probe))
+    with contextlib.closing(store_access.fetch(settings)) as backend:
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.upgrade()  # without a time limit
+        after, required = store_access.layout(backend)
+    return before and before.revision, after and after.revision, required
+
+
+@command.command(
     "upgrade",
     help="""Create the store, or upgrade its layout.
 
@@ -38,15 +98,8 @@ def _masked_store(context: contexts.Context) -> str:
     """,
 )
 def upgrade(context: contexts.Context) -> None:
-    settings = context.settings
-    with contextlib.closing(store_access.fetch(settings, patient=False)) as probe:
-        before, _ = store_access.call_in_time(settings, lambda: store_access.layout(probe))
-    with contextlib.closing(store_access.fetch(settings)) as backend:
-        with contextlib.closing(backend.get_connection()) as connection:
-            connection.upgrade()  # without a time limit
-        after, required = store_access.layout(backend)
+    old, new, required = _upgrade(context.settings)
     printer = context.printer
-    old, new = before and before.revision, after and after.revision
     printer.document("db-upgrade/1", {"store": _masked_store(context), "before": old, "after": new})
     if required is None:
         printer.line("this kind of store has no revisions")

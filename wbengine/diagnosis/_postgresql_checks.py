@@ -37,7 +37,7 @@ SELECT current_setting('fsync'), current_setting('synchronous_commit'),
 def fix(reason: str, target: Target | None) -> str | None:
     """Return how to reach a database that could not be used, or None: the usual advice applies."""
     if "permission denied" in reason:
-        return "let the owner of the database create the tables: run an engine or worker as owner"
+        return "run as the owner of the tables: wbengine db create --worker-role ROLE"
     if "read-only" in reason:
         return "use the primary server: a replica cannot store requests"
     return None
