@@ -60,6 +60,33 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, err
 
 
+def test_dev_runs_flows_in_one_database(
+    wbengine: Command, wares: Path, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("dev", "wares", "--no-dashboard", "--json")
+    process = wbengine.begin(*words, env={"WBENGINE_DEV_POSTGRESQL": postgresql_url})
+    assert process.stdout is not None
+    data = json.loads(process.stdout.readline())
+    assert data["broker"] == data["persistence"]
+    assert data["broker"].partition("@")[2] == postgresql_url.partition("@")[2]
+    assert ":***@" in data["broker"]
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", postgresql_url)
+    ran = wbengine("flow", "run", "wares:order", "--engine", "workers", "--json")
+    assert ran.code == 0 and ran.json["results"]["price"] == 7, ran
+    submitted = wbengine("flow", "submit", "wares:order", "--json").json["uuid"]
+    until(lambda: shown(wbengine, submitted)["state"] == "SUCCESS")
+    assert ended(process)[0] == 0
+
+
+def test_dev_refuses_other_database_and_folder_with_it(wbengine: Command, wares: Path) -> None:
+    answer = wbengine("dev", "wares", "--postgresql", "mysql://db/flows")
+    assert answer.code == 2 and answer.error.count("--postgresql") == 1, answer
+    answer = wbengine("dev", "wares", "--postgresql", "redis://queues/0")
+    assert answer.code == 2 and "must be the URL of a PostgreSQL database" in answer.error
+    answer = wbengine("dev", "wares", "--folder", "x", "--postgresql", "postgresql:///flows")
+    assert answer.code == 2 and "at most one of --folder and --postgresql" in answer.error
+
+
 def test_dev_runs_flows_with_worker_conductor_and_dashboard(wbengine: Command, wares: Path) -> None:
     process = wbengine.begin("dev", "wares", "--port", "0", "--json")
     try:

@@ -36,16 +36,20 @@ _NOT_REQUESTED: Final = "none"
 
     The worker executes the tasks of MODULE, and a conductor runs submitted flows. The dashboard
     starts if it is installed. Broker and store are folders: without --folder, they are temporary
-    and are deleted at the end. Ctrl-C stops everything.
+    and are deleted at the end. With --postgresql, they are one database, as in production. Ctrl-C
+    stops everything.
 
     \b
-    Example:
+    Examples:
       wbengine dev orders
+      wbengine dev orders --postgresql postgresql:///orders
     """,
 )
 @click.argument("modules", metavar="MODULE...", nargs=-1, required=True)
 @click.option("--folder", type=click.Path(file_okay=False), metavar="PATH",
     help="Folder of the broker and the store, which are not deleted.")  # fmt: skip
+@click.option("--postgresql", metavar="URL",
+    help="Database that is broker and store.")  # fmt: skip
 @common_options.PORT
 @click.option("--no-dashboard", is_flag=True, help="Start no dashboard.")
 @click.option("--topic", default="dev", help="Topic of the worker.")
@@ -55,6 +59,7 @@ def command(
     context: contexts.Context,
     modules: tuple[str, ...],
     folder: str | None,
+    postgresql: str | None,
     port: int,
     no_dashboard: bool,
     topic: str,
@@ -63,6 +68,12 @@ def command(
     from wbengine._cli import dev_fleet
     from wbengine._security import keys
 
+    if postgresql is not None:
+        if folder is not None:
+            words = "at most one of --folder and --postgresql can be used"
+            raise click.UsageError(words, click.get_current_context())
+        with errors.failing(errors.USAGE, ValueError, where="--postgresql"):
+            dev_fleet.check_database(postgresql)
     dashboard_command.show_audit()
     ring = fleets.keys(context.settings)
     with errors.running_user_code("cannot import the tasks"):
@@ -70,6 +81,7 @@ def command(
             server = dev_fleet.DevServer(
                 *modules,
                 folder=folder,
+                postgresql=postgresql,
                 port=None if no_dashboard else port,
                 topic=topic,
                 concurrency=concurrency,
@@ -94,9 +106,10 @@ def _missing_dashboard() -> str:
 
 
 def _print_addresses(context: contexts.Context, server: DevServer, without: str) -> None:
+    broker, persistence = map(context.redactor.text, (server.url, server.persistence))
     addresses = {
-        "broker": server.url,
-        "persistence": server.persistence,
+        "broker": broker,
+        "persistence": persistence,
         "worker": server.worker.identity,
         "dashboard": server.login_url,
     }
@@ -108,7 +121,8 @@ def _print_addresses(context: contexts.Context, server: DevServer, without: str)
         output.write(f"{output.fitted(f'{name:<11}  {value or without}', sys.stdout)}\n")
     note = context.printer.note
     note("in another terminal, run:")
-    note(f"  export WBENGINE_URL={server.url}")
+    if server.url != server.persistence:
+        note(f"  export WBENGINE_URL={server.url}")
     note(f"  export WBENGINE_PERSISTENCE={server.persistence}")
     if context.settings.keys is not None:
         note(f"  export WBENGINE_KEYS={server.keys}")

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from wbengine import transports
 from wbengine._security.keys import NONE, Keyring, shared
 from wbengine.conductors import service
 from wbengine.engines.worker_based import worker
@@ -28,7 +29,7 @@ from wbengine.schedules._ticks import Schedule
 if TYPE_CHECKING:
     from wbengine import dashboard
 
-__all__ = ["DevServer"]
+__all__ = ["DevServer", "check_database"]
 
 #: Maximum time to wait for the start of the worker, and for the end of each thread.
 _START_SECONDS: Final = 10.0
@@ -38,13 +39,24 @@ _END_SECONDS: Final = 10.0
 _DASHBOARD_PACKAGES: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette")
 
 
+def check_database(url: str) -> None:
+    """Check that a URL is that of a database in PostgreSQL, without connecting.
+
+    :raises ValueError: if it is not.
+    """
+    target = transports.resolve(url)
+    if target.system != "postgresql":
+        raise ValueError(f"must be the URL of a PostgreSQL database, got {target.shown}")
+
+
 class DevServer:
     """A complete installation for experiments in one process. Use it as a context manager.
 
-    It consists of a broker in a folder, a store, a worker with the tasks of `modules`, a conductor
-    that runs submitted flows and fires `schedules`, and a dashboard if its packages are installed.
+    It consists of a broker and a store, a worker with the tasks of `modules`, a conductor that runs
+    submitted flows and fires `schedules`, and a dashboard if its packages are installed.
 
     :param folder: the folder of all data; default: a temporary folder that is deleted at the end.
+    :param postgresql: the URL of the database that is broker and store, in place of a folder.
     :param port: the port of the dashboard (0: any free port; None: no dashboard).
     :param keys: the keys that sign all messages and records; default: `WBENGINE_KEYS`. Only shared
         keys are used, because keys of a single role cannot sign for all parts.
@@ -58,6 +70,7 @@ class DevServer:
         self,
         *modules: str,
         folder: str | None = None,
+        postgresql: str | None = None,
         port: int | None = 0,
         topic: str = "dev",
         concurrency: int | None = None,
@@ -68,16 +81,11 @@ class DevServer:
         signs = ring or NONE
         #: The key file of all parts, as a value for `WBENGINE_KEYS`.
         self.keys = NONE if ring is None else str(ring.path or NONE)
-        self._temporary = folder is None
-        self.folder = os.path.abspath(folder or tempfile.mkdtemp(prefix="wbengine-dev-"))
         self._ends = contextlib.ExitStack()
-        if self._temporary:
-            self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
-        os.makedirs(self.folder, exist_ok=True)
-        #: URL of the broker.
-        self.url = f"filesystem://{self.folder}/broker"
-        #: URL of the store.
-        self.persistence = f"sqlite:///{self.folder}/flows.db"
+        #: URLs of the broker and of the store.
+        self.url, self.persistence = (
+            (postgresql, postgresql) if postgresql is not None else self._in_folder(folder)
+        )
         try:
             self.worker = worker.Worker(
                 "default",
@@ -102,6 +110,13 @@ class DevServer:
         except BaseException:
             self._ends.close()
             raise
+
+    def _in_folder(self, folder: str | None) -> tuple[str, str]:
+        path = os.path.abspath(folder or tempfile.mkdtemp(prefix="wbengine-dev-"))
+        if folder is None:
+            self._ends.callback(shutil.rmtree, path, ignore_errors=True)
+        os.makedirs(path, exist_ok=True)
+        return f"filesystem://{path}/broker", f"sqlite:///{path}/flows.db"
 
     def _make_site(
         self, port: int, backend: base.Backend, ring: Keyring | None

@@ -19,6 +19,7 @@ _ALTERNATIVES: Final = {
     },
     "--celery-broker": "$WBENGINE_CELERY_BROKER",
     "--celery-result-backend": "$WBENGINE_CELERY_RESULT_BACKEND",
+    "--postgresql": "$WBENGINE_DEV_POSTGRESQL",
     "--token": "--token-file or $WBENGINE_DASHBOARD_TOKEN",
     "--inputs": "--inputs @FILE",
     "--set": "--set NAME=@FILE or --edits FILE",
