@@ -442,7 +442,7 @@ def test_times_of_results_are_in_utc() -> None:
 
 
 def test_celery_is_not_imported() -> None:
-    names = "protocol", "events", "serializers", "task", "publisher", "results"
+    names = "_protocol", "events", "_serializers", "task", "_publisher", "_results"
     text = "import sys\n" + "".join(f"import wbengine.interop.celery.{n}\n" for n in names)
     text += "print([n for n in sys.modules if n.partition('.')[0] == 'celery'])"
     assert fresh.run(text).stdout.strip() == "[]"

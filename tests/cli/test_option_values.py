@@ -78,8 +78,7 @@ FREE = {
     "celery_queue", "celery_result_backend", "celery_task", "cron", "cursor", "error",
     "exception_handler", "flow_id", "from_code", "to_code", "code_version",
     "host", "name", "reason", "redis", "tasks", "time_zone", "token", "topic", "unique",
-    "worker_role",
-    "url_prefix",
+    "postgresql", "url_prefix", "worker_role",
 }  # fmt: skip
 #: Commands with values that are checked after the start, and the nearest valid values.
 CHECKED_LATER: list[tuple[tuple[str, ...], str]] = [
