@@ -68,6 +68,10 @@ _VACUUM_MESSAGES: Final = 5000
 _VACUUM_SECONDS: Final = 2.0
 
 
+#: Departures of consumers while the server was unavailable. The next connection sends them first.
+_unsent_departures: Final[dict[Place, list[dict[str, Any]]]] = {}
+
+
 @dataclass(slots=True)
 class Take:
     """A take: the values of its statement, and its start on the monotonic clock.
@@ -111,6 +115,12 @@ class PostgreSQLBroker(Broker):
         self.place = place
         self._session = Session(place)
         self._run = self._session.run
+        self._nudge = Nudge()
+        self._closed = False
+        for departure in tuple(_unsent_departures.get(place, ())):
+            _send_departure(self._session, departure)
+            with contextlib.suppress(ValueError):  # Another thread sent it, too.
+                _unsent_departures[place].remove(departure)
         self._claims = claims
         self._dead_after = dead_after
         ((self._digest,),) = self._run(sql.DIGEST)
@@ -129,11 +139,10 @@ class PostgreSQLBroker(Broker):
         self._nonempty: set[str] = set()
         self._rung: set[str] = set()
         self._registered: frozenset[str] = frozenset()
-        self._nudge = Nudge()
-        self._next_report_at = self._next_sweep_at = self._next_poll_at = 0.0
+        self._next_report_at = self._next_poll_at = 0.0
+        self._next_sweep_at = self._next_queue_sweep_at = 0.0
         self._poll_pause = _POOLED_POLL_SECONDS if self._session.is_pooled else _REPORT_SECONDS
         self._settled_count, self._next_vacuum_at = 0, 0.0
-        self._closed = False
 
     # Exchanges, queues and bindings.
 
@@ -148,10 +157,7 @@ class PostgreSQLBroker(Broker):
 
     def delete_queue(self, queue: str) -> int:
         self._owned.discard(queue)
-        return self._delete_queues([queue])
-
-    def _delete_queues(self, queues: Sequence[str]) -> int:
-        ((count,),) = self._run(sql.DELETE_QUEUES, {"queues": queues})
+        ((count,),) = self._run(sql.DELETE_QUEUE, {"queue": queue})
         return int(count)
 
     def purge(self, queue: str) -> int:
@@ -163,10 +169,7 @@ class PostgreSQLBroker(Broker):
         return int(count)
 
     def silent_queues(self) -> frozenset[str]:
-        return self._owned_queues(_SILENT_AFTER_SECONDS)
-
-    def _owned_queues(self, silent_for: float) -> frozenset[str]:
-        rows = self._run(sql.SILENT_QUEUES, {"seconds": silent_for})
+        rows = self._run(sql.SILENT_QUEUES, {"seconds": _SILENT_AFTER_SECONDS})
         return frozenset(name for (name,) in rows)
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
@@ -336,6 +339,9 @@ class PostgreSQLBroker(Broker):
         if now >= self._next_sweep_at:
             self._next_sweep_at = now + min(_SWEEP_SECONDS, self._dead_after / 3)
             self._sweep()
+            self._sweep_queues(now)
+        if self._settled_count >= _VACUUM_MESSAGES and now >= self._next_vacuum_at:
+            self._vacuum(now)
         if now >= self._next_poll_at:
             self._next_poll_at = now + self._poll_pause
             self._poll_pause = min(1.5 * self._poll_pause, _REPORT_SECONDS)
@@ -349,8 +355,7 @@ class PostgreSQLBroker(Broker):
         queues = [*{*self._watched_queues, *self._owned}]
         reported = self._run(sql.REPORT, {"consumer": self._name, "queues": queues})
         if reported and reported[0][0] > self._dead_after * 2 / 3:
-            # The server was not available, so other consumers could not report either.
-            self._next_sweep_at = time.monotonic() + _SWEEP_SECONDS
+            self._postpone_sweeps()
         if not reported:
             LOG.warning("%s has treated this consumer as dead", self.place.shown)
             self._name, self._registered = "", frozenset()
@@ -365,6 +370,13 @@ class PostgreSQLBroker(Broker):
         if not self._session.is_pooled:
             self._session.listen(sql.CHANNEL + name, self._on_ring)
         self._name = name
+        self._postpone_sweeps()
+
+    def _postpone_sweeps(self) -> None:
+        """Give other processes time to report: the server may have been unavailable."""
+        now = time.monotonic()
+        self._next_sweep_at = now + self._dead_after
+        self._next_queue_sweep_at = now + _GONE_AFTER_SECONDS
 
     def _on_ring(self, queue: str) -> None:
         self._rung.add(queue)
@@ -373,24 +385,31 @@ class PostgreSQLBroker(Broker):
         self._nudge.notify()  # It may have arrived in another thread.
 
     def _sweep(self) -> None:
-        """Requeue the messages of dead consumers, and delete unused queues."""
+        """Requeue the messages of dead consumers."""
         requeued = self._run(sql.SWEEP, {"seconds": self._dead_after})
         if requeued:
             count = sum(count for _, count in requeued)
             LOG.warning("consumers died: %d messages were requeued", count)
             self._ring(dict(requeued))
-        gone = [*self._owned_queues(_GONE_AFTER_SECONDS) - self._owned]
+
+    def _sweep_queues(self, now: float) -> None:
+        """Delete unused queues."""
+        if now >= self._next_queue_sweep_at:
+            values = {"seconds": _GONE_AFTER_SECONDS, "own": [*self._owned]}
+            self._run(sql.DELETE_SILENT_QUEUES, values)
         if self._run(sql.SWEEP_DUE, {"seconds": _STALE_SWEEP_SECONDS}):
-            rows = self._run(sql.UNUSED_QUEUES, {"seconds": _STALE_AFTER_SECONDS})
-            gone += [queue for (queue,) in rows]
-        if gone:
-            self._delete_queues(gone)
-        if self._settled_count >= _VACUUM_MESSAGES and time.monotonic() >= self._next_vacuum_at:
-            self._next_vacuum_at = time.monotonic() + _VACUUM_SECONDS
-            self._settled_count = 0
+            self._run(sql.DELETE_UNUSED_QUEUES, {"seconds": _STALE_AFTER_SECONDS})
+            self._run(sql.DELETE_ORPHANS, {"seconds": _STALE_SWEEP_SECONDS})
+
+    def _vacuum(self, now: float) -> None:
+        self._next_vacuum_at = now + _VACUUM_SECONDS
+        self._settled_count = 0
+        with contextlib.suppress(exceptions.TransportFailure):  # For example `statement_timeout`.
             self._run(sql.VACUUM)
 
     def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
+        if not self._name:
+            self._join()
         for group, (limit, queues) in enumerate(groups):
             candidates = [queue for queue in queues if queue in self._nonempty]
             if not candidates or limit <= 0:
@@ -534,28 +553,31 @@ class PostgreSQLBroker(Broker):
         if self._closed:
             return
         self._closed = True
-        if self._name:
+        if self._name and not self._session.is_inherited:
             self._leave()
         self._session.close()
         self._nudge.close()
 
     def _leave(self) -> None:
         """Requeue unacknowledged messages. Never raises; others notice the silence later."""
-        values = {
+        departure = {
             "consumer": self._name,
             "holder": None if self._claims is None else self._claims.holder,
             "undelivered": [*self._undelivered],
             "unanswered": [*self._unanswered],
         }
-        with contextlib.suppress(*LOST, exceptions.TransportFailure):
-            session = Session(self.place) if self._session.is_broken else self._session
+        try:
+            # A new session first ends those that were lost, which may still execute a take.
+            is_usable = not (self._missed or self._session.is_broken)
+            session = self._session if is_usable else Session(self.place)
             try:
-                requeued = session.run(sql.LEAVE, values)
-                if requeued:
-                    session.run(sql.RING, _rings(Counter(queue for (queue,) in requeued)))
+                _send_departure(session, departure)
             finally:
                 if session is not self._session:
                     session.close()
+        except (*LOST, exceptions.TransportFailure) as error:
+            LOG.debug("%s did not receive the end of a consumer: %s", self.place.shown, error)
+            _unsent_departures.setdefault(self.place, []).append(departure)
 
     def __del__(self) -> None:
         # Closes a connection that was not released. Partly initialized objects are closed.
@@ -564,6 +586,12 @@ class PostgreSQLBroker(Broker):
             self._closed = True
             self._session.close()
             self._nudge.close()
+
+
+def _send_departure(session: Session, departure: Mapping[str, Any]) -> None:
+    requeued = session.run(sql.LEAVE, departure)
+    if requeued:
+        session.run(sql.RING, _rings(Counter(queue for (queue,) in requeued)))
 
 
 def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
+import select
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,13 +37,15 @@ LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 #: Errors after which the server has rolled back a statement because of another one.
 _CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 _MAX_ATTEMPTS: Final = 8
-#: Settings of the planner. Statistics of a queue are often wrong, because its size changes within
-#: seconds: then PostgreSQL scans the table, compiles a statement that takes less than 1 ms, or
-#: plans it each time, which takes longer than its execution.
+#: Statistics of a queue are often wrong, because its size changes within seconds: then PostgreSQL
+#: scans the table, compiles a statement that takes less than 1 ms, or plans it each time, which
+#: takes longer than its execution. At higher isolation levels, `SKIP LOCKED` fails if another
+#: consumer has taken a message.
 _SETTINGS: Final = {
     "enable_seqscan": "off",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
+    "default_transaction_isolation": "'read committed'",
 }
 _CREATION_LOCK: Final = 7_760_269_180_343
 #: Time in which a lost session ends in the server.
@@ -119,7 +123,8 @@ class Session:
         )
         for session in tuple(_lost_sessions.get(self.place, ())):
             self._end(*session)
-            _lost_sessions[self.place].remove(session)
+            with contextlib.suppress(ValueError):  # Another thread ended it, too.
+                _lost_sessions[self.place].remove(session)
         if not self.run("SELECT to_regclass('wbe_transport')::text")[0][0]:
             self._create_tables()
         ((format, _),) = self.run(sql.ABOUT)
@@ -165,7 +170,7 @@ class Session:
     def run_all(self, *transactions: Sequence[Statement]) -> list[list[Any]]:
         """Execute transactions in order, in one round trip, and return the rows of each statement.
 
-        After an error, the transactions before it remain.
+        If a transaction after the first one fails, the rows of its statements are empty.
 
         :raises TransportFailure, psycopg.Error: see `run`.
         """
@@ -177,14 +182,38 @@ class Session:
         return cursor.fetchall() if cursor.description else []
 
     def _execute_all(self, transactions: Sequence[Sequence[Statement]]) -> list[list[Any]]:
-        cursors = []
-        with self._driver.pipeline() as pipeline:
-            for statements in transactions:
-                for statement, values in statements:
-                    cursors.append(self._driver.cursor(binary=True))
-                    cursors[-1].execute(statement, values)
-                pipeline.sync()
+        cursors: list[psycopg.Cursor[Any]] = []
+        try:
+            with self._driver.pipeline() as pipeline:
+                for statements in transactions:
+                    for statement, values in statements:
+                        cursors.append(self._driver.cursor(binary=True))
+                        cursors[-1].execute(statement, values)
+                    self._flush()
+                    pipeline.sync()
+        except psycopg.Error as error:
+            first_cursors = cursors[: len(transactions[0])]
+            # If the connection is lost, the results may have arrived before the commit.
+            if self.is_broken or any(cursor.pgresult is None for cursor in first_cursors):
+                raise
+            # The first transaction is committed, and must not be repeated.
+            LOG.debug("%s: a second transaction failed: %s", self.place.shown, error)
         return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+    def _flush(self) -> None:
+        """Send everything. In a pipeline, psycopg waits for results of data that it has not sent.
+
+        :raises psycopg.OperationalError: if the connection is lost.
+        """
+        poll = select.poll()
+        poll.register(self._driver.fileno(), select.POLLIN | select.POLLOUT)
+        try:
+            while self._driver.pgconn.flush():
+                poll.poll()
+                self._driver.pgconn.consume_input()
+        except psycopg.OperationalError:
+            self._driver.close()
+            raise
 
     def _repeat(self, work: Callable[[], T]) -> T:
         for attempt in range(1, _MAX_ATTEMPTS + 1):
@@ -204,6 +233,11 @@ class Session:
     def _note_loss(self) -> None:
         if not self.is_pooled and hasattr(self, "_identity"):
             _lost_sessions.setdefault(self.place, []).append(self._identity)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a child process, which must not use the connection of its parent."""
+        return os.getpid() != self._pid
 
     @property
     def is_broken(self) -> bool:
@@ -242,7 +276,7 @@ class Session:
 
     def close(self) -> None:
         """Close the connection. Idempotent. A child process keeps that of its parent open."""
-        if os.getpid() == self._pid:
+        if not self.is_inherited:
             self._connection.close()
 
 

@@ -38,7 +38,8 @@ CREATE TABLE IF NOT EXISTS wbe_messages(
   n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, queue text COLLATE "C" NOT NULL,
   place smallint NOT NULL, at double precision NOT NULL, consumer text COLLATE "C", take bigint,
   claimed boolean NOT NULL DEFAULT false, again boolean NOT NULL DEFAULT false,
-  id text COLLATE "C", epoch bigint, result_of text COLLATE "C", data bytea)
+  id text COLLATE "C", epoch bigint, result_of text COLLATE "C", data bytea,
+  CHECK ((id IS NULL) = (epoch IS NULL)))
   WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX IF NOT EXISTS wbe_messages_waiting ON wbe_messages(queue, place, n)
   WHERE consumer IS NULL;
@@ -70,12 +71,26 @@ WITH made AS (
 used AS (
   UPDATE wbe_queues SET used = {NOW}, owned = owned OR %(owned)s WHERE name = %(queue)s)
 {_NEW_ROUTES.format("made")}"""
-DELETE_QUEUES: Final = f"""
-WITH gone AS (DELETE FROM wbe_queues WHERE name = ANY(%(queues)s) RETURNING name),
-unbound AS (DELETE FROM wbe_bindings WHERE queue = ANY(%(queues)s)),
-messages AS (DELETE FROM wbe_messages WHERE queue = ANY(%(queues)s) RETURNING consumer),
+_DELETE_QUEUES: Final = f"""
+WITH gone AS (DELETE FROM wbe_queues WHERE {{}} RETURNING name),
+unbound AS (DELETE FROM wbe_bindings WHERE queue IN (SELECT name FROM gone)),
+messages AS (DELETE FROM wbe_messages WHERE queue IN (SELECT name FROM gone) RETURNING consumer),
 changed AS ({_NEW_ROUTES.format("gone")})
 SELECT count(*) FROM messages WHERE consumer IS NULL"""
+DELETE_QUEUE: Final = _DELETE_QUEUES.format("name = %(queue)s")
+#: Deletes owned queues whose owners are silent.
+DELETE_SILENT_QUEUES: Final = _DELETE_QUEUES.format(
+    f"owned AND used < {NOW} - %(seconds)s AND name <> ALL(%(own)s)"
+)
+#: Deletes queues without recent messages that are not consumed.
+DELETE_UNUSED_QUEUES: Final = _DELETE_QUEUES.format(
+    f"used < {NOW} - %(seconds)s AND NOT EXISTS"
+    f" (SELECT 1 FROM wbe_messages m WHERE m.queue = name AND at > {NOW} - %(seconds)s)"
+)
+#: Deletes messages that were published while their queues were deleted.
+DELETE_ORPHANS: Final = f"""
+DELETE FROM wbe_messages WHERE at < {NOW} - %(seconds)s AND NOT EXISTS
+  (SELECT 1 FROM wbe_queues WHERE name = queue)"""
 PURGE: Final = """
 WITH gone AS (DELETE FROM wbe_messages WHERE queue = %(queue)s AND consumer IS NULL RETURNING 1)
 SELECT count(*) FROM gone"""
@@ -90,12 +105,8 @@ WITH gone AS (
   DELETE FROM wbe_bindings WHERE exchange = %(exchange)s AND key = %(key)s AND queue = %(queue)s
   RETURNING 1)
 {_NEW_ROUTES.format("gone")}"""
-#: Owned queues whose owners are silent, and queues without recent messages that are not consumed.
 SILENT_QUEUES: Final = f"SELECT name FROM wbe_queues WHERE owned AND used < {NOW} - %(seconds)s"
-UNUSED_QUEUES: Final = f"""
-SELECT name FROM wbe_queues WHERE used < {NOW} - %(seconds)s AND NOT EXISTS
-  (SELECT 1 FROM wbe_messages WHERE queue = name AND at > {NOW} - %(seconds)s)"""
-#: Reserves the sweep of unused queues.
+#: Reserves the sweep of unused queues and their messages.
 SWEEP_DUE: Final = f"""
 UPDATE wbe_transport SET swept = {NOW} WHERE swept < {NOW} - %(seconds)s RETURNING 1"""
 
@@ -162,6 +173,7 @@ SELECT (SELECT count(*) FROM given), ARRAY(SELECT number FROM foreign_rows)"""
 #: the holder, which needs a heartbeat. Returns with each message the number of messages that were
 #: found, of which the last ones may exceed the limit of bytes. Without a holder nothing is claimed.
 #: With `routes`, nothing is taken if the routing has changed.
+#: A consumer that is treated as dead takes nothing.
 TAKE: Final = f"""
 WITH mode AS MATERIALIZED (SELECT CASE WHEN %(holder)s::text IS NULL THEN {_NOT_DURABLE}
   ELSE true END AS is_set),
@@ -174,7 +186,9 @@ picked AS MATERIALIZED (
     WHERE queue = q.queue AND consumer IS NULL
     ORDER BY place, n LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS m
   WHERE (SELECT is_set FROM mode)
-    AND (%(routes)s::bigint IS NULL OR {_IF_ROUTED}) LIMIT %(limit)s),
+    AND (%(routes)s::bigint IS NULL OR {_IF_ROUTED})
+    AND EXISTS (SELECT 1 FROM wbe_consumers WHERE name = %(consumer)s)
+  LIMIT %(limit)s),
 chosen AS (
   SELECT * FROM (
     SELECT *, sum(size) OVER (ORDER BY rank, place, n ROWS UNBOUNDED PRECEDING) AS total
@@ -274,13 +288,18 @@ ON CONFLICT DO NOTHING"""
 NONEMPTY: Final = """
 SELECT q.queue FROM unnest(%(queues)s::text[]) AS q(queue) WHERE EXISTS (
   SELECT 1 FROM wbe_messages m WHERE m.queue = q.queue AND m.consumer IS NULL)"""
-#: Notifies for each queue as many waiting consumers as it has new messages.
+#: Notifies for each queue as many waiting consumers as it has new messages. This never waits for
+#: another notification of the same consumers: two could wait for each other.
 RING: Final = f"""
 WITH due AS MATERIALIZED (
   SELECT w.* FROM unnest(%(queues)s::text[], %(counts)s::integer[]) AS s(queue, number)
   CROSS JOIN LATERAL (
     SELECT queue, consumer FROM wbe_waiters WHERE queue = s.queue
     ORDER BY since LIMIT s.number FOR UPDATE SKIP LOCKED) AS w),
-gone AS (DELETE FROM wbe_waiters WHERE consumer IN (SELECT consumer FROM due))
+gone AS (
+  DELETE FROM wbe_waiters w USING (
+    SELECT queue, consumer FROM wbe_waiters WHERE consumer IN (SELECT consumer FROM due)
+    FOR UPDATE SKIP LOCKED) AS old
+  WHERE w.queue = old.queue AND w.consumer = old.consumer)
 SELECT pg_notify('{CHANNEL}' || consumer, queue) FROM due"""
 VACUUM: Final = "VACUUM (SKIP_LOCKED, TRUNCATE false) wbe_messages, wbe_ledger, wbe_waiters"
