@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.crashing import workers as folders
 from tests.support import brokers, tcp_proxy
 
-KINDS = ("redis", "amqp", "filesystem")
+KINDS = ("redis", "amqp", "postgresql", "filesystem")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Medium:
             return keys(self.broker)
         if isinstance(self.broker, brokers.Rabbitmq):
             return _queues(self.broker)
+        if isinstance(self.broker, brokers.PostgreSQL):
+            return _rows(self.broker)
         folder = Path(self.url.partition("://")[2])
         return [Left(what) for what in [*folders.left_in(folder), *folders.reply_queues(folder)]]
 
@@ -75,6 +77,12 @@ def _queues(broker: brokers.Rabbitmq) -> list[Left]:
     return [*queues, *(Left(what, bool(queues)) for what in others)]
 
 
+def _rows(broker: brokers.PostgreSQL) -> list[Left]:
+    """Return the tables with remaining rows. Reports of killed processes expire."""
+    expiring = re.compile("wbe_(consumers|waiters|ledger_holders)")
+    return [Left(what, bool(expiring.search(what))) for what in broker.left()]
+
+
 @contextlib.contextmanager
 def redis() -> Iterator[Medium]:
     # With this setting, completed writes survive a kill of the server.
@@ -89,6 +97,15 @@ def amqp() -> Iterator[Medium]:
 
 
 @contextlib.contextmanager
+def postgresql() -> Iterator[Medium]:
+    with brokers.postgresql() as broker, tcp_proxy.forked(broker.port) as proxy:
+        yield Medium(_through(broker, proxy), broker, proxy)
+
+
+_SERVERS = {"redis": redis, "amqp": amqp, "postgresql": postgresql}
+
+
+@contextlib.contextmanager
 def filesystem(folder: Path) -> Iterator[Medium]:
     yield Medium(f"filesystem://{folder}")
 
@@ -97,7 +114,7 @@ def medium(kind: str, folder: Path) -> contextlib.AbstractContextManager[Medium]
     """Run a private broker that is deleted afterwards."""
     if kind == "filesystem":
         return filesystem(folder / "broker")
-    return redis() if kind == "redis" else amqp()
+    return _SERVERS[kind]()
 
 
 def _through(broker: brokers.Broker, proxy: tcp_proxy.Proxy) -> str:

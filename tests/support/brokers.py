@@ -1,4 +1,5 @@
-"""Private brokers for tests and tools: Redis, RabbitMQ, ZooKeeper and etcd, started on first use.
+"""Private servers for tests and tools, started on first use: Redis, RabbitMQ, PostgreSQL as a
+broker, ZooKeeper and etcd.
 
     with brokers.redis() as redis, redis.place() as url: ...
 
@@ -15,6 +16,7 @@ import itertools
 import json
 import shutil
 import subprocess
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -229,6 +231,48 @@ class Rabbitmq(Broker):
         return json.loads(content) if content else None
 
 
+class PostgreSQL(Broker):
+    """A PostgreSQL as broker. Its places are databases."""
+
+    kind = "postgresql"
+
+    def __init__(self, kept: KeptServer) -> None:
+        super().__init__(kept)
+        self.server = servers.Server.of(self.kind, kept.details)
+
+    def start(self) -> None:
+        for _ in range(100):
+            # The processes of the killed server must end first.
+            with contextlib.suppress(servers.ServerMissing):
+                super().start()
+                return
+            time.sleep(0.2)
+        raise servers.ServerMissing("the database does not start again")
+
+    def url(self, place: str = "") -> str:
+        return self.server.url(place or "postgres")
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[Place]:
+        self.mend()
+        with self.server.database() as url:
+            yield Place.of(url, lambda: self.left(url.rpartition("/")[2]))
+
+    def left(self, place: str = "") -> list[str]:
+        """Return the tables with rows, except those that describe the format."""
+        import psycopg
+
+        with psycopg.connect(self.url(place)) as connection:
+            names = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'wbe%'"
+            tables = [name for (name,) in connection.execute(names)]
+            counts = {
+                name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()
+                for name in tables
+                if name not in ("wbe_transport", "wbe_ledger_about")
+            }
+        return sorted(f"{row[0]} rows of {name}" for name, row in counts.items() if row and row[0])
+
+
 class Coordinator(Broker):
     """A ZooKeeper or etcd server. A part of it is the subtree of a path."""
 
@@ -276,6 +320,16 @@ def rabbitmq(**settings: str) -> Iterator[Rabbitmq]:
         yield Rabbitmq(server)
 
 
+@contextlib.contextmanager
+def postgresql() -> Iterator[PostgreSQL]:
+    """Run a private PostgreSQL.
+
+    :raises ServerMissing: if it is not installed or does not start.
+    """
+    with servers.keeping("postgresql") as server:
+        yield PostgreSQL(server)
+
+
 #: Brokers of tests that kill their broker. A RabbitMQ needs 5 s for each start.
 KILLED = ("redis", pytest.param("own rabbitmq", marks=pytest.mark.slow))
 
@@ -285,6 +339,7 @@ _MAKERS: Mapping[str, Callable[[], contextlib.AbstractContextManager[Broker]]]
 _MAKERS = {
     "redis": redis,
     "rabbitmq": rabbitmq,
+    "postgresql": postgresql,
     **{kind: functools.partial(coordinator, kind) for kind in ("zookeeper", "etcd")},
 }
 
