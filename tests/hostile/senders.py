@@ -17,7 +17,7 @@ from tests.seams.transports import OwnConnection, put_raw
 from tests.support import brokers
 from wbengine import transports
 
-KINDS = ("redis", "amqp", "filesystem", "memory")
+KINDS = ("redis", "amqp", "postgresql", "filesystem", "memory")
 
 
 class Sender(Protocol):
@@ -79,9 +79,13 @@ class Rabbitmq:
 @contextlib.contextmanager
 def sender(kind: str, folder: Path, where: str | None = None) -> Iterator[Sender]:
     """Yield a sender for a private broker, or for the broker at the URL `where`."""
-    if kind in ("redis", "amqp") and where is None:
-        broker = brokers.redis() if kind == "redis" else brokers.rabbitmq()
-        with broker as server, server.place() as place, sender(kind, folder, place) as inner:
+    servers = {"redis": brokers.redis, "amqp": brokers.rabbitmq, "postgresql": brokers.postgresql}
+    if kind in servers and where is None:
+        with (
+            servers[kind]() as server,
+            server.place() as place,
+            sender(kind, folder, place) as inner,
+        ):
             yield inner
         return
     url = where or (

@@ -26,7 +26,7 @@ from wbengine.fleet import _ledgers, _queues
 from wbengine.fleet import client as fleets
 from wbengine.patterns import linear_flow
 
-KINDS = ("filesystem", "redis", "rabbitmq")
+KINDS = ("filesystem", "redis", "rabbitmq", pytest.param("postgresql", marks=pytest.mark.slow))
 
 #: Patterns for the names of queues of engines and workers.
 ENGINES = "[0-9a-f-]{36}"

@@ -25,7 +25,15 @@ from wbengine.patterns import linear_flow
 from wbengine.types.failure import Failure
 
 
-@pytest.fixture(params=["memory", "filesystem", "redis", "rabbitmq"])
+@pytest.fixture(
+    params=[
+        "memory",
+        "filesystem",
+        "redis",
+        "rabbitmq",
+        pytest.param("postgresql", marks=pytest.mark.slow),
+    ]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of a broker for one test."""
     return broker_url(request.param, request, tmp_path)

@@ -33,7 +33,13 @@ from wbengine.transports import _encoding
 from wbengine.transports._broker import Frame
 from wbengine.types.failure import Failure
 
-KINDS = ("memory", "filesystem", "redis", "rabbitmq")
+KINDS = (
+    "memory",
+    "filesystem",
+    "redis",
+    "rabbitmq",
+    pytest.param("postgresql", marks=pytest.mark.slow),
+)
 PATIENCE = 60
 
 
@@ -352,13 +358,12 @@ def test_keys_are_rotated_while_tasks_run(url: str, tmp_path: Path, monkeypatch:
         assert refused_count(executor) == refused_count(worker) == 0
 
 
-@pytest.mark.parametrize("kind", ["filesystem", "redis"])
+@pytest.mark.parametrize("kind", ["filesystem", "redis", "postgresql"])
 def test_request_with_label_of_another_request_is_refused(
     kind: str, request: pytest.FixtureRequest, files: Files, tmp_path: Path
 ) -> None:
     """Both requests are signed, but the claimed row is not that of the request."""
-    own = kind == "filesystem"
-    url = f"filesystem://{tmp_path}/broker" if own else str(request.getfixturevalue("redis_url"))
+    url = broker_url(kind, request, tmp_path)
     echoes = [sample_tasks.Echo(name, provides=name) for name in ("one", "two")]
     with fleet(url, files) as (executor, worker):
         started: list[str] = []

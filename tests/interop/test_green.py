@@ -122,13 +122,15 @@ def remote(patched: str, folder: Path, url: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.parametrize("scheme", ["memory", "filesystem", "redis"])
+@pytest.mark.parametrize(
+    "scheme", ["memory", "filesystem", "redis", pytest.param("postgresql", marks=pytest.mark.slow)]
+)
 def test_worker_and_engine_run_in_a_process_that_gevent_patched(
     eventlet: Path, scheme: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = url_of(scheme, tmp_path)
-    if scheme == "redis":
-        url = request.getfixturevalue("redis_url")
+    if scheme in ("redis", "postgresql"):
+        url = request.getfixturevalue(f"{scheme}_url")
     done = remote("gevent", eventlet, url)
     assert (done.stdout, done.returncode) == ("8\n", 0), done.stderr
 

@@ -12,7 +12,15 @@ from tests.support.brokers import broker_url
 from wbengine.fleet import client as fleets
 
 
-@pytest.fixture(params=("memory", "filesystem", "redis", "rabbitmq"))
+@pytest.fixture(
+    params=(
+        "memory",
+        "filesystem",
+        "redis",
+        "rabbitmq",
+        pytest.param("postgresql", marks=pytest.mark.slow),
+    )
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """Return the options of the broker and the ledger for an engine."""
     ledger = {"ledger": f"dir://{tmp_path}/ledger"} if request.param == "rabbitmq" else {}
