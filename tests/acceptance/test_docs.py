@@ -127,6 +127,9 @@ def test_code_blocks_of_page_run_and_print_shown_output(
             environment["WBENGINE_URL"] = stack.enter_context(place)
             # Celery's workers warn if tests run as root.
             environment["PYTHONWARNINGS"] = "ignore:You're running the worker with superuser"
+        if (kind := pages.store(page)) is not None:
+            database = request.getfixturevalue("database_servers")[kind].database()
+            environment["WBENGINE_PERSISTENCE"] = stack.enter_context(database)
         printed = pages.run_blocks(page_blocks, folder, environment)
     pages.compare(page, page_blocks, printed)
 

@@ -131,7 +131,17 @@ def broker(page: Path) -> str | None:
 
     A comment `.. broker: redis` selects it.
     """
-    match = re.search(r"^\.\. broker: (\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return _server(page, "broker")
+
+
+def store(page: Path) -> str | None:
+    """Return the kind of store for `$WBENGINE_PERSISTENCE`, likewise: `.. store: postgresql`."""
+    return _server(page, "store")
+
+
+def _server(page: Path, role: str) -> str | None:
+    text = page.read_text(encoding="utf-8")
+    match = re.search(rf"^\.\. {role}: (\w+)$", text, re.MULTILINE)
     return match[1] if match else None
 
 
