@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines
 from wbengine.diagnosis import _broker_checks, findings
+from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.patterns import linear_flow
 from wbengine.persistence.backends._sql import tables
 from wbengine.transports import _postgresql_rights
@@ -113,6 +115,8 @@ def test_role_of_workers_executes_tasks_and_reads_no_flows(
     wbengine.begin("worker", "orders", "--tasks", "tests.cli.shop", "--persistence", roles.worker)
     ran = wbengine("flow", "run", ORDER, "--engine", "workers", "--json", *store)
     assert ran.code == 0 and ran.json["results"]["sendd"] == "send", ran
+    with contextlib.closing(ledgers.open_ledger(roles.worker, "worker")) as ledger:
+        ledger.sweep(0.0)
     with psycopg.connect(roles.worker, autocommit=True) as connection:
         rows = connection.execute("SELECT relname FROM pg_class WHERE relname ~ '^wbe_[a-z_]+$'"
                                   " AND relkind = 'r'").fetchall()  # fmt: skip

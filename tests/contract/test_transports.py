@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,7 +26,7 @@ from wbengine.patterns import linear_flow
 from wbengine.testing import worker_in_thread
 from wbengine.testing.transport_contract import TransportContract
 from wbengine.transports import _kinds as kinds
-from wbengine.transports import resolve
+from wbengine.transports import _postgresql_rights, resolve
 
 _numbers = itertools.count()
 
@@ -99,6 +100,24 @@ class TestPostgreSQL(TransportContract):
     @pytest.fixture
     def transport_options(self):
         return {"dead_after": 2.0}
+
+
+@pytest.fixture
+def role_of_worker(postgresql_server):
+    """Create a role without rights, and yield its name."""
+    name = f"worker_{uuid.uuid4().hex[:6]}"
+    postgresql_server.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+    yield name
+    postgresql_server.execute(f"DROP ROLE {name}")
+
+
+@pytest.mark.slow
+class TestPostgreSQLWithRightsOfWorkers(TestPostgreSQL):
+    @pytest.fixture
+    def transport_url(self, role_of_worker, postgresql_server):
+        with postgresql_server.database() as url:
+            _postgresql_rights.grant_to_worker(resolve(url).place, role_of_worker)
+            yield f"postgresql://{role_of_worker}:secret@{url.partition('@')[2]}"
 
 
 @pytest.fixture
