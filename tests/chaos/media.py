@@ -78,9 +78,16 @@ def _queues(broker: brokers.Rabbitmq) -> list[Left]:
 
 
 def _rows(broker: brokers.PostgreSQL) -> list[Left]:
-    """Return the tables with remaining rows. Reports of killed processes expire."""
-    expiring = re.compile("wbe_(consumers|waiters|ledger_holders)")
-    return [Left(what, bool(expiring.search(what))) for what in broker.left()]
+    """Return the tables with remaining rows. Messages expire with the queues of their owners."""
+    lasting = (
+        "SELECT count(*) FROM wbe_messages JOIN wbe_queues q ON q.name = queue WHERE NOT q.owned"
+        " AND consumer IS NULL"
+    )
+    [(messages,)] = broker.ask(lasting)
+    return [
+        Left(what, not what.endswith("wbe_ledger") and not (messages and "wbe_messages" in what))
+        for what in broker.left()
+    ]
 
 
 @contextlib.contextmanager

@@ -260,17 +260,20 @@ class PostgreSQL(Broker):
 
     def left(self, place: str = "") -> list[str]:
         """Return the tables with rows, except those that describe the format."""
+        names = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'wbe%'"
+        tables = {name for (name,) in self.ask(names, place)}
+        counts = {
+            name: self.ask(f"SELECT count(*) FROM {name}", place)[0][0]
+            for name in tables - {"wbe_transport", "wbe_ledger_about"}
+        }
+        return sorted(f"{count} rows of {name}" for name, count in counts.items() if count)
+
+    def ask(self, statement: str, place: str = "") -> list[Any]:
+        """Return the rows of a query."""
         import psycopg
 
         with psycopg.connect(self.url(place)) as connection:
-            names = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'wbe%'"
-            tables = [name for (name,) in connection.execute(names)]
-            counts = {
-                name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()
-                for name in tables
-                if name not in ("wbe_transport", "wbe_ledger_about")
-            }
-        return sorted(f"{row[0]} rows of {name}" for name, row in counts.items() if row and row[0])
+            return connection.execute(statement).fetchall()
 
 
 class Coordinator(Broker):
