@@ -32,5 +32,10 @@ def test_hostile_messages_are_counted_on_redis(redis_url: Place, tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_hostile_messages_are_counted_on_postgresql(postgresql_url: str, tmp_path: Path) -> None:
+    _fuzz("postgresql", tmp_path, 600, postgresql_url)
+
+
+@pytest.mark.slow
 def test_hostile_messages_are_counted_on_rabbitmq(rabbitmq_url: Place, tmp_path: Path) -> None:
     _fuzz("amqp", tmp_path, 400, rabbitmq_url)
