@@ -181,7 +181,7 @@ def test_row_without_epoch_is_refused_by_table(database: Database) -> None:
 def test_take_during_outage_is_undone_by_next_connection(
     database: Database, postgresql_server: servers.Server
 ) -> None:
-    """The holder lives, so nobody else would release the row."""
+    """The holder lives, so no other consumer would release the row."""
     with tcp_proxy.threaded(postgresql_server.port) as proxy:
         url = database.url.replace(f":{postgresql_server.port}/", f":{proxy.port}/")
         database.put(database.open(), "a")
