@@ -10,10 +10,10 @@ from tests.support import fresh
 CEILINGS = {
     "serial": 53,
     "parallel": 58,
-    "worker-based memory": 113,
-    "worker-based filesystem": 120,
-    "worker-based redis": 123,
-    "worker-based rabbitmq": 118,
+    "worker-based memory": 114,
+    "worker-based filesystem": 121,
+    "worker-based redis": 124,
+    "worker-based rabbitmq": 119,
 }
 #: A lower count means that the trace is incomplete.
 LEAST = 15
