@@ -65,6 +65,7 @@ OF_A_STORE: dict[Words, int] = {
     ("graph", "--flow-id", UNKNOWN): 66,
     ("flow", "list"): 0,
     ("flow", "run", FACTORY): 0,
+    ("db", "create"): 0,
     ("db", "upgrade"): 0,
     ("db", "current"): 0,
     ("db", "check"): 69,
@@ -82,6 +83,7 @@ OF_A_STORE: dict[Words, int] = {
 #: Commands that create a missing store, or report it as missing.
 OF_NO_STORE: dict[Words, int] = {
     ("flow", "run", FACTORY): 0,
+    ("db", "create"): 0,
     ("db", "upgrade"): 0,
     ("db", "current"): 0,
     ("tasks", "pause", "shop.charge"): 0,
@@ -106,6 +108,7 @@ ELSEWHERE: tuple[Words, ...] = (
 
 #: Commands that upgrade a store or only print its version, and so accept an older one.
 OF_ANY_VERSION: dict[Words, int] = {
+    ("db", "create"): 0,
     ("db", "upgrade"): 0,
     ("db", "current"): 0,
     ("flow", "run", FACTORY): 0,

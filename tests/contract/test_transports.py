@@ -170,7 +170,7 @@ def test_kind_of_plugin_is_found_by_scheme(tmp_path):
         resolve("table:///x", None, {"pol_seconds": 1})
 
 
-@pytest.mark.parametrize("scheme", [scheme for scheme in kinds.KINDS if "+" not in scheme])
+@pytest.mark.parametrize("scheme", kinds.KINDS)
 @pytest.mark.parametrize("other", ["socket", "cluster", "x"])
 def test_second_part_of_a_scheme_is_refused(scheme, other):
     """Kombu would read the first part only, and connect to its default host."""
@@ -189,6 +189,14 @@ def test_unquoted_password_is_refused_with_its_encoding(scheme, password):
     with pytest.raises(ValueError, match="in a password as %2F %3F %23") as caught:
         resolve(f"{scheme}://me:{password}@10.1.2.3//").check()
     assert not {"hu", "sh", "12", "34"} & set(re.findall("[a-z]+|[0-9]+", str(caught.value)))
+
+
+@pytest.mark.parametrize("password", ["hu@sh", "hu@s/h", "h@u@sh"])
+def test_unquoted_password_of_postgresql_is_refused_without_a_part_of_it(password):
+    """SQLAlchemy would read the end of the password as the host."""
+    with pytest.raises(ValueError, match="@ : / \\? # in a password as %40") as caught:
+        resolve(f"postgresql://me:{password}@10.1.2.3/shop")
+    assert "hu" not in str(caught.value) and "10.1.2.3" not in str(caught.value)
 
 
 @pytest.mark.parametrize("scheme", ["amqp", "amqps", "pyamqp"])

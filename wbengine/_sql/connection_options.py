@@ -132,6 +132,12 @@ def _url(text: str) -> sa.URL:
             f" use {form}"
         )
     url = url.set(drivername=f"{name}+{driver or DRIVERS[name]}")
+    if name != dialects.SQLITE and "@" in f"{url.host}{url.database}":
+        # The first "@" ends the password: a part of it would be read and printed as the host.
+        raise ValueError(
+            f"The URL of a database must be like {form}; write @ : / ? # in a password as"
+            " %40 %3A %2F %3F %23"
+        )
     if name == dialects.SQLITE and (url.database or "").endswith("/"):
         raise ValueError(f"The URL of a database must be like {form}, got the folder {text!r:.80}")
     if name != dialects.SQLITE and not url.database:

@@ -33,7 +33,6 @@ KINDS: Final[Mapping[str, str]] = {
     "postgresql": "wbengine.transports._postgresql_kind:KIND",
     "postgres": "wbengine.transports._postgresql_kind:KIND",
     "pgsql": "wbengine.transports._postgresql_kind:KIND",
-    "postgresql+psycopg": "wbengine.transports._postgresql_kind:KIND",
 }
 #: Names of wbengine's transports by their names elsewhere, for hints in error messages.
 _ALIASES: Final[Mapping[str, str]] = {

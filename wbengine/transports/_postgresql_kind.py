@@ -87,9 +87,15 @@ class PostgreSQLKind(BrokerKind):
         return " ".join(line.split()) or None
 
     def may_pass(self, error: BaseException) -> bool:
-        cause = error.__cause__
-        state = getattr(cause, "sqlstate", None) or ""
-        return _is_of_psycopg(cause) and state.startswith(_PASSING_STATES)
+        chain = [error]
+        while (cause := chain[-1].__cause__) is not None and cause not in chain:
+            chain.append(cause)
+        cause = next((each for each in chain if _is_of_psycopg(each)), None)
+        if cause is None or self.is_refusal(cause):
+            return False
+        state = getattr(cause, "sqlstate", None)
+        is_lost = state is None and type(cause).__name__ == "OperationalError"
+        return is_lost or (state or "").startswith(_PASSING_STATES)
 
     def is_refusal(self, error: BaseException) -> bool:
         return _is_of_psycopg(error) and any(sign in str(error) for sign in _REFUSALS)

@@ -276,7 +276,11 @@ class Session:
 
     def close(self) -> None:
         """Close the connection. Idempotent. A child process keeps that of its parent open."""
-        if not self.is_inherited:
+        if self.is_inherited:
+            return
+        if self.is_broken:  # SQLAlchemy would log the failure of a rollback.
+            self._connection.invalidate()
+        else:
             self._connection.close()
 
 
