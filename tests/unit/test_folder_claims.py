@@ -75,10 +75,6 @@ def waiting(root: Path, queue: str = "answers") -> list[bytes]:
     return Folder(root).messages(queue)
 
 
-def verdicts(found: list[Delivery]) -> list[str | None]:
-    return [taken.claim and taken.claim.verdict for taken in found]
-
-
 def test_claim_after_long_pause_renews_heartbeat_of_worker(
     opened: Opened, root: Path, ledger: _directory.DirectoryLedger
 ) -> None:

@@ -213,7 +213,7 @@ class PostgreSQLBroker(Broker):
             names = "queues", "places", "ids", "epochs", "data"
             return sql.PUBLISH, _columns(names, messages)
 
-        _, routes = self._send(frames, work)
+        _, routes, _ = self._send(frames, work)
         return [len(queues) for queues in routes]
 
     def open_and_publish(
@@ -232,7 +232,7 @@ class PostgreSQLBroker(Broker):
             columns = _columns(("ids", "epochs", "tried", "data"), given)
             return sql.OPEN_AND_PUBLISH, {**columns, **_places(routes, frames)}
 
-        _, routes = self._send(frames, work)
+        _, routes, _ = self._send(frames, work)
         return [len(queues) for queues in routes]
 
     def _finish(
@@ -268,8 +268,7 @@ class PostgreSQLBroker(Broker):
             columns = _columns(("ids", "epochs", "taken", "data"), given)
             return sql.FINISH, {**owner, **columns, **_places(routes, frames)}
 
-        taken: list[Delivery] = []
-        rows, _ = self._send(frames, work, take, taken)
+        rows, _, taken = self._send(frames, work, take)
         for each in batch:
             each.delivery.token = None
         self._settled_count += len(batch)
@@ -281,13 +280,12 @@ class PostgreSQLBroker(Broker):
         frames: Sequence[Frame],
         work: Callable[[Routed], Statement],
         take: Take | None = None,
-        taken: list[Delivery] | None = None,
-    ) -> tuple[list[Any], Routed]:
+    ) -> tuple[list[Any], Routed, list[Delivery]]:
         """Execute a statement that publishes messages, and notify consumers.
 
         :param work: returns the statement for the queues of each message.
-        :param take: is executed in the same transaction; `taken` receives its messages.
-        :returns: the rows of the statement and the queues.
+        :param take: is executed in the same transaction.
+        :returns: the rows of the statement, the queues, and the messages that `take` took.
         """
         while True:
             table = self._routes
@@ -302,9 +300,7 @@ class PostgreSQLBroker(Broker):
             rows, *others = self._session.run_all(statements, [(sql.RING, _rings(counts))])
             # The first value is 0 if the routing has changed. Then nothing was done.
             if rows[0][0] or not self._is_changed(table):
-                if take is not None and taken is not None:
-                    taken += self._deliveries(take, others[0])
-                return rows, routes
+                return rows, routes, [] if take is None else self._deliveries(take, others[0])
 
     def prepare_take(self, max_messages: int, queues: Sequence[str]) -> Take | None:
         return self._begin_take(max_messages, queues) if self._name else None

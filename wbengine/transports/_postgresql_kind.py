@@ -11,8 +11,6 @@ from wbengine._introspection import object_names
 from wbengine.transports._broker import Broker
 from wbengine.transports._kinds import BrokerKind, Target, check_options
 
-NAMES: Final = ("postgresql", "postgres", "pgsql")
-
 _MODULE: Final = "wbengine.transports._postgresql"
 #: Minimum of `dead_after`: consumers report each second, and one report may be late.
 _MIN_DEAD_AFTER_SECONDS: Final = 1.5

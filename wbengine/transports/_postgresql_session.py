@@ -127,7 +127,7 @@ class Session:
                 _lost_sessions[self.place].remove(session)
         if not self.run("SELECT to_regclass('wbe_transport')::text")[0][0]:
             self._create_tables()
-        ((format, _),) = self.run(sql.ABOUT)
+        ((format,),) = self.run(sql.FORMAT)
         data_formats.QUEUES.check(self.place.shown, format, exceptions.TransportFailure)
         return int(pid), str(started)
 
@@ -179,7 +179,7 @@ class Session:
     def _execute(self, statement: str, values: Mapping[str, Any] | None) -> list[Any]:
         cursor = self._driver.cursor(binary=True)
         cursor.execute(statement, values)
-        return cursor.fetchall() if cursor.description else []
+        return _rows(cursor)
 
     def _execute_all(self, transactions: Sequence[Sequence[Statement]]) -> list[list[Any]]:
         cursors: list[psycopg.Cursor[Any]] = []
@@ -198,7 +198,7 @@ class Session:
                 raise
             # The first transaction is committed, and must not be repeated.
             LOG.debug("%s: a second transaction failed: %s", self.place.shown, error)
-        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        return [_rows(cursor) for cursor in cursors]
 
     def _flush(self) -> None:
         """Send everything. In a pipeline, psycopg waits for results of data that it has not sent.
@@ -282,6 +282,10 @@ class Session:
             self._connection.invalidate()
         else:
             self._connection.close()
+
+
+def _rows(cursor: psycopg.Cursor[Any]) -> list[Any]:
+    return cursor.fetchall() if cursor.description else []
 
 
 def _refusal(place: Place, error: BaseException | None) -> Exception:

@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS wbe_transport(
   one smallint PRIMARY KEY, format integer NOT NULL, routes bigint NOT NULL,
   swept double precision NOT NULL);
 """
-ABOUT: Final = "SELECT format, routes FROM wbe_transport"
+FORMAT: Final = "SELECT format FROM wbe_transport"
 CREATE_ABOUT: Final = (
     f"INSERT INTO wbe_transport VALUES (1, %(format)s, 0, {NOW}) ON CONFLICT DO NOTHING"
 )
@@ -113,6 +113,9 @@ UPDATE wbe_transport SET swept = {NOW} WHERE swept < {NOW} - %(seconds)s RETURNI
 # Messages. Statements that publish do nothing unless the routing has the expected version.
 
 _IF_ROUTED: Final = "(SELECT routes FROM wbe_transport) = %(routes)s::bigint"
+#: The number of each message, with one of its queues and its place there.
+_PLACES: Final = """unnest(%(numbers)s::bigint[], %(queues)s::text[], %(places)s::smallint[])
+    AS m(number, queue, place)"""
 PUBLISH: Final = f"""
 WITH sent AS (
   INSERT INTO wbe_messages(queue, place, at, id, epoch, data)
@@ -135,9 +138,7 @@ opened AS (
 sent AS (
   INSERT INTO wbe_messages(queue, place, at, id, epoch, data)
   SELECT m.queue, m.place, {NOW}, g.id, g.epoch, g.data
-  FROM unnest(%(numbers)s::bigint[], %(queues)s::text[], %(places)s::smallint[])
-    AS m(number, queue, place)
-  JOIN given g USING (number)
+  FROM {_PLACES} JOIN given g USING (number)
   WHERE NOT g.tried OR g.id IN (SELECT id FROM opened) ORDER BY number)
 SELECT count(*) FROM given"""
 
@@ -161,9 +162,7 @@ foreign_rows AS (
 sent AS (
   INSERT INTO wbe_messages(queue, place, at, result_of, data)
   SELECT m.queue, m.place, {NOW}, done.id, CASE WHEN done.id IS NULL THEN g.data END
-  FROM unnest(%(numbers)s::bigint[], %(queues)s::text[], %(places)s::smallint[])
-    AS m(number, queue, place)
-  JOIN given g USING (number) LEFT JOIN done USING (number)
+  FROM {_PLACES} JOIN given g USING (number) LEFT JOIN done USING (number)
   WHERE number NOT IN (SELECT number FROM foreign_rows) ORDER BY number),
 gone AS (
   DELETE FROM wbe_messages WHERE n IN (SELECT n FROM given) AND consumer = ANY(%(consumers)s))
