@@ -7,7 +7,7 @@ import pathlib
 
 from . import imports
 
-MAX_INNER_IMPORTS = 115
+MAX_INNER_IMPORTS = 116
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

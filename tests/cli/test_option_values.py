@@ -74,8 +74,9 @@ FREE_SETTINGS = {"exchange", "keys", "timeout", "schedules"}
 #: Options of commands that accept any text, or values that only a store, broker or server can
 #: check.
 FREE = {
-    "after", "app", "book", "celery_accept", "celery_broker", "celery_config", "celery_name",
-    "celery_queue", "celery_result_backend", "celery_task", "cron", "cursor", "error",
+    "address", "after", "app", "book", "celery_accept", "celery_broker", "celery_config",
+    "celery_name", "celery_queue", "celery_result_backend", "celery_task", "cron", "cursor",
+    "error",
     "exception_handler", "flow_id", "from_code", "to_code", "code_version",
     "host", "name", "reason", "redis", "tasks", "time_zone", "token", "topic", "unique",
     "postgresql", "url_prefix", "worker_role",

@@ -52,6 +52,7 @@ _TOP_LEVEL_COMMANDS: Final = {
     "queues": Lazy("queues_command", "List and purge queues; list and resend requests."),
     "db": Lazy("db_command", "Create, check and clean up the store of flows."),
     "dashboard": Lazy("dashboard_command", "Serve the dashboard."),
+    "mcp": Lazy("mcp_command", "Serve tools for coding assistants."),
     "dev": Lazy("dev_command", "Start a broker, store, worker and dashboard for development."),
     "doctor": Lazy("doctor_command", "Find problems and print how to fix them."),
     "config": Lazy("config_command", "Show settings and their sources."),

@@ -66,13 +66,13 @@ def command(
             "at most one of --no-auth, --token, --token-file and --users can be used"
         )
     if token_file is not None:
-        token = _read_secret(token_file)
+        token = read_secret(token_file)
     from wbengine import dashboard
 
     users = None
     if users_file is not None:
         with errors.failing(errors.USAGE, ValueError, where=str(users_file)):
-            users = dashboard.parse_users(_read_secret(users_file))
+            users = dashboard.parse_users(read_secret(users_file))
     settings = context.settings
     show_audit()
     with context.backend(missing_ok=True) as backend, errors.failing(errors.USAGE, ValueError):
@@ -101,7 +101,7 @@ def show_audit() -> None:
     logging.getLogger("wbengine.audit").setLevel(logging.INFO)
 
 
-def _read_secret(path: Path) -> str:
+def read_secret(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:

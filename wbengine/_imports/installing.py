@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 __all__ = ["Extra", "advice", "needs", "pip", "upgrade"]
 
 Extra = Literal[
-    "celery", "dashboard", "etcd", "keys", "metrics", "mysql", "otel", "postgresql", "redis",
+    "celery", "dashboard", "etcd", "keys", "mcp", "metrics", "mysql", "otel", "postgresql", "redis",
     "zookeeper",
 ]  # fmt: skip
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from wbengine import operations, signals
+from wbengine import signals
 from wbengine.dashboard import (
     _audit,
     _flow_actions,
@@ -29,6 +29,7 @@ from wbengine.dashboard import (
 )
 from wbengine.dashboard._app_state import AppState
 from wbengine.dashboard._runner import FailedCommand, Runner
+from wbengine.operations import _operation
 
 __all__ = ["Actions"]
 
@@ -90,7 +91,7 @@ class Actions:
                 raise HTTPException(400, f"The value must be JSON: {error}") from error
             # Read now, because the wait may end when the signal arrives.
             awaited = self._state.store.read(lambda each: each.awaited_signals(uuid))
-            operations.signal(self._state.store.backend, uuid, name, value)
+            self._perform(request, "flow signal", flow=uuid, signal=name, value=value)
             is_awaited = signals.not_awaited(name, awaited) is None
             return None if is_awaited else _flow_pages.NOT_AWAITED
 
@@ -116,10 +117,7 @@ class Actions:
         schedule = form.get("schedule", "")
 
         def act() -> None:
-            schedules = _schedule_pages.schedules(self._state)
-            if schedules is None:
-                raise HTTPException(404, "This store does not support schedules.")
-            getattr(schedules, name)(schedule)
+            self._perform(request, f"schedule {name}", schedule=schedule)
 
         return await self._do(request, f"{name} schedule {schedule!r}", act, "/schedules", name)
 
@@ -130,13 +128,10 @@ class Actions:
         pause_length = form.get("for", "")
 
         def act() -> None:
-            operations.pause_tasks(
-                self._state.store.backend,
-                pattern,
-                reason=reason or None,
-                by=self._sender(request),
-                seconds=_pause_pages.length(pause_length),
-            )
+            seconds = _pause_pages.length(pause_length)
+            optional = {"reason": reason or None, "seconds": seconds}
+            given = {key: value for key, value in optional.items() if value is not None}
+            self._perform(request, "tasks pause", pattern=pattern, **given)
 
         action = f"pause tasks {pattern!r:.220}"
         if pause_length:
@@ -149,12 +144,8 @@ class Actions:
         """Resume a paused task type."""
         form = await self._check(request, "resume tasks", _roles.OPERATOR)
         pattern = form.get("pattern", "")
-        act = functools.partial(operations.resume_tasks, self._state.store.backend, pattern)
+        act = functools.partial(self._perform, request, "tasks resume", pattern=pattern)
         return await self._do(request, f"resume tasks {pattern!r:.220}", act, "/pauses", "resume")
-
-    @staticmethod
-    def _sender(request: Request) -> str:
-        return f"dashboard ({_audit.client_of(request)})"
 
     def _act(
         self,
@@ -172,21 +163,20 @@ class Actions:
                 f"Action {action.name!r} is not available in state {view.state}; available:"
                 f" {names}.",
             )
-        by = self._sender(request)
         edits = _edits(form)
         if edits and not view.is_submitted:
             raise HTTPException(409, "Only a submitted flow can be retried with other values here.")
-        if action.runs and view.is_submitted:
-            reason = form.get("reason", "").strip() or None
-            operations.request(
-                self._state.store.backend, uuid, action.name, reason=reason, by=by, edits=edits
-            )
-        elif action.runs and self._state.runner is not None:
+        if action.runs and not view.is_submitted and self._state.runner is not None:
             self._run(self._state.runner, action.name, uuid, request)
-        elif action.name == "suspend":
-            operations.suspend(self._state.store.backend, uuid, by=by)
-        else:
-            operations.cancel(self._state.store.backend, uuid, by=by)
+            return
+        reason = form.get("reason", "").strip()
+        given = {**edits, **({"reason": reason} if reason else {})}
+        self._perform(request, f"flow {action.name}", flow=uuid, **given)
+
+    def _perform(self, request: Request, name: str, **arguments: object) -> None:
+        """Perform an operation of the table."""
+        scope = _operation.Scope(self._state.store.backend, _audit.sender_of(request))
+        _operation.table()[name].perform(scope, arguments)
 
     def _run(self, runner: Runner, name: str, uuid: str, request: Request) -> None:
         first_redactor = self._state.store.redactor(uuid)
@@ -243,8 +233,8 @@ class Actions:
         return RedirectResponse(_urls.href(request, page, done=other_notice or notice), 303)
 
 
-def _edits(form: Mapping[str, str]) -> operations.Edits | None:
-    """Return the values of the form that retries a flow with other values, or None.
+def _edits(form: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the `inputs` and `results` of the form that retries a flow with other values.
 
     :raises HTTPException: if a value is not JSON.
     """
@@ -258,8 +248,7 @@ def _edits(form: Mapping[str, str]) -> operations.Edits | None:
                 raise HTTPException(
                     400, f"The value of {kind} {name!r} must be JSON: {error}"
                 ) from error
-    edits = operations.Edits(values["input"], values["result"])
-    return edits if edits else None
+    return {f"{kind}s": given for kind, given in values.items() if given}
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -1,14 +1,20 @@
-"""Read-only JSON API with the data of the pages. Each response names its schema."""
+"""Paths of the API that read: the data of the pages as JSON. Each response names its schema."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import functools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from wbengine import states
 from wbengine.dashboard import (
     _fleet_pages,
     _http_errors,
@@ -18,32 +24,160 @@ from wbengine.dashboard import (
     _schedule_pages,
 )
 from wbengine.dashboard._app_state import AppState
-from wbengine.views import _event_history
+from wbengine.persistence import base as persistence
+from wbengine.views import _event_history, _shown_states
 
-__all__ = ["Api"]
+__all__ = ["READS", "Api", "Read"]
 
 _MAX_LINES: Final = 5000
+#: Maximum time for which a response waits for the end of a flow, and seconds between two polls: the
+#: first pause and the longest.
+MAX_WAIT_SECONDS: Final = 60
+_FIRST_PAUSE_SECONDS: Final = 0.05
+_MAX_PAUSE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A path that reads.
+
+    :ivar path: after `/api/v1/`; a flow is `{uuid:uuid}`.
+    :ivar schema: name of the schema of the response.
+    :ivar parameters: description and JSON schema of each query parameter.
+    """
+
+    path: str
+    schema: str
+    summary: str
+    parameters: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+
+
+_TEXT: Final = {"type": "string"}
+_AFTER: Final = ("The `after` of the previous page.", _TEXT)
+#: Cursors of flows and of events.
+_AFTER_FLOW: Final = (
+    _AFTER[0],
+    {"type": "string", "pattern": r"^(\[(0|[1-9][0-9]*)([.][0-9]+)?, (0|[1-9][0-9]*)\])?$"},
+)
+_AFTER_EVENT: Final = (
+    _AFTER[0],
+    {"type": "string", "pattern": r"^(([0-9]+([.][0-9]+)?|inf)_-?[0-9]+_[0-9]+)?$"},
+)
+
+
+def _limit(default: int, maximum: int) -> tuple[str, Mapping[str, Any]]:
+    schema = {"type": "integer", "minimum": 1, "maximum": maximum, "default": default}
+    return "The size of a page.", schema
+
+
+#: The paths by the name of their handler in `Api`.
+READS: Final[Mapping[str, Read]] = {
+    "flows": Read(
+        "flows",
+        "flows",
+        "List flows, the latest first.",
+        {
+            "name": ("A part of the name, in upper or lower case.", _TEXT),
+            "find": (
+                "A part of the name, the beginning of an id, or `KEY=VALUE` of a tag.",
+                _TEXT,
+            ),
+            "state": (
+                "The displayed states.",
+                {"type": "array", "items": {"enum": list(_shown_states.LISTED)}},
+            ),
+            "engine": (
+                "The kind of the engine that ran the flow last.",
+                {"enum": ["", *_listings.engine_kinds()]},
+            ),
+            "since": ("The age of the flow.", {"enum": ["", *_listings.PERIODS]}),
+            "limit": _limit(_listings.DEFAULT_LIMIT, _listings.MAX_LIMIT),
+            "after": _AFTER_FLOW,
+        },
+    ),
+    "flow": Read(
+        "flows/{uuid:uuid}",
+        "flow",
+        "Show a flow with its tasks.",
+        {
+            "atoms": ("`0`: without the tasks.", {"enum": ["0", "1"]}),
+            "wait": (
+                "Answer when the flow has ended, but after this number of seconds at the latest.",
+                {"type": "integer", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0},
+            ),
+        },
+    ),
+    "events": Read(
+        "flows/{uuid:uuid}/events",
+        "events",
+        "List the events of a flow, the oldest first.",
+        {"limit": _limit(_event_history.DEFAULT_LIMIT, _MAX_LINES), "after": _AFTER_EVENT},
+    ),
+    "logs": Read(
+        "flows/{uuid:uuid}/logs",
+        "flow-logs",
+        "List the latest log lines of the tasks and steps of a flow.",
+        {
+            "task": ("The name or uuid of one task or step.", _TEXT),
+            "limit": _limit(_event_history.DEFAULT_LIMIT, _MAX_LINES),
+        },
+    ),
+    "workers": Read("workers", "workers", "List the workers."),
+    "queues": Read("queues", "queues", "List the queues of requests."),
+    "ledger": Read("ledger", "ledger", "List the requests in the ledger."),
+    "schedules": Read(
+        "schedules",
+        "schedules",
+        "List the schedules by name.",
+        {
+            "limit": _limit(_schedule_pages.DEFAULT_LIMIT, _schedule_pages.MAX_LIMIT),
+            "after": _AFTER,
+        },
+    ),
+    "pauses": Read("pauses", "pauses", "List the pauses of task types in force."),
+}
 
 
 class Api:
-    """Handlers of the API. They block, so Starlette calls them in threads."""
+    """Handlers of the API. They block, and run in threads."""
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state
 
     def routes(self) -> list[Route]:
-        flow = "flows/{uuid:uuid}"
         return [
-            _route("flows", "flows", self.flows),
-            _route(flow, "flow", self.flow),
-            _route(f"{flow}/events", "events", self.events),
-            _route(f"{flow}/logs", "flow-logs", self.logs),
-            _route("workers", "workers", self.workers),
-            _route("queues", "queues", self.queues),
-            _route("ledger", "ledger", self.ledger),
-            _route("schedules", "schedules", self.schedules),
-            _route("pauses", "pauses", self.pauses),
+            Route(f"/api/v1/{each.path}", functools.partial(self._answer, each, name))
+            for name, each in READS.items()
         ]
+
+    async def _answer(self, read: Read, name: str, request: Request) -> Response:
+        with _http_errors.as_http_errors():
+            if name == "flow":
+                await self._await_end(request)
+            content = await run_in_threadpool(getattr(self, name), request)
+        return _rendering.SafeJSONResponse({"schema": f"wbengine/{read.schema}/1", **content})
+
+    async def _await_end(self, request: Request) -> None:
+        """Wait until a flow has ended, for the requested time."""
+        seconds = _http_errors.int_parameter(request, "wait")
+        if seconds > MAX_WAIT_SECONDS:
+            raise ValueError(f"wait must be at most {MAX_WAIT_SECONDS} seconds, got {seconds}")
+        until, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
+        while (left := until - time.monotonic()) > 0 and not self._state.closing.is_set():
+            if await run_in_threadpool(self._has_ended, _uuid(request)):
+                return
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+    def _has_ended(self, uuid: str) -> bool:
+        """Return whether a flow has ended, and is not to run again."""
+
+        def read(connection: persistence.Connection) -> bool:
+            is_requested = bool(connection.commands([uuid]))
+            state = connection.get_flow_details(uuid, lazy=True).state
+            return state in states.FLOW_ENDED and not is_requested
+
+        return self._state.store.read(read)
 
     def flows(self, request: Request) -> dict[str, Any]:
         flow_filter = _listings.FlowFilter.of(request)
@@ -96,11 +230,3 @@ class Api:
 
 def _uuid(request: Request) -> str:
     return str(request.path_params["uuid"])
-
-
-def _route(path: str, schema: str, read: Callable[[Request], dict[str, Any]]) -> Route:
-    def answer(request: Request) -> Response:
-        with _http_errors.as_http_errors():
-            return _rendering.SafeJSONResponse({"schema": f"wbengine/{schema}/1", **read(request)})
-
-    return Route(f"/api/v1/{path}", answer)

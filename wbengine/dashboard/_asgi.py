@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
@@ -29,6 +29,8 @@ from wbengine.dashboard._fleet_pages import FleetPages
 from wbengine.dashboard._flow_cache import Store
 from wbengine.dashboard._flow_pages import FlowPages
 from wbengine.dashboard._health import Probes
+from wbengine.dashboard._openapi import Description
+from wbengine.dashboard._operation_routes import OperationRoutes
 from wbengine.dashboard._pause_pages import PausePages
 from wbengine.dashboard._runner import Runner
 from wbengine.dashboard._schedule_pages import SchedulePages
@@ -105,6 +107,8 @@ def _routed_app(app_state: AppState) -> Starlette:
         PausePages(app_state),
         Streams(app_state),
         Api(app_state),
+        OperationRoutes(app_state),
+        Description(app_state),
         Probes(app_state),
         Actions(app_state),
     )
@@ -125,7 +129,20 @@ async def _error_response(app_state: AppState, request: Request, error: Exceptio
     if not isinstance(error, HTTPException):  # The guard logs this error.
         return _http_errors.page(request, app_state, 500)
     plain = error.detail == HTTPStatus(error.status_code).phrase
-    return _http_errors.page(request, app_state, error.status_code, None if plain else error.detail)
+    response = _http_errors.page(
+        request, app_state, error.status_code, None if plain else error.detail
+    )
+    response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["allow"] = ", ".join(sorted(_methods(request)))
+    return response
+
+
+def _methods(request: Request) -> set[str]:
+    """Return the methods of all routes of a path. Starlette names those of the first one."""
+    routes = [each for each in request.app.routes if isinstance(each, Route)]
+    matching = (each for each in routes if each.matches(request.scope)[0] is not Match.NONE)
+    return {method for each in matching for method in each.methods or ()}
 
 
 async def _graph_style(request: Request) -> Response:

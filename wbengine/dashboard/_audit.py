@@ -15,7 +15,7 @@ from wbengine.dashboard import _urls, _visitors
 from wbengine.diagnosis._one_line import join_lines
 from wbengine.views.redaction import Redactor
 
-__all__ = ["MAX_REFUSALS", "WINDOW_SECONDS", "Audit", "address", "client_of"]
+__all__ = ["MAX_REFUSALS", "WINDOW_SECONDS", "Audit", "address", "client_of", "sender_of"]
 
 LOG: Final = logging.getLogger("wbengine.audit")
 
@@ -91,6 +91,11 @@ def client_of(request: Request) -> str:
     if visitor is None or not visitor.name:
         return address(request)
     return f"{visitor.name}, {visitor.role}, {address(request)}"
+
+
+def sender_of(request: Request) -> str:
+    """Return the name under which an operation of the visitor is recorded."""
+    return f"dashboard ({client_of(request)})"
 
 
 def address(request: Request) -> str:

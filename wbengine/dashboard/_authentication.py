@@ -122,15 +122,19 @@ class Guard:
             if "authorization" in request.headers or request.method == "POST":
                 audit.rejected(request, "no valid token")
             return _http_errors.page(request, self._state, 401)
-        if request.method not in ("GET", "HEAD", "POST"):
-            return _http_errors.page(request, self._state, 405)
-        if request.method == "POST" and not _http_headers.is_same_origin(request.headers):
+        if request.method == "POST" and not self._is_own(request):
             origin = request.headers.get("origin", "")
             audit.rejected(request, "request from another origin", origin)
             return _http_errors.page(
                 request, self._state, 403, "The request must come from a page of this dashboard."
             )
         return None
+
+    def _is_own(self, request: Request) -> bool:
+        """Return whether a page of this dashboard, or a program that uses the API, sent it."""
+        if _urls.is_api(request) and not _http_headers.is_from_browser(request.headers):
+            return True
+        return _http_headers.is_same_origin(request.headers)
 
     def _visitor(self, request: Request) -> Visitor | None:
         """Return the visitor of a request, who may be named by a proxy.
@@ -139,6 +143,7 @@ class Guard:
         """
         sessions, token = self._state.sessions, _bearer(request.headers)
         visitor = sessions.visitor_of_token(token)
+        request.state.has_token = visitor is not None
         if visitor is not None and visitor.role == _roles.PROXY:
             request.state.proxy_token = token
             role = _single_header(request.headers, "x-wbengine-role", _roles.VIEWER)

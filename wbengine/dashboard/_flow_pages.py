@@ -253,10 +253,7 @@ class FlowPages:
             "signals": () if ended else _awaited_signals(view),
             "tab": tab,
             "notice": notice,
-            "parameters": {
-                name: request.query_params.getlist(name)
-                for name in _PARAMETERS
-            },
+            "parameters": {name: request.query_params.getlist(name) for name in _PARAMETERS},
             **content,
         }
         name = {"head": "_head.html", "body": f"_{tab}.html"}.get(part or "", "flow.html")

@@ -15,7 +15,18 @@ from wbengine import exceptions
 from wbengine.dashboard import _rendering, _urls
 from wbengine.dashboard._app_state import AppState
 
-__all__ = ["login_page", "limit", "page", "as_http_errors", "int_parameter", "int_parameters"]
+__all__ = [
+    "PROBLEM",
+    "as_http_errors",
+    "int_parameter",
+    "int_parameters",
+    "limit",
+    "login_page",
+    "page",
+]
+
+#: Media type of errors for programs (RFC 9457).
+PROBLEM: Final = "application/problem+json"
 
 _TEXTS: Final[Mapping[int, str]] = {
     401: "Enter the token that the dashboard printed when it started.",
@@ -34,8 +45,15 @@ def page(request: Request, app_state: AppState, status: int, detail: str | None 
     )
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
     if _urls.wants_json(request):
-        content = {"schema": "wbengine/error/1", "status": status, "error": text}
-        return _rendering.SafeJSONResponse(content, status, headers)
+        content = {
+            "schema": "wbengine/error/1",
+            "type": "about:blank",
+            "title": HTTPStatus(status).phrase,
+            "status": status,
+            "detail": text,
+            "error": text,
+        }
+        return _rendering.SafeJSONResponse(content, status, headers, PROBLEM)
     first, _, rest = text.partition(" ")
     # A text that begins with the name of a parameter is not capitalized.
     if first.isalpha() and not rest.startswith("must be "):
@@ -63,13 +81,30 @@ def as_http_errors() -> Iterator[None]:
         yield
     except exceptions.NotFound as error:
         raise HTTPException(404, str(error)) from error
-    except (ValueError, exceptions.NotEncodable) as error:
+    except exceptions.NotTrusted as error:
+        raise HTTPException(403, str(error)) from error
+    except (
+        ValueError,
+        exceptions.CompilationFailure,
+        exceptions.DependencyFailure,
+        exceptions.NotEncodable,
+        exceptions.TooLarge,
+    ) as error:
         raise HTTPException(400, str(error)) from error
-    except (exceptions.InvalidState, exceptions.FlowBusy, exceptions.Duplicate) as error:
+    except (
+        exceptions.InvalidState,
+        exceptions.FlowBusy,
+        exceptions.Duplicate,
+        exceptions.InvalidFormat,
+    ) as error:
         raise HTTPException(409, str(error)) from error
     except exceptions.ExecutionFailure as error:
         raise HTTPException(502, str(error)) from error
-    except (exceptions.StorageFailure, exceptions.TransportFailure) as error:
+    except (
+        exceptions.StorageFailure,
+        exceptions.TransportFailure,
+        exceptions.JobFailure,
+    ) as error:
         raise HTTPException(503, str(error)) from error
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "check_host",
     "content_policy",
     "headers",
+    "is_from_browser",
     "is_host_allowed",
     "is_same_origin",
 ]
@@ -83,6 +84,11 @@ def is_host_allowed(headers: Headers, hosts: Collection[str] | None) -> bool:
     except ValueError:
         return False
     return name.removesuffix(".") in hosts
+
+
+def is_from_browser(headers: Headers) -> bool:
+    """Return whether a browser sent a POST request. Browsers name the origin of each."""
+    return "origin" in headers or "sec-fetch-site" in headers
 
 
 def is_same_origin(headers: Headers) -> bool:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from wbengine.dashboard import _http_headers
 
-__all__ = ["Prefixed", "check_prefix", "href", "is_stream", "path_of", "wants_json"]
+__all__ = ["Prefixed", "check_prefix", "href", "is_api", "is_stream", "path_of", "wants_json"]
 
 _API: Final = re.compile(r"/(api/|livez$|readyz$)")
 _STREAM: Final = re.compile(r"/stream/|/(api/v1/)?flows/[^/]+/(events/)?stream$")
@@ -35,14 +35,18 @@ def href(request: Request, path: str, **query: object) -> str:
     return quote(root + path) + (f"?{parameters}" if parameters else "")
 
 
+def is_api(request: Request) -> bool:
+    return path_of(request).startswith("/api/")
+
+
 def wants_json(request: Request) -> bool:
-    """Return whether the path belongs to the API."""
+    """Return whether the responses of the path are JSON: those of the API and of the probes."""
     return _API.match(path_of(request)) is not None
 
 
 def is_stream(request: Request) -> bool:
-    """Return whether the path is an event stream."""
-    return _STREAM.match(path_of(request)) is not None
+    """Return whether the response is an event stream, or waits for the end of a flow."""
+    return _STREAM.match(path_of(request)) is not None or "wait" in request.query_params
 
 
 def check_prefix(value: str) -> str:

@@ -13,7 +13,7 @@ from wbengine.persistence._pauses import TaskPause
 __all__ = ["pause_tasks", "paused_tasks", "resume_tasks"]
 
 #: A century: later times cannot be displayed.
-_MAX_PAUSE_SECONDS: Final = 100 * 365 * 86400
+MAX_PAUSE_SECONDS: Final = 100 * 365 * 86400
 
 
 def pause_tasks(
@@ -38,10 +38,10 @@ def pause_tasks(
     if seconds is not None:
         if type(seconds) not in (int, float):
             raise TypeError(f"The length of a pause must be a number of seconds, got {seconds!r}")
-        if not 0 < seconds <= _MAX_PAUSE_SECONDS:
+        if not 0 < seconds <= MAX_PAUSE_SECONDS:
             raise ValueError(
                 f"The length of a pause must be more than 0 and at most"
-                f" {_MAX_PAUSE_SECONDS:,} seconds, got {seconds!r}"
+                f" {MAX_PAUSE_SECONDS:,} seconds, got {seconds!r}"
             )
     TaskPause(pattern, reason, by).check()
     with contextlib.closing(backend.get_connection()) as connection:

@@ -13,6 +13,7 @@
                                 a table of the fields of a dataclass, except those that begin so
    .. methods:: MODULE:CLASS    a table of the public methods of a class
    .. scripts:: FOLDER          a table of the Lua scripts in a folder of the package
+   .. operations:: MODULE:NAME  a table of the operations; NAME returns the path of each
    .. formats:: MODULE:NAME     a table of a tuple of `wbengine._text.data_formats.Format`
    .. public_names:: KIND       the entries of a kind in the list of the public interface
 """
@@ -35,6 +36,7 @@ from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 import wbengine
+from wbengine.operations import _operation
 
 
 def named(place: str) -> Any:
@@ -167,6 +169,16 @@ def scripts(arguments: Sequence[str]) -> list[str]:
     return table(("script", "guarantee"), (22, 78), rows)
 
 
+def operations(arguments: Sequence[str]) -> list[str]:
+    path_of = named(arguments[0])
+    rows = []
+    for each in _operation.table().values():
+        names = (name for name in each.parameters if name != each.target)
+        parameters = ", ".join(f"``{name}``" for name in names)
+        rows.append((f"``POST {path_of(each)}``", each.role, parameters, each.summary))
+    return table(("path", "role", "parameters", "meaning"), (36, 10, 22, 32), rows)
+
+
 def formats(arguments: Sequence[str]) -> list[str]:
     module = importlib.import_module(arguments[0].partition(":")[0])
     analyzer = ModuleAnalyzer.for_module(module.__name__)
@@ -205,7 +217,7 @@ def directive(write: Callable[[Sequence[str]], list[str]]) -> type[SphinxDirecti
 def setup(app: Sphinx) -> dict[str, Any]:
     for write in (
         *(schema, constants, tables, metrics, settings, options),
-        *(transport_options, methods, scripts, formats, public_names),
+        *(transport_options, methods, scripts, operations, formats, public_names),
     ):
         app.add_directive(write.__name__, directive(write))
     return {"parallel_read_safe": True}

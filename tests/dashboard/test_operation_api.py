@@ -1,0 +1,271 @@
+"""Operations of the table as paths of the API."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openapi_spec_validator
+import pytest
+
+from tests.dashboard import story
+from tests.dashboard.conftest import TOKENS, client, site
+from tests.dashboard.forms import OURS
+from tests.dashboard.site import PATIENCE
+from tests.support import conducted
+from wbengine import engines, operations
+from wbengine.conductors import backends as conductors
+from wbengine.dashboard import _operation_routes
+from wbengine.engines import _allowed
+from wbengine.jobs import backends as boards
+from wbengine.operations import _operation
+from wbengine.persistence import backends
+from wbengine.schedules import Schedule, Schedules
+
+FACTORY = "tests.operations.flows:steps"
+SIGNAL_FACTORY = "tests.dashboard.api_flows:approval"
+
+
+class Server:
+    """A dashboard with a database, as its users see it."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self.browser = site(self)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run a conductor during a `with` block."""
+        with boards.backend("b", "sql", persistence=self.backend) as board:
+            conductor = conductors.fetch("nonblocking", "c", board, persistence=self.backend)
+            with conducted.running(conductor):
+                yield
+
+    def post(self, path: str, body: Any = None, user: str = "olga", **headers: str) -> Any:
+        bearer = {"authorization": f"Bearer {TOKENS[user]}", **headers}
+        return self.browser.post(f"/api/v1/{path}", json=body or {}, headers=bearer)
+
+    def get(self, path: str) -> Any:
+        bearer = {"authorization": f"Bearer {TOKENS['victor']}"}
+        return self.browser.get(f"/api/v1/{path}", headers=bearer).json()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    _allowed.set_for_process(["tests.operations.flows", "tests.dashboard.api_flows"])
+    with contextlib.closing(backends.fetch(f"sqlite:///{tmp_path}/flows.db")) as backend:
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.upgrade()
+        yield Server(backend)
+    _allowed.set_for_process(None)
+
+
+def test_flow_is_submitted_signalled_and_cancelled(server: Server, audit: Any) -> None:
+    answer = server.post("flows", {"factory": SIGNAL_FACTORY, "tags": {"shop": "paris"}})
+    submitted = answer.json()
+    assert answer.status_code == 201 and submitted["schema"] == "wbengine/flow-submit/1"
+    uuid = submitted["uuid"]
+    assert answer.headers["location"] == f"/api/v1/flows/{uuid}"
+    assert server.get(f"flows/{uuid}")["tags"] == {"shop": "paris"}
+    value = {"by": "ann", "limit": 500}
+    answer = server.post(f"flows/{uuid}/signal", {"signal": "approved", "value": value})
+    assert answer.json()["number"] == 1
+    cancelled = server.post(f"flows/{uuid}/cancel", {"reason": "order withdrawn"})
+    assert cancelled.status_code == 200 and cancelled.json()["old"] == "PENDING"
+    lines = audit()
+    assert [line.partition(",")[0] for line in lines] == [
+        "flow submit", f"flow signal '{uuid}'", f"flow cancel '{uuid}'",
+    ]  # fmt: skip
+    assert all("olga, operator" in line for line in lines)
+
+
+def test_repeated_submission_has_one_flow(server: Server) -> None:
+    """A client whose response was lost repeats the request; another body is a conflict."""
+    key = {"idempotency-key": "order-17"}
+    first = server.post("flows", {"factory": FACTORY}, **key)
+    again = server.post("flows", {"factory": FACTORY}, **key)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.json()["uuid"] == again.json()["uuid"]
+    other = server.post("flows", {"factory": SIGNAL_FACTORY}, **key)
+    assert other.status_code == 409 and "another factory" in other.json()["detail"]
+    own = server.post("flows", {"factory": FACTORY, "unique": "order-18"}, **key)
+    assert own.status_code == 201 and own.json()["uuid"] != first.json()["uuid"]
+
+
+def test_repeated_cancellation_has_the_same_result(server: Server) -> None:
+    uuid = server.post("flows", {"factory": FACTORY}).json()["uuid"]
+    for _ in range(2):
+        answer = server.post(f"flows/{uuid}/cancel")
+        assert answer.status_code == 200, answer.text
+
+
+def test_ended_flow_is_not_cancelled(server: Server) -> None:
+    engine = operations.start(server.backend, FACTORY)
+    engine.run()
+    uuid = engine.storage.flow_uuid
+    answer = server.post(f"flows/{uuid}/cancel")
+    assert answer.status_code == 409 and "SUCCESS" in answer.json()["detail"]
+    answer = server.post(f"flows/{uuid}/delete", user="ann")
+    assert answer.json() == {"schema": "wbengine/flow-delete/1", "uuid": uuid}
+    assert server.post(f"flows/{uuid}/delete", user="ann").status_code == 404
+
+
+def test_only_allowed_flows_are_submitted(server: Server) -> None:
+    for factory in ("os:system", "tests.dashboard.story:good"):
+        answer = server.post("flows", {"factory": factory})
+        assert answer.status_code == 403 and "not allowed" in answer.json()["detail"], answer.text
+    _allowed.set_for_process(())
+    answer = server.post("flows", {"factory": FACTORY})
+    assert answer.status_code == 403 and "--flows" in answer.json()["detail"]
+
+
+def test_errors_of_factories_and_inputs_are_those_of_the_client(server: Server) -> None:
+    missing = server.post("flows", {"factory": "tests.dashboard.api_flows:charged"})
+    assert missing.status_code == 400 and "amount" in missing.json()["detail"]
+    failing = server.post("flows", {"factory": "tests.dashboard.api_flows:failing"})
+    assert failing.status_code == 400 and "KeyError" in failing.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"factry": FACTORY}, "flow submit has no parameter 'factry' (did you mean 'factory'?)"),
+        ({}, "flow submit requires parameter 'factory'"),
+        ({"factory": 7}, "factory must be of type string, got a number"),
+        ({"factory": FACTORY, "inputs": []}, "inputs must be of type object, got an array"),
+        (
+            {"factory": FACTORY, "priority": "HIHG"},
+            (
+                "priority must be one of VERY_HIGH, HIGH, NORMAL, LOW, VERY_LOW, got 'HIHG'"
+                " (did you mean 'HIGH'?)"
+            ),
+        ),
+        (
+            {"factory": FACTORY, "tags": {"shop": 7}},
+            "tags['shop'] must be of type string, got a number",
+        ),
+        ([1], "The body must be a JSON object."),
+    ],
+    ids=str,
+)
+def test_invalid_argument_is_named(server: Server, body: Any, message: str) -> None:
+    answer = server.browser.post(
+        "/api/v1/flows", json=body, headers={"authorization": f"Bearer {TOKENS['olga']}"}
+    )
+    problem = answer.json()
+    assert answer.status_code == 400 and problem["detail"] == message
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (problem["schema"], problem["status"]) == ("wbengine/error/1", 400)
+    assert problem["title"] == "Bad Request"
+
+
+def test_roles(server: Server) -> None:
+    uuid = server.post("flows", {"factory": FACTORY}).json()["uuid"]
+    refused = server.post(f"flows/{uuid}/cancel", user="victor")
+    assert refused.status_code == 403 and "needs role operator" in refused.json()["detail"]
+    refused = server.post(f"flows/{uuid}/delete")
+    assert refused.status_code == 403 and "needs role admin" in refused.json()["detail"]
+
+
+def test_cookie_is_not_enough(server: Server, kept: story.Kept) -> None:
+    """A hostile page can send the cookie of a browser, but not the token."""
+    with site(server, "olga") as browser:
+        for headers in (OURS, {}):
+            answer = browser.post("/api/v1/flows", json={"factory": FACTORY}, headers=headers)
+            assert answer.status_code == 403 and "token" in answer.json()["detail"], headers
+    assert server.get("flows")["flows"] == []
+
+
+def test_page_of_another_origin_is_refused(server: Server) -> None:
+    answer = server.post("flows", {"factory": FACTORY}, origin="https://evil.example")
+    assert answer.status_code == 403 and server.get("flows")["flows"] == []
+
+
+def test_read_only_dashboard_changes_nothing(server: Server) -> None:
+    with client(server) as browser:
+        headers = {"authorization": f"Bearer {story.TOKEN}"}
+        answer = browser.post("/api/v1/flows", json={"factory": FACTORY}, headers=headers)
+    assert answer.status_code == 403 and "--allow-actions" in answer.json()["detail"]
+
+
+def test_body_must_be_json_and_short(server: Server) -> None:
+    bearer = {"authorization": f"Bearer {TOKENS['olga']}"}
+    for body, kind, status in (
+        (b"{", "application/json", 400),
+        (b'{"factory": NaN}', "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b"factory=x", "application/x-www-form-urlencoded", 415),
+        (b" " * (_operation_routes.MAX_BODY_BYTES + 1), "application/json", 413),
+    ):
+        headers = {**bearer, "content-type": kind}
+        answer = server.browser.post("/api/v1/flows", content=body, headers=headers)
+        assert answer.status_code == status, body[:20]
+
+
+def test_tasks_and_schedules(server: Server) -> None:
+    paused = server.post("tasks/pause", {"pattern": "shop.*", "seconds": 60}).json()
+    assert paused["pattern"] == "shop.*" and paused["until"] - paused["since"] == 60
+    assert server.get("pauses")["pauses"][0]["by"].startswith("dashboard (olga")
+    assert server.post("tasks/resume", {"pattern": "shop.*"}).status_code == 200
+    assert server.post("tasks/resume", {"pattern": "shop.*"}).status_code == 404
+    nightly = Schedule(name="nightly report", factory=SIGNAL_FACTORY, cron="0 2 * * *")
+    Schedules(server.backend).declare(nightly)
+    for verb in ("pause", "resume", "run"):
+        answer = server.post(f"schedules/nightly report/{verb}")
+        assert answer.json()["schedule"] == "nightly report", answer.text
+    assert server.post("schedules/nightly report/delete", user="ann").status_code == 200
+    assert server.post("schedules/nightly report/run").status_code == 404
+
+
+def test_submitted_flow_is_retried_with_other_inputs(server: Server) -> None:
+    handle = engines.submit(FACTORY, backend=server.backend)
+    answer = server.post(f"flows/{handle.id}/resume")
+    assert answer.json()["is_new"] is True, answer.text
+    answer = server.post(f"flows/{handle.id}/resume")
+    assert answer.json()["is_new"] is False
+    answer = server.post(f"flows/{handle.id}/retry", {"inputs": {"unknown": 1}})
+    assert answer.status_code in (404, 409), answer.text
+
+
+def test_response_waits_for_the_end_of_the_flow(server: Server) -> None:
+    uuid = server.post("flows", {"factory": FACTORY}).json()["uuid"]
+    assert server.get(f"flows/{uuid}?wait=0")["state"] == "PENDING"
+    with server.running():
+        assert server.get(f"flows/{uuid}?wait={PATIENCE}")["state"] == "SUCCESS"
+    refused = server.get(f"flows/{uuid}?wait=61")
+    assert refused["detail"] == "wait must be at most 60 seconds, got 61"
+
+
+def test_document_describes_all_operations(server: Server) -> None:
+    with client(server) as browser:
+        bearer = {"authorization": f"Bearer {story.TOKEN}"}
+        document = browser.get("/api/v1/openapi.json", headers=bearer).json()
+        page = browser.get("/api", headers=bearer).text
+    openapi_spec_validator.validate(document)
+    ids = [each["operationId"] for path in document["paths"].values() for each in path.values()]
+    assert len(ids) == len(set(ids))
+    for operation in _operation.table().values():
+        path = _operation_routes.path_of(operation).removeprefix("/api/v1")
+        described = document["paths"][path]["post"]
+        assert described["summary"] == operation.summary
+        assert path in page and operation.summary in page
+    assert "null" not in json.dumps(document).replace('"null"', "")
+
+
+def test_results_have_the_described_schema(server: Server) -> None:
+    """The names in a result are those of the definition, for one operation of each kind."""
+    uuid = server.post("flows", {"factory": FACTORY}).json()["uuid"]
+    for path, name in (
+        (f"flows/{uuid}/suspend", "flow suspend"), (f"flows/{uuid}/resume", "flow resume"),
+    ):  # fmt: skip
+        result = server.post(path).json()
+        assert result.keys() - {"schema"} == _operation.table()[name].result.keys()
+
+
+def test_each_operation_is_one_module() -> None:
+    for name, operation in _operation.table().items():
+        assert operation.function.__module__.endswith("." + name.replace(" ", "_"))
+        assert operation.summary.endswith(".") and len(operation.summary) <= 90

@@ -1,0 +1,206 @@
+"""The description of the API: an OpenAPI document and a page, made from the table of operations."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from wbengine import version
+from wbengine.dashboard import _api, _http_errors, _operation_routes, _rendering, _urls
+from wbengine.dashboard._app_state import AppState
+from wbengine.operations import _operation
+from wbengine.operations._operation import Operation
+
+__all__ = ["Description", "document"]
+
+_PATH_PARAMETER: Final = re.compile(r"{(\w+)(:\w+)?}")
+
+_ERROR: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "schema": {"const": "wbengine/error/1"},
+        "type": {"const": "about:blank"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What was wrong, and what is valid."},
+        "error": {"type": "string", "description": "The same text."},
+    },
+    "required": ["schema", "type", "title", "status", "detail", "error"],
+}
+#: What each status of an error means.
+_ERRORS: Final[Mapping[str, str]] = {
+    "400": "A parameter is invalid.",
+    "401": "The token is missing or wrong.",
+    "403": "The role of the token, or the server, does not allow it.",
+    "404": "It does not exist.",
+    "408": "The body was not received in time.",
+    "409": "The present state does not allow it.",
+    "413": "The body is too long.",
+    "415": "The body is not JSON.",
+    "429": "The client sends too many requests at a time.",
+    "502": "It failed.",
+    "503": "The store or the broker is unavailable, or the server is busy.",
+}
+_READ_ERRORS: Final = ("400", "401", "404", "429", "502", "503")
+
+
+class Description:
+    """Handlers of the document and of the page."""
+
+    def __init__(self, app_state: AppState) -> None:
+        self._state = app_state
+
+    def routes(self) -> list[Route]:
+        return [Route("/api/v1/openapi.json", self.openapi), Route("/api", self.page)]
+
+    def openapi(self, request: Request) -> Response:
+        content = document()
+        servers = [{"url": _urls.href(request, "/api/v1")}]
+        return _rendering.SafeJSONResponse({**content, "servers": servers})
+
+    def page(self, request: Request) -> Response:
+        operations = [
+            _shown(method, path, data)
+            for path, methods in document()["paths"].items()
+            for method, data in methods.items()
+        ]
+        return self._state.render(request, "api.html", {"here": "/api", "operations": operations})
+
+
+def _shown(method: str, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of a path for the page."""
+    body = data.get("requestBody", {}).get("content", {}).get("application/json", {})
+    schema = body.get("schema", {})
+    required = schema.get("required", ())
+    rows = [(each["name"], each["in"], each["description"]) for each in data["parameters"]]
+    for name, each in schema.get("properties", {}).items():
+        place = "body, required" if name in required else "body"
+        rows.append((name, place, each["description"]))
+    return {
+        "id": data["operationId"],
+        "path": f"{method.upper()} /api/v1{path}",
+        "texts": [data["summary"], *data.get("description", "").split("\n\n")],
+        "rows": rows,
+    }
+
+
+@functools.cache
+def document() -> Mapping[str, Any]:
+    """Return the OpenAPI 3.1 document of the API, without its servers."""
+    paths: dict[str, dict[str, Any]] = {}
+    for name, read in _api.READS.items():
+        paths.setdefault(_template(f"/{read.path}"), {})["get"] = _of_read(name, read)
+    for operation in _operation.table().values():
+        path = _template(_operation_routes.path_of(operation)).removeprefix("/api/v1")
+        paths.setdefault(path, {})["post"] = _of_operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "wbengine",
+            "version": version.version_string(),
+            "description": "Submit, control and observe flows.",
+        },
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Error": _ERROR},
+        },
+    }
+
+
+def _template(path: str) -> str:
+    return _PATH_PARAMETER.sub(r"{\1}", path)
+
+
+def _of_read(name: str, read: _api.Read) -> dict[str, Any]:
+    query = [
+        {"name": each, "in": "query", "description": doc, "schema": schema}
+        for each, (doc, schema) in read.parameters.items()
+    ]
+    in_path = [
+        _in_path(each, {"type": "string", "format": "uuid"})
+        for each, _ in _PATH_PARAMETER.findall(read.path)
+    ]
+    return {
+        "operationId": name,
+        "summary": read.summary,
+        "tags": [read.path.partition("/")[0]],
+        "parameters": [*in_path, *query],
+        "responses": {
+            "200": _response("The result.", read.schema, {}),
+            **_errors(_READ_ERRORS),
+        },
+    }
+
+
+def _of_operation(operation: Operation) -> dict[str, Any]:
+    target, parameters = operation.target, operation.parameters
+    in_body = {
+        name: {**each.schema, "description": each.doc}
+        for name, each in parameters.items()
+        if name != target
+    }
+    outside = []
+    if target is not None:
+        outside.append(_in_path(target, parameters[target].schema, parameters[target].doc))
+    if "unique" in parameters:
+        outside.append(
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "description": "Sets `unique` unless the body has it, and `unique_for` to 24 hours"
+                " by default: a request that is repeated with the same body has the same result.",
+                "schema": parameters["unique"].schema,
+            }
+        )
+    needed = sorted(operation.required - {target})
+    body = {"type": "object", "properties": in_body, "additionalProperties": False}
+    return {
+        "operationId": operation.name.replace(" ", "_"),
+        "summary": operation.summary,
+        "description": f"{operation.description}\n\nNeeds role {operation.role}.".strip(),
+        "tags": [_operation_routes.path_of(operation).split("/")[3]],
+        "parameters": outside,
+        "requestBody": {
+            "required": bool(needed),
+            "content": {
+                "application/json": {"schema": {**body, "required": needed} if needed else body}
+            },
+        },
+        "responses": {
+            "201" if operation.creates else "200": _response(
+                "The result.", operation.name.replace(" ", "-"), operation.result
+            ),
+            **_errors(_ERRORS),
+        },
+    }
+
+
+def _in_path(
+    name: str, schema: Mapping[str, Any], doc: str = "The uuid of the flow."
+) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "description": doc, "schema": schema}
+
+
+def _response(doc: str, schema: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    all_properties = {"schema": {"const": f"wbengine/{schema}/1"}, **properties}
+    content = {"type": "object", "properties": all_properties, "required": [*all_properties]}
+    return {"description": doc, "content": {"application/json": {"schema": content}}}
+
+
+def _errors(statuses: Mapping[str, str] | tuple[str, ...]) -> dict[str, Any]:
+    schema = {"$ref": "#/components/schemas/Error"}
+    return {
+        status: {
+            "description": _ERRORS[status],
+            "content": {_http_errors.PROBLEM: {"schema": schema}},
+        }
+        for status in statuses
+    }

@@ -1,0 +1,1 @@
+"""One module for each operation of the table."""

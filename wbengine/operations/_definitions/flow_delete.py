@@ -1,0 +1,15 @@
+"""The operation `flow delete`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wbengine.operations import _operation as op
+from wbengine.operations import _removing
+
+
+@op.operation(role=op.ADMIN, result={"uuid": {"type": "string"}})
+def delete(scope: op.Scope, flow: op.FlowId) -> dict[str, Any]:
+    """Delete a flow that has ended, with all its records and logs."""
+    _removing.delete(scope.backend, flow, states=_removing.ENDED)
+    return {"uuid": flow}

@@ -1,0 +1,39 @@
+"""The operation `flow retry`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from wbengine.operations import _operation as op
+from wbengine.operations import _requesting, _views
+
+_Inputs = Annotated[
+    Mapping[str, Any], op.Parameter("Inputs to replace, by name.", {"type": "object"})
+]
+_Results = Annotated[
+    Mapping[str, Any],
+    op.Parameter(
+        "Results of complete tasks to replace, by the name of the task.", {"type": "object"}
+    ),
+]
+
+
+@op.operation(role=op.OPERATOR, result=_views.REQUESTED)
+def retry(
+    scope: op.Scope,
+    flow: op.FlowId,
+    inputs: _Inputs = {},  # noqa: B006 - never changed
+    results: _Results = {},  # noqa: B006
+    reason: op.Reason = None,
+) -> dict[str, Any]:
+    """Run the failed tasks of a submitted flow again.
+
+    A conductor (`wbengine serve`) carries the request out. A second request of the same kind
+    returns the first one.
+    """
+    edits = _requesting.Edits(dict(inputs), dict(results))
+    requested = _requesting.request(
+        scope.backend, flow, "retry", reason=reason, by=scope.by, edits=edits or None
+    )
+    return _views.requested(flow, requested)

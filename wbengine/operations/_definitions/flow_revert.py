@@ -1,0 +1,19 @@
+"""The operation `flow revert`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wbengine.operations import _operation as op
+from wbengine.operations import _requesting, _views
+
+
+@op.operation(role=op.OPERATOR, result=_views.REQUESTED)
+def revert(scope: op.Scope, flow: op.FlowId, reason: op.Reason = None) -> dict[str, Any]:
+    """Revert all completed tasks of a submitted flow.
+
+    A conductor (`wbengine serve`) carries the request out. A second request of the same kind
+    returns the first one.
+    """
+    requested = _requesting.request(scope.backend, flow, "revert", reason=reason, by=scope.by)
+    return _views.requested(flow, requested)

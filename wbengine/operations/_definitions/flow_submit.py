@@ -1,0 +1,104 @@
+"""The operation `flow submit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any
+
+from wbengine import engines, exceptions
+from wbengine.engines import _allowed
+from wbengine.jobs import base as jobs
+from wbengine.operations import _operation as op
+
+_Factory = Annotated[
+    str,
+    op.Parameter(
+        "The flow, the workflow, or the function that builds a flow: `MODULE:NAME`.",
+        {"type": "string", "minLength": 1},
+    ),
+]
+_Inputs = Annotated[
+    Mapping[str, Any], op.Parameter("The inputs of the flow, by name.", {"type": "object"})
+]
+_Name = Annotated[str | None, op.Parameter("The name of the flow.", {"type": "string"})]
+_Priority = Annotated[
+    str,
+    op.Parameter("The priority of the job.", {"enum": [each.value for each in jobs.JobPriority]}),
+]
+_Eta = Annotated[
+    float | str | None,
+    op.Parameter(
+        "The earliest start: seconds from now, or a time with a time zone in ISO 8601.",
+        {"type": ["number", "string"]},
+    ),
+]
+_Unique = Annotated[
+    str | None,
+    op.Parameter(
+        "A key. If a flow with this key has not ended, nothing is submitted, and the result is that"
+        " flow.",
+        {"type": "string", "minLength": 1, "maxLength": 255},
+    ),
+]
+_UniqueFor = Annotated[
+    float | str | None,
+    op.Parameter(
+        "The time for which the key outlives the flow: seconds, a duration such as `24h`, or"
+        " `forever`. The factory and the inputs must be the same then.",
+        {"type": ["number", "string"]},
+    ),
+]
+_Tags = Annotated[
+    Mapping[str, str] | None,
+    op.Parameter(
+        "The tags of the flow.", {"type": "object", "additionalProperties": {"type": "string"}}
+    ),
+]
+
+
+@op.operation(
+    role=op.OPERATOR,
+    result={"uuid": {"type": "string"}, "state": {"type": "string"}},
+    creates=True,
+)
+def submit(
+    scope: op.Scope,
+    factory: _Factory,
+    inputs: _Inputs = {},  # noqa: B006 - never changed
+    name: _Name = None,
+    priority: _Priority = jobs.JobPriority.NORMAL.value,
+    eta: _Eta = None,
+    unique: _Unique = None,
+    unique_for: _UniqueFor = None,
+    tags: _Tags = None,
+) -> dict[str, Any]:
+    """Submit a new flow to the conductors (`wbengine serve`).
+
+    The factory must be among the allowed flows of the server (`--flows`, `WBENGINE_FLOWS`), and the
+    server must be able to import it.
+    """
+    allowed = _allowed.of_process()
+    if not allowed.names:
+        raise exceptions.NotTrusted(
+            "Flows can be submitted here only if the server has a list of allowed flows: --flows,"
+            f" ${_allowed.FLOWS_VARIABLE} or flows="
+        )
+    try:
+        allowed.load(factory)
+        handle = engines.submit(
+            factory,
+            backend=scope.backend,
+            inputs=inputs,
+            name=name,
+            priority=priority,
+            eta=datetime.fromisoformat(eta) if isinstance(eta, str) else eta,
+            unique=unique,
+            unique_for=unique_for,
+            tags=tags,
+        )
+    except (exceptions.WbengineException, ValueError):
+        raise
+    except Exception as error:  # The factory is code of the user.
+        raise ValueError(f"{factory}: {type(error).__name__}: {error}") from error
+    return {"uuid": handle.id, "state": handle.state}

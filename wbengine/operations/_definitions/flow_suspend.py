@@ -1,0 +1,19 @@
+"""The operation `flow suspend`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wbengine.operations import _operation as op
+from wbengine.operations import _suspend_and_cancel, _views
+
+
+@op.operation(role=op.OPERATOR, result=_views.STATE_CHANGE)
+def suspend(scope: op.Scope, flow: op.FlowId, reason: op.Reason = None) -> dict[str, Any]:
+    """Suspend a running flow.
+
+    The engine that runs the flow finishes its running tasks and starts no others. `flow resume`
+    continues the flow.
+    """
+    change = _suspend_and_cancel.suspend(scope.backend, flow, reason=reason, by=scope.by)
+    return _views.state_change(scope.backend, flow, change)

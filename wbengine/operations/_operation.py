@@ -1,0 +1,221 @@
+"""Operations as data: what each does, its parameters, who may use it, and its result.
+
+A module of `_definitions` defines one operation. Its name is that of the module: `flow_cancel` is
+the operation `flow cancel`. The HTTP API, its description and the pages use the definition.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import jsonschema
+
+from wbengine._introspection import object_names
+from wbengine.persistence import base
+
+__all__ = [
+    "ADMIN",
+    "OPERATOR",
+    "FlowId",
+    "Operation",
+    "Parameter",
+    "Reason",
+    "Role",
+    "ScheduleName",
+    "Scope",
+    "operation",
+    "table",
+]
+
+#: The lowest role that may use an operation; see `dashboard._roles`.
+Role = Literal["viewer", "operator", "admin"]
+OPERATOR: Final = "operator"
+ADMIN: Final = "admin"
+
+_DEFINITIONS: Final = f"{__package__}._definitions"
+_MAX_SHOWN_CHARS: Final = 80
+#: Names of the types of JSON values, for messages.
+_JSON_TYPES: Final[Mapping[type, str]] = {
+    dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number",
+    float: "a number", type(None): "null",
+}  # fmt: skip
+
+Function = Callable[..., Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The store on which an operation works, and who requested it."""
+
+    backend: base.Backend
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of an operation, as metadata of its annotation.
+
+    :ivar doc: its meaning, as a sentence.
+    :ivar schema: JSON schema of its value.
+    :ivar is_target: whether it names what the operation changes. The API has it in the path.
+    """
+
+    doc: str
+    schema: Mapping[str, Any]
+    is_target: bool = False
+
+
+FlowId = Annotated[
+    str, Parameter("The uuid of the flow.", {"type": "string", "format": "uuid"}, is_target=True)
+]
+Reason = Annotated[
+    str | None,
+    Parameter("The reason, for the history of the flow.", {"type": "string", "maxLength": 500}),
+]
+ScheduleName = Annotated[
+    str, Parameter("The name of the schedule.", {"type": "string"}, is_target=True)
+]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of the table.
+
+    :ivar name: subject and verb, such as `flow cancel`.
+    :ivar summary: the first line of the docstring of its function, and `description` the rest.
+    :ivar required: names of the parameters without a default.
+    :ivar result: JSON schemas of the values in the result, by name. All are present.
+    :ivar creates: whether it creates what `result` names with `uuid`.
+    """
+
+    name: str
+    summary: str
+    description: str
+    role: Role
+    parameters: Mapping[str, Parameter]
+    required: frozenset[str]
+    result: Mapping[str, Mapping[str, Any]]
+    creates: bool
+    function: Function
+
+    @property
+    def subject(self) -> str:
+        return self.name.partition(" ")[0]
+
+    @property
+    def verb(self) -> str:
+        return self.name.partition(" ")[2]
+
+    @property
+    def target(self) -> str | None:
+        """The name of the parameter that names what the operation changes, if any."""
+        return next((name for name, each in self.parameters.items() if each.is_target), None)
+
+    def perform(self, scope: Scope, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Check JSON arguments, and perform the operation.
+
+        :raises ValueError: if an argument is unknown, missing or invalid.
+        :raises Exception: errors of the operation.
+        """
+        for name in arguments:
+            if name not in self.parameters:
+                raise ValueError(
+                    f"{self.name} has no parameter {name!r:.{_MAX_SHOWN_CHARS}}"
+                    f"{object_names.hint(name, self.parameters)}"
+                )
+        for name in self.parameters:
+            if name in self.required and name not in arguments:
+                raise ValueError(f"{self.name} requires parameter {name!r}")
+        for name, value in arguments.items():
+            _check(name, self.parameters[name].schema, value)
+        return self.function(scope, **arguments)
+
+
+def operation(
+    *, role: Role, result: Mapping[str, Mapping[str, Any]], creates: bool = False
+) -> Callable[[Function], Operation]:
+    """Return a decorator that defines an operation by a function.
+
+    The first parameter of the function is the `Scope`. The others are annotated with `Parameter`.
+    """
+
+    def define(function: Function) -> Operation:
+        parameters, required = {}, set()
+        hints = typing.get_type_hints(function, include_extras=True)
+        for name, each in [*inspect.signature(function).parameters.items()][1:]:
+            (parameters[name],) = (
+                data for data in hints[name].__metadata__ if isinstance(data, Parameter)
+            )
+            if each.default is inspect.Parameter.empty:
+                required.add(name)
+        summary, _, description = (inspect.getdoc(function) or "").partition("\n\n")
+        return Operation(
+            function.__module__.rpartition(".")[2].replace("_", " "),
+            " ".join(summary.split()),
+            description.strip(),
+            role,
+            parameters,
+            frozenset(required),
+            result,
+            creates,
+            function,
+        )
+
+    return define
+
+
+@functools.cache
+def table() -> Mapping[str, Operation]:
+    """Return all operations by name, ordered."""
+    package = importlib.import_module(_DEFINITIONS)
+    modules = [
+        importlib.import_module(f"{_DEFINITIONS}.{module.name}")
+        for module in pkgutil.iter_modules(package.__path__)
+    ]
+    found = [each for module in modules for each in vars(module).values()]
+    operations = [each for each in found if isinstance(each, Operation)]
+    return {each.name: each for each in sorted(operations, key=lambda each: each.name)}
+
+
+def _check(name: str, schema: Mapping[str, Any], value: Any) -> None:
+    error = jsonschema.exceptions.best_match(
+        jsonschema.Draft202012Validator(schema).iter_errors(value)
+    )
+    if error is None:
+        return
+    place = "".join(f"[{part!r:.{_MAX_SHOWN_CHARS}}]" for part in error.absolute_path)
+    raise ValueError(f"{name}{place} must {_demand(error)}")
+
+
+def _demand(error: jsonschema.ValidationError) -> str:
+    """Return what the schema demands of an invalid value. The value may be secret or long."""
+    limit: Any = error.validator_value
+    value: Any = error.instance
+    got = _JSON_TYPES[type(value)]
+    match error.validator:
+        case "type":
+            kinds = [limit] if isinstance(limit, str) else limit
+            return f"be of type {' or '.join(kinds)}, got {got}"
+        case "enum":
+            known = [str(each) for each in limit]
+            shown = f"{value!r:.{_MAX_SHOWN_CHARS}}"
+            hint = object_names.hint(value, known) if isinstance(value, str) else ""
+            return f"be one of {', '.join(known)}, got {shown}{hint}"
+        case "minLength" | "maxLength":
+            word = "least" if error.validator == "minLength" else "most"
+            return f"have at {word} {limit} characters, got {len(value)}"
+        case "pattern":
+            return f"match {limit}, got {value!r:.{_MAX_SHOWN_CHARS}}"
+        case "maximum":
+            return f"be at most {limit:,}, got {value!r:.{_MAX_SHOWN_CHARS}}"
+        case "exclusiveMinimum":
+            return f"be above {limit}, got {value!r:.{_MAX_SHOWN_CHARS}}"
+        case _:
+            return f"satisfy {error.validator} {limit!r}, got {got}"
