@@ -19,7 +19,7 @@ from wbengine.engines.worker_based.ledger import _base
 from wbengine.transports import _encoding, resolve
 from wbengine.transports._broker import Broker, Consumer, Delivery, Finish, Frame
 from wbengine.transports._filesystem import FileBroker
-from wbengine.transports._postgresql import PostgreSQLBroker
+from wbengine.transports._postgresql_broker import PostgreSQLBroker
 
 
 class Place:

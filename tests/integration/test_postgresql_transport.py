@@ -21,8 +21,9 @@ from wbengine.engines.worker_based.ledger import _base
 from wbengine.transports import _encoding, resolve
 from wbengine.transports import _postgresql_statements as sql
 from wbengine.transports._broker import Delivery, Finish, Frame
-from wbengine.transports._postgresql import PostgreSQLBroker
-from wbengine.transports._postgresql_session import LOST, Place, Session
+from wbengine.transports._postgresql_broker import PostgreSQLBroker
+from wbengine.transports._postgresql_session import LOST, PostgreSQLSession
+from wbengine.transports._sql_session import Place
 
 DEAD_AFTER_SECONDS = 10.0
 
@@ -213,7 +214,7 @@ def test_threads_can_reconnect_at_the_same_moment(database: Database) -> None:
 
     def connect() -> None:
         barrier.wait()
-        Session(database.place).close()
+        PostgreSQLSession(database.place).close()
 
     with ThreadPoolExecutor(8) as pool:
         for connected in [pool.submit(connect) for _ in range(8)]:

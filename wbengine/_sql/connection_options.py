@@ -13,7 +13,7 @@ from wbengine._configuration import named_options
 from wbengine._introspection import object_names
 from wbengine._sql import dialects
 
-__all__ = ["AUTO", "OPTIONS", "DatabaseOptions", "parse"]
+__all__ = ["AUTO", "DEFAULT_PORTS", "OPTIONS", "DatabaseOptions", "parse"]
 
 DRIVERS: Final[Mapping[str, str]] = {
     dialects.SQLITE: "pysqlite",
@@ -25,7 +25,7 @@ _ALIASES: Final[Mapping[str, str]] = {
     "postgres": dialects.POSTGRESQL,
     "pgsql": dialects.POSTGRESQL,
 }
-_PORTS: Final[Mapping[str, int]] = {dialects.MYSQL: 3306, dialects.POSTGRESQL: 5432}
+DEFAULT_PORTS: Final[Mapping[str, int]] = {dialects.MYSQL: 3306, dialects.POSTGRESQL: 5432}
 #: psycopg's default threshold; no statement is prepared on connections to a pooler.
 AUTO: Final = "auto"
 _MODE: Final = re.compile("[A-Za-z_,0-9]*")
@@ -71,7 +71,7 @@ class DatabaseOptions:
     def address(self) -> tuple[str, int | None, str]:
         """Hosts, port and name of the database, to compare two URLs."""
         hosts = self.url.query.get("host") or self.url.host or ""
-        port = self.url.port or _PORTS.get(self.dialect)
+        port = self.url.port or DEFAULT_PORTS.get(self.dialect)
         return ",".join([hosts] if isinstance(hosts, str) else hosts), port, str(self.url.database)
 
     @property

@@ -11,7 +11,8 @@ import psycopg
 from wbengine import exceptions
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
-from wbengine.transports import Target, _postgresql_session
+from wbengine.transports import Target, _sql_session
+from wbengine.transports._postgresql_session import PostgreSQLSession
 
 __all__ = ["check", "fix"]
 
@@ -45,9 +46,9 @@ def fix(reason: str, target: Target | None) -> str | None:
 
 def check(place: Place) -> Iterator[Finding]:
     """Check the settings and the state of the server, and its clock."""
-    where: _postgresql_session.Place = place.target.place
+    where: _sql_session.Place = place.target.place
     try:
-        session = _postgresql_session.Session(where)
+        session = PostgreSQLSession(where)
     except (psycopg.Error, exceptions.TransportFailure) as error:
         yield note(_CHECK, f"cannot read the settings of {where.shown} ({line(error)})")
         return
@@ -59,7 +60,7 @@ def check(place: Place) -> Iterator[Finding]:
         session.close()
     *state, theirs = values
     findings = list(_problems(*state))
-    pooled = " through a pooler, where waiting consumers poll" if session.is_pooled else ""
+    pooled = " through a pooler, where waiting consumers poll" if session.is_polling else ""
     yield from findings or [good(_CHECK, f"{where.shown} stores data durably{pooled}")]
     yield from check_clock(
         "broker clock", f"of {where.shown}", theirs - (before + after) / 2, (after - before) / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 
 
 class Nudge:
@@ -24,6 +25,13 @@ class Nudge:
                 os.write(self._write_fd, b"!")
             except OSError:  # Full: a wake-up is pending. Closed: no thread waits.
                 pass
+
+    def wait(self, seconds: float) -> None:
+        """Wait until `notify` is called, or the time has passed, and `clear`."""
+        poll = select.poll()  # `select` does not support large descriptors.
+        poll.register(self.fd, select.POLLIN)
+        if poll.poll(seconds * 1000):
+            self.clear()
 
     def clear(self) -> None:
         """Reset the wake-up. The caller must check for work after this call, not before."""

@@ -2,78 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from wbengine._configuration import named_options
-from wbengine._imports import installing
-from wbengine._introspection import object_names
-from wbengine.transports._broker import Broker
-from wbengine.transports._kinds import BrokerKind, Target, check_options
-
-_MODULE: Final = "wbengine.transports._postgresql"
-#: Minimum of `dead_after`: consumers report each second, and one report may be late.
-_MIN_DEAD_AFTER_SECONDS: Final = 1.5
+from wbengine.transports._sql_kind import SQLKind
 
 
-@dataclass(frozen=True)
-class PostgreSQLOptions:
-    """Options of the transport. Options of the database are in the URL."""
-
-    dead_after: float = named_options.option(
-        10.0, "Seconds of silence after which the messages of a consumer are requeued."
-    )
-
-
-class PostgreSQLKind(BrokerKind):
-    """Queues in a database. The place is a `_postgresql_session.Place`."""
-
+class PostgreSQLKind(SQLKind):
     name = "postgresql"
-    options = PostgreSQLOptions
-    ledger = "wbengine.engines.worker_based.ledger._sql:of_broker"
+    driver = "psycopg"
+    extra = "postgresql"
+    broker = "wbengine.transports._postgresql_broker:PostgreSQLBroker"
     diagnosis = "wbengine.diagnosis._postgresql_checks"
 
-    def resolve(
-        self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None
-    ) -> Target:
-        check_options(self, options)
-        dead_after = options.get("dead_after", _MIN_DEAD_AFTER_SECONDS)
-        if not isinstance(dead_after, int | float) or not dead_after >= _MIN_DEAD_AFTER_SECONDS:
-            raise ValueError(
-                f"dead_after must be at least {_MIN_DEAD_AFTER_SECONDS} seconds, got {dead_after!r}"
-            )
-        if url is None:
-            raise ValueError("The URL of a database is missing: postgresql://USER@HOST/DATABASE")
-        target = Target(url, self.name, self, options)
-        self.place(target)
-        return target
-
-    def place(self, target: Target) -> Any:
-        try:
-            place = object_names.load(f"{_MODULE}_session:Place")
-        except ImportError as error:
-            message = installing.needs("transport 'postgresql'", "psycopg", "postgresql")
-            raise ValueError(message) from error
-        return place.parse(target.url)
-
-    def shown(self, target: Target) -> str:
-        return str(self.place(target).shown)
-
-    def check(self, target: Target) -> bool:
-        self.place(target).check()
-        return super().check(target)
-
-    def open(self, target: Target) -> Broker:
-        options = PostgreSQLOptions(
-            **{key: value for key, value in target.options.items() if key != "claims"}
-        )
-        broker: Broker = object_names.load(f"{_MODULE}:PostgreSQLBroker")(
-            self.place(target), target.options.get("claims"), options.dead_after
-        )
-        return broker
-
     def explain(self, error: BaseException) -> str | None:
-        if not _is_of_psycopg(error):
+        if not self.is_own(error):
             return None
         text = str(error)
         if "Connection refused" in text:
@@ -85,10 +27,7 @@ class PostgreSQLKind(BrokerKind):
         return " ".join(line.split()) or None
 
     def may_pass(self, error: BaseException) -> bool:
-        chain = [error]
-        while (cause := chain[-1].__cause__) is not None and cause not in chain:
-            chain.append(cause)
-        cause = next((each for each in chain if _is_of_psycopg(each)), None)
+        cause = self.find(error)
         if cause is None or self.is_refusal(cause):
             return False
         state = getattr(cause, "sqlstate", None)
@@ -96,11 +35,7 @@ class PostgreSQLKind(BrokerKind):
         return is_lost or (state or "").startswith(_PASSING_STATES)
 
     def is_refusal(self, error: BaseException) -> bool:
-        return _is_of_psycopg(error) and any(sign in str(error) for sign in _REFUSALS)
-
-
-def _is_of_psycopg(error: BaseException | None) -> bool:
-    return type(error).__module__.partition(".")[0] == "psycopg"
+        return self.is_own(error) and any(sign in str(error) for sign in _REFUSALS)
 
 
 #: Starts of SQL states of a server that cannot write now: it is read-only, out of resources,

@@ -6,7 +6,8 @@ from typing import Final
 
 from psycopg import sql
 
-from wbengine.transports._postgresql_session import Place, Session
+from wbengine.transports._postgresql_session import PostgreSQLSession
+from wbengine.transports._sql_session import Place
 
 __all__ = ["TABLES", "grant_to_worker"]
 
@@ -32,7 +33,7 @@ def grant_to_worker(place: Place, role: str) -> None:
     :raises psycopg.OperationalError: if the server cannot be reached.
     """
     name = sql.Identifier(role).as_string()
-    session = Session(place)
+    session = PostgreSQLSession(place)
     try:
         ((schema,),) = session.run("SELECT quote_ident(current_schema())")
         session.run(f"GRANT USAGE ON SCHEMA {schema} TO {name}")

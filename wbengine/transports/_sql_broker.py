@@ -1,14 +1,15 @@
-"""Transport through PostgreSQL: `postgresql://USER@HOST/DATABASE`.
+"""Common parts of the transports through a database: `postgresql://` and `mysql://`.
 
 Options: :ref:`transport-options`.
 
-Messages are rows (`_postgresql_statements`). A consumer takes messages with `SKIP LOCKED`, and
-claims the rows of their requests in the same statement. Consumers report once a second. If one is
-silent for `dead_after` seconds on the server's clock, its messages are requeued in their old place
-and marked as redelivered. Messages may remain unacknowledged for any time.
+Messages are rows. A consumer takes messages with `SKIP LOCKED`, and claims the rows of their
+requests in the same transaction. Consumers report once a second. If one is silent for `dead_after`
+seconds on the server's clock, its messages are requeued in their old place and marked as
+redelivered. Messages may remain unacknowledged for any time.
 
-A consumer that waits is notified by LISTEN and NOTIFY. Behind a pooler that does not keep sessions,
-such as PgBouncer, it polls.
+A database contributes a `Session`, and the module of its statements (`SQLBroker.sql`). Each of them
+is executed by `Session.run` as one transaction. Both modules of statements describe them, and use
+the same names, values and results. A consumer that waits polls, unless its database can notify it.
 """
 
 from __future__ import annotations
@@ -16,18 +17,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import select
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
 from wbengine.transports import _encoding, _routing
-from wbengine.transports import _postgresql_statements as sql
 from wbengine.transports._broker import (
     MAX_BATCH_BYTES,
     Broker,
@@ -37,9 +36,9 @@ from wbengine.transports._broker import (
     batches_of,
 )
 from wbengine.transports._nudge import Nudge
-from wbengine.transports._postgresql_session import LOST, Place, Session, Statement
+from wbengine.transports._sql_session import Place, Session, Statement
 
-__all__ = ["PostgreSQLBroker", "Row"]
+__all__ = ["Row", "SQLBroker"]
 
 LOG = logging.getLogger(__name__)
 
@@ -57,16 +56,12 @@ _STALE_SWEEP_SECONDS: Final = 3600.0
 #: Maximum interval of reports, and of polls: a notification is lost if its receiver dies.
 _REPORT_SECONDS: Final = 1.0
 #: First interval of polls if notifications are not available. It grows while no messages arrive.
-_POOLED_POLL_SECONDS: Final = 0.02
+_FIRST_POLL_SECONDS: Final = 0.02
 #: Interval of the search for dead consumers.
 _SWEEP_SECONDS: Final = 2.0
 #: Upper bound that `refresh` returns if messages may be available.
 _MAX_READY: Final = 1000
 _MAX_MESSAGES_PER_STATEMENT: Final = 64
-#: Number of deleted messages after which a connection vacuums the tables, and the least interval.
-_VACUUM_MESSAGES: Final = 5000
-_VACUUM_SECONDS: Final = 2.0
-
 
 #: Departures of consumers while the server was unavailable. The next connection sends them first.
 _unsent_departures: Final[dict[Place, list[dict[str, Any]]]] = {}
@@ -84,7 +79,7 @@ class Take:
     has_more: bool = False
 
 
-class PostgreSQLClaims(Protocol):
+class SQLClaims(Protocol):
     """Claims of requests in the ledger of the same database, which statements make."""
 
     holder: str
@@ -93,37 +88,39 @@ class PostgreSQLClaims(Protocol):
         """Return the claim of a received message, or None if its row can be claimed now."""
 
 
-class PostgreSQLBroker(Broker):
+class SQLBroker(Broker):
     """One connection to the queues in a database.
 
-    :raises psycopg.OperationalError: if the server cannot be reached.
+    :raises OperationalError: of the driver, if the server cannot be reached.
     :raises TransportFailure: if it refuses, or if the tables have another format.
     """
 
     batch = _MAX_MESSAGES_PER_STATEMENT
     labels = True
-    recoverable_connection_errors = LOST
+    session_type: ClassVar[type[Session]]
+    #: The module of the statements.
+    sql: ClassVar[Any]
 
     def __init__(
         self,
         place: Place,
-        claims: PostgreSQLClaims | None,
+        claims: SQLClaims | None,
         dead_after: float,
     ) -> None:
         super().__init__()
         self._closed = True
         self.place = place
-        self._session = Session(place)
+        self._session = self.session_type(place)
         self._run = self._session.run
         self._nudge = Nudge()
         self._closed = False
         for departure in tuple(_unsent_departures.get(place, ())):
-            _send_departure(self._session, departure)
+            self._send_departure(self._session, departure)
             with contextlib.suppress(ValueError):  # Another thread sent it, too.
                 _unsent_departures[place].remove(departure)
         self._claims = claims
         self._dead_after = dead_after
-        ((self._digest,),) = self._run(sql.DIGEST)
+        ((self._digest,),) = self._run(self.sql.DIGEST)
         self._routes = self._read_routes()
         #: Name of this consumer; '' before it is registered.
         self._name = ""
@@ -134,15 +131,16 @@ class PostgreSQLBroker(Broker):
         # Takes without a reply, and messages that were taken but not delivered.
         self._unanswered: set[int] = set()
         self._undelivered: set[int] = set()
-        # Watched queues that may contain messages, those of them of which a notification has
-        # arrived, and those for which this consumer is registered.
+        #: Watched queues that may contain messages.
         self._nonempty: set[str] = set()
-        self._rung: set[str] = set()
-        self._registered: frozenset[str] = frozenset()
         self._next_report_at = self._next_poll_at = 0.0
         self._next_sweep_at = self._next_queue_sweep_at = 0.0
-        self._poll_pause = _POOLED_POLL_SECONDS if self._session.is_pooled else _REPORT_SECONDS
-        self._settled_count, self._next_vacuum_at = 0, 0.0
+        self._poll_pause = _FIRST_POLL_SECONDS if self._session.is_polling else _REPORT_SECONDS
+        self._settled_count = 0
+
+    @property
+    def _failures(self) -> tuple[type[BaseException], ...]:
+        return (*self.recoverable_connection_errors, exceptions.TransportFailure)
 
     # Exchanges, queues and bindings.
 
@@ -153,43 +151,43 @@ class PostgreSQLBroker(Broker):
         object_names.check_label("queue", queue)
         if owned:
             self._owned.add(queue)
-        self._run(sql.DECLARE_QUEUE, {"queue": queue, "owned": owned})
+        self._run(self.sql.DECLARE_QUEUE, {"queue": queue, "owned": owned})
 
     def delete_queue(self, queue: str) -> int:
         self._owned.discard(queue)
-        ((count,),) = self._run(sql.DELETE_QUEUE, {"queue": queue})
+        ((count,),) = self._run(self.sql.DELETE_QUEUE, {"queue": queue})
         return int(count)
 
     def purge(self, queue: str) -> int:
-        ((count,),) = self._run(sql.PURGE, {"queue": object_names.check_label("queue", queue)})
+        ((count,),) = self._run(self.sql.PURGE, {"queue": object_names.check_label("queue", queue)})
         return int(count)
 
     def size(self, queue: str) -> int:
-        ((count,),) = self._run(sql.SIZE, {"queue": queue})
+        ((count,),) = self._run(self.sql.SIZE, {"queue": queue})
         return int(count)
 
     def silent_queues(self) -> frozenset[str]:
-        rows = self._run(sql.SILENT_QUEUES, {"seconds": _SILENT_AFTER_SECONDS})
+        rows = self._run(self.sql.SILENT_QUEUES, {"seconds": _SILENT_AFTER_SECONDS})
         return frozenset(name for (name,) in rows)
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
-        self._run(sql.BIND, {"exchange": exchange, "key": key, "queue": queue})
+        self._run(self.sql.BIND, {"exchange": exchange, "key": key, "queue": queue})
 
     def unbind(self, exchange: str, key: str, queue: str) -> None:
-        self._run(sql.UNBIND, {"exchange": exchange, "key": key, "queue": queue})
+        self._run(self.sql.UNBIND, {"exchange": exchange, "key": key, "queue": queue})
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
-        return self._run(sql.BINDINGS)
+        return self._run(self.sql.BINDINGS)
 
     def _read_routes(self) -> _routing.Routes:
         # The version is read first: a change after this is detected later.
-        ((version,),) = self._run(sql.ROUTES)
-        queues = [name for (name,) in self._run(sql.QUEUES)]
-        return _routing.Routes(version, queues, self._run(sql.BINDINGS))
+        ((version,),) = self._run(self.sql.ROUTES)
+        queues = [name for (name,) in self._run(self.sql.QUEUES)]
+        return _routing.Routes(version, queues, self._run(self.sql.BINDINGS))
 
     def _is_changed(self, routes: _routing.Routes) -> bool:
         """Return whether another process changed the routing."""
-        ((version,),) = self._run(sql.ROUTES)
+        ((version,),) = self._run(self.sql.ROUTES)
         if version == routes.version:
             return False
         self._routes = self._read_routes()
@@ -211,7 +209,7 @@ class PostgreSQLBroker(Broker):
         def work(routes: Routed) -> Statement:
             messages = [(q, *row) for row, queues in zip(rows, routes, strict=True) for q in queues]
             names = "queues", "places", "ids", "epochs", "data"
-            return sql.PUBLISH, _columns(names, messages)
+            return self.sql.PUBLISH, _columns(names, messages)
 
         _, routes, _ = self._send(frames, work)
         return [len(queues) for queues in routes]
@@ -230,7 +228,7 @@ class PostgreSQLBroker(Broker):
 
         def work(routes: Routed) -> Statement:
             columns = _columns(("ids", "epochs", "tried", "data"), given)
-            return sql.OPEN_AND_PUBLISH, {**columns, **_places(routes, frames)}
+            return self.sql.OPEN_AND_PUBLISH, {**columns, **_places(routes, frames)}
 
         _, routes, _ = self._send(frames, work)
         return [len(queues) for queues in routes]
@@ -266,7 +264,7 @@ class PostgreSQLBroker(Broker):
 
         def work(routes: Routed) -> Statement:
             columns = _columns(("ids", "epochs", "taken", "data"), given)
-            return sql.FINISH, {**owner, **columns, **_places(routes, frames)}
+            return self.sql.FINISH, {**owner, **columns, **_places(routes, frames)}
 
         rows, _, taken = self._send(frames, work, take)
         for each in batch:
@@ -296,8 +294,8 @@ class PostgreSQLBroker(Broker):
             statement, values = work(routes)
             statements = [(statement, {**values, "routes": table.version})]
             if take is not None:
-                statements.append((sql.TAKE, {**take.values, "routes": table.version}))
-            rows, *others = self._session.run_all(statements, [(sql.RING, _rings(counts))])
+                statements.append((self.sql.TAKE, {**take.values, "routes": table.version}))
+            rows, *others = self._session.run_all(statements, self._rings(counts))
             # The first value is 0 if the routing has changed. Then nothing was done.
             if rows[0][0] or not self._is_changed(table):
                 return rows, routes, [] if take is None else self._deliveries(take, others[0])
@@ -328,7 +326,9 @@ class PostgreSQLBroker(Broker):
 
     def refresh(self) -> int:
         if self._missed:
-            raise LOST[0]("a reply of PostgreSQL was lost; it may have contained requests")
+            raise self.recoverable_connection_errors[0](
+                "a reply of the database was lost; it may have contained requests"
+            )
         now = time.monotonic()
         if now >= self._next_report_at:
             self._report()
@@ -336,8 +336,7 @@ class PostgreSQLBroker(Broker):
             self._next_sweep_at = now + min(_SWEEP_SECONDS, self._dead_after / 3)
             self._sweep()
             self._sweep_queues(now)
-        if self._settled_count >= _VACUUM_MESSAGES and now >= self._next_vacuum_at:
-            self._vacuum(now)
+        self._clean(now)
         if now >= self._next_poll_at:
             self._next_poll_at = now + self._poll_pause
             self._poll_pause = min(1.5 * self._poll_pause, _REPORT_SECONDS)
@@ -349,12 +348,12 @@ class PostgreSQLBroker(Broker):
             self._join()
         self._next_report_at = time.monotonic() + min(_REPORT_SECONDS, self._dead_after / 3)
         queues = [*{*self._watched_queues, *self._owned}]
-        reported = self._run(sql.REPORT, {"consumer": self._name, "queues": queues})
+        reported = self._run(self.sql.REPORT, {"consumer": self._name, "queues": queues})
         if reported and reported[0][0] > self._dead_after * 2 / 3:
             self._postpone_sweeps()
         if not reported:
             LOG.warning("%s has treated this consumer as dead", self.place.shown)
-            self._name, self._registered = "", frozenset()
+            self._name = ""
             for queue in tuple(self._owned):
                 self.declare_queue(queue, owned=True)
             self._report()
@@ -362,9 +361,8 @@ class PostgreSQLBroker(Broker):
     def _join(self) -> None:
         # Each name is used once, because the messages of a forgotten name were requeued.
         name = uuid.uuid4().hex
-        self._run(sql.JOIN, {"consumer": name})
-        if not self._session.is_pooled:
-            self._session.listen(sql.CHANNEL + name, self._on_ring)
+        self._run(self.sql.JOIN, {"consumer": name})
+        self._listen(name)
         self._name = name
         self._postpone_sweeps()
 
@@ -374,15 +372,9 @@ class PostgreSQLBroker(Broker):
         self._next_sweep_at = now + self._dead_after
         self._next_queue_sweep_at = now + _GONE_AFTER_SECONDS
 
-    def _on_ring(self, queue: str) -> None:
-        self._rung.add(queue)
-        self._nonempty.add(queue)
-        self._registered = frozenset()  # The notification has removed the registration.
-        self._nudge.notify()  # It may have arrived in another thread.
-
     def _sweep(self) -> None:
         """Requeue the messages of dead consumers."""
-        requeued = self._run(sql.SWEEP, {"seconds": self._dead_after})
+        requeued = self._run(self.sql.SWEEP, {"seconds": self._dead_after})
         if requeued:
             count = sum(count for _, count in requeued)
             LOG.warning("consumers died: %d messages were requeued", count)
@@ -392,16 +384,13 @@ class PostgreSQLBroker(Broker):
         """Delete unused queues."""
         if now >= self._next_queue_sweep_at:
             values = {"seconds": _GONE_AFTER_SECONDS, "own": [*self._owned]}
-            self._run(sql.DELETE_SILENT_QUEUES, values)
-        if self._run(sql.SWEEP_DUE, {"seconds": _STALE_SWEEP_SECONDS}):
-            self._run(sql.DELETE_UNUSED_QUEUES, {"seconds": _STALE_AFTER_SECONDS})
-            self._run(sql.DELETE_ORPHANS, {"seconds": _STALE_SWEEP_SECONDS})
+            self._run(self.sql.DELETE_SILENT_QUEUES, values)
+        if self._run(self.sql.SWEEP_DUE, {"seconds": _STALE_SWEEP_SECONDS}):
+            self._run(self.sql.DELETE_UNUSED_QUEUES, {"seconds": _STALE_AFTER_SECONDS})
+            self._run(self.sql.DELETE_ORPHANS, {"seconds": _STALE_SWEEP_SECONDS})
 
-    def _vacuum(self, now: float) -> None:
-        self._next_vacuum_at = now + _VACUUM_SECONDS
-        self._settled_count = 0
-        with contextlib.suppress(exceptions.TransportFailure):  # For example `statement_timeout`.
-            self._run(sql.VACUUM)
+    def _clean(self, now: float) -> None:
+        """Remove what deleted messages leave behind, if the database needs it."""
 
     def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
         if not self._name:
@@ -411,16 +400,15 @@ class PostgreSQLBroker(Broker):
             if not candidates or limit <= 0:
                 continue
             # Before the statement, because a notification adds the queue again.
-            self._nonempty.difference_update(candidates)
-            self._rung.difference_update(candidates)
+            self._forget_notified(candidates)
             take = self._begin_take(limit, candidates)
             taken = self._take(take)
             self._unanswered.discard(take.values["take"])
             if take.has_more:
                 self._nonempty.update(candidates)
             if taken:
-                if self._session.is_pooled:
-                    self._poll_pause, self._next_poll_at = _POOLED_POLL_SECONDS, 0.0
+                if self._session.is_polling:
+                    self._poll_pause, self._next_poll_at = _FIRST_POLL_SECONDS, 0.0
                 return [(group, delivery) for delivery in taken]
         return []
 
@@ -436,7 +424,7 @@ class PostgreSQLBroker(Broker):
 
     def _take(self, take: Take) -> list[Delivery]:
         try:
-            return self._deliveries(take, self._run(sql.TAKE, take.values))
+            return self._deliveries(take, self._run(self.sql.TAKE, take.values))
         except exceptions.TransportFailure:  # Nothing was taken.
             self._unanswered.discard(take.values["take"])
             raise
@@ -473,13 +461,13 @@ class PostgreSQLBroker(Broker):
         if self._closed or self._session.is_broken or not tokens:
             return False
         consumers, numbers = [*{name for name, _ in tokens}], [n for _, n in tokens]
-        deleted = self._run(sql.SETTLE, {"numbers": numbers, "consumers": consumers})
+        deleted = self._run(self.sql.SETTLE, {"numbers": numbers, "consumers": consumers})
         self._settled_count += len(deleted)
         return len(deleted) == len(deliveries)
 
     def refuse(self, delivery: Delivery) -> None:
         if not (self._closed or self._session.is_broken or delivery.token is None):
-            self._run(sql.REFUSE, self._token_values(delivery))
+            self._run(self.sql.REFUSE, self._token_values(delivery))
             delivery.token = None
 
     def requeue(self, delivery: Delivery, *, delivered: bool = True) -> None:
@@ -491,11 +479,11 @@ class PostgreSQLBroker(Broker):
             return  # Closing this connection requeues all its messages.
         values = {**self._token_values(delivery), "undo": not delivered}
         try:
-            for (queue,) in self._run(sql.REQUEUE, values):
+            for (queue,) in self._run(self.sql.REQUEUE, values):
                 self._ring({queue: 1})
             self._undelivered.discard(delivery.token[1])
             delivery.token = None
-        except (*LOST, exceptions.TransportFailure):
+        except self._failures:
             if delivered:
                 raise
 
@@ -512,36 +500,39 @@ class PostgreSQLBroker(Broker):
 
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         """Wait for a notification, a nudge, the next report or the next poll."""
-        if self._rung.difference(queues):  # Other consumers may have capacity.
-            self._ring(dict.fromkeys(self._rung.difference(queues), 1))
-            self._rung.clear()
-        if queues and not self._session.is_pooled and not self._registered >= {*queues}:
-            self._registered |= {*queues}  # First, because a notification may arrive meanwhile.
-            values = {"consumer": self._name, "queues": list(queues)}
-            _, found = self._session.run_all([(sql.REGISTER, values)], [(sql.NONEMPTY, values)])
-            self._nonempty.update(queue for (queue,) in found)
+        self._register(queues)
         if not self._nonempty.isdisjoint(queues):
             return
         now = time.monotonic()
         remaining = min(self._next_report_at, self._next_sweep_at, self._next_poll_at) - now
         remaining = remaining if timeout is None else min(timeout, remaining)
-        ready = self._wait_for_input(max(0.0, remaining))
-        if self._nudge.fd in ready:
-            self._nudge.clear()
-        if len(ready) > (self._nudge.fd in ready):
-            self._session.receive()
+        self._wait_for_input(max(0.0, remaining))
 
-    def _wait_for_input(self, seconds: float) -> list[int]:
-        poll = select.poll()  # `select` does not support large descriptors.
-        for descriptor in (self._session.fileno(), self._nudge.fd):
-            poll.register(descriptor, select.POLLIN)
-        return [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
-
-    def _ring(self, counts: Mapping[str, int]) -> None:
-        self._run(sql.RING, _rings(counts))
+    def _wait_for_input(self, seconds: float) -> None:
+        self._nudge.wait(seconds)
 
     def nudge(self) -> None:
         self._nudge.notify()
+
+    # Notifications, in databases that have them.
+
+    def _listen(self, name: str) -> None:
+        """Receive the notifications of the consumer with this name."""
+
+    def _register(self, queues: Sequence[str]) -> None:
+        """Register for a notification of each of these queues, before this consumer waits."""
+
+    def _forget_notified(self, queues: Sequence[str]) -> None:
+        """Treat queues as empty, and any notifications of them as received."""
+        self._nonempty.difference_update(queues)
+
+    def _rings(self, counts: Mapping[str, int]) -> Sequence[Statement]:
+        """Return the statements that notify waiting consumers of these numbers of messages."""
+        return ()
+
+    def _ring(self, counts: Mapping[str, int]) -> None:
+        for statement, values in self._rings(counts):
+            self._run(statement, values)
 
     # End.
 
@@ -565,15 +556,20 @@ class PostgreSQLBroker(Broker):
         try:
             # A new session first ends those that were lost, which may still execute a take.
             is_usable = not (self._missed or self._session.is_broken)
-            session = self._session if is_usable else Session(self.place)
+            session = self._session if is_usable else self.session_type(self.place)
             try:
-                _send_departure(session, departure)
+                self._send_departure(session, departure)
             finally:
                 if session is not self._session:
                     session.close()
-        except (*LOST, exceptions.TransportFailure) as error:
+        except self._failures as error:
             LOG.debug("%s did not receive the end of a consumer: %s", self.place.shown, error)
             _unsent_departures.setdefault(self.place, []).append(departure)
+
+    def _send_departure(self, session: Session, departure: Mapping[str, Any]) -> None:
+        requeued = session.run(self.sql.LEAVE, departure)
+        for statement, values in self._rings(Counter(queue for (queue,) in requeued)):
+            session.run(statement, values)
 
     def __del__(self) -> None:
         # Closes a connection that was not released. Partly initialized objects are closed.
@@ -582,12 +578,6 @@ class PostgreSQLBroker(Broker):
             self._closed = True
             self._session.close()
             self._nudge.close()
-
-
-def _send_departure(session: Session, departure: Mapping[str, Any]) -> None:
-    requeued = session.run(sql.LEAVE, departure)
-    if requeued:
-        session.run(sql.RING, _rings(Counter(queue for (queue,) in requeued)))
 
 
 def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
@@ -602,7 +592,3 @@ def _places(routes: Iterable[Sequence[str]], frames: Sequence[Frame]) -> dict[st
         for queue in queues
     ]
     return _columns(("numbers", "queues", "places"), rows)
-
-
-def _rings(counts: Mapping[str, int]) -> dict[str, list[Any]]:
-    return {"queues": [*counts], "counts": [*counts.values()]}

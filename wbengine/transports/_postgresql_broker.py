@@ -1,0 +1,90 @@
+"""Transport through PostgreSQL: `postgresql://USER@HOST/DATABASE`.
+
+A consumer that waits is notified by LISTEN and NOTIFY. Behind a pooler that does not keep sessions,
+such as PgBouncer, it polls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from wbengine import exceptions
+from wbengine.transports import _postgresql_statements as sql
+from wbengine.transports._postgresql_session import LOST, PostgreSQLSession
+from wbengine.transports._sql_broker import SQLBroker
+from wbengine.transports._sql_session import Statement
+
+__all__ = ["PostgreSQLBroker"]
+
+#: Number of deleted messages after which a connection vacuums the tables, and the least interval.
+_VACUUM_MESSAGES: Final = 5000
+_VACUUM_SECONDS: Final = 2.0
+
+
+class PostgreSQLBroker(SQLBroker):
+    """One connection to the queues in a database; see `SQLBroker`."""
+
+    recoverable_connection_errors = LOST
+    session_type = PostgreSQLSession
+    sql: ClassVar[Any] = sql
+
+    _session: PostgreSQLSession
+
+    def __init__(self, *arguments: Any) -> None:
+        # Watched queues of which a notification has arrived, and those for which this consumer is
+        # registered.
+        self._rung: set[str] = set()
+        self._registered: frozenset[str] = frozenset()
+        self._next_vacuum_at = 0.0
+        super().__init__(*arguments)
+
+    def _listen(self, name: str) -> None:
+        self._registered = frozenset()
+        if not self._session.is_polling:
+            self._session.listen(sql.CHANNEL + name, self._on_ring)
+
+    def _on_ring(self, queue: str) -> None:
+        self._rung.add(queue)
+        self._nonempty.add(queue)
+        self._registered = frozenset()  # The notification has removed the registration.
+        self._nudge.notify()  # It may have arrived in another thread.
+
+    def _forget_notified(self, queues: Sequence[str]) -> None:
+        super()._forget_notified(queues)
+        self._rung.difference_update(queues)
+
+    def _register(self, queues: Sequence[str]) -> None:
+        if self._rung.difference(queues):  # Other consumers may have capacity.
+            self._ring(dict.fromkeys(self._rung.difference(queues), 1))
+            self._rung.clear()
+        if queues and not self._session.is_polling and not self._registered >= {*queues}:
+            self._registered |= {*queues}  # First, because a notification may arrive meanwhile.
+            values = {"consumer": self._name, "queues": list(queues)}
+            _, found = self._session.run_all([(sql.REGISTER, values)], [(sql.NONEMPTY, values)])
+            self._nonempty.update(queue for (queue,) in found)
+
+    def _rings(self, counts: Mapping[str, int]) -> Sequence[Statement]:
+        return [(sql.RING, {"queues": [*counts], "counts": [*counts.values()]})]
+
+    def _wait_for_input(self, seconds: float) -> None:
+        poll = select.poll()  # `select` does not support large descriptors.
+        for descriptor in (self._session.fileno(), self._nudge.fd):
+            poll.register(descriptor, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
+        if self._nudge.fd in ready:
+            self._nudge.clear()
+        if len(ready) > (self._nudge.fd in ready):
+            self._session.receive()
+
+    def _clean(self, now: float) -> None:
+        if self._settled_count >= _VACUUM_MESSAGES and now >= self._next_vacuum_at:
+            self._vacuum(now)
+
+    def _vacuum(self, now: float) -> None:
+        self._next_vacuum_at = now + _VACUUM_SECONDS
+        self._settled_count = 0
+        with contextlib.suppress(exceptions.TransportFailure):  # For example `statement_timeout`.
+            self._run(sql.VACUUM)
