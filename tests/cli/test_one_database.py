@@ -1,4 +1,4 @@
-"""Commands that use one PostgreSQL as store and broker, from its URL alone."""
+"""Commands that use one database as store and broker, from its URL alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.support import servers
 from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines
-from wbengine.diagnosis import _broker_checks, findings
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.patterns import linear_flow
 from wbengine.persistence.backends._sql import tables
@@ -35,10 +34,18 @@ def runtime(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(params=["postgresql", pytest.param("mysql", marks=pytest.mark.slow)])
+def database_url(
+    request: pytest.FixtureRequest, database_servers: servers.Databases
+) -> Iterator[str]:
+    with database_servers[request.param].database() as url:
+        yield url
+
+
 def test_commands_meet_in_database_of_flows(
-    wbengine: Command, runtime: Path, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+    wbengine: Command, runtime: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", postgresql_url)
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", database_url)
     wbengine.begin("worker", "orders", "--tasks", "tests.cli.shop")
     ran = wbengine("flow", "run", ORDER, "--engine", "workers", "--json")
     assert ran.code == 0 and ran.json["results"]["sendd"] == "send", ran
@@ -52,18 +59,18 @@ def test_commands_meet_in_database_of_flows(
     doctor = wbengine("doctor", "--json")
     assert doctor.code == 0, doctor
     texts = [one["text"] for one in doctor.json["findings"] if one["check"] == "broker"]
-    shown = f"postgresql://{postgresql_url.partition('@')[2]}"
+    shown = f"{database_url.partition(':')[0]}://{database_url.partition('@')[2]}"
     assert len(texts) == 1 and texts[0].startswith(f"connected to {shown}")
     assert list(runtime.iterdir()) == []
 
 
 def test_engine_uses_database_of_its_backend(
-    runtime: Path, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+    runtime: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with worker_in_thread(postgresql_url, tasks, threads_count=1):
-        engines.run(WHERE, backend=postgresql_url, **ARGUMENTS)
-        engines.run(WHERE, backend={"connection": postgresql_url}, **ARGUMENTS)
-        monkeypatch.setenv("WBENGINE_PERSISTENCE", postgresql_url)
+    with worker_in_thread(database_url, tasks, threads_count=1):
+        engines.run(WHERE, backend=database_url, **ARGUMENTS)
+        engines.run(WHERE, backend={"connection": database_url}, **ARGUMENTS)
+        monkeypatch.setenv("WBENGINE_PERSISTENCE", database_url)
         engines.run(WHERE, **ARGUMENTS)
     assert list(runtime.iterdir()) == []
 
@@ -74,15 +81,6 @@ def test_engine_with_other_backend_uses_folder(
     monkeypatch.setenv("WBENGINE_PERSISTENCE", "postgresql://nobody@127.0.0.1:1/none")
     with worker_in_thread(f"filesystem://{runtime}/wbengine", tasks, threads_count=1):
         engines.run(WHERE, backend=f"sqlite:///{home}/flows.db", **ARGUMENTS)
-
-
-def test_doctor_reports_folder_as_broker_beside_mysql(runtime: Path) -> None:
-    place = findings.Place(persistence="mysql://flows@db/flows")
-    connected, note = _broker_checks.check_connection(place)
-    assert connected.good is True and str(runtime) in connected.text
-    assert note.good is None and "MySQL stores flows but carries no messages" in note.text
-    assert note.fix is not None and "set --url" in note.fix
-    (connected,) = _broker_checks.check_connection(findings.Place(persistence="dir:///srv/flows"))
 
 
 @dataclass(frozen=True)

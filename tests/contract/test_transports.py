@@ -102,6 +102,16 @@ class TestPostgreSQL(TransportContract):
         return {"dead_after": 2.0}
 
 
+class TestMySQL(TransportContract):
+    @pytest.fixture
+    def transport_url(self, mariadb_url):
+        return mariadb_url
+
+    @pytest.fixture
+    def transport_options(self):
+        return {"dead_after": 2.0}
+
+
 @pytest.fixture
 def role_of_worker(postgresql_server):
     """Create a role without rights, and yield its name."""

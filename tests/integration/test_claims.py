@@ -8,18 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.seams.transports import Folder
-from tests.support.servers import Server
+from tests.support.servers import Databases
 from wbengine._text import data_formats
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import _base
 from wbengine.transports import _encoding, resolve
 from wbengine.transports._broker import Broker, Consumer, Delivery, Finish, Frame
 from wbengine.transports._filesystem import FileBroker
-from wbengine.transports._postgresql_broker import PostgreSQLBroker
+from wbengine.transports._sql_broker import SQLBroker
+
+#: Kinds of databases that are brokers.
+SERVERS = ("postgresql", "mysql")
 
 
 class Place:
@@ -60,10 +62,11 @@ class Place:
         if self.url.startswith("filesystem"):
             return Folder(self._folder).messages(queue)
         engine = self.open()
-        assert isinstance(engine, PostgreSQLBroker)
+        assert isinstance(engine, SQLBroker)
         rows = engine._run(
             "SELECT coalesce(data, (SELECT result FROM wbe_ledger WHERE id = result_of))"
-            " FROM wbe_messages WHERE queue = %(queue)s AND consumer IS NULL ORDER BY place, n",
+            " FROM wbe_messages WHERE queue = %(queue)s AND coalesce(consumer, '') = ''"
+            " ORDER BY place, n",
             {"queue": queue},
         )
         return [data for (data,) in rows]
@@ -75,7 +78,7 @@ class Place:
             dead._liveness_file.abandon()
             other._sweep_dead()
             return
-        assert isinstance(dead, PostgreSQLBroker) and isinstance(other, PostgreSQLBroker)
+        assert isinstance(dead, SQLBroker) and isinstance(other, SQLBroker)
         other._run("UPDATE wbe_consumers SET beat = 0 WHERE name = %(name)s", {"name": dead._name})
         other._sweep()
 
@@ -83,11 +86,13 @@ class Place:
         self._stack.close()
 
 
-@pytest.fixture(params=["filesystem", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+@pytest.fixture(params=["filesystem", *SERVERS])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: Databases
+) -> Iterator[Place]:
     with contextlib.ExitStack() as stack:
-        if request.param == "postgresql":
-            server: Server = request.getfixturevalue("postgresql_server")
+        if request.param in SERVERS:
+            server = database_servers[request.param]
             url = stack.enter_context(server.database())
         else:
             url = f"filesystem://{tmp_path}/root"
@@ -282,12 +287,12 @@ def test_claims_are_attached_only_to_transport_at_the_same_place(place: Place) -
     assert not ledgers.attach_claims(place.ledger, memory, "w") and "claims" not in memory.options
 
 
-@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("place", SERVERS, indirect=True)
 def test_messages_of_take_without_reply_are_requeued_as_not_taken(
     place: Place, ledger: _base.Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = place.open("one"), place.open("two")
-    assert isinstance(one, PostgreSQLBroker)
+    assert isinstance(one, SQLBroker)
     ledger.open_many([("a", 1), ("b", 1)])
     place.put(one, "a", "b")
     (delivered,) = take(one, 1)
@@ -295,13 +300,14 @@ def test_messages_of_take_without_reply_are_requeued_as_not_taken(
     one.refresh()
     one.watch("q")
     run = one._run
+    error = one.recoverable_connection_errors[0]
 
     def lose(*arguments: Any) -> None:
         run(*arguments)
-        raise psycopg.OperationalError("the connection is lost")
+        raise error("the connection is lost")
 
     monkeypatch.setattr(one, "_run", lose)
-    with pytest.raises(psycopg.OperationalError):
+    with pytest.raises(error):
         one.take_many([(9, ["q"])])
     monkeypatch.undo()
     one.close()
@@ -310,7 +316,7 @@ def test_messages_of_take_without_reply_are_requeued_as_not_taken(
     assert (fresh.redelivered, fresh.claim.verdict) == (False, "GRANTED")
 
 
-@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("place", SERVERS, indirect=True)
 def test_next_request_is_taken_in_the_step_that_finishes_one(
     place: Place, ledger: _base.Ledger
 ) -> None:

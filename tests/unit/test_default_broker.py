@@ -24,7 +24,8 @@ def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         (STORE, STORE),
         ("postgresql+psycopg://u:p@host/flows", "postgresql://u:p@host/flows"),
         ("postgres:///flows?host=/run/postgresql", "postgresql:///flows?host=/run/postgresql"),
-        ("mysql://u:p@host/flows", None),
+        ("mysql://u:p@host/flows", "mysql://u:p@host/flows"),
+        ("mariadb+pymysql://u:p@host:3307/flows?a=b", "mysql://u:p@host:3307/flows?a=b"),
         ("sqlite:////srv/flows.db", None),
         ("dir:///srv/postgresql://flows", None),
         ("memory", None),
@@ -33,7 +34,9 @@ def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, None),
     ],
 )
-def test_only_store_in_postgresql_is_default_broker(store: str | None, url: str | None) -> None:
+def test_only_store_on_database_server_is_default_broker(
+    store: str | None, url: str | None
+) -> None:
     expected = IN_FOLDER if url is None else (url, None)
     assert default_broker.choose(None, None, None, store) == expected
 

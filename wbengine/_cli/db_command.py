@@ -54,13 +54,12 @@ def _masked_store(context: contexts.Context) -> str:
 def create(context: contexts.Context, worker_role: str | None) -> None:
     settings, printer = context.settings, context.printer
     broker = fleets.create(settings).target
-    has_queues = broker.system == "postgresql"
-    if worker_role is not None and not has_queues:
+    if worker_role is not None and broker.system != "postgresql":
         words = f"--worker-role needs a broker in PostgreSQL, got {broker.shown}"
         raise click.UsageError(words, click.get_current_context())
     created = {"store": _masked_store(context)}
     _upgrade(settings)
-    if has_queues:
+    if broker.system in ("postgresql", "mysql"):
         fleets.check(settings, vars(settings))  # The first connection creates the tables.
         created["queues"] = broker.shown
     if settings.ledger not in (None, "none"):

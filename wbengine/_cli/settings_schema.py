@@ -99,8 +99,8 @@ _SCHEDULE: Final = {
 
 SETTINGS: Final[Mapping[str, Setting]] = {
     "url": _text("URL", "-b", "--broker", "--url",
-        help="URL of the broker.", default="the database of --persistence if it is PostgreSQL, or"
-        " else a folder of this user"),
+        help="URL of the broker.", default="the database of --persistence if it is PostgreSQL or"
+        " MySQL, or else a folder of this user"),
     "exchange": Setting(
         {**_string("Exchange of the engines and workers."),
          "default": "default", "pattern": r"^(?!\.{1,2}$)[A-Za-z0-9_.-]{1,120}$"},

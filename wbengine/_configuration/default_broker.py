@@ -1,6 +1,6 @@
 """The broker of engines, workers and commands that set none: the flows' database, or a folder.
 
-PostgreSQL is store and broker at once. Other stores carry no messages.
+PostgreSQL and MySQL are store and broker at once. Other stores carry no messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ STORE_VARIABLE: Final = "WBENGINE_PERSISTENCE"
 #: Name of the transport through a folder.
 FOLDER: Final = "filesystem"
 
-_POSTGRESQL: Final = ("postgresql", "postgres", "pgsql")
+#: Transports through the database of a store, by the kinds of stores.
+_TRANSPORTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("postgresql", "postgres", "pgsql"), "postgresql"),
+    **dict.fromkeys(("mysql", "mariadb"), "mysql"),
+}
 
 _store_of_process: str | None = None
 
@@ -38,7 +42,7 @@ def choose(
     """Return URL and transport.
 
     If both are None, they are `$WBENGINE_URL`, or else the database of the flows if that is
-    PostgreSQL, or else the default folder.
+    PostgreSQL or MySQL, or else the default folder.
 
     :param store: the URL of the flows' store; None: that of the process.
     """
@@ -54,5 +58,5 @@ def choose(
 
 def _broker_in(store: str) -> str | None:
     scheme, mark, rest = store.partition("://")
-    is_postgresql = mark and scheme.lower().partition("+")[0] in _POSTGRESQL
-    return f"postgresql://{rest}" if is_postgresql else None
+    transport = _TRANSPORTS.get(scheme.lower().partition("+")[0]) if mark else None
+    return None if transport is None else f"{transport}://{rest}"

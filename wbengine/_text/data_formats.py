@@ -70,7 +70,7 @@ REDIS: Final = Format("key", 1, (1,))
 FOLDER: Final = Format("folder", 1, (1,))
 #: Tables of a ledger in a database.
 LEDGER: Final = Format("ledger", 1, (1,))
-#: Tables of the transport through PostgreSQL.
+#: Tables of the transports through PostgreSQL and MySQL.
 QUEUES: Final = Format("queue", 1, (1,))
 #: Jobs on boards in Redis, ZooKeeper and etcd. Jobs in a database are tables.
 JOB: Final = Format("job", 1, (1,))

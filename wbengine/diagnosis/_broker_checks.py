@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from wbengine import exceptions
-from wbengine._configuration import default_broker
 from wbengine._introspection import object_names
-from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
+from wbengine.diagnosis.findings import Finding, Place, bad, good, line
 from wbengine.engines.worker_based._connections import connecting
 from wbengine.fleet import client as fleets
 from wbengine.transports import Target, _kinds
@@ -45,14 +44,6 @@ def check_connection(place: Place) -> Iterator[Finding]:
     yield good(
         "broker", f"connected to {target.shown} in {(time.monotonic() - began) * 1000:.0f} ms"
     )
-    store = (place.persistence or "").partition(":")[0].partition("+")[0]
-    if store == "mysql" and place.address == (None, default_broker.FOLDER):
-        yield note(
-            "broker",
-            "the broker is a folder of this host, because MySQL stores flows but carries no"
-            " messages",
-            "for several hosts, set --url ($WBENGINE_URL) to a Redis, RabbitMQ or PostgreSQL",
-        )
 
 
 def fleet(place: Place) -> fleets.Fleet:

@@ -241,6 +241,12 @@ class Broker(abc.ABC):
     def bindings(self) -> Iterable[tuple[str, str, str]]:
         """Return all bindings as (queue, exchange, key)."""
 
+    def check_size(self, frame: Frame) -> None:  # noqa: B027
+        """Check that a message is not larger than the server permits.
+
+        :raises TooLarge: if it is.
+        """
+
     @abc.abstractmethod
     def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
         """Publish messages in order. Yield for each whether it was routed to a queue.

@@ -33,6 +33,8 @@ KINDS: Final[Mapping[str, str]] = {
     "postgresql": "wbengine.transports._postgresql_kind:KIND",
     "postgres": "wbengine.transports._postgresql_kind:KIND",
     "pgsql": "wbengine.transports._postgresql_kind:KIND",
+    "mysql": "wbengine.transports._mysql_kind:KIND",
+    "mariadb": "wbengine.transports._mysql_kind:KIND",
 }
 #: Names of wbengine's transports by their names elsewhere, for hints in error messages.
 _ALIASES: Final[Mapping[str, str]] = {
@@ -357,7 +359,8 @@ def resolve(
 
     `transport`, or else the scheme of `url`, names the kind: one of `KINDS`, a plug-in, or else a
     transport of kombu. If both are None, `$WBENGINE_URL` is used, or else the database of
-    `$WBENGINE_PERSISTENCE` if that is PostgreSQL, or else the default folder, which is created.
+    `$WBENGINE_PERSISTENCE` if that is PostgreSQL or MySQL, or else the default folder, which is
+    created.
 
     :param exchange: the name of the exchange, which is a part of all keys in Redis.
     :raises TypeError: if an argument has a wrong type.

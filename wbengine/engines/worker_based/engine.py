@@ -87,8 +87,8 @@ class WorkerBasedActionEngine(Engine):
     Options, in addition to those of every engine:
 
     - `url`, `transport`, `transport_options`: the broker.  Default: `$WBENGINE_URL`, else the
-      database of the flows if it is PostgreSQL, else a folder of this user, which workers on this
-      host use too.  Without a backend, the database of the flows is `$WBENGINE_PERSISTENCE`.
+      database of the flows if it is PostgreSQL or MySQL, else a folder of this user, which workers
+      on this host use too.  Without a backend, that database is `$WBENGINE_PERSISTENCE`.
     - `exchange` (`'default'`): the name that separates groups of engines and workers on a broker.
     - `topics`: use only the workers of these topics, in this order; a string contains them with
       commas, and `*` matches one part of a name (`video.*`).  Default: all known workers.

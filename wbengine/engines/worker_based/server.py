@@ -530,9 +530,9 @@ class Server:
         # it is repeated.
         return [Reply(job, self._reply_factory.running(job)), reply]
 
-    def on_unstorable(self, job: Job, error: exc.LedgerFailure) -> env.Envelope:
-        """Return the failure that replaces a result that the ledger refuses."""
-        problem = exc.LedgerFailure(f"the result of task {job.name!r} cannot be stored: {error}")
+    def on_unstorable(self, job: Job, error: exc.LedgerFailure | exc.TooLarge) -> env.Envelope:
+        """Return the failure that replaces a result that the ledger or the broker refuses."""
+        problem = type(error)(f"the result of task {job.name!r} cannot be stored: {error}")
         answer = self._failure_of(job, problem)
         self._job_table.ending[job.key] = self._job_table.leaving[job.key] = job, answer
         return answer

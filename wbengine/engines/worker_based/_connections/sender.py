@@ -486,6 +486,7 @@ class BrokerWriter:
 
     def encode(self, message: OutgoingMessage) -> None:
         message.encode(self._exchange, self.broker.labels)
+        self.broker.check_size(message)
 
     def write(self, messages: Sequence[OutgoingMessage]) -> Iterator[bool]:
         return self.broker.publish_many(messages)

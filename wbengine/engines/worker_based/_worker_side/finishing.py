@@ -228,6 +228,12 @@ class Finisher:
             if order is not None:  # This must precede the report that the worker is idle.
                 order.deliver()
 
+    def fail(self, job: Job, error: exc.TooLarge) -> None:
+        """Finish a request with a small failure, because its reply is too large for the broker."""
+        with self._lock:
+            reply = self._server.on_unstorable(job, error)
+        self.finish(job, reply)
+
     def forget(self, jobs: Sequence[Job]) -> None:
         """Forget jobs whose messages were acknowledged together with their replies."""
         self._proxy.consumer.forget_many(_receipts(jobs))
@@ -272,6 +278,12 @@ class _OneStep(_Publishing):
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
         self._finisher.forget(_jobs(messages))
+
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
+        if isinstance(error, exc.TooLarge):
+            self._finisher.fail(message.correlation, error)
+        else:
+            super().failed(message, error)
 
 
 def _jobs(messages: Iterable[OutgoingMessage]) -> list[Job]:

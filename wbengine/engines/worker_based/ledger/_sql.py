@@ -151,7 +151,7 @@ class SQLLedger(_base.Ledger):
     def __init__(self, place: str, result_ttl: float | None = _base.STALE_AFTER_SECONDS) -> None:
         options = check(place)
         url = options.url
-        self._address = options.address if options.dialect == dialects.POSTGRESQL else None
+        self._address = None if options.dialect == dialects.SQLITE else options.address
         # Show only these parts of the URL: the others may be secret.
         self._shown = sa.URL.create(
             options.dialect, host=url.host, port=url.port, database=url.database

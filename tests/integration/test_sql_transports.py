@@ -1,0 +1,223 @@
+"""Transports through PostgreSQL and MySQL: lost connections, and consumers that die."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.support import forks, servers, sql_ends, tcp_proxy
+from tests.support.sql_ends import Database, finish, take
+from tests.support.waiting import until
+from wbengine.engines.worker_based.ledger import _base
+from wbengine.transports._broker import Frame
+from wbengine.transports._sql_broker import SQLBroker
+
+
+@pytest.fixture(params=["postgresql", "mysql"])
+def database(
+    request: pytest.FixtureRequest, database_servers: servers.Databases
+) -> Iterator[Database]:
+    with sql_ends.new_database(database_servers[request.param]) as database:
+        yield database
+
+
+@pytest.fixture
+def proxy(database: Database) -> Iterator[tcp_proxy.Proxy]:
+    with tcp_proxy.threaded(database.server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied(database: Database, proxy: tcp_proxy.Proxy) -> str:
+    return database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+
+
+def terminate(database: Database, broker: SQLBroker) -> None:
+    """End the session of a connection, and wait until it has ended."""
+    identity = broker._session._identity
+    until(lambda: not database.open()._session._kill(identity))
+
+
+def lose_commit(proxy: tcp_proxy.Proxy, broker: SQLBroker) -> None:
+    """Lose the reply to the commit of the next transaction."""
+    driver: Any = broker._session._driver
+    if broker.place.dialect == "postgresql":  # The statement is the transaction.
+        proxy.lose("to-client")
+        return
+    commit = driver.commit
+
+    def lose() -> None:
+        proxy.lose("to-client")
+        commit()
+
+    driver.commit = lose
+
+
+def test_message_of_unknown_queue_is_deleted_by_hourly_sweep(database: Database) -> None:
+    """A queue may be deleted while a message is published to it."""
+    broker = database.open()
+    for queue, age in ("q", 9999), ("deleted", 9999), ("deleted", 1):
+        database.ask(
+            f"INSERT INTO wbe_messages(queue, place, at) SELECT %s, 0, {broker.sql.NOW} - %s",
+            queue, age,
+        )  # fmt: skip
+    database.ask("UPDATE wbe_transport SET swept = 0")
+    broker._sweep_queues(0.0)
+    assert database.ask("SELECT queue FROM wbe_messages ORDER BY n") == [("q",), ("deleted",)]
+
+
+def test_take_during_outage_is_undone_by_next_connection(
+    database: Database, proxy: tcp_proxy.Proxy, proxied: str
+) -> None:
+    """The holder lives, so no other consumer would release the row."""
+    database.put(database.open(), "a")
+    worker = database.open("w", proxied)
+    worker.watch("q")
+    worker.refresh()
+    with ThreadPoolExecutor(1) as pool:
+        lose_commit(proxy, worker)
+        taking = pool.submit(worker.take_many, [(10, ["q"])])
+        until(lambda: database.messages()[0][0])
+        assert database.ledger.state("a") == _base.Row("a", 1, "claimed", "w")
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(worker.recoverable_connection_errors):
+            taking.result()
+    worker.close()
+    assert database.messages()[0][0]
+    proxy.accept()
+    database.open("w", proxied)
+    assert database.messages() == [(None, False)]
+    assert database.ledger.state("a") == _base.Row("a", 1, "open")
+
+
+def test_threads_can_reconnect_at_the_same_moment(database: Database) -> None:
+    """Each new connection ends the sessions that were lost, as long as they are registered."""
+    session_type = database.open().session_type
+    for _ in range(4):
+        database.open()._session._note_loss()
+    barrier = threading.Barrier(8)
+
+    def connect() -> None:
+        barrier.wait()
+        session_type(database.place).close()
+
+    with ThreadPoolExecutor(8) as pool:
+        for connected in [pool.submit(connect) for _ in range(8)]:
+            connected.result()
+
+
+def test_child_process_does_not_end_consumer_of_its_parent(database: Database) -> None:
+    worker = database.open("w")
+    database.put(worker, "a")
+    (message,) = take(worker)
+    assert forks.answer_of_fork(worker.close) == "None"
+    assert worker.settle_many([message]) is True
+
+
+def test_new_consumer_gives_others_time_to_report(database: Database) -> None:
+    """After an outage of the server, the first consumer to reconnect would requeue all messages."""
+    worker, other = database.open("w"), database.open()
+    other.declare_queue("mine", owned=True)
+    database.put(worker, "a")
+    (message,) = take(worker)
+    database.ask("UPDATE wbe_consumers SET beat = beat - 1000")
+    database.ask("UPDATE wbe_queues SET used = used - 1000")
+    database.open().refresh()
+    assert worker.settle_many([message]) is True
+    assert database.ask("SELECT name FROM wbe_queues WHERE owned") == [("mine",)]
+
+
+def test_consumer_that_is_treated_as_dead_takes_nothing(database: Database) -> None:
+    """It may have been frozen after its last report. Others would requeue the message again."""
+    worker = database.open("w")
+    database.put(worker, "a")
+    worker.watch("q")
+    worker.refresh()
+    database.ask("DELETE FROM wbe_consumers")
+    assert worker.take_many([(10, ["q"])]) == []
+    assert database.messages() == [(None, False)]
+    worker._next_report_at = 0.0
+    assert len(take(worker)) == 1
+
+
+def lose_reply(
+    proxy: tcp_proxy.Proxy, broker: SQLBroker, call: Callable[[], Any], done: Callable[[], Any]
+) -> None:
+    """Call, and cut the connection when its effect is `done` and its reply was discarded."""
+    lose_commit(proxy, broker)
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(call)
+        until(done)
+        proxy.cut()
+        with pytest.raises(broker.recoverable_connection_errors):
+            calling.result()
+
+
+def test_result_without_reply_can_be_finished_again(
+    database: Database, proxy: tcp_proxy.Proxy, proxied: str
+) -> None:
+    worker = database.open("w", proxied)
+    database.put(worker, "a")
+    (message,) = take(worker)
+    lose_reply(
+        proxy,
+        worker,
+        lambda: worker.finish(finish(message)),
+        lambda: database.ledger.state("a") == _base.Row("a", 1, "done", None, b"done"),
+    )
+    worker.close()
+    again = database.open("w", proxied)
+    assert again.finish(finish(message)) == [True]
+    assert database.ledger.state("a") == _base.Row("a", 1, "done", None, b"done")
+    assert take(again) == []
+
+
+def test_next_requests_without_reply_are_requeued_unmarked(
+    database: Database, proxy: tcp_proxy.Proxy, proxied: str
+) -> None:
+    """The reply to a finished request contained them; another connection had sent it."""
+    worker, sender = database.open("w"), database.open("w", proxied)
+    database.put(worker, "a")
+    (message,) = take(worker)
+    database.put(worker, "b")
+    order = worker.prepare_take(10, ["q"])
+    lose_reply(
+        proxy,
+        sender,
+        lambda: sender._finish(finish(message), order),
+        lambda: database.ledger.state("b") == _base.Row("b", 1, "claimed", "w"),
+    )
+    assert order is not None
+    worker.fail_taken(order)
+    with pytest.raises(worker.recoverable_connection_errors):
+        worker.refresh()
+    worker.close()
+    assert database.ledger.state("b") == _base.Row("b", 1, "open")
+    waiting = "SELECT again FROM wbe_messages WHERE queue = 'q' AND coalesce(consumer, '') = ''"
+    assert database.ask(waiting) == [(False,)]
+
+
+def test_terminated_session_changes_nothing(database: Database) -> None:
+    worker = database.open("w")
+    database.put(worker, "a")
+    (message,) = take(worker)
+    before = database.ask("SELECT * FROM wbe_messages"), database.ledger.state("a")
+    calls: list[Callable[[SQLBroker], Any]] = [
+        lambda broker: broker.finish(finish(message)),
+        lambda broker: broker.open_and_publish([("b", 1, False)], [Frame("", "q", 0, b"b?")]),
+        lambda broker: broker.requeue(message),
+        lambda broker: broker.settle_many([message]),
+        lambda broker: broker.refuse(message),
+    ]
+    for call in calls:
+        broker, message.token = database.open("w"), (worker._name, message.token[1])
+        terminate(database, broker)
+        with pytest.raises(broker.recoverable_connection_errors):
+            call(broker)
+        message.token = worker._name, before[0][0][0]
+    assert (database.ask("SELECT * FROM wbe_messages"), database.ledger.state("a")) == before
