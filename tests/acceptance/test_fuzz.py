@@ -37,5 +37,10 @@ def test_hostile_messages_are_counted_on_postgresql(postgresql_url: str, tmp_pat
 
 
 @pytest.mark.slow
+def test_hostile_messages_are_counted_on_mysql(mariadb_url: str, tmp_path: Path) -> None:
+    _fuzz("mysql", tmp_path, 600, mariadb_url)
+
+
+@pytest.mark.slow
 def test_hostile_messages_are_counted_on_rabbitmq(rabbitmq_url: Place, tmp_path: Path) -> None:
     _fuzz("amqp", tmp_path, 400, rabbitmq_url)

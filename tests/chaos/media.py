@@ -5,6 +5,7 @@ remaining content.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from tests.crashing import workers as folders
 from tests.support import brokers, tcp_proxy
 
-KINDS = ("redis", "amqp", "postgresql", "filesystem")
+KINDS = ("redis", "amqp", "postgresql", "mysql", "filesystem")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Medium:
             return keys(self.broker)
         if isinstance(self.broker, brokers.Rabbitmq):
             return _queues(self.broker)
-        if isinstance(self.broker, brokers.PostgreSQL):
+        if isinstance(self.broker, brokers.Database):
             return _rows(self.broker)
         folder = Path(self.url.partition("://")[2])
         return [Left(what) for what in [*folders.left_in(folder), *folders.reply_queues(folder)]]
@@ -77,11 +78,11 @@ def _queues(broker: brokers.Rabbitmq) -> list[Left]:
     return [*queues, *(Left(what, bool(queues)) for what in others)]
 
 
-def _rows(broker: brokers.PostgreSQL) -> list[Left]:
+def _rows(broker: brokers.Database) -> list[Left]:
     """Return the tables with remaining rows. Messages expire with the queues of their owners."""
     lasting = (
         "SELECT count(*) FROM wbe_messages JOIN wbe_queues q ON q.name = queue WHERE NOT q.owned"
-        " AND consumer IS NULL"
+        " AND coalesce(consumer, '') = ''"
     )
     [(messages,)] = broker.ask(lasting)
     return [
@@ -104,12 +105,16 @@ def amqp() -> Iterator[Medium]:
 
 
 @contextlib.contextmanager
-def postgresql() -> Iterator[Medium]:
-    with brokers.postgresql() as broker, tcp_proxy.forked(broker.port) as proxy:
+def database(kind: str) -> Iterator[Medium]:
+    with brokers.database(kind) as broker, tcp_proxy.forked(broker.port) as proxy:
         yield Medium(_through(broker, proxy), broker, proxy)
 
 
-_SERVERS = {"redis": redis, "amqp": amqp, "postgresql": postgresql}
+_SERVERS = {
+    "redis": redis,
+    "amqp": amqp,
+    **{kind: functools.partial(database, kind) for kind in ("postgresql", "mysql")},
+}
 
 
 @contextlib.contextmanager

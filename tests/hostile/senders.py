@@ -17,7 +17,7 @@ from tests.seams.transports import OwnConnection, put_raw
 from tests.support import brokers
 from wbengine import transports
 
-KINDS = ("redis", "amqp", "postgresql", "filesystem", "memory")
+KINDS = ("redis", "amqp", "postgresql", "mysql", "filesystem", "memory")
 
 
 class Sender(Protocol):
@@ -79,7 +79,10 @@ class Rabbitmq:
 @contextlib.contextmanager
 def sender(kind: str, folder: Path, where: str | None = None) -> Iterator[Sender]:
     """Yield a sender for a private broker, or for the broker at the URL `where`."""
-    servers = {"redis": brokers.redis, "amqp": brokers.rabbitmq, "postgresql": brokers.postgresql}
+    servers = {
+        "redis": brokers.redis, "amqp": brokers.rabbitmq, "postgresql": brokers.postgresql,
+        "mysql": brokers.mysql,
+    }  # fmt: skip
     if kind in servers and where is None:
         with (
             servers[kind]() as server,

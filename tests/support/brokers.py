@@ -1,5 +1,5 @@
-"""Private servers for tests and tools, started on first use: Redis, RabbitMQ, PostgreSQL as a
-broker, ZooKeeper and etcd.
+"""Private servers for tests and tools, started on first use: Redis, RabbitMQ, PostgreSQL and MySQL
+as brokers, ZooKeeper and etcd.
 
     with brokers.redis() as redis, redis.place() as url: ...
 
@@ -231,14 +231,14 @@ class Rabbitmq(Broker):
         return json.loads(content) if content else None
 
 
-class PostgreSQL(Broker):
-    """A PostgreSQL as broker. Its places are databases."""
+class Database(Broker):
+    """A PostgreSQL or MySQL as broker. Its places are databases."""
 
-    kind = "postgresql"
-
-    def __init__(self, kept: KeptServer) -> None:
+    def __init__(self, kind: str, kept: KeptServer) -> None:
         super().__init__(kept)
+        self.kind = kind
         self.server = servers.Server.of(self.kind, kept.details)
+        self.server.execute(f"CREATE DATABASE {_DEFAULT_DATABASE}")
 
     def start(self) -> None:
         for _ in range(100):
@@ -250,7 +250,7 @@ class PostgreSQL(Broker):
         raise servers.ServerMissing("the database does not start again")
 
     def url(self, place: str = "") -> str:
-        return self.server.url(place or "postgres")
+        return self.server.url(place or _DEFAULT_DATABASE)
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Place]:
@@ -260,7 +260,9 @@ class PostgreSQL(Broker):
 
     def left(self, place: str = "") -> list[str]:
         """Return the tables with rows, except those that describe the format."""
-        names = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'wbe%'"
+        names = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'wbe%'"
+        if self.kind == "mysql":
+            names += " AND table_schema = database()"
         tables = {name for (name,) in self.ask(names, place)}
         counts = {
             name: self.ask(f"SELECT count(*) FROM {name}", place)[0][0]
@@ -270,10 +272,10 @@ class PostgreSQL(Broker):
 
     def ask(self, statement: str, place: str = "") -> list[Any]:
         """Return the rows of a query."""
-        import psycopg
+        return self.server.execute(statement, place or _DEFAULT_DATABASE)
 
-        with psycopg.connect(self.url(place)) as connection:
-            return connection.execute(statement).fetchall()
+
+_DEFAULT_DATABASE = "wbe_default"
 
 
 class Coordinator(Broker):
@@ -324,13 +326,17 @@ def rabbitmq(**settings: str) -> Iterator[Rabbitmq]:
 
 
 @contextlib.contextmanager
-def postgresql() -> Iterator[PostgreSQL]:
-    """Run a private PostgreSQL.
+def database(kind: str) -> Iterator[Database]:
+    """Run a private 'postgresql' or 'mysql'.
 
     :raises ServerMissing: if it is not installed or does not start.
     """
-    with servers.keeping("postgresql") as server:
-        yield PostgreSQL(server)
+    with servers.keeping(kind) as server:
+        yield Database(kind, server)
+
+
+postgresql = functools.partial(database, "postgresql")
+mysql = functools.partial(database, "mysql")
 
 
 #: Brokers of tests that kill their broker. A RabbitMQ needs 5 s for each start.
@@ -343,6 +349,7 @@ _MAKERS = {
     "redis": redis,
     "rabbitmq": rabbitmq,
     "postgresql": postgresql,
+    "mysql": mysql,
     **{kind: functools.partial(coordinator, kind) for kind in ("zookeeper", "etcd")},
 }
 

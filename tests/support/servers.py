@@ -65,11 +65,11 @@ class Server:
             with_force = " WITH (FORCE)" if self.kind == "postgresql" else ""
             self.execute(f"DROP DATABASE {name}{with_force}")
 
-    def execute(self, statement: str) -> list[Any]:
-        """Execute a statement as administrator, outside the databases of tests, and return its
-        rows.
+    def execute(self, statement: str, database: str | None = None) -> list[Any]:
+        """Execute a statement as administrator, by default outside the databases of tests, and
+        return its rows.
         """
-        with contextlib.closing(self._connect()) as connection:
+        with contextlib.closing(self._connect(database)) as connection:
             cursor = connection.cursor()
             cursor.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []
@@ -100,16 +100,16 @@ class Server:
                     self.execute(f"KILL {number}")
             time.sleep(0.005)
 
-    def _connect(self) -> Any:
+    def _connect(self, database: str | None) -> Any:
         where: dict[str, Any] = {"host": "127.0.0.1", "port": self.port, "user": USER}
         where["password"] = self.password
         if self.kind == "postgresql":
             import psycopg
 
-            return psycopg.connect(**where, dbname="postgres", autocommit=True)
+            return psycopg.connect(**where, dbname=database or "postgres", autocommit=True)
         import pymysql
 
-        return pymysql.connect(**where, autocommit=True)
+        return pymysql.connect(**where, database=database, autocommit=True)
 
 
 _numbers = itertools.count(1)

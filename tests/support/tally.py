@@ -29,7 +29,7 @@ _ORDER = (
     "zookeeper",
     "etcd",
 )
-_ENGINES = ("serial", "threads", "processes", "memory", "filesystem", "kept", "postgresql")
+_ENGINES = ("serial", "threads", "processes", "memory", "filesystem", "kept", "postgresql", "mysql")
 
 
 def export() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.support import brokers, servers
 from tools import _bootstrap
 from tools.benching import processes
-from tools.benching.systems import POSTGRESQL
+from tools.benching.systems import DATABASES
 
 _MAKERS = {"redis": "redis", "amqp": "rabbitmq"}
 
@@ -28,17 +28,17 @@ class PrivateBrokers:
         self._folder = folder
         self._until = contextlib.ExitStack()
         self._brokers: dict[str, brokers.Broker] = {}
-        self._database: servers.Server | None = None
+        self._databases: dict[str, servers.Server] = {}
         self._pids: list[int] = []
         #: Unavailable media -> the reason.
         self.missing: dict[str, str] = {}
-        if POSTGRESQL in media:
+        for kind in (kind for kind in DATABASES if kind in media):
             try:
-                kept = self._until.enter_context(servers.keeping(POSTGRESQL))
-                self._database = servers.Server.of(POSTGRESQL, kept.details)
+                kept = self._until.enter_context(servers.keeping(kind))
+                self._databases[kind] = servers.Server.of(kind, kept.details)
                 self._pids.append(kept.details["pid"])
             except servers.ServerMissing as error:
-                self.missing[POSTGRESQL] = str(error)
+                self.missing[kind] = str(error)
         # Systems that cannot send results through RabbitMQ store them in Redis.
         needed = {"redis", "amqp"} if "amqp" in media else {"redis"} & {*media}
         for medium in sorted(needed):
@@ -53,10 +53,7 @@ class PrivateBrokers:
 
     @property
     def versions(self) -> dict[str, str]:
-        versions = {medium: broker.version for medium, broker in self._brokers.items()}
-        if self._database is not None:
-            versions[POSTGRESQL] = self._database.version
-        return versions
+        return {kind: server.version for kind, server in (self._brokers | self._databases).items()}
 
     @property
     def processor(self) -> float:
@@ -80,8 +77,8 @@ class PrivateBrokers:
             for word, kind in (("url", medium), ("results", "redis")):
                 if kind in self._brokers and medium in _MAKERS:
                     arguments[word] = str(until.enter_context(self._brokers[kind].place()))
-            if medium == POSTGRESQL and self._database is not None:
-                arguments["url"] = until.enter_context(self._database.database())
+            if medium in self._databases:
+                arguments["url"] = until.enter_context(self._databases[medium].database())
             yield arguments
 
     def close(self) -> None:

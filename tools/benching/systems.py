@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 #: Brokers that several systems support.
 WIRES = ("redis", "amqp", "filesystem")
-#: A database as broker.
-POSTGRESQL = "postgresql"
-BROKERS = (*WIRES, POSTGRESQL)
+#: Databases as brokers.
+DATABASES = ("postgresql", "mysql")
+BROKERS = (*WIRES, *DATABASES)
 #: Kinds of engines without workers.
 LOCALS = ("serial", "parallel")
 

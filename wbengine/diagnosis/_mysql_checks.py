@@ -103,7 +103,7 @@ def _durability_problems(variables: dict[str, str]) -> Iterator[Finding]:
             " requests and results",
             "run: SET GLOBAL sync_binlog = 1, and set it in the configuration",
         )
-    if variables["binlog_format"] == "STATEMENT":
+    if variables.get("binlog_format") == "STATEMENT":
         yield bad(
             _CHECK,
             "binlog_format must be ROW or MIXED, got STATEMENT: the server cannot change queues",

@@ -22,8 +22,8 @@ def started(
         @functools.cache
         def start(name: str) -> kinds.Kind:
             folder = tmp_path_factory.mktemp(name)
-            if name == kinds.POSTGRESQL:
-                url = stack.enter_context(database_servers["postgresql"].database())
+            if name in kinds.DATABASES:
+                url = stack.enter_context(database_servers[name].database())
                 serving = kinds.on_workers(name, url, folder, tasks.__name__)
                 return stack.enter_context(serving)
             return stack.enter_context(kinds.kind(name, folder, tasks.__name__))

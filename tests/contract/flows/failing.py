@@ -12,7 +12,7 @@ from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
 #: Kinds that run tasks on the engine's host, and kinds with workers.
 HERE = ("serial", "threads", "processes", "kept")
-REMOTE = ("memory", "filesystem", "postgresql")
+REMOTE = ("memory", "filesystem", "postgresql", "mysql")
 
 
 @flow(

@@ -25,8 +25,8 @@ NAMES = ("serial", "threads", "processes", "memory", "filesystem")
 
 #: Serial engine with records in a folder.
 KEPT = "kept"
-#: Workers on a PostgreSQL server, which the caller of `on_workers` provides.
-POSTGRESQL = "postgresql"
+#: Workers on a database server, which the caller of `on_workers` provides.
+DATABASES = ("postgresql", "mysql")
 
 
 class Kind:
