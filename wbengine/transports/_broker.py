@@ -258,7 +258,8 @@ class Broker(abc.ABC):
         """Finish requests of any consumers and, with an `order`, take messages, in one step.
 
         :returns: for each request whether this process still owned its row. Otherwise the reply is
-            neither stored nor published.
+            neither stored nor published. The reply to a request without a row is published, because
+            the row may have been lost; if the row is dropped at the same moment, it may not be.
         """
         if order is None:
             return self._finish(batch, None)[0]

@@ -94,7 +94,11 @@ _UNCLAIM: Final = (
 
 
 class FolderClaims(Protocol):
-    """Claims of requests in the ledger of the same file."""
+    """Claims of requests in the ledger of the same file.
+
+    A take claims rows in one statement, and reads them in the next one. If a row was dropped in
+    between, the message has the claim that the second statement finds, and its request is not run.
+    """
 
     holder: str
     digest: str
