@@ -69,7 +69,7 @@ OF_A_STORE: dict[Words, int] = {
     ("db", "upgrade"): 0,
     ("db", "current"): 0,
     ("db", "check"): 69,
-    ("db", "prune", "--older-than", "30d", "--yes"): 0,
+    ("flow", "prune", "--older-than", "30d", "--yes"): 0,
     ("schedule", "list"): 0,
     ("limits",): 0,
     ("tasks", "list"): 0,

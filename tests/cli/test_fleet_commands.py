@@ -405,11 +405,15 @@ def test_db_commands_upgrade_check_and_prune_the_store(
             connection.save_logbook(book)
     checked = wbengine("db", "check", "--json").json
     assert (checked["books"], checked["flows"], checked["damaged"]) == (3, 3, [])
-    prune = ("db", "prune", "--older-than", "0", "--state", "success")
+    prune = ("flow", "prune", "--older-than", "0", "--state", "success")
     refused = wbengine(*prune)
     assert refused.code == 2 and "pass --yes" in refused.error
     dry = wbengine(*prune, "--dry-run", "--json").lines
     assert sorted(row["name"] for row in dry) == ["f0", "f1"]
+    assert {row["schema"] for row in dry} == {"wbengine/flow-prune/1"}
+    earlier_name = wbengine("db", *prune[1:], "--dry-run", "--json").lines
+    assert [row["schema"] for row in earlier_name] == ["wbengine/db-prune/1"] * 2
+    assert "prune" not in wbengine("db", "--help").out
     assert wbengine("db", "prune", "--older-than", "1h", "--yes").out == ""
     assert len(wbengine(*prune, "--yes", "--batch", "1").out.splitlines()) == 2
     assert wbengine("db", "check", "--json").json["flows"] == 1

@@ -105,7 +105,7 @@ def test_flow_run_escapes_control_characters(name: str, color: str, wbengine: Co
         "graph --flow-id ID --format mermaid",
         "graph --flow-id ID --format svg",
         "graph --flow-id ID --format json",
-        "db prune --older-than 0s --dry-run",
+        "flow prune --older-than 0s --dry-run",
     ],
 )
 def test_command_escapes_control_characters(words: str, failed: str, wbengine: Command) -> None:

@@ -221,11 +221,30 @@ def test_flow_of_a_killed_engine_is_resumed_by_one_serve(wbengine: Command, stor
     assert [each["uuid"] for each in resent] == [row["uuid"]]
 
 
+@pytest.mark.parametrize(
+    ("option", "setting", "message"),
+    [
+        ("success=7x", "", "success must be a duration above 0"),
+        ("pending=7d", "", "pending"),
+        ("", '[retention]\nfailure = "soon"\n', "wbengine.toml: retention: failure must be"),
+        ("", "[retention]\nmax_flow = 5\n", "did you mean 'max_flows'"),
+    ],
+)
+def test_invalid_retention_is_refused(
+    wbengine: Command, store: Path, option: str, setting: str, message: str
+) -> None:
+    with (store / "wbengine.toml").open("a") as file:
+        file.write(setting)
+    refused = wbengine("serve", *(("--retention", option) if option else ()))
+    assert refused.code == (errors.USAGE if option else errors.BAD_CONFIG)
+    assert message in refused.error, refused.error
+
+
 def test_serve_reports_metrics_and_json_log_with_fields(wbengine: Command, store: Path) -> None:
     slow, order = submit(wbengine, "slow"), submit(wbengine, "order")
     process = wbengine.begin(
         *("serve", "--max-simultaneous", "1", "--metrics-addr", "127.0.0.1:0"),
-        *("--log-format", "json"),
+        *("--log-format", "json", "--retention", "success=7d", "--retention", "max_flows=100"),
     )
     assert process.stderr is not None
     lines = [json.loads(next(process.stderr)) for _ in range(2)]
@@ -242,6 +261,10 @@ def test_serve_reports_metrics_and_json_log_with_fields(wbengine: Command, store
     oldest = scraping.value(found, "wbengine_oldest_pending_flow_timestamp_seconds")
     [row] = wbengine("flow", "list", "--state", "PENDING", "--json").json["flows"]
     assert _formatting.iso(oldest) == row["created"]
+    assert scraping.value(found, "wbengine_oldest_flow_timestamp_seconds") <= oldest
+    assert scraping.value(found, "wbengine_flows_deleted_total") == 0
+    last_run = "wbengine_retention_last_run_timestamp_seconds"
+    until(lambda: scraping.value(metrics(), last_run) >= oldest)
     assert scraping.value(found, "wbengine_flows_running", flow="slow") == 1
     assert wbengine("flow", "cancel", slow, "--reason", "no stock").code == 0
     assert any("is being cancelled" in line for line in process.stderr)

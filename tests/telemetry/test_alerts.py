@@ -58,6 +58,7 @@ SERIES: dict[str, tuple[dict[str, str], int]] = {
     ),
     "WbengineFlowsWait": ({"wbengine_oldest_pending_flow_timestamp_seconds": "0x60"}, 12),
     "WbengineFlowsWaitForCode": ({'wbengine_flows_waiting_for_code{code="shop:v2"}': "2x60"}, 16),
+    "WbengineRetentionStopped": ({"wbengine_retention_last_run_timestamp_seconds": "0x60"}, 17),
     "WbengineRequestsUnserved": ({'wbengine_requests_unserved{task="a.Pay"}': "2x60"}, 6),
     "WbengineRequestsWait": (
         {

@@ -38,6 +38,7 @@ _FLOW_COMMANDS: Final = {
     "revert": Lazy("flow_resume", "Revert the completed tasks of a flow.", "revert"),
     "retry": Lazy("flow_resume", "Run the failed tasks of a flow again.", "retry"),
     "delete": Lazy("flow_records", "Delete flows and their records.", "delete"),
+    "prune": Lazy("flow_prune", "Delete flows that ended long ago, with their logs and jobs."),
 }
 
 _TOP_LEVEL_COMMANDS: Final = {
@@ -50,7 +51,7 @@ _TOP_LEVEL_COMMANDS: Final = {
     "workers": Lazy("workers_command", "List and control workers."),
     "status": Lazy("status_command", "Show the broker, the workers and their load."),
     "queues": Lazy("queues_command", "List and purge queues; list and resend requests."),
-    "db": Lazy("db_command", "Create, check and clean up the store of flows."),
+    "db": Lazy("db_command", "Create, check and copy the store of flows."),
     "dashboard": Lazy("dashboard_command", "Serve the dashboard."),
     "mcp": Lazy("mcp_command", "Serve tools for coding assistants."),
     "dev": Lazy("dev_command", "Start a broker, store, worker and dashboard for development."),

@@ -106,6 +106,7 @@ class Lazy(NamedTuple):
 class Group(click.Group):
     """A group of commands. `lazy` commands are loaded when they are used; help loads none of them.
 
+    :param renamed: earlier names of commands, which help does not show.
     :param entry_points: the entry point group of commands that other packages provide.
     """
 
@@ -115,11 +116,13 @@ class Group(click.Group):
         self,
         *args: Any,
         lazy: Mapping[str, Lazy] | None = None,
+        renamed: Mapping[str, Lazy] | None = None,
         entry_points: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = dict(lazy or {})
+        self._renamed = dict(renamed or {})
         self._entry_points = entry_points
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -135,13 +138,15 @@ class Group(click.Group):
 
     def has_command(self, name: str) -> bool:
         """Return whether there is a command of this name. Aliases do not count."""
-        return name in self.commands or name in self.lazy or name in self._plugin_names()
+        is_own = name in self.commands or name in self.lazy or name in self._renamed
+        return is_own or name in self._plugin_names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         cmd_name = self._full_name(cmd_name)
         if (command := super().get_command(ctx, cmd_name)) is not None:
             return command
-        if (lazy_command := self.lazy.get(cmd_name)) is not None:
+        lazy_command = self.lazy.get(cmd_name) or self._renamed.get(cmd_name)
+        if lazy_command is not None:
             command = lazy_command.load()
         elif cmd_name in self._plugin_names():
             command = plugins.find(str(self._entry_points), cmd_name)

@@ -100,6 +100,7 @@ class Settings:
     log_format: str
     traceback: bool
     schedules: Mapping[str, Mapping[str, Any]]
+    retention: Mapping[str, Any]
     #: Setting -> origin of its value: 'flag', a variable as '$NAME', a path, or 'default'.
     origins: Mapping[str, str]
     #: The files that were read, in order of precedence.
@@ -348,9 +349,9 @@ def check(where: str, name: str, value: Any) -> None:
     error = jsonschema.exceptions.best_match(
         jsonschema.Draft202012Validator(kind).iter_errors(value)
     )
-    if error is not None and error.absolute_path:  # an error inside a table
-        place = ".".join(str(key) for key in error.absolute_path)
-        raise errors.Failed(f"{where}.{place}{_inner_error(error)}", errors.BAD_CONFIG)
+    if error is not None and (error.absolute_path or error.validator == "additionalProperties"):
+        place = ".".join((where, *(str(key) for key in error.absolute_path)))  # inside a table
+        raise errors.Failed(f"{place}{_inner_error(error)}", errors.BAD_CONFIG)
     if error is not None:
         shown = "" if name in SECRETS else f", got {json.dumps(value, default=str)}"
         near = object_names.hint(value, kind.get("enum", ())) if isinstance(value, str) else ""

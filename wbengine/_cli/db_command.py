@@ -1,25 +1,16 @@
-"""`wbengine db`: create, check and clean up the store of flows."""
+"""`wbengine db`: create, check and copy the store of flows."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wbengine import exceptions, operations, states
-from wbengine._cli import (
-    base,
-    common_options,
-    confirmation,
-    errors,
-    fleets,
-    params,
-    store_access,
-)
+from wbengine import exceptions, operations
+from wbengine._cli import base, errors, fleets, store_access
 from wbengine._cli import context as contexts
 from wbengine._introspection import object_names
-from wbengine.views import _formatting
 
 if TYPE_CHECKING:
     from wbengine._cli.config import Settings
@@ -27,9 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_PRUNABLE_STATES: Final = (states.FAILURE, states.REVERTED, states.SUCCESS, states.SUSPENDED)
-
-command = base.Group("db", help="Create, check and clean up the store of flows.")
+command = base.Group(
+    "db",
+    renamed={"prune": base.Lazy("flow_prune", "Delete flows that ended long ago.")},
+    help="Create, check and copy the store of flows.",
+)
 
 
 def _masked_store(context: contexts.Context) -> str:
@@ -233,58 +226,3 @@ def _fetch(url: str) -> persistence.Backend:
     with errors.failing(errors.USAGE, *wrong, where=url.partition(":")[0]):
         return backends.fetch(url)
 
-
-@command.command(
-    "prune",
-    help="""Delete flows that ended long ago.
-
-    Flows that an engine runs are never deleted.
-
-    \b
-    Example:
-      wbengine db prune --older-than 30d --state SUCCESS --dry-run
-    """,
-)
-@click.option("--older-than", type=params.DURATION, required=True, metavar="AGE",
-    help="Delete flows that have not changed for this time, such as 30d.")  # fmt: skip
-@click.option("--state", "state_names", multiple=True,
-    type=params.Choice(_PRUNABLE_STATES, case_sensitive=False),
-    metavar="STATE",
-    help=f"Delete only flows in this state (repeatable): {', '.join(_PRUNABLE_STATES)}.",
-    show_default="FAILURE, REVERTED and SUCCESS")  # fmt: skip
-@click.option("--batch", type=click.IntRange(1, 10_000), default=100, metavar="N",
-    help="Number of flows that are read at a time.")  # fmt: skip
-@common_options.dry_run("the flows that would be deleted")
-@common_options.YES
-def prune(
-    context: contexts.Context,
-    older_than: float,
-    state_names: tuple[str, ...],
-    batch: int,
-    dry_run: bool,
-    yes: bool,
-) -> None:
-    from wbengine.operations import _removing
-
-    printer = context.printer
-    chosen = state_names or _removing.ENDED
-    if not dry_run:
-        which = f"flows in {', '.join(chosen)} older than {_formatting.seconds(older_than)}"
-        confirmation.confirm(context, f"delete {which}", yes)
-    count = 0
-    with context.backend() as backend:
-        with contextlib.closing(backend.get_connection()) as connection:
-            before = connection.now() - older_than
-        deleted_flows = operations.prune(
-            backend, before=before, states=chosen, batch=batch, dry_run=dry_run
-        )
-        exists = store_access.store_exists(context.settings, backend)
-        for row in deleted_flows:
-            count += 1
-            printer.event("db-prune/1", {"uuid": row.uuid, "name": row.name, "state": row.state,
-                "created": _formatting.iso(row.created), "dry_run": dry_run})  # fmt: skip
-            printer.line(f"{row.uuid}  {row.state:<9}  {row.name}")
-    if exists:
-        printer.note(f"{'would delete' if dry_run else 'deleted'} {count} flows")
-    else:
-        printer.note(store_access.missing_message(context.settings))

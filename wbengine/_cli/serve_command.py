@@ -17,6 +17,7 @@ from wbengine._cli import (
     log_output,
     params,
     schedule_command,
+    settings_schema,
     stop_signals,
     store_access,
 )
@@ -42,6 +43,9 @@ __all__ = ["command"]
     The flows are in the store (--persistence). Their jobs are there too, unless --board is the URL
     of a job board in Redis, ZooKeeper or etcd.
 
+    With --retention, or the table [retention] in wbengine.toml, one of these processes at a time
+    deletes ended flows that are older. Without it, flows are kept.
+
     With --code-version, the process runs only flows of this or an earlier version of the code, and
     flows without a version. Versions are ordered by their first appearance in the store.
 
@@ -66,6 +70,11 @@ __all__ = ["command"]
 @click.option("--code-version-policy", type=params.Choice(("compatible", "exact")),
     default="compatible", show_default=True,
     help="Run flows of this and earlier versions, or only of this version.")  # fmt: skip
+@click.option("--retention", multiple=True, metavar="KEY=VALUE", callback=params.once,
+    type=params.Parsed("KEY=VALUE", settings_schema.key_and_value),
+    help="Delete ended flows after this time, or above this number of flows: success=7d,"
+    " failure=30d, reverted=30d, max_flows=1000000 (repeatable).",
+    show_default="the setting retention")  # fmt: skip
 @common_options.METRICS
 @common_options.HEALTH
 @common_options.STRICT
@@ -76,6 +85,7 @@ def command(
     code_version: str | None,
     app: str | None,
     code_version_policy: str,
+    retention: dict[str, Any],
     metrics_addr: Any,
     health_addr: Any,
     strict: bool,
@@ -88,6 +98,8 @@ def command(
     store_access.check_outlives(context.settings, ", to which no other process can submit flows")
     options = engine_run.engine_options(context, engine)
     declared = schedule_command.declared(context)
+    with context.settings.failing("retention", ValueError):
+        service.Retention.parse(context.settings.retention)
     watch = _watch(metrics_addr, health_addr)
     with context.backend(upgrade=True, missing_ok=True, patient=True) as backend:
         board = claimed_jobs.separate_board(context, backend)
@@ -102,6 +114,7 @@ def command(
                 code_version=code_version,
                 app=app,
                 exact_code=code_version_policy == "exact",
+                retention={**context.settings.retention, **retention},
                 listeners=() if watch is None else watch.listeners,
             )
 

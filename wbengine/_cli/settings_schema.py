@@ -11,7 +11,7 @@ import click
 from wbengine._cli import params
 from wbengine._introspection import object_names
 
-__all__ = ["DEFAULTS", "SCHEMA", "SECRETS", "SETTINGS", "VARIABLES", "Setting"]
+__all__ = ["DEFAULTS", "SCHEMA", "SECRETS", "SETTINGS", "VARIABLES", "Setting", "key_and_value"]
 
 
 class Setting(NamedTuple):
@@ -54,7 +54,7 @@ def _choice(spelling: str, default: str, *words: str, help: str) -> Setting:
     return Setting(_enum(help, default, *words), (spelling,), {"type": params.Choice(words)})
 
 
-def _key_and_value(text: str) -> tuple[str, Any]:
+def key_and_value(text: str) -> tuple[str, Any]:
     """Split `KEY=VALUE`. The value is JSON if it can be parsed, otherwise text."""
     key, equals, value = text.partition("=")
     if not key or not equals:
@@ -70,6 +70,21 @@ def _label(text: str) -> str:
         raise ValueError(f"must be 1 to 120 characters of A-Z a-z 0-9 _ . -, got {text!r}")
     return text
 
+
+def _duration(description: str) -> dict[str, Any]:
+    return {"type": ["number", "string"], "description": description}
+
+
+_RETENTION: Final = {
+    "success": _duration("time after which flows in SUCCESS are deleted: seconds, or '7d'"),
+    "failure": _duration("the same for FAILURE"),
+    "reverted": _duration("the same for REVERTED"),
+    "max_flows": {
+        "type": "integer",
+        "minimum": 1,
+        "description": "number of flows above which the oldest ended flows are deleted",
+    },
+}
 
 _SCHEDULE: Final = {
     "type": "object",
@@ -110,7 +125,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     "transport_options": Setting(
         {"type": "object", "default": {}, "description": "Option of the transport (repeatable)."},
         ("--transport-option",),
-        {"type": params.Parsed("K=V", _key_and_value), "multiple": True}),
+        {"type": params.Parsed("K=V", key_and_value), "multiple": True}),
     "ledger": _text("URL", "--ledger", help="URL of the ledger.", default="the ledger of the"
     " broker"),
     "keys": _text("FILE", "--keys",
@@ -146,6 +161,10 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     "schedules": Setting(
         {"type": "object", "default": {}, "additionalProperties": _SCHEDULE,
          "description": "schedules by name; `wbengine serve` stores them when it starts"}),
+    "retention": Setting(
+        {"type": "object", "default": {}, "properties": _RETENTION, "additionalProperties": False,
+         "description": "times after which `wbengine serve` deletes ended flows"},
+        default="all flows are kept"),
 }  # fmt: skip
 
 SCHEMA: Final[dict[str, Any]] = {

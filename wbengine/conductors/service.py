@@ -15,19 +15,20 @@ from typing import Any, Final
 
 from wbengine import engines, exceptions, states
 from wbengine._concurrency import conditions, threads
-from wbengine.conductors import _code_versions
+from wbengine.conductors import _code_versions, _retention
 from wbengine.conductors.backends import impl_nonblocking
 from wbengine.engines import _allowed
 from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
 from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as base_listeners
+from wbengine.operations._retention import Retention
 from wbengine.persistence import _owners, base, models
 from wbengine.persistence.backends import _sql
 from wbengine.schedules._service import ScheduleService
 from wbengine.schedules._ticks import Schedule
 
-__all__ = ["ConductorService"]
+__all__ = ["ConductorService", "Retention"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -81,9 +82,12 @@ class ConductorService:
     :param flows: allowed factories (see `engines.flow_from_detail`).
     :param code_version: the version of the code of this process, with its `app`; `exact_code`: run
         no flows of earlier versions. See `code_versions.CodeVersions`.
+    :param retention: ended flows are deleted after these times, such as {"success": "7d",
+        "failure": "30d", "reverted": 86400, "max_flows": 1_000_000}. Flows in other states, and all
+        flows by default, are kept.
     :param listeners: called with each engine; their listeners are registered while its flow runs.
     :raises ValueError: if there is no `board` and `persistence` is not a database; or if `board`
-        does not store the job of a flow under its uuid.
+        does not store the job of a flow under its uuid; or if `retention` is invalid.
     """
 
     POLL_SECONDS: Final = 5.0
@@ -102,6 +106,7 @@ class ConductorService:
         code_version: str | None = None,
         app: str | None = None,
         exact_code: bool = False,
+        retention: Mapping[str, Any] | None = None,
         listeners: Iterable[Callable[[engines.Engine], base_listeners.Listener]] = (),
     ) -> None:
         self.name: Final = f"{socket.gethostname()}:{os.getpid()}"
@@ -136,6 +141,12 @@ class ConductorService:
         self._schedules = (
             ScheduleService(persistence, self._board, clock=clock, flows=flows)
             if isinstance(persistence, _sql.SQLBackend)
+            else None
+        )
+        #: The deletion of ended flows; None if all are kept.
+        self.retention: Final = (
+            _retention.RetentionService(persistence, Retention.parse(retention), self.name)
+            if retention
             else None
         )
         self._declared = tuple(schedules)
@@ -178,6 +189,8 @@ class ConductorService:
             for schedule in self._declared:
                 self._schedules.schedules.declare(schedule)
             works["wbengine-schedules"] = functools.partial(self._fire_schedules, self._schedules)
+        if self.retention is not None:
+            works["wbengine-retention"] = functools.partial(self._delete_ended, self.retention)
         self._threads = [
             threads.Thread(target=work, name=name, daemon=True) for name, work in works.items()
         ]
@@ -232,6 +245,16 @@ class ConductorService:
             except Exception as error:
                 LOG.warning("cannot read the schedules: %s", error)
                 wait = schedules.POLL_SECONDS
+            if self._ended.wait(wait):
+                return
+
+    def _delete_ended(self, retention: _retention.RetentionService) -> None:
+        while True:
+            try:
+                wait = retention.run_due(self._ended.wait)
+            except Exception as error:
+                LOG.warning("cannot delete ended flows: %s", error)
+                wait = retention.PERIOD_SECONDS
             if self._ended.wait(wait):
                 return
 

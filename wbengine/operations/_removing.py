@@ -67,6 +67,9 @@ def prune(
                 states=states, newest_first=False, limit=batch, after=after
             )
             for row in page.flows:
+                if row.created is not None and row.created >= before:
+                    page = page._replace(after=None)  # All later flows are newer.
+                    break
                 if not _is_old(row, before):
                     continue
                 try:

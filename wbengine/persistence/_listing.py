@@ -15,8 +15,8 @@ from wbengine import exceptions, states
 from wbengine._introspection import object_names
 
 __all__ = [
-    "LIMIT", "Backlog", "FlowRow", "Page", "Position", "Query", "Removable", "Wait", "check_tags",
-    "engine_names", "latest_step_counts", "tags_of", "waits_of",
+    "LIMIT", "Backlog", "EndedFlow", "FlowRow", "Page", "Position", "Query", "Removable", "Wait",
+    "check_tags", "engine_names", "latest_step_counts", "tags_of", "waits_of",
 ]  # fmt: skip
 
 #: Default number of flows on a page.
@@ -171,6 +171,14 @@ class Removable(NamedTuple):
             f"Flow {flow_uuid} must be in {' or '.join(sorted(self.states))}, without a pending"
             " command, and unchanged since it was selected; it was not deleted"
         )
+
+
+class EndedFlow(NamedTuple):
+    """An ended flow that can be deleted."""
+
+    uuid: str
+    state: str
+    book_uuid: str
 
 
 class FlowRow(NamedTuple):

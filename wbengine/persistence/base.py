@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -15,7 +16,7 @@ from wbengine.persistence import _leases, _listing, _owners, models
 from wbengine.persistence._changes import Changes
 from wbengine.persistence._codes import Code, missing_counts
 from wbengine.persistence._commands import FlowCommand, SettledCommand
-from wbengine.persistence._listing import FlowRow, Page, Removable
+from wbengine.persistence._listing import EndedFlow, FlowRow, Page, Removable
 from wbengine.persistence._pauses import TaskPause
 from wbengine.signals import Signal
 from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
@@ -25,6 +26,7 @@ __all__ = [
     "Changes",
     "Connection",
     "LOGGED_ATTEMPTS",
+    "EndedFlow",
     "FlowRow",
     "NO_ITEMS",
     "Outline",
@@ -160,6 +162,67 @@ class Connection(abc.ABC):
         :raises FlowBusy: if `only` is given and an engine runs the flow.
         :raises InvalidState: if the flow does not meet the other conditions.
         """
+
+    def ended_flows(self, before: Mapping[str, float], limit: int) -> list[EndedFlow]:
+        """Return ended flows that were last written before a time, the earliest end first.
+
+        Flows with a command and flows that an engine runs are left out.
+
+        :param before: Unix seconds by state, for the states of which flows are returned.
+
+        Cost: SQL stores read an index, and only about `limit` flows.
+        """
+        page = self.list_flows(states=before, newest_first=False, limit=sys.maxsize).flows
+        flows = [
+            (row.updated or 0.0, EndedFlow(row.uuid, row.state, row.book_uuid))
+            for row in page
+            if (row.updated or 0.0) < before[row.state] and not (row.command or row.lease)
+        ]
+        return [flow for _, flow in sorted(flows)[:limit]]
+
+    def destroy_flows(self, flows: Mapping[EndedFlow, Removable]) -> list[str]:
+        """Delete flows that meet their conditions, as `destroy_flow` does, in one transaction.
+
+        Logbooks that were created for one of them only are deleted, too.
+
+        :returns: the uuids of the deleted flows.
+        """
+        deleted = []
+        for flow, only in flows.items():
+            with contextlib.suppress(
+                exceptions.FlowBusy, exceptions.InvalidState, exceptions.NotFound
+            ):
+                self.destroy_flow(flow.uuid, only)
+                deleted.append(flow.uuid)
+                self.destroy_logbook(flow.book_uuid, unused_only=True)
+        return deleted
+
+    def count_flows(self) -> int:
+        """Return the number of flows."""
+        return len(self.list_flows(limit=sys.maxsize).flows)
+
+    def oldest_flow(self) -> float | None:
+        """Return the creation time of the oldest flow in Unix seconds, or None."""
+        flows = self.list_flows(newest_first=False, limit=1).flows
+        return flows[0].created if flows else None
+
+    def claim_duty(self, name: str, owner: str, seconds: float) -> bool:
+        """Claim work that one process at a time does for all, or renew the claim.
+
+        The claim ends after a number of seconds, or with `end_duty`. Return False if another owner
+        has a claim, or if the work ended and is not due again. By default, no other process opens
+        the store.
+        """
+        return True
+
+    def end_duty(  # noqa: B027  (a default, not a stub)
+        self, name: str, owner: str, seconds: float, note: Mapping[str, Any]
+    ) -> None:
+        """End a claim with a note about the work, which is due again after a number of seconds."""
+
+    def duty_note(self, name: str) -> Mapping[str, Any]:
+        """Return the note of the latest `end_duty`."""
+        return {}
 
     @abc.abstractmethod
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:

@@ -43,7 +43,9 @@ class Watch:
         """
         routes: dict[serving.Address, dict[str, serving.Route]] = {}
         if self._metrics_addr is not None:
-            routes.setdefault(self._metrics_addr, {})["/metrics"] = lambda: _metrics(backend)
+            routes.setdefault(self._metrics_addr, {})["/metrics"] = lambda: _metrics(
+                backend, conductor
+            )
         if self._health_addr is not None:
             routes.setdefault(self._health_addr, {}).update(_probes.routes(conductor))
         servers = serving.start_servers(routes)
@@ -54,7 +56,7 @@ class Watch:
                 server.stop()
 
 
-def _metrics(backend: persistence.Backend) -> serving.Answer:
+def _metrics(backend: persistence.Backend, conductor: ConductorService) -> serving.Answer:
     def read(work: Callable[[persistence.Connection], T]) -> T:
         with contextlib.closing(backend.get_connection()) as connection:
             return work(connection)
@@ -62,5 +64,7 @@ def _metrics(backend: persistence.Backend) -> serving.Answer:
     collector = metrics.FleetCollector(
         waits_for_code=lambda: read(lambda connection: connection.flows_waiting_for_code()),
         backlog=lambda: read(lambda connection: connection.backlog()),
+        oldest_flow=lambda: read(lambda connection: connection.oldest_flow()),
+        retention=conductor.retention,
     )
     return serving.Answer(*metrics.render(collector))

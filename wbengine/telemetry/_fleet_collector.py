@@ -44,6 +44,15 @@ class Worker(Protocol):
     def state(self) -> str: ...
 
 
+class Retention(Protocol):
+    """The values of a retention service that a collector reads."""
+
+    @property
+    def deleted(self) -> int: ...
+    @property
+    def latest_run(self) -> float | None: ...
+
+
 class FleetCollector:
     """Collector of the present workers, queues and pauses. Lost workers have no series.
 
@@ -56,6 +65,9 @@ class FleetCollector:
         that no conductor has, by this code.
     :param backlog: called at each scrape; returns the flows of the store that wait for an engine,
         such as `Connection.backlog`.
+    :param oldest_flow: called at each scrape; returns the creation time of the oldest flow in Unix
+        seconds, or None.
+    :param retention: the service that deletes ended flows.
     """
 
     def __init__(
@@ -65,12 +77,16 @@ class FleetCollector:
         pauses: Callable[[], Iterable[TaskPause]] | None = None,
         waits_for_code: Callable[[], Mapping[str, int]] | None = None,
         backlog: Callable[[], Backlog] | None = None,
+        oldest_flow: Callable[[], float | None] | None = None,
+        retention: Retention | None = None,
     ) -> None:
         self._workers = workers
         self._queues = queues
         self._pauses = pauses
         self._waits_for_code = waits_for_code
         self._backlog = backlog
+        self._oldest_flow = oldest_flow
+        self._retention = retention
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that a registration does not query the fleet."""
@@ -97,6 +113,12 @@ class FleetCollector:
             )
         if self._backlog is not None:
             yield from _backlog_metrics(self._backlog)
+        if self._oldest_flow is not None:
+            yield _time("wbengine_oldest_flow_timestamp_seconds", self._oldest_flow)
+        if (retention := self._retention) is not None:
+            name = "wbengine_retention_last_run_timestamp_seconds"
+            yield _time(name, lambda: retention.latest_run)
+            yield _counter("wbengine_flows_deleted_total", retention.deleted)
 
     def _worker_metrics(self, workers: Iterable[Worker]) -> Iterator[Metric]:
         slots: dict[tuple[str, ...], float] = {}
@@ -127,6 +149,11 @@ def _backlog_metrics(read: Callable[[], Backlog]) -> Iterator[Metric]:
         yield _gauge("wbengine_oldest_pending_flow_timestamp_seconds", oldest)
 
 
+def _time(name: str, read: Callable[[], float | None]) -> Any:
+    times = _read_or_warn(lambda: [read()])
+    return _gauge(name, {} if times in ([], [None]) else {(): times[0]})
+
+
 def _read_or_warn(read: Callable[[], Iterable[Any]]) -> list[Any]:
     try:
         return list(read())
@@ -150,6 +177,12 @@ def _gauge(name: str, values: Mapping[Any, float]) -> Any:
     for label_values, value in values.items():
         family.add_metric(label_values, value)
     return family
+
+
+def _counter(name: str, value: float) -> Any:
+    from prometheus_client import core
+
+    return core.CounterMetricFamily(name, _metric_definitions.METRICS[name].help, value)
 
 
 class _CombinedRegistry:

@@ -83,6 +83,15 @@ METRICS: Final[Mapping[str, Metric]] = {
     "wbengine_oldest_pending_flow_timestamp_seconds": Metric(
         "gauge", (), "Creation time of the oldest flow that no engine has started, in Unix seconds"
     ),
+    "wbengine_oldest_flow_timestamp_seconds": Metric(
+        "gauge", (), "Creation time of the oldest flow in the store, in Unix seconds"
+    ),
+    "wbengine_flows_deleted_total": Metric(
+        "counter", (), "Flows that the retention of this process deleted"
+    ),
+    "wbengine_retention_last_run_timestamp_seconds": Metric(
+        "gauge", (), "Latest complete run of the retention of the store, in Unix seconds"
+    ),
     "wbengine_build_info": Metric(
         "gauge", ("version", "python"), "Always 1; the versions are in the labels"
     ),

@@ -369,6 +369,76 @@ class SQLConnection(base.Connection):
         self._transact(f"Removing {what}", remove)
         crashpoint("sql.after-removal-commit")
 
+    def ended_flows(self, before: Mapping[str, float], limit: int) -> list[base.EndedFlow]:
+        if not (before and self._backend.has_tables()):
+            return []
+        parts = (self._sql.expired[state] for state in before)
+        union = " UNION ALL ".join(
+            f"SELECT * FROM ({part}) AS {state}" for state, part in zip(before, parts, strict=True)
+        )
+        statement = sa.text(f"{union} ORDER BY ended LIMIT :most")
+
+        def work(connection: sa.Connection) -> list[base.EndedFlow]:
+            found = connection.execute(statement, {**before, "most": limit})
+            return [base.EndedFlow(row.uuid, row.state, row.book_uuid) for row in found]
+
+        return self._transact("Listing ended flows", work, write=False)
+
+    def destroy_flows(self, flows: Mapping[base.EndedFlow, base.Removable]) -> list[str]:
+        def work(connection: sa.Connection) -> list[str]:
+            deleted = writing.destroy_flows(connection, self._sql, flows)
+            crashpoint("sql.before-removal-commit")
+            return deleted
+
+        deleted = self._transact(f"Removing {len(flows)} flows", work)
+        crashpoint("sql.after-removal-commit")
+        return deleted
+
+    def count_flows(self) -> int:
+        if not self._backend.has_tables():
+            return 0
+        return self._transact(
+            "Counting flows", lambda it: int(it.scalar(self._sql.count_flows) or 0), write=False
+        )
+
+    def oldest_flow(self) -> float | None:
+        if not self._backend.has_tables():
+            return None
+        oldest: float | None = self._transact(
+            "Reading the oldest flow", lambda it: it.scalar(self._sql.oldest_flow), write=False
+        )
+        return oldest
+
+    def claim_duty(self, name: str, owner: str, seconds: float) -> bool:
+        parameters = {"name": name, "owner": owner, "seconds": seconds}
+
+        def work(connection: sa.Connection) -> bool:
+            connection.execute(self._sql.add_duty, [{"name": name}])
+            return connection.execute(self._sql.claim_duty, parameters).rowcount > 0
+
+        claimed = self._transact(f"Claiming {name}", work, durable=False, idempotent=True)
+        crashpoint("sql.after-duty-claim")
+        return claimed
+
+    def end_duty(self, name: str, owner: str, seconds: float, note: Mapping[str, Any]) -> None:
+        parameters = {"name": name, "owner": owner, "seconds": seconds, "note": rows.text_of(note)}
+        self._transact(
+            f"Ending {name}",
+            lambda connection: connection.execute(self._sql.end_duty, parameters),
+            idempotent=True,
+        )
+        crashpoint("sql.after-duty-end")
+
+    def duty_note(self, name: str) -> Mapping[str, Any]:
+        if not self._backend.has_tables():
+            return {}
+        text = self._transact(
+            f"Reading {name}",
+            lambda it: it.scalar(self._sql.duty_note, {"name": name}),
+            write=False,
+        )
+        return rows.object_of(text)
+
     def clear_all(self) -> None:
         def work(connection: sa.Connection) -> None:
             connection.execute(self._sql.clear_jobs)

@@ -20,8 +20,8 @@ from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence.backends._sql import tables
 
 __all__ = [
-    "ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "command_of", "command_text", "storable_text",
-    "text_of",
+    "ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "command_of", "command_text", "object_of",
+    "storable_text", "text_of",
 ]  # fmt: skip
 
 Row = dict[str, Any]
@@ -31,7 +31,7 @@ _PACKED: Final = ("meta", "value", "results", "failure", "revert_results", "reve
 #: Columns that do not belong to the record.
 _OTHER_COLUMNS: Final = (
     "id", "book_uuid", "lease_owner", "lease_epoch", "lease_until", "wish", "created", "updated",
-    "birth", "changed", "more",
+    "ended", "birth", "changed", "more",
 )  # fmt: skip
 
 
@@ -119,6 +119,15 @@ def command_of(text: str | None) -> FlowCommand | None:
         return None if text is None else FlowCommand.from_dict(json.loads(text))
     except (ValueError, TypeError, RecursionError, exceptions.InvalidFormat):
         return None
+
+
+def object_of(text: str | None) -> dict[str, Any]:
+    """Return the JSON object in a text; an empty one if there is none or it is damaged."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def command_text(command: FlowCommand | None) -> str | None:

@@ -26,7 +26,9 @@ __all__ = ["HEAD", "REVISIONS", "Layout", "stored_layout", "upgrade"]
 
 #: Known revisions in order. Each value is the oldest revision whose releases can use the tables;
 #: the values never decrease. The mapping avoids the slow import of alembic.
-REVISIONS: Final[Mapping[str, str]] = {"0001": "0001", "0002": "0001", "0003": "0001"}
+REVISIONS: Final[Mapping[str, str]] = {
+    "0001": "0001", "0002": "0001", "0003": "0001", "0004": "0001",
+}  # fmt: skip
 HEAD: Final = list(REVISIONS)[-1]
 
 _MIGRATIONS: Final = importlib.resources.files(__package__) / "migrations"

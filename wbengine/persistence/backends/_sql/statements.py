@@ -23,6 +23,7 @@ _PAUSES: Final = tables.PAUSES.name
 _CODES: Final = tables.CODES.name
 _JOBS: Final = tables.JOBS.name
 _KEYS: Final = tables.UNIQUE_KEYS.name
+_DUTIES: Final = tables.DUTIES.name
 
 #: Columns that only the first insertion sets.
 _INSERT_ONLY_COLUMNS: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
@@ -44,6 +45,8 @@ class Statements:
         flow = "WHERE uuid = :flow_uuid"
         owned_flow = f"{flow} AND (lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
+        ended_states = ", ".join(f"'{state}'" for state in sorted(states.FLOW_ENDED))
+        ended = f"CASE WHEN :state IN ({ended_states}) THEN {now} END"
 
         self.put_book = _upsert(dialect, rows.BOOK)
         #: Insert the logbook unless it exists; in both cases its row is locked.
@@ -77,8 +80,9 @@ class Statements:
         self.put_flow = _upsert(
             dialect,
             rows.FLOW,
-            *("book_uuid", "created", "birth", "lease_epoch", "updated"),
+            *("book_uuid", "created", "birth", "lease_epoch", "updated", "ended"),
             updated=now,
+            ended=ended,
         )
         self.put_atoms = _upsert(dialect, rows.ATOM, "changed")
         self.put_items = _upsert(dialect, rows.ITEM, "changed")
@@ -96,7 +100,7 @@ class Statements:
         assignments = [
             f"{name} = :{name}" for name in rows.FLOW.columns if name not in rows.FLOW.keys
         ]
-        write = f"UPDATE {_FLOWS} SET {', '.join(assignments)}, updated = {now}"
+        write = f"UPDATE {_FLOWS} SET {', '.join(assignments)}, updated = {now}, ended = {ended}"
         self.write_ours = sa.text(f"{write} {owned_flow}")
         self.write_free = sa.text(f"{write} {flow} AND {free}")
         self.lock_ours = sa.text(f"SELECT 1 FROM {_FLOWS} {owned_flow}{lock}")
@@ -141,6 +145,13 @@ class Statements:
             f" AND COALESCE(state, '{states.PENDING}') IN :states"
             " AND COALESCE(updated, created) < :before AND wish IS NULL"
         ).bindparams(sa.bindparam("states", expanding=True))
+        #: Deletable flows by state and time of their end.
+        self.expired = {
+            state: f"SELECT uuid, state, book_uuid, ended FROM {_FLOWS} WHERE state = '{state}'"
+            f" AND ended < :{state} AND COALESCE(updated, created) < :{state} AND wish IS NULL"
+            f" AND {free} ORDER BY ended LIMIT :most"
+            for state in states.FLOW_ENDED
+        }
         self.destroy_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid")
         self.clear_jobs = sa.text(f"DELETE FROM {_JOBS} WHERE uuid IN (SELECT uuid FROM {_FLOWS})")
         self.clear = sa.text(f"DELETE FROM {_BOOKS}")
@@ -234,8 +245,7 @@ class Statements:
         self.codes = sa.text(
             f"SELECT id, app, version, {now} - seen AS age FROM {_CODES} ORDER BY id"
         )
-        ended = ", ".join(f"'{state}'" for state in sorted(states.FLOW_ENDED))
-        idle = f"code IS NOT NULL AND COALESCE(state, '') NOT IN ({ended}) AND {free}"
+        idle = f"code IS NOT NULL AND COALESCE(state, '') NOT IN ({ended_states}) AND {free}"
         self.flows_by_code = sa.text(
             f"SELECT code, COUNT(*) FROM {_FLOWS} WHERE {idle} GROUP BY code ORDER BY code"
         )
@@ -246,6 +256,23 @@ class Statements:
         self.assign_code = sa.text(
             f"UPDATE {_FLOWS} SET code = :new, updated = {now} WHERE {idle} AND code = :old"
         )
+
+        duty_columns = ("name", "until")
+        #: Insert the duty unless it exists; in both cases its row is locked.
+        self.add_duty = dialects.upsert(
+            dialect, _DUTIES, duty_columns, ["name"], keep=duty_columns, given={"until": "0"}
+        )
+        self.claim_duty = sa.text(
+            f"UPDATE {_DUTIES} SET owner = :owner, until = {now} + :seconds"
+            f" WHERE name = :name AND (until <= {now} OR owner = :owner)"
+        )
+        self.end_duty = sa.text(
+            f"UPDATE {_DUTIES} SET owner = NULL, until = {now} + :seconds, note = :note"
+            " WHERE name = :name AND owner = :owner"
+        )
+        self.duty_note = sa.text(f"SELECT note FROM {_DUTIES} WHERE name = :name")
+        self.count_flows = sa.text(f"SELECT COUNT(*) FROM {_FLOWS}")
+        self.oldest_flow = sa.text(f"SELECT MIN(created) FROM {_FLOWS}")
 
         self.outline = sa.text(
             f"SELECT o.outline FROM {_FLOWS} f LEFT JOIN {_OUTLINES} o ON o.flow_uuid = f.uuid"

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from wbengine._sql import dialects
 
 __all__ = [
-    "ATOMS", "BOOKS", "CODES", "FLOWS", "ITEMS", "JOBS", "LIMITS", "LOGS", "METADATA", "OUTLINES",
-    "PAUSES", "SCHEDULES", "SIGNALS", "SPARSE_INDEXES", "UNIQUE_KEYS", "VERSION_TABLE", "select",
+    "ATOMS", "BOOKS", "CODES", "DUTIES", "ENDED_INDEX", "FLOWS", "ITEMS", "JOBS", "LIMITS", "LOGS",
+    "METADATA", "OUTLINES", "PAUSES", "SCHEDULES", "SIGNALS", "SPARSE_INDEXES", "UNIQUE_KEYS",
+    "VERSION_TABLE", "select",
 ]  # fmt: skip
 
 #: Alembic's table with the revision of the layout.
@@ -87,6 +88,8 @@ FLOWS: Final = sa.Table(
     # In Unix seconds: creation of the record and latest write of the row.
     sa.Column("created", sa.Double, nullable=False, server_default="0"),
     sa.Column("updated", sa.Double),
+    # Latest write of the row in an ended state, in Unix seconds (NULL: not ended).
+    sa.Column("ended", sa.Double),
     # First resend of a task in Unix seconds (NULL: none).
     sa.Column("resent_at", sa.Double),
     # Random number: it distinguishes this flow from a deleted or later flow with the same uuid.
@@ -100,12 +103,12 @@ FLOWS: Final = sa.Table(
 )
 
 
-def _sparse_index(column: str, **options: Any) -> sa.Index:
-    """Return an index of the few flows with a value. MySQL has no partial indexes."""
+def _sparse_index(column: str, *columns: str, **options: Any) -> sa.Index:
+    """Return an index of the flows with a value. MySQL has no partial indexes."""
     stored = sa.text(f"{column} IS NOT NULL")
     return sa.Index(
         f"ix_wbe_flowdetails_{column}",
-        *(FLOWS.c[column], FLOWS.c.created, FLOWS.c.id),
+        *(FLOWS.c[name] for name in columns),
         sqlite_where=stored,
         postgresql_where=stored,
         **options,
@@ -113,9 +116,11 @@ def _sparse_index(column: str, **options: Any) -> sa.Index:
 
 
 SPARSE_INDEXES: Final = (
-    _sparse_index("resent_at"),
-    _sparse_index("wish", mysql_length={"wish": 1}),
+    _sparse_index("resent_at", "resent_at", "created", "id"),
+    _sparse_index("wish", "wish", "created", "id", mysql_length={"wish": 1}),
 )
+#: Ended flows by state and time of their end.
+ENDED_INDEX: Final = _sparse_index("ended", "state", "ended", mysql_length={"state": 16})
 
 ATOMS: Final = sa.Table(
     "wbe_atomdetails",
@@ -253,6 +258,20 @@ UNIQUE_KEYS: Final = sa.Table(
     sa.Column("expires", sa.Double),
     sa.UniqueConstraint("name", name="uq_wbe_unique_keys"),
     sa.Index("ix_wbe_unique_keys_expires", "expires"),
+    **dialects.TABLE,
+)
+
+#: Work that one process at a time does for all (`Connection.claim_duty`).
+DUTIES: Final = sa.Table(
+    "wbe_duties",
+    METADATA,
+    _key("name"),
+    # Owner (NULL: none), and the time on the database's clock until which no other process begins.
+    _text("owner"),
+    sa.Column("until", sa.Double, nullable=False, server_default="0"),
+    # JSON object about the latest end of the work.
+    _text("note"),
+    sa.PrimaryKeyConstraint("name", name="pk_wbe_duties"),
     **dialects.TABLE,
 )
 

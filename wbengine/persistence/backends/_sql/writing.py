@@ -24,7 +24,8 @@ from wbengine.persistence.backends._sql.statements import Statements
 from wbengine.types import codec
 
 __all__ = [
-    "NewBook", "Batch", "as_statement", "destroy_book", "destroy_flow", "ensure_job",
+    "NewBook", "Batch", "as_statement", "destroy_book", "destroy_flow", "destroy_flows",
+    "ensure_job",
     "make_job_due", "lease_conditions", "lock", "notify_job", "batch_of", "settle_command",
     "write_on_driver",
 ]  # fmt: skip
@@ -241,6 +242,24 @@ def destroy_flow(
     connection.execute(statements.destroy_job, parameters)
 
 
+def destroy_flows(
+    connection: sa.Connection,
+    statements: Statements,
+    flows: Mapping[base.EndedFlow, base.Removable],
+) -> list[str]:
+    """Delete flows that still meet their conditions (see `Connection.destroy_flows`)."""
+    deleted = []
+    for flow, only in flows.items():
+        # First the logbook and then the flow, as in all transactions that lock both.
+        connection.execute(statements.book_for_update, {"uuid": flow.book_uuid}).all()
+        parameters = {"flow_uuid": flow.uuid, **only._asdict(), "states": tuple(only.states)}
+        if connection.execute(statements.destroy_removable, parameters).rowcount:
+            connection.execute(statements.destroy_job, parameters)
+            destroy_book(connection, statements, flow.book_uuid, unused_only=True)
+            deleted.append(flow.uuid)
+    return deleted
+
+
 def destroy_book(
     connection: sa.Connection, statements: Statements, uuid: str, unused_only: bool
 ) -> None:
@@ -251,11 +270,13 @@ def destroy_book(
     row = reading.first(connection, statements.book_for_update, uuid=uuid)
     if row is None:
         raise reading.missing("logbook", uuid)
-    flows = connection.scalars(statements.flows_of_book, {"uuid": uuid}).all()
     if unused_only:
         book: models.LogBook = rows.BOOK.record(_trees.BOOK, row)
-        if flows or book.meta_value(models.MADE_BY) is None:
+        if book.meta_value(models.MADE_BY) is None:
             return
+    flows = connection.scalars(statements.flows_of_book, {"uuid": uuid}).all()
+    if flows and unused_only:
+        return
     if flows:
         jobs = [{"flow_uuid": flow} for flow in flows]
         connection.execute(statements.destroy_job, jobs)

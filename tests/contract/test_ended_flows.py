@@ -1,0 +1,132 @@
+"""Ended flows by the time of their end, their deletion, and duties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.contract.stored_flows import make
+from wbengine import states
+from wbengine.persistence import _commands, base, models
+from wbengine.persistence._listing import Removable
+from wbengine.signals import Signal
+
+from . import places
+
+Connection = base.Connection
+FAR = 1e12
+
+
+def ended(connection: Connection, state: str, *, shared_book: bool = False) -> str:
+    """Store a flow that an engine ended in a state. Return its uuid."""
+    task = models.TaskDetail("t")
+    book, flow = make(task)
+    if not shared_book:
+        book.meta[models.MADE_BY] = "wbengine"
+    connection.save_logbook(book)
+    lease = connection.acquire_lease(flow.uuid, "somebody", 60)
+    flow.state = state
+    chunk = models.LogChunk(task.uuid, 1, -1, [(1.0, 20, "log", "text")])
+    connection.save_changes(flow, [task], lease=lease, logs=[chunk])
+    connection.put_signal(flow.uuid, Signal("paid", "1", 1.0))
+    connection.end_lease(lease, None)
+    return str(flow.uuid)
+
+
+def listed(connection: Connection, *among: str, before: float = FAR, limit: int = 9) -> list[str]:
+    return [flow.uuid for flow in connection.ended_flows(dict.fromkeys(among, before), limit)]
+
+
+@places.dialects
+def test_ended_flows_are_listed_by_the_time_of_their_end(connection: Connection) -> None:
+    slow = models.FlowDetail("slow")
+    book = models.LogBook("b")
+    book.add(slow)
+    connection.save_logbook(book)
+    first, second = ended(connection, states.SUCCESS), ended(connection, states.FAILURE)
+    slow.state = states.SUCCESS  # It began first and ended last.
+    connection.save_changes(slow, [])
+    assert listed(connection, *states.FLOW_ENDED) == [first, second, slow.uuid]
+    assert listed(connection, states.SUCCESS) == [first, slow.uuid]
+    assert listed(connection, states.SUCCESS, limit=1) == [first]
+    assert listed(connection) == listed(connection, *states.FLOW_ENDED, before=1.0) == []
+    slow.state = states.RUNNING
+    connection.save_changes(slow, [])
+    assert listed(connection, *states.FLOW_ENDED) == [first, second]
+    assert connection.count_flows() == 3
+    assert connection.oldest_flow() == min(
+        row.created or 0.0 for row in connection.list_flows().flows
+    )
+
+
+@places.dialects
+def test_flows_with_a_command_or_an_engine_are_kept(connection: Connection) -> None:
+    requested, owned, free = (ended(connection, states.FAILURE) for _ in range(3))
+    connection.put_command(requested, _commands.FlowCommand(_commands.RETRY))
+    connection.acquire_lease(owned, "somebody", 60)
+    assert listed(connection, states.FAILURE) == [free]
+    flows = {
+        base.EndedFlow(uuid, states.FAILURE, operation_book(connection, uuid)): Removable(
+            (states.FAILURE,), FAR
+        )
+        for uuid in (requested, owned, free)
+    }
+    assert connection.destroy_flows(flows) == [free]
+    assert {row.uuid for row in connection.list_flows().flows} == {requested, owned}
+
+
+def operation_book(connection: Connection, uuid: str) -> str:
+    return connection.list_flows(uuid=uuid).flows[0].book_uuid
+
+
+@places.dialects
+def test_deletion_checks_that_the_flow_was_not_written_since(connection: Connection) -> None:
+    uuid = ended(connection, states.SUCCESS)
+    (flow,) = connection.ended_flows({states.SUCCESS: FAR}, 1)
+    assert connection.destroy_flows({flow: Removable((states.FAILURE,), FAR)}) == []
+    assert connection.destroy_flows({flow: Removable((states.SUCCESS,), 1.0)}) == []
+    assert connection.destroy_flows({flow: Removable((states.SUCCESS,), FAR)}) == [uuid]
+    assert connection.destroy_flows({flow: Removable((states.SUCCESS,), FAR)}) == []
+
+
+@places.dialects
+def test_deletion_includes_contents_and_logbooks_of_one_flow(connection: Connection) -> None:
+    ended(connection, states.SUCCESS)
+    shared = ended(connection, states.SUCCESS, shared_book=True)
+    book = operation_book(connection, shared)
+    flows = connection.ended_flows({states.SUCCESS: FAR}, 9)
+    only = Removable((states.SUCCESS,), FAR)
+    assert len(connection.destroy_flows(dict.fromkeys(flows, only))) == 2
+    assert [each.uuid for each in connection.get_logbooks(lazy=True)] == [book]
+    assert rows_left(connection) == {"wbe_logbooks": 1}
+
+
+def rows_left(connection: Connection) -> dict[str, int]:
+    """Return the number of rows about flows by table. Stores without tables have a logbook."""
+    engine: Any = getattr(connection.backend, "engine", None)
+    if engine is None:
+        return {"wbe_logbooks": 1}
+    names = ("logbooks", "flowdetails", "atomdetails", "logs", "signals", "outlines", "jobs")
+    with engine.connect() as raw:
+        counts = {
+            f"wbe_{name}": raw.exec_driver_sql(f"SELECT COUNT(*) FROM wbe_{name}").scalar()
+            for name in names
+        }
+    return {name: count for name, count in counts.items() if count}
+
+
+@places.durable_dialects
+def test_duty_has_one_owner_until_it_ends_or_expires(connection: Connection) -> None:
+    assert connection.duty_note("sweep") == {}
+    assert connection.claim_duty("sweep", "a", 60)
+    assert connection.claim_duty("sweep", "a", 60)  # renewed
+    assert not connection.claim_duty("sweep", "b", 60)
+    assert connection.claim_duty("other", "b", 0)
+    assert connection.claim_duty("other", "a", 60)  # the claim of `b` has expired
+    connection.end_duty("sweep", "b", 0, {"by": "b"})  # not the owner
+    assert connection.duty_note("sweep") == {}
+    connection.end_duty("sweep", "a", 60, {"by": "a"})
+    assert connection.duty_note("sweep") == {"by": "a"}
+    assert not connection.claim_duty("sweep", "a", 60)  # not due
+    assert connection.claim_duty("other", "a", 60)
+    connection.end_duty("other", "a", 0, {})
+    assert connection.claim_duty("other", "b", 60)
