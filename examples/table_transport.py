@@ -1,7 +1,8 @@
 """A transport whose queues are rows of SQLite tables: `table:///PATH`.
 
 It is the example of the page "Write a transport". Its connections poll. A connection that reported
-nothing for `dead_after` seconds is dead: the next one that polls requeues its messages.
+nothing for `dead_after` seconds is dead: the next one that polls requeues its messages. Its owned
+queues are deleted ten minutes later, unless their process declared them again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from wbengine.transports import (
     check_options,
     option,
 )
+
+#: Time in which a process can connect and declare its owned queues again.
+OWNED_QUEUE_SECONDS = 600
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS connection(id TEXT PRIMARY KEY, seen);
@@ -82,9 +86,11 @@ class TableBroker(Broker):
             return
         self._report_at = now + min(1.0, self._dead_after / 3)
         self._write("INSERT OR REPLACE INTO connection VALUES (?, ?)", self._id, now)
-        silent = "SELECT id FROM connection WHERE seen < ?"
-        for (dead,) in self._read(silent, now - self._dead_after):
+        silent = "SELECT id, seen FROM connection WHERE seen < ?"
+        for dead, seen in self._read(silent, now - self._dead_after):
             self._requeue_all(dead)
+            if seen > now - self._dead_after - OWNED_QUEUE_SECONDS:
+                continue
             owned = "SELECT name FROM queue WHERE owner = ?"
             for (queue,) in self._read(owned, dead):
                 self.delete_queue(queue)
@@ -219,6 +225,11 @@ class TableKind(BrokerKind):
         self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None
     ) -> Target:
         check_options(self, options)
+        for name, value in options.items():
+            if not isinstance(value, int | float) or value <= 0:
+                raise ValueError(f"{name} must be a number of seconds, got {value!r}")
+        if not str(url).partition("://")[2]:
+            raise ValueError(f"the URL must be table:///PATH, got {url!r}")
         return Target(url, self.name, self, options)
 
     def place(self, target: Target) -> str:

@@ -23,10 +23,10 @@ from tests.seams.transports import Side, Site, body, lay_out, producer
 from tests.support import python
 from wbengine import engines, exceptions, task
 from wbengine.patterns import linear_flow
-from wbengine.testing import worker_in_thread
+from wbengine.testing import ManualClock, worker_in_thread
 from wbengine.testing.transport_contract import TransportContract
+from wbengine.transports import Frame, _postgresql_rights, resolve
 from wbengine.transports import _kinds as kinds
-from wbengine.transports import _postgresql_rights, resolve
 
 _numbers = itertools.count()
 
@@ -170,6 +170,19 @@ def test_flow_runs_over_plugin_with_its_ledger(folder):
 
 
 @pytest.mark.usefixtures("table_package")
+def test_owned_queue_of_plugin_is_deleted_ten_minutes_after_its_process(folder, monkeypatch):
+    clock = ManualClock()
+    monkeypatch.setattr(table_transport, "time", clock)
+    target = resolve(f"table://{folder}/broker.db")
+    with target.open() as broker:
+        broker.declare_queue("own", owned=True)
+    for seconds, exists in ((60, True), (600, False)):
+        clock.advance(seconds)
+        with target.open() as broker:
+            assert list(broker.publish_many([Frame("", "own", 0, b"")])) == [exists]
+
+
+@pytest.mark.usefixtures("table_package")
 def test_kind_of_plugin_is_found_by_scheme(tmp_path):
     target = resolve(f"table://{tmp_path}/a.db")
     assert target.kind is table_transport.KIND
@@ -178,6 +191,10 @@ def test_kind_of_plugin_is_found_by_scheme(tmp_path):
         kinds.check_names("tabel:///x", None, None)
     with pytest.raises(ValueError, match="did you mean 'poll_seconds'"):
         resolve("table:///x", None, {"pol_seconds": 1})
+    with pytest.raises(ValueError, match="poll_seconds must be a number of seconds, got 'x'"):
+        resolve("table:///x", None, {"poll_seconds": "x"})
+    with pytest.raises(ValueError, match="must be table:///PATH, got None"):
+        resolve(None, "table")
 
 
 @pytest.mark.parametrize("scheme", kinds.KINDS)

@@ -345,6 +345,18 @@ class TransportContract:
         assert [_body(message) for message in again] == [0, 1, 2]
         assert [message.redelivered for message in again] == [True, True, False]
 
+    def test_undelivered_message_is_requeued_with_an_unchanged_mark(
+        self, sender: Broker, receiver: Broker
+    ) -> None:
+        _fill(sender, receiver, 1)
+        receiver.watch("q")
+        marks = []
+        for delivered in (False, True, False, False):
+            (taken,) = _take(receiver)
+            marks.append(taken.redelivered)
+            receiver.requeue(taken, delivered=delivered)
+        assert marks == [False, False, True, True]
+
     def test_repeatedly_requeued_message_is_not_duplicated(
         self, sender: Broker, receiver: Broker
     ) -> None:
@@ -447,8 +459,10 @@ class TransportContract:
         _send(sender, 1, "k")
         discarded: list[int] = []
         receiver.on_discard = lambda: discarded.append(1)
-        assert [_body(message) for message in _receive(receiver, "q")] == [1]
-        assert discarded == [1]
+        (message,) = _receive(receiver, "q")
+        assert (_body(message), message.ack(), discarded) == (1, True, [1])
+        receiver.release()
+        assert sender.size("q") == 0
 
     # -- waiting
 
@@ -490,6 +504,32 @@ class TransportContract:
             finally:
                 asks.put(None)
 
+    def test_events_before_a_wait_end_it(
+        self, target: transports.Target, sender: Broker, receiver: Broker
+    ) -> None:
+        """A lost event would take longer than the limit of this test."""
+        _declare(receiver, "q", "k")
+        for change in (receiver.watch, receiver.watch, receiver.unwatch):
+            change("q")
+        deadline = time.monotonic() + _MAX_WAIT_SECONDS
+        with target.open() as other:
+            other.watch("q")
+            assert _take(receiver) == []
+            receiver.nudge()
+            receiver.wait(_MAX_WAIT_SECONDS, ("q",))
+            assert _take(receiver) == []
+            _send(sender, 1, "k")
+            receiver.wait(_MAX_WAIT_SECONDS, ("q",))
+            assert receiver.settle_many(_take(receiver))
+            _send(sender, 2, "k")
+            (taken,) = _take(other)
+            assert _take(receiver) == []
+            other.requeue(taken)
+            receiver.wait(_MAX_WAIT_SECONDS, ("q",))
+            assert receiver.settle_many(_take(receiver))
+            assert receiver.size("q") == 0
+        assert time.monotonic() < deadline
+
     def test_wake_from_another_thread_ends_drain(self, sender: Broker, receiver: Broker) -> None:
         _declare(receiver, "q", "k")
         messages: list[Delivery] = []
@@ -505,6 +545,15 @@ class TransportContract:
         _drain(receiver, messages, 1)
 
     # -- deleting
+
+    def test_owned_queue_survives_the_last_connection(self, target: transports.Target) -> None:
+        if target.kind.is_in_process:
+            pytest.skip("the broker ends with its last connection")
+        for count in range(2):
+            with target.open() as broker:
+                broker.declare_queue("own", owned=True)
+                assert broker.size("own") == count
+                assert _send(broker, 1, "own", exchange="")
 
     def test_size_and_purge_count_only_waiting_messages(
         self, sender: Broker, receiver: Broker
@@ -687,6 +736,12 @@ def _frame(
 def _send(broker: Broker, body: Any, key: str, **options: Any) -> bool:
     (routed,) = broker.publish_many([_frame(broker, body, key, **options)])
     return routed
+
+
+def _take(broker: Broker) -> list[Delivery]:
+    """Take at most one message from the watched queue `q`."""
+    broker.refresh()
+    return [delivery for _, delivery in broker.take_many([(1, ("q",))])]
 
 
 def _receive(broker: Broker, queue: str, count: int = 1) -> list[Delivery]:

@@ -206,8 +206,8 @@ class Broker(abc.ABC):
     def declare_queue(self, queue: str, *, owned: bool = False) -> None:
         """Create the queue unless it exists.
 
-        An `owned` queue is deleted when this process dies. It is not deleted with the connection,
-        so messages that arrive during a reconnect are not lost.
+        An `owned` queue is deleted some time after this process dies. It is not deleted with its
+        connections, so messages that arrive during a reconnect are not lost.
         """
 
     @abc.abstractmethod
@@ -315,8 +315,7 @@ class Broker(abc.ABC):
     def refresh(self) -> int:
         """Poll the watched queues. Return the number of available messages, or more.
 
-        The number may be an estimate that is too high. It is 0 only if no message is available;
-        then the caller calls `wait`.
+        The number may be an estimate that is too high. It is 0 only if no message is available.
         """
 
     @abc.abstractmethod
@@ -337,8 +336,9 @@ class Broker(abc.ABC):
     def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
         """Acknowledge and delete messages. Return False if this connection has lost any of them.
 
-        A lost message is one that was requeued or deleted since. If the connection itself is lost,
-        return False or raise one of `recoverable_connection_errors`.
+        A lost message is one that was requeued or settled since; one whose queue was deleted may
+        count as lost. If the connection itself is lost, return False or raise one of
+        `recoverable_connection_errors`.
         """
 
     def refuse(self, delivery: Delivery) -> None:
@@ -377,7 +377,7 @@ class Broker(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Free all resources. Idempotent."""
+        """Free all resources, and requeue taken messages as after a crash. Idempotent."""
 
     def wake(self) -> None:
         """Let the current or next `drain` return at once."""
