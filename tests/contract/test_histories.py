@@ -22,16 +22,20 @@ def record(url: str, ledger: str | None, histories: int, folder: Path, defect: s
 
 @pytest.mark.parametrize("kind, histories", [
     ("memory", 8), ("filesystem", 8), ("redis", 8), ("postgresql", 3), ("mysql", 3),
+    ("separate", 3),
 ])  # fmt: skip
 def test_histories_of_killed_processes_are_linearizable(
     kind: str, histories: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    servers = {"redis": "redis_url", "postgresql": "postgresql_url", "mysql": "mariadb_url"}
+    servers = {
+        "redis": "redis_url", "postgresql": "postgresql_url", "mysql": "mariadb_url",
+        "separate": "mariadb_url",
+    }  # fmt: skip
     server = str(request.getfixturevalue(servers[kind])) if kind in servers else None
-    url, ledger = server or f"{kind}://{tmp_path}/store", None
+    url, ledger = server or f"filesystem://{tmp_path}/store", None
     if kind == "memory":
         url = "memory://linearizable"
-    elif kind == "mysql":
+    elif kind == "separate":  # A folder with a ledger in MySQL.
         url, ledger = f"filesystem://{tmp_path}/store", server
     figures = record(url, ledger, histories, tmp_path)
     assert figures["violations"] == figures["errors"] == []

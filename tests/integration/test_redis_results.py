@@ -93,18 +93,6 @@ def test_result_resent_after_lost_reply_leaves_no_message(lossy, client):
     assert lossy.ledger.state("a").state == _base.ROW_DONE and lossy.kept("a") == b"r"
 
 
-def test_reply_to_request_with_newer_epoch_is_not_sent(both, client):
-    both.post("taken", "removed", "kept")
-    both.take(3)
-    both.ledger.reopen("taken", 2)
-    both.ledger.drop("removed")
-    assert both.end(*both.messages) == [False, True, True]
-    assert both.answers() == 2
-    assert both.ledger.state("taken") == _base.Row("taken", 2, _base.ROW_OPEN)
-    assert both.ledger.state("removed") is None
-    assert both.left(client) == ([], 0)
-
-
 def test_reply_without_bound_queue_finishes_its_row(both, client):
     both.post("a")
     both.take(1)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support import forks, servers, sql_ends, tcp_proxy
-from tests.support.sql_ends import Database, finish, take
+from tests.support.sql_ends import Database, finish, publish, take
 from tests.support.waiting import until
 from wbengine.engines.worker_based.ledger import _base
+from wbengine.transports import _encoding
 from wbengine.transports._broker import Frame
 from wbengine.transports._sql_broker import SQLBroker
 
@@ -156,6 +157,27 @@ def lose_reply(
         proxy.cut()
         with pytest.raises(broker.recoverable_connection_errors):
             calling.result()
+
+
+def test_request_opened_without_reply_is_published_once(
+    database: Database, proxy: tcp_proxy.Proxy, proxied: str
+) -> None:
+    openings = database.ledger.openings(database.place)
+    assert openings is not None
+    headers = {"wbe-ledger": database.ledger.digest, "wbe-epoch": 1}
+    rows = [_base.Opening("a", 1)]
+    frames = [Frame("", "q", 0, _encoding.label(b"a?", headers, "a"))]
+    engine = database.open("", proxied)
+    assert publish(engine, b"x", "answers")  # This reads the routing.
+    lose_reply(
+        proxy,
+        engine,
+        lambda: openings.open_and_publish(engine, rows, frames),
+        lambda: database.ledger.state("a"),
+    )
+    assert openings.open_and_publish(database.open(), rows, frames) == [1]
+    (message,) = take(database.open("w"))
+    assert message.claim.granted and message.data == b"a?"
 
 
 def test_result_without_reply_can_be_finished_again(

@@ -8,18 +8,42 @@ requests. Otherwise these are two steps, as in engines and workers.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+import pytest
 
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based.ledger import _base
-from wbengine.transports import _broker, resolve
+from wbengine.transports import (
+    _broker,
+    _filesystem,
+    _redis,
+    _redis_scripts,
+    _redis_wait,
+    _sql_broker,
+    resolve,
+)
 
-__all__ = ["ANSWERS", "QUEUE", "Claim", "Requests", "Row", "Taken"]
+__all__ = [
+    "ANSWERS",
+    "CLAIMING",
+    "KINDS",
+    "QUEUE",
+    "Claim",
+    "Requests",
+    "Row",
+    "Taken",
+    "no_polling",
+]
+
+#: Brokers with their ledgers.
+KINDS: Final = ("memory", "filesystem", "redis", "postgresql", "mysql")
+#: Those that claim rows as they take messages.
+CLAIMING: Final = KINDS[1:]
 
 Claim = _base.Claim
 Row = _base.Row
@@ -106,19 +130,33 @@ class Requests:
         return self._message(queue, id, headers, body, priority)
 
     def _message(
-        self, queue: str, id: str, headers: dict[str, Any], body: bytes, priority: int = 0
+        self,
+        key: str,
+        id: str,
+        headers: dict[str, Any],
+        body: bytes,
+        priority: int = 0,
+        exchange: str = "",
     ) -> OutgoingMessage:
-        envelope = env.Envelope("T", {}, queue, id, None, headers, priority)
+        envelope = env.Envelope("T", {}, key, id, None, headers, priority)
         envelope._encoded = body
         message = OutgoingMessage(envelope)
-        message.encode("", self.broker.labels)
+        message.encode(exchange, self.broker.labels)
         return message
 
-    def answers(self) -> dict[str, bytes]:
-        """Take and acknowledge the replies that wait; return their bodies by request."""
-        replies = self.receive(ANSWERS, 100)
+    def publish_raw(self, data: bytes, queue: str = QUEUE) -> bool:
+        """Publish bytes without validation. Return whether the queue exists."""
+        return all(self.broker.publish_many([_broker.Frame("", queue, 0, data)]))
+
+    def receive_raw(self) -> list[tuple[bytes | None, Claim | None]]:
+        """Take messages without reading them; return their data and claims."""
+        return [(delivery.data, delivery.claim) for delivery in self._take(QUEUE, 10)]
+
+    def answers(self, queue: str = ANSWERS) -> list[tuple[str, bytes]]:
+        """Take and acknowledge the messages that wait for an engine; return ids and bodies."""
+        replies = self.receive(queue, 100)
         self.settle(*replies)
-        return {reply.id: reply.body for reply in replies}
+        return [(reply.id, reply.body) for reply in replies]
 
     def result(self, id: str) -> bytes | None:
         """Return the body of the result in a row."""
@@ -129,6 +167,11 @@ class Requests:
 
     def receive(self, queue: str = QUEUE, limit: int = 10) -> list[Taken]:
         """Take messages. Their rows are claimed only if `claims_in_takes`."""
+        deliveries = self._take(queue, limit)
+        self.broker.fetch(deliveries)
+        return [each for delivery in deliveries for each in self._taken(delivery)]
+
+    def _take(self, queue: str, limit: int) -> list[Any]:
         self.broker.watch(queue)
         deliveries: list[Any] = []
         # Brokers in memory take one message at a time.
@@ -138,16 +181,21 @@ class Requests:
                 break
             deliveries += taken
         self.broker.unwatch(queue)
-        self.broker.fetch(deliveries)
-        return [each for delivery in deliveries for each in self._taken(delivery)]
+        return deliveries
 
     def _taken(self, delivery: Any) -> Iterable[Taken]:
         if delivery.data is None:  # The row with the reply was deleted.
             self.broker.refuse(delivery)
             return
         delivery.parse()
+        yield self._message_of(delivery)
+
+    @staticmethod
+    def _message_of(delivery: Any) -> Taken:
         id, epoch = delivery.properties["correlation_id"], delivery.headers.get("wbe-epoch", 0)
-        yield Taken(id, epoch, bytes(delivery.body), delivery.redelivered, delivery.claim, delivery)
+        return Taken(
+            id, epoch, bytes(delivery.body), delivery.redelivered, delivery.claim, delivery
+        )
 
     def take(self, queue: str = QUEUE, limit: int = 10) -> list[Taken]:
         """Take requests, and claim the rows that the takes did not claim."""
@@ -157,29 +205,40 @@ class Requests:
                 message.claim = self.ledger.claim(message.id, message.epoch, self.name)
         return messages
 
-    def finish(self, *done: tuple[Taken, bytes]) -> list[bool]:
+    def finish(self, *done: tuple[Taken, bytes], order: Any = None, **reply: str) -> list[bool]:
         """Store results, publish them as replies, and acknowledge the requests.
 
-        Return for each whether the row belonged to this worker, or did not exist.
+        :param order: takes other requests in the same step.
+        :returns: for each whether the row belonged to this worker, or did not exist.
         """
-        replies = [self._message(ANSWERS, taken.id, {}, body) for taken, body in done]
+        batch = self.batch(*done, **reply)
         if self.claims_in_takes:
-            batch = [
-                _broker.Finish(taken.id, taken.epoch, taken.delivery, reply)
-                for (taken, _), reply in zip(done, replies, strict=True)
-            ]
-            return list(self.broker.finish(batch))
-        owned = [self._store(taken, reply) for (taken, _), reply in zip(done, replies, strict=True)]
-        sent = [reply for reply, is_owned in zip(replies, owned, strict=True) if is_owned]
+            return list(self.broker.finish(batch, order))
+        owned = [self._store(each.id, each.epoch, each.reply) for each in batch]
+        sent = [each.reply for each, is_owned in zip(batch, owned, strict=True) if is_owned]
         assert all(self.broker.publish_many(sent))
         self.settle(*(taken for taken, _ in done))
         return owned
 
-    def _store(self, taken: Taken, reply: OutgoingMessage) -> bool:
-        if self.ledger.finish(taken.id, taken.epoch, self.name, reply.head + reply.body):
+    def batch(
+        self, *done: tuple[Taken, bytes], exchange: str = "", key: str = ANSWERS
+    ) -> list[_broker.Finish]:
+        """Return the argument of `Broker.finish`."""
+        return [
+            _broker.Finish(
+                taken.id,
+                taken.epoch,
+                taken.delivery,
+                self._message(key, taken.id, {}, body, 0, exchange),
+            )
+            for taken, body in done
+        ]
+
+    def _store(self, id: str, epoch: int, reply: _broker.Frame) -> bool:
+        if self.ledger.finish(id, epoch, self.name, reply.head + reply.body):
             return True
-        row = self.ledger.state(taken.id)
-        return row is None or (row.epoch == taken.epoch and row.state == _base.ROW_DONE)
+        row = self.ledger.state(id)
+        return row is None or (row.epoch == epoch and row.state == _base.ROW_DONE)
 
     def settle(self, *messages: Taken) -> bool:
         """Acknowledge messages. Return False if any was lost."""
@@ -203,12 +262,59 @@ class Requests:
         if not self.claims_in_takes and message.claim is not None and message.claim.granted:
             self.ledger.release(message.id, message.epoch, self.name)
 
-    def wait(self, queue: str, timeout: float) -> float:
-        """Wait for messages in a queue as a consumer with capacity; return the seconds."""
-        began = time.monotonic()
+    def discard(self, message: Taken) -> None:
+        """Delete a message that cannot be delivered, and undo its claim."""
+        self._unclaim(message)
+        self.broker.discard(message.delivery, "it is damaged")
+
+    def send(self, id: str, body: bytes, queue: str = ANSWERS) -> None:
+        """Send a message about a request, for example an event."""
+        assert all(self.broker.publish_many([self._message(queue, id, {}, body)]))
+
+    def wait(self, queue: str = QUEUE) -> None:
+        """Wait as a consumer until a message is in the queue."""
         self.broker.watch(queue)
-        with contextlib.suppress(TimeoutError):
-            while not self.broker.refresh() and time.monotonic() - began < timeout:
-                self.broker.wait(timeout, [queue])
+        while not self.broker.size(queue):
+            self.broker.refresh()
+            self.broker.wait(None, [queue])
         self.broker.unwatch(queue)
-        return time.monotonic() - began
+
+    def consume(self, limit: int) -> tuple[Any, list[Taken]]:
+        """Return a consumer of requests, and the list of messages that it receives."""
+        received: list[Taken] = []
+        consumer = _broker.Consumer(
+            self.broker, lambda delivery: received.append(self._message_of(delivery))
+        )
+        consumer.consume((QUEUE,), limit)
+        return consumer, received
+
+    # Deaths.
+
+    def die(self) -> None:
+        """Lose the connection as if this process had died."""
+        if isinstance(self.broker, _filesystem.FileBroker):
+            assert self.broker._liveness_file is not None
+            self.broker._liveness_file.abandon()
+        elif isinstance(self.broker, _redis.RedisBroker):
+            self.broker._run(_redis_scripts.leave(self.broker._consumer_name, ()))
+        elif isinstance(self.broker, _sql_broker.SQLBroker):
+            silent = "UPDATE wbe_consumers SET beat = 0 WHERE name = %(name)s"
+            self.broker._run(silent, {"name": self.broker._name})
+        else:
+            self.broker.close()
+
+    def notice_deaths(self) -> None:
+        """Requeue the messages of dead connections."""
+        if isinstance(self.broker, _filesystem.FileBroker):
+            self.broker._sweep_dead()
+        elif isinstance(self.broker, _sql_broker.SQLBroker):
+            self.broker._sweep()
+
+
+@contextlib.contextmanager
+def no_polling() -> Iterator[None]:
+    """Let consumers that servers notify, but miss a wake-up, wait for a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_redis_wait, "POLL_SECONDS", 60)
+        patch.setattr(_sql_broker, "_REPORT_SECONDS", 60.0)
+        yield

@@ -1,7 +1,8 @@
-"""Folder broker with a ledger: claims of received requests, results, and owned queues."""
+"""Folder broker with a ledger: heartbeats, failed results, and owned queues."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,13 @@ from typing import Any
 import pytest
 
 from tests.seams.ledgers import make_heartbeat_older
+from tests.seams.requests import Requests
 from tests.seams.transports import Folder
 from wbengine import exceptions
-from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import _base, _directory
-from wbengine.transports import _encoding, _filesystem, resolve
-from wbengine.transports._broker import Consumer, Delivery, Finish, Frame
+from wbengine.transports import _filesystem
+from wbengine.transports._broker import Delivery, Frame
 
-Opened = Callable[..., _filesystem.FileBroker]
+Connect = Callable[..., Requests]
 
 
 @pytest.fixture
@@ -25,122 +25,55 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ledger(root: Path) -> Iterator[_directory.DirectoryLedger]:
-    made = _directory.DirectoryLedger(str(root))
-    yield made
-    made.close()
+def connect(root: Path) -> Iterator[Connect]:
+    """Connect as the worker with this name, or as an engine."""
+    with contextlib.ExitStack() as stack:
+
+        def connected(name: str = "", **options: Any) -> Requests:
+            made = Requests(f"filesystem://{root}", name, **options)
+            return stack.enter_context(contextlib.closing(made))
+
+        yield connected
 
 
-@pytest.fixture
-def opened(root: Path, ledger: _directory.DirectoryLedger) -> Iterator[Opened]:
-    """Open a broker as this worker, or as an engine, with the queues `q` and `answers`."""
-    made: list[_filesystem.FileBroker] = []
-
-    def make(holder: str = "", **options: Any) -> _filesystem.FileBroker:
-        claims = _directory.Claims(ledger.digest, holder) if holder else None
-        store = _filesystem.FileBroker(str(root), str(root), None, claims=claims, **options)
-        made.append(store)
-        for queue in ("q", "answers"):
-            store.declare_queue(queue)
-        return store
-
-    yield make
-    for store in made:
-        store.close()
-
-
-def put(store: _filesystem.FileBroker, ledger: _base.Ledger, *ids: str, digest: str = "") -> None:
-    for id in ids:
-        headers = {"wbe-ledger": digest or ledger.digest, "wbe-epoch": 1}
-        assert put_raw(store, _encoding.label(f"{id}?".encode(), headers, id))
-
-
-def put_raw(store: _filesystem.FileBroker, data: bytes, queue: str = "q") -> bool:
-    return next(store.publish_many([Frame("", queue, 0, data)]))
-
-
-def take(store: _filesystem.FileBroker, most: int = 10) -> list[Delivery]:
-    store.watch("q")
-    store.refresh()
-    found = [taken for _, taken in store.take_many([(most, ["q"])])]
-    store.unwatch("q")
-    return found
-
-
-def answer(taken: Delivery, id: str) -> Finish:
-    return Finish(id, 1, taken, Frame("", "answers", 0, id.encode(), b"!"))
-
-
-def waiting(root: Path, queue: str = "answers") -> list[bytes]:
-    return Folder(root).messages(queue)
-
-
-def test_claim_after_long_pause_renews_heartbeat_of_worker(
-    opened: Opened, root: Path, ledger: _directory.DirectoryLedger
-) -> None:
-    worker = opened("w")
-    ledger.open("a", 1)
-    ledger.renew("w")
+def test_claim_after_long_pause_renews_heartbeat_of_worker(connect: Connect, root: Path) -> None:
+    worker = connect("w")
+    worker.ledger.renew("w")
     make_heartbeat_older(root, "w", 100)
-    put(worker, ledger, "a")
-    assert take(worker)[0].claim.granted
-    silence = ledger.silence("w")
+    worker.open(("a", 1))
+    (taken,) = worker.take()
+    assert taken.claim is not None and taken.claim.granted
+    silence = worker.ledger.silence("w")
     assert silence is not None and silence < 50
 
 
-def test_a_result_is_written_once(
-    opened: Opened, root: Path, ledger: _directory.DirectoryLedger
-) -> None:
-    """The reply is read from its ledger row. If the row was removed, no reply is delivered."""
-    worker = opened("w")
-    ledger.open_many([("a", 1), ("b", 1)])
-    put(worker, ledger, "a", "b")
-    found = take(worker)
-    worker.finish([answer(found[0], "a"), answer(found[1], "b")])
-    assert Folder(root)._ask("SELECT result FROM request") == [(b"a!",), (b"b!",)]
-    assert Folder(root)._ask("SELECT data FROM message") == [(None,), (None,)]
-    assert waiting(root) == [b"a!", b"b!"]
-    ledger.drop_many(["a", "b"])
-    came: list[Any] = []
-    Consumer(worker, came.append).consume(["answers"])
-    with pytest.raises(TimeoutError):
-        worker.drain(0.05)
-    assert came == waiting(root) == Folder(root).rejected == []
+def test_a_result_is_written_once(connect: Connect, root: Path) -> None:
+    """The reply is read from its ledger row."""
+    worker = connect("w")
+    worker.open(("a", 1))
+    worker.finish((worker.take()[0], b"r"))
+    ((result,),) = Folder(root)._ask("SELECT result FROM request")
+    assert Folder(root)._ask("SELECT data FROM message") == [(None,)]
+    assert Folder(root).messages("answers") == [result]
 
 
 def test_failed_finish_changes_nothing_and_can_be_repeated(
-    opened: Opened,
-    root: Path,
-    ledger: _directory.DirectoryLedger,
-    monkeypatch: pytest.MonkeyPatch,
+    connect: Connect, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A result is never stored without its reply, and a reply never without its result."""
-    worker = opened("w")
-    ledger.open_many([(id, 1) for id in "abc"])
-    put(worker, ledger, *"abc")
-    found = take(worker)
-    ended = [answer(taken, id) for taken, id in zip(found, "abc", strict=True)]
-    # this reply cannot be written
+    worker = connect("w")
+    worker.open(("a", 1), ("b", 1), ("c", 1))
+    batch = worker.batch(*((taken, b"r") for taken in worker.take()))
     unwritable: Any = float("nan")
-    ended[2] = ended[2]._replace(reply=Frame("", "answers", unwritable, b""))
+    damaged = batch[2]._replace(reply=Frame("", "answers", unwritable, b""))
     monkeypatch.setattr(_filesystem, "batches_of", lambda items, *others: [items])
     with pytest.raises(exceptions.TransportFailure):
-        worker.finish(ended)
-    assert waiting(root) == [] and len(waiting(root, "q")) == 3
-    assert {row.state for row in ledger.list_rows().rows} == {"claimed"}
-    ended[2] = answer(found[2], "c")
-    assert worker.finish(ended) == [True, True, True]
-    assert waiting(root) == [b"a!", b"b!", b"c!"] and waiting(root, "q") == []
-
-
-def test_claims_are_attached_only_to_folder_transport(
-    root: Path, ledger: _directory.DirectoryLedger
-) -> None:
-    target = resolve(f"filesystem://{root}", None, {})
-    assert ledgers.attach_claims(ledger, target, "w")
-    assert target.options["claims"].digest == ledger.digest
-    memory = resolve("memory://claims", None, {})
-    assert not ledgers.attach_claims(ledger, memory, "w") and "claims" not in memory.options
+        worker.broker.finish([*batch[:2], damaged])
+    assert Folder(root).messages("answers") == [] and len(Folder(root).messages("q")) == 3
+    assert {row.state for row in worker.ledger.list_rows().rows} == {"claimed"}
+    assert worker.broker.finish(batch) == [True, True, True]
+    assert [id for id, _ in worker.answers()] == ["a", "b", "c"]
+    assert Folder(root).messages("q") == []
 
 
 # Owned queues -------------------------------------------------------------------------------------
@@ -148,13 +81,14 @@ def test_claims_are_attached_only_to_folder_transport(
 
 @pytest.mark.parametrize("inotify", [True, False])
 def test_unsettled_message_of_owned_queue_is_delivered_once(
-    opened: Opened, root: Path, inotify: bool
+    connect: Connect, root: Path, inotify: bool
 ) -> None:
-    store = opened(inotify=inotify)
+    connection = connect(inotify=inotify)
+    store = connection.broker
     store.declare_queue("mine", owned=True)
     store.watch("mine")
     for data in (b"a", b"b", b"c"):
-        put_raw(store, data, "mine")
+        connection.publish_raw(data, "mine")
 
     def found() -> list[tuple[bytes, bool, Delivery]]:
         store._next_poll_at = 0.0
@@ -171,15 +105,16 @@ def test_unsettled_message_of_owned_queue_is_delivered_once(
     assert [one[:2] for one in again] == [(b"b", True), (b"c", False)]
     store.discard(again[0][2], "it is damaged")
     assert store.settle_many([again[1][2]])
-    assert found() == [] and waiting(root, "mine") == [] and not store._read
+    assert found() == [] and Folder(root).messages("mine") == [] and not store._read
 
 
-def test_requeued_message_of_owned_queue_is_noticed_without_poll(opened: Opened) -> None:
+def test_requeued_message_of_owned_queue_is_noticed_without_poll(connect: Connect) -> None:
     """The broker delivers the message before the next poll of the folder."""
-    store = opened()
+    connection = connect()
+    store = connection.broker
     store.declare_queue("mine", owned=True)
     store.watch("mine")
-    put_raw(store, b"a", "mine")
+    connection.publish_raw(b"a", "mine")
     store.refresh()
     for delivered in (False, True, True):
         ((_, taken),) = store.take_many([(1, ["mine"])])

@@ -51,4 +51,4 @@ def _place(kind: str, folder: Path) -> Iterator[tuple[str, str | None]]:
             yield stack.enter_context(stack.enter_context(servers.postgresql()).database()), None
         else:
             url = stack.enter_context(stack.enter_context(servers.mariadb()).database())
-            yield f"filesystem://{folder}/{kind}", url
+            yield (url, None) if kind == "mysql" else (f"filesystem://{folder}/{kind}", url)

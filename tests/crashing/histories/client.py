@@ -232,7 +232,7 @@ class Client:
         verdicts = [None if each.claim is None else _verdict(each.claim) for each in messages]
         claims = list(zip(messages, verdicts, strict=True))
         replies = [(each.id, [each.epoch, self._name], verdict) for each, verdict in claims]
-        self._counts[self._place] += len(claims)
+        self._counts[self._place] += len(claims) - verdicts.count(None)
         self._write("reply", replies, number)
         for taken, verdict in claims:
             if verdict is not None:

@@ -41,9 +41,12 @@ _MORTALITY: Final = 0.01
 #: Modules that all clients would otherwise import.
 _MODULES: Final = {
     "redis": ("wbengine.transports._redis", "wbengine.engines.worker_based.ledger._redis"),
-    "postgresql": ("wbengine.transports._postgresql", "wbengine.engines.worker_based.ledger._sql"),
+    "postgresql": (
+        "wbengine.transports._postgresql_broker",
+        "wbengine.engines.worker_based.ledger._sql",
+    ),
     "filesystem": ("wbengine.transports._filesystem",),
-    "mysql": ("wbengine.engines.worker_based.ledger._sql", "pymysql"),
+    "mysql": ("wbengine.transports._mysql_broker", "wbengine.engines.worker_based.ledger._sql"),
 }
 #: Name of the client that reads the final rows.
 _READER: Final = "reader"
