@@ -222,6 +222,18 @@ def test_requeued_request_returns_to_its_place_and_is_held(
     assert [each.claim for each in again] == [held, held, granted("two")]
 
 
+@claiming
+def test_requeued_request_is_finished_by_its_owner(engine: Requests, worker: Requests) -> None:
+    """A connection requeues its messages as it closes, while another one sends the results."""
+    engine.open(("a", 1))
+    (taken,) = worker.take()
+    worker.requeue(taken)
+    assert worker.finish((taken, b"r")) == [True]
+    assert engine.answers() == [("a", b"r")] and engine.result("a") == b"r"
+    (again,) = worker.take()
+    assert again.claim is not None and again.claim.verdict == "DONE"
+
+
 def test_undone_take_is_granted_to_next_worker(connect: Connect, engine: Requests) -> None:
     one, two = connect("one"), connect("two")
     engine.open(("a", 1), ("b", 1))

@@ -56,7 +56,8 @@ class Delivery:
 
     The consumer parses it before it calls its handler.
 
-    :ivar token: what the broker needs to settle the message.
+    :ivar token: what the broker needs to settle the message; None: it is settled or requeued.
+    :ivar finished: whether `Broker.finish` has finished its request.
     :ivar data: the encoded message; None if its body was in a row that has been deleted since.
     :ivar body_location: location of the body if it is stored out of line; `Broker.fetch` loads it.
     :ivar claim: the reply of the ledger, if the request was claimed in the same step; else None.
@@ -66,8 +67,8 @@ class Delivery:
 
     __slots__ = (
         "acknowledged", "body", "body_location", "channel", "claim", "data", "delivery_info",
-        "delivery_tag", "headers", "label", "properties", "queue", "redelivered", "taken_at",
-        "token",
+        "delivery_tag", "finished", "headers", "label", "properties", "queue", "redelivered",
+        "taken_at", "token",
     )  # fmt: skip
 
     headers: dict[str, Any]
@@ -85,7 +86,7 @@ class Delivery:
         self.taken_at: float | None = None
         self.channel: Consumer | None = None
         self.delivery_tag = 0
-        self.acknowledged = False
+        self.acknowledged = self.finished = False
 
     def parse(self) -> None:
         """Set the properties, the headers and the body.

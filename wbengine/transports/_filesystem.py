@@ -56,6 +56,8 @@ _TOUCH_SECONDS: Final = 1800.0
 _MAX_READY: Final = 1000
 #: Maximum number of messages in one statement, which also ends at `MAX_BATCH_BYTES`.
 _MAX_MESSAGES_PER_STATEMENT: Final = 64
+#: Token that identifies no message: the request of a requeued message is finished without it.
+_REQUEUED: Final = (0, 0)
 
 _HAS_MESSAGE: Final = f"SELECT 1 FROM message WHERE taken = {FREE} AND queue = ? LIMIT 1"
 #: Data of a message. A reply is stored in the row of its request while the row exists.
@@ -240,9 +242,8 @@ class FileBroker(Broker):
     def _finish(
         self, batch: Sequence[Finish], take_order: None
     ) -> tuple[Sequence[bool], Sequence[Delivery]]:
-        # Requests without a token were already finished by an attempt that failed at a later
-        # request.
-        unfinished = [each for each in batch if each.delivery.token is not None]
+        # An attempt that failed at a later request has finished the others.
+        unfinished = [each for each in batch if not each.delivery.finished]
         finished = [True] * (len(batch) - len(unfinished))
         for part in batches_of(unfinished, lambda each: each.reply, _MAX_MESSAGES_PER_STATEMENT):
             finished += self._finish_part(part)
@@ -260,14 +261,15 @@ class FileBroker(Broker):
                 continue
             values: list[Any] = []
             for (id, epoch, delivery, frame), queues in zip(batch, routes, strict=True):
-                values += (id, epoch, self._claims.holder, *delivery.token[:2], routing.version)
+                token = delivery.token or _REQUEUED
+                values += (id, epoch, self._claims.holder, *token[:2], routing.version)
                 values += (json.dumps(queues), 9 - frame.priority, now, frame.head + frame.body)
             changed_rows = self._out.write_through(f"INSERT INTO ended VALUES {places}", values)
             if not changed_rows and not self._is_changed(routing):
                 break
         self._notify(routes)
         for each in batch:
-            each.delivery.token = None
+            each.delivery.token, each.delivery.finished = None, True
         # Each reply changes its row, adds a message to each queue, and deletes its request.
         if changed_rows >= sum(map(len, routes)) + 2 * len(routes):
             return [True] * len(batch)

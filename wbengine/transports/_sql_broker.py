@@ -62,6 +62,8 @@ _SWEEP_SECONDS: Final = 2.0
 #: Upper bound that `refresh` returns if messages may be available.
 _MAX_READY: Final = 1000
 _MAX_MESSAGES_PER_STATEMENT: Final = 64
+#: Token that identifies no message: the request of a requeued message is finished without it.
+_REQUEUED: Final = ("", 0)
 
 #: Departures of consumers while the server was unavailable. The next connection sends them first.
 _unsent_departures: Final[dict[Place, list[dict[str, Any]]]] = {}
@@ -236,9 +238,8 @@ class SQLBroker(Broker):
     def _finish(
         self, batch: Sequence[Finish], take_order: Take | None
     ) -> tuple[Sequence[bool], Sequence[Delivery]]:
-        # Requests without a token were already finished by an attempt that failed at a later
-        # request.
-        unfinished = [each for each in batch if each.delivery.token is not None]
+        # An attempt that failed at a later request has finished the others.
+        unfinished = [each for each in batch if not each.delivery.finished]
         finished = [True] * (len(batch) - len(unfinished))
         parts = [*batches_of(unfinished, lambda each: each.reply, self.batch)]
         for part in parts[:-1]:
@@ -252,14 +253,15 @@ class SQLBroker(Broker):
         self, batch: Sequence[Finish], take: Take | None
     ) -> tuple[list[bool], list[Delivery]]:
         assert self._claims is not None
+        tokens = [each.delivery.token or _REQUEUED for each in batch]
         given = [
-            (each.id, each.epoch, each.delivery.token[1], each.reply.head + each.reply.body)
-            for each in batch
+            (each.id, each.epoch, n, each.reply.head + each.reply.body)
+            for each, (_, n) in zip(batch, tokens, strict=True)
         ]
         frames = [each.reply for each in batch]
         owner = {
             "holder": self._claims.holder,
-            "consumers": [*{each.delivery.token[0] for each in batch}],
+            "consumers": [*{name for name, _ in tokens}],
         }
 
         def work(routes: Routed) -> Statement:
@@ -268,7 +270,7 @@ class SQLBroker(Broker):
 
         rows, _, taken = self._send(frames, work, take)
         for each in batch:
-            each.delivery.token = None
+            each.delivery.token, each.delivery.finished = None, True
         self._settled_count += len(batch)
         foreign_rows = rows[0][1]
         return [number not in foreign_rows for number in range(1, len(batch) + 1)], taken
