@@ -227,6 +227,28 @@ class Restarts:
         stage.notes["the slowest"] = took[-1][1]
 
 
+@dataclass
+class Terminations:
+    """Ends of random sessions of a PostgreSQL broker, `PER_MINUTE`."""
+
+    terminations: int
+    PER_MINUTE = 100.0
+
+    def __call__(self, stage: Stage) -> None:
+        broker = stage.medium.broker
+        assert isinstance(broker, brokers.Database)
+        for _ in range(self.terminations):
+            stage.wait(stage.chance.uniform(0, 2) * 60 / self.PER_MINUTE)
+            if stage.stuck:
+                return
+            broker.ask(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE"
+                " backend_type = 'client backend' AND pid <> pg_backend_pid()"
+                " ORDER BY random() LIMIT 1"
+            )
+            stage.fault("terminate session")
+
+
 def fault_counts(stage: Stage) -> dict[str, int]:
     counts: dict[str, int] = {}
     for fault in sorted(stage.crew.faults, key=lambda fault: fault.kind):

@@ -64,6 +64,8 @@ def chosen(options: Any, folder: Path) -> tuple[stage.Plan, stage.Act]:
     elif options.stops:
         plan.expiry, plan.long = 3.0, 1.0
         act = modes.Stops(options.stops)
+    elif options.terminations:
+        act = modes.Terminations(options.terminations)
     elif options.freeze_engine:
         plan.engines, plan.threads, plan.width = 2, 3, 60
         plan.seconds, plan.long, plan.kinds = 0.5, 5.0, ("plain",)

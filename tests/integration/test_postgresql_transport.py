@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,7 +19,7 @@ from wbengine.engines.worker_based.ledger import _base
 from wbengine.transports import _postgresql_statements as sql
 from wbengine.transports import resolve
 from wbengine.transports._broker import Frame
-from wbengine.transports._postgresql_session import LOST
+from wbengine.transports._postgresql_session import LOST, PostgreSQLSession
 
 
 class Database(sql_ends.Database):
@@ -90,6 +91,54 @@ def test_row_without_epoch_is_refused_by_table(database: Database) -> None:
     database.open()
     with pytest.raises(psycopg.errors.CheckViolation):
         database.ask("INSERT INTO wbe_messages(queue, place, at, id) VALUES ('q', 0, 0, 'a')")
+
+
+# -- sessions that are ended
+
+
+@pytest.fixture
+def late_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let libpq notice the end of a connection only after the last message of the server."""
+    closed: list[object] = []
+    close = psycopg.Connection.close
+
+    def close_noted(connection: psycopg.Connection[Any]) -> None:
+        closed.append(connection)
+        close(connection)
+
+    monkeypatch.setattr(psycopg.Connection, "close", close_noted)
+    is_closed = property(lambda session: session._driver in closed)
+    monkeypatch.setattr(PostgreSQLSession, "is_broken", is_closed)
+
+
+@pytest.mark.usefixtures("late_end")
+def test_session_that_ends_before_the_commit_has_published_nothing(database: Database) -> None:
+    """The results of the statements arrive before the commit."""
+    engine, other = database.open(), database.open()
+    database.ask(
+        "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$"
+    )
+    database.ask(
+        "CREATE CONSTRAINT TRIGGER die AFTER INSERT ON wbe_messages DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION die()"
+    )
+    frames = [Frame("", "q", 0, b"a?")]
+    with pytest.raises(LOST):
+        engine.open_and_publish([("a", 1, False)], frames)
+    assert database.messages() == [] and engine._session._driver.closed
+    database.ask("DROP FUNCTION die() CASCADE")
+    assert other.open_and_publish([("a", 1, True)], frames) == [1]
+    assert len(database.messages()) == 1
+
+
+@pytest.mark.usefixtures("late_end")
+def test_message_of_the_server_that_ends_the_session_is_a_loss(database: Database) -> None:
+    """The statement may have been committed: a refusal would mean that nothing was done."""
+    broker = database.open()
+    with pytest.raises(LOST, match="administrator"):
+        broker._run("SELECT pg_terminate_backend(pg_backend_pid())")
+    assert broker._session._driver.closed
 
 
 # -- dead consumers

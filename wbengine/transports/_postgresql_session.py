@@ -84,6 +84,7 @@ class PostgreSQLSession(Session):
 
     def _execute_all(self, transactions: Sequence[Sequence[Statement]]) -> list[list[Any]]:
         cursors: list[psycopg.Cursor[Any]] = []
+        committed_count = 0
         try:
             with self._driver.pipeline() as pipeline:
                 for statements in transactions:
@@ -91,11 +92,10 @@ class PostgreSQLSession(Session):
                         cursors.append(self._driver.cursor(binary=True))
                         cursors[-1].execute(statement, values)
                     self._flush()
-                    pipeline.sync()
+                    pipeline.sync()  # Waits for the commit. Results arrive before it.
+                    committed_count += 1
         except psycopg.Error as error:
-            first_cursors = cursors[: len(transactions[0])]
-            # If the connection is lost, the results may have arrived before the commit.
-            if self.is_broken or any(cursor.pgresult is None for cursor in first_cursors):
+            if self.is_broken or not committed_count:
                 raise
             # The first transaction is committed, and must not be repeated.
             LOG.debug("%s: a second transaction failed: %s", self.place.shown, error)
@@ -118,7 +118,12 @@ class PostgreSQLSession(Session):
 
     def _repeat(self, work: Callable[[], T]) -> T:
         def work_and_pass() -> T:
-            result = work()
+            try:
+                result = work()
+            except psycopg.Error as error:
+                if _ends_session(error):
+                    self._driver.close()
+                raise
             self._pass_notifications()
             return result
 
@@ -164,6 +169,14 @@ class PostgreSQLSession(Session):
 
     def _refusal(self, error: BaseException | None) -> Exception:
         return error if isinstance(error, psycopg.OperationalError) else self._failure(error)
+
+
+def _ends_session(error: psycopg.Error) -> bool:
+    """Return whether the server has ended the session, or did not reply.
+
+    libpq may notice the end of the connection only later. The statement may have been executed.
+    """
+    return isinstance(error, LOST) and error.diag.severity_nonlocalized != "ERROR"
 
 
 def _rows(cursor: psycopg.Cursor[Any]) -> list[Any]:
