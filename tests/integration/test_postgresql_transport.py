@@ -19,7 +19,7 @@ from wbengine.engines.worker_based.ledger import _base
 from wbengine.transports import _postgresql_statements as sql
 from wbengine.transports import resolve
 from wbengine.transports._broker import Frame
-from wbengine.transports._postgresql_session import LOST, PostgreSQLSession
+from wbengine.transports._postgresql_session import LOST, SETTINGS, PostgreSQLSession
 
 
 class Database(sql_ends.Database):
@@ -139,6 +139,121 @@ def test_message_of_the_server_that_ends_the_session_is_a_loss(database: Databas
     with pytest.raises(LOST, match="administrator"):
         broker._run("SELECT pg_terminate_backend(pg_backend_pid())")
     assert broker._session._driver.closed
+
+
+# -- searches that do not depend on statistics
+
+
+def plan(database: Database, statement: str, **values: Any) -> str:
+    """Return the plan of a statement, with the settings of the transport."""
+    with psycopg.connect(database.url, cursor_factory=psycopg.ClientCursor) as connection:
+        for name, value in SETTINGS.items():
+            connection.execute(f"SET {name} = {value}")
+        rows = connection.execute(f"EXPLAIN {statement}", values).fetchall()
+    return "\n".join(line for (line,) in rows)
+
+
+def ranges(*queues: str) -> dict[str, list[Any]]:
+    count = len(queues)
+    return {
+        "queues": [*queues], "places": [0] * count, "lows": [0] * count, "befores": [10] * count,
+    }  # fmt: skip
+
+
+ONE_FINISHED: dict[str, Any] = {
+    "ids": ["a"], "epochs": [1], "taken": [1], "data": [b"x"], "numbers": [1], "queues": ["q"],
+    "places": [9], "holder": "w", "consumers": ["c"], "routes": 0,
+}  # fmt: skip
+TAKEN: dict[str, Any] = {
+    **ranges("q"), "limit": 64, "bytes": 1, "holder": "w", "consumer": "c", "take": 1, "routes": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("statement", "values"),
+    [
+        (sql.TAKE, TAKEN),
+        (sql.FINISH, ONE_FINISHED),
+        (sql.SETTLE, {"numbers": [1], "consumers": ["c"]}),
+        (sql.NONEMPTY, ranges("q")),
+        (sql.LEAVE, {"consumer": "c", "holder": "w", "undelivered": [], "unanswered": []}),
+        (sql.SWEEP, {"seconds": 1.0}),
+    ],
+)
+def test_rows_and_messages_are_found_by_index(
+    database: Database, statement: str, values: dict[str, Any]
+) -> None:
+    """Each row is compared in the collation of its index."""
+    database.open()
+    text = plan(database, statement.replace("%(data)b", "%(data)s"), **values)
+    assert "Seq Scan on wbe_messages" not in text and "Seq Scan on wbe_ledger" not in text, text
+
+
+def test_sweep_does_not_read_messages_of_living_consumers(database: Database) -> None:
+    database.open()
+    assert "Index Cond: ((consumer > gaps.low) AND" in plan(database, sql.SWEEP, seconds=1.0)
+
+
+def test_taken_message_is_found_by_its_number_in_each_index(database: Database) -> None:
+    """The entries of a consumer may be many: of deleted messages, and of unacknowledged ones."""
+    database.open()
+    database.ask("ALTER TABLE wbe_messages DROP CONSTRAINT wbe_messages_pkey")
+    for statement, values in (
+        (sql.FINISH.replace("%(data)b", "%(data)s"), ONE_FINISHED),
+        (sql.SETTLE, {"numbers": [1], "consumers": ["c"]}),
+    ):
+        text = plan(database, statement, **values)
+        assert "(n = ANY" in text and "Filter: (n" not in text, text
+
+
+def test_take_starts_at_first_message_of_an_earlier_take(database: Database) -> None:
+    """As long as a transaction is open, messages deleted since its start remain in the index."""
+    broker = database.open()
+    broker.watch("q")
+    starts = []
+    for _ in range(4):
+        publish(broker, b"a?")
+        broker._next_report_at = broker._next_poll_at = 0.0  # A new interval begins.
+        broker.refresh()
+        for _ in range(2):
+            order = broker.prepare_take(1, ["q"])
+            assert order is not None
+            starts.append(order.values["lows"][-1])
+            broker._take(order)
+            publish(broker, b"b?")
+    assert starts == [0, 0, 0, 1, 0, 3, 0, 5]
+
+
+def test_requeued_message_before_start_of_takes_is_found_later(
+    database: Database,
+) -> None:
+    broker = database.open()
+    broker.watch("q")
+    for data in b"first", b"second", b"third":
+        publish(broker, data)
+    broker.refresh()
+    ((_, first),) = broker.take_many([(1, ["q"])])
+    broker._marks["q"] = broker._tested_marks["q"] = 9, first.token[1] + 1
+    broker.requeue(first)
+    taken = broker.take_many([(1, ["q"])])
+    assert [message.data for _, message in taken] == [b"second"]
+    broker._next_report_at = broker._next_poll_at = 0.0
+    broker.refresh()
+    taken = broker.take_many([(10, ["q"])])
+    assert [message.data for _, message in taken] == [b"first", b"third"]
+
+
+def test_message_with_higher_priority_than_the_start_of_takes_is_first(database: Database) -> None:
+    broker = database.open()
+    broker.watch("q")
+    for priority in 0, 9, 5:
+        frame = Frame("", "q", priority, str(priority).encode())
+        assert list(broker.publish_many([frame])) == [True]
+    broker._marks["q"] = 9, 1
+    broker.refresh()
+    broker._marks["q"] = 9, 1
+    taken = broker.take_many([(10, ["q"])])
+    assert [message.data for _, message in taken] == [b"9", b"5", b"0"]
 
 
 # -- dead consumers

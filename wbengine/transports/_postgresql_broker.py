@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from wbengine import exceptions
 from wbengine.transports import _postgresql_statements as sql
+from wbengine.transports._broker import Delivery
 from wbengine.transports._postgresql_session import LOST, PostgreSQLSession
-from wbengine.transports._sql_broker import SQLBroker
+from wbengine.transports._sql_broker import SQLBroker, Take
 from wbengine.transports._sql_session import Statement
 
 __all__ = ["PostgreSQLBroker"]
@@ -22,6 +24,18 @@ __all__ = ["PostgreSQLBroker"]
 #: Number of deleted messages after which a connection vacuums the tables, and the least interval.
 _VACUUM_MESSAGES: Final = 5000
 _VACUUM_SECONDS: Final = 2.0
+#: The place after those of all messages; see `_postgresql_statements`.
+_END_PLACE: Final = 10
+
+#: Place and number of a message in a queue.
+Mark = tuple[int, int]
+
+
+@dataclass(slots=True)
+class MarkedTake(Take):
+    """A take. `marks`: those of the interval in which it began."""
+
+    marks: dict[str, Mark] = field(default_factory=dict)
 
 
 class PostgreSQLBroker(SQLBroker):
@@ -39,6 +53,13 @@ class PostgreSQLBroker(SQLBroker):
         self._rung: set[str] = set()
         self._registered: frozenset[str] = frozenset()
         self._next_vacuum_at = 0.0
+        # Takes start at the first message that an earlier take found in the queue, because deleted
+        # ones before it may be in the index. Messages before it may have been requeued, or
+        # committed late: the first take in each interval of reports finds them. By queue: the marks
+        # of this interval, those to use after its first take, and those for the next interval.
+        self._marks: dict[str, Mark] = {}
+        self._tested_marks: dict[str, Mark] = {}
+        self._new_marks: dict[str, Mark] = {}
         super().__init__(*arguments)
 
     def _listen(self, name: str) -> None:
@@ -63,8 +84,27 @@ class PostgreSQLBroker(SQLBroker):
         if queues and not self._session.is_polling and not self._registered >= {*queues}:
             self._registered |= {*queues}  # First, because a notification may arrive meanwhile.
             values = {"consumer": self._name, "queues": list(queues)}
-            _, found = self._session.run_all([(sql.REGISTER, values)], [(sql.NONEMPTY, values)])
+            waiting = sql.NONEMPTY, _ranges(queues, self._marks)
+            _, found = self._session.run_all([(sql.REGISTER, values)], [waiting])
             self._nonempty.update(queue for (queue,) in found)
+
+    def _report(self) -> None:
+        super()._report()
+        self._tested_marks.update(self._new_marks)
+        self._marks, self._new_marks = {}, {}
+
+    def _begin_take(self, limit: int, queues: Sequence[str]) -> MarkedTake:
+        take, marks = super()._begin_take(limit, queues), self._marks
+        return MarkedTake({**take.values, **_ranges(queues, marks)}, take.began, marks=marks)
+
+    def _deliveries(self, take: Take, rows: Sequence[Sequence[Any]]) -> list[Delivery]:
+        assert isinstance(take, MarkedTake)
+        for _, n, queue, *_, place in rows:
+            self._new_marks.setdefault(queue, (place, n))
+        for queue in take.values["queues"]:
+            if queue in self._tested_marks:
+                take.marks.setdefault(queue, self._tested_marks[queue])
+        return super()._deliveries(take, [row[:-1] for row in rows])
 
     def _rings(self, counts: Mapping[str, int]) -> Sequence[Statement]:
         return [(sql.RING, {"queues": [*counts], "counts": [*counts.values()]})]
@@ -88,3 +128,14 @@ class PostgreSQLBroker(SQLBroker):
         self._settled_count = 0
         with contextlib.suppress(exceptions.TransportFailure):  # For example `statement_timeout`.
             self._run(sql.VACUUM)
+
+
+def _ranges(queues: Iterable[str], marks: Mapping[str, Mark]) -> dict[str, list[Any]]:
+    """Return the parts of the index in which waiting messages of these queues are searched."""
+    parts: list[tuple[str, int, int, int]] = []
+    for queue in queues:
+        place, n = marks.get(queue, (0, 0))
+        parts += [(queue, 0, 0, place)] * (place > 0)
+        parts.append((queue, place, n, _END_PLACE))
+    names = "queues", "places", "lows", "befores"
+    return {name: [part[number] for part in parts] for number, name in enumerate(names)}

@@ -16,7 +16,7 @@ from wbengine._text import data_formats
 from wbengine.transports import _postgresql_statements as sql
 from wbengine.transports._sql_session import Session, Statement
 
-__all__ = ["LOST", "PostgreSQLSession"]
+__all__ = ["LOST", "SETTINGS", "PostgreSQLSession"]
 
 LOG = logging.getLogger(__name__)
 
@@ -28,11 +28,12 @@ LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 #: Errors after which the server has rolled back a statement because of another one.
 _CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 #: Statistics of a queue are often wrong, because its size changes within seconds: then PostgreSQL
-#: scans the table, compiles a statement that takes less than 1 ms, or plans it each time, which
-#: takes longer than its execution. At higher isolation levels, `SKIP LOCKED` fails if another
-#: consumer has taken a message.
-_SETTINGS: Final = {
+#: scans a whole table or index, compiles a statement that takes less than 1 ms, or plans it each
+#: time, which takes longer. At higher isolation levels, `SKIP LOCKED` fails if another consumer has
+#: taken a message.
+SETTINGS: Final = {
     "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "default_transaction_isolation": "'read committed'",
@@ -54,7 +55,7 @@ class PostgreSQLSession(Session):
     def _configure(self) -> tuple[int, str] | None:
         if self.is_polling:  # The sessions belong to a pooler.
             return None
-        for name, value in _SETTINGS.items():
+        for name, value in SETTINGS.items():
             self.run(f"SET {name} = {value}")
         ((pid, started),) = self.run(
             "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()"

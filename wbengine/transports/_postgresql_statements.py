@@ -12,6 +12,11 @@ the same snapshot. Parts that depend on each other read the rows that the others
     wbe_waiters     consumers that wait for a notification, by queue
 
 Times are seconds on the clock of the server.
+
+Statistics of these tables are often wrong, because queues grow and shrink within seconds, and
+deleted rows remain in indexes as long as a transaction of any program is open. Searches are
+therefore limited to few entries of an index, whatever the plan, by a LATERAL with LIMIT or OFFSET.
+Columns that are compared have the same collation; otherwise no index is used.
 """
 
 from __future__ import annotations
@@ -38,12 +43,12 @@ CREATE TABLE IF NOT EXISTS wbe_messages(
   n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, queue text COLLATE "C" NOT NULL,
   place smallint NOT NULL, at double precision NOT NULL, consumer text COLLATE "C", take bigint,
   claimed boolean NOT NULL DEFAULT false, again boolean NOT NULL DEFAULT false,
-  id text COLLATE "C", epoch bigint, result_of text COLLATE "C", data bytea,
+  id text, epoch bigint, result_of text, data bytea,
   CHECK ((id IS NULL) = (epoch IS NULL)))
   WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX IF NOT EXISTS wbe_messages_waiting ON wbe_messages(queue, place, n)
   WHERE consumer IS NULL;
-CREATE INDEX IF NOT EXISTS wbe_messages_taken ON wbe_messages(consumer)
+CREATE INDEX IF NOT EXISTS wbe_messages_taken ON wbe_messages(consumer, n)
   WHERE consumer IS NOT NULL;
 CREATE TABLE IF NOT EXISTS wbe_transport(
   one smallint PRIMARY KEY, format integer NOT NULL, routes bigint NOT NULL,
@@ -165,9 +170,16 @@ sent AS (
   FROM {_PLACES} JOIN given g USING (number) LEFT JOIN done USING (number)
   WHERE number NOT IN (SELECT number FROM foreign_rows) ORDER BY number),
 gone AS (
-  DELETE FROM wbe_messages WHERE n IN (SELECT n FROM given) AND consumer = ANY(%(consumers)s))
+  DELETE FROM wbe_messages WHERE n = ANY(%(taken)s) AND consumer = ANY(%(consumers)s)
+    AND EXISTS (SELECT 1 FROM given))
 SELECT (SELECT count(*) FROM given), ARRAY(SELECT number FROM foreign_rows)"""
 
+#: Parts of the index of waiting messages: a queue, the first place and number, and the place before
+#: which the part ends.
+_RANGES: Final = """unnest(%(queues)s::text[], %(places)s::smallint[], %(lows)s::bigint[],
+    %(befores)s::smallint[])"""
+_IN_RANGE: Final = """queue = q.queue AND consumer IS NULL
+      AND (place, n) >= (q.place, q.low) AND place < q.before"""
 #: Takes the first messages of the queues, in their order, and claims the rows of their requests for
 #: the holder, which needs a heartbeat. Returns with each message the number of messages that were
 #: found, of which the last ones may exceed the limit of bytes. Without a holder nothing is claimed.
@@ -177,12 +189,11 @@ TAKE: Final = f"""
 WITH mode AS MATERIALIZED (SELECT CASE WHEN %(holder)s::text IS NULL THEN {_NOT_DURABLE}
   ELSE true END AS is_set),
 picked AS MATERIALIZED (
-  SELECT m.* FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS q(queue, rank)
+  SELECT m.* FROM {_RANGES} WITH ORDINALITY AS q(queue, place, low, before, rank)
   CROSS JOIN LATERAL (
     SELECT n, q.rank, place, id, epoch, coalesce(octet_length(data),
       (SELECT octet_length(r.result) FROM wbe_ledger r WHERE r.id = result_of), 0) AS size
-    FROM wbe_messages
-    WHERE queue = q.queue AND consumer IS NULL
+    FROM wbe_messages WHERE {_IN_RANGE}
     ORDER BY place, n LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS m
   WHERE (SELECT is_set FROM mode)
     AND (%(routes)s::bigint IS NULL OR {_IF_ROUTED})
@@ -207,8 +218,9 @@ taken AS (
   RETURNING m.n, m.queue, m.again, m.id, m.epoch, m.claimed, m.result_of, m.data, c.rank, m.place)
 SELECT (SELECT count(*) FROM picked), t.n, t.queue, t.again,
   coalesce(t.data, (SELECT r.result FROM wbe_ledger r WHERE r.id = t.result_of)),
-  t.id, t.epoch, t.claimed, l.epoch, l.state, l.holder, l.result
-FROM taken t LEFT JOIN wbe_ledger l ON l.id = t.id AND NOT t.claimed
+  t.id, t.epoch, t.claimed, l.epoch, l.state, l.holder, l.result, t.place
+FROM taken t LEFT JOIN LATERAL (
+  SELECT * FROM wbe_ledger WHERE id = t.id AND NOT t.claimed OFFSET 0) AS l ON true
 ORDER BY t.rank, t.place, t.n"""
 
 SETTLE: Final = f"""
@@ -266,14 +278,22 @@ old AS MATERIALIZED (
   FOR UPDATE)
 UPDATE wbe_consumers c SET beat = {NOW} FROM old WHERE c.name = old.name
 RETURNING c.beat - old.beat"""
-#: Requeues the messages of consumers that have not reported, and of unknown ones.
+#: Requeues the messages of consumers that have not reported, and of unknown ones. Only the parts of
+#: the index between the names of living consumers are read: as long as a transaction of any program
+#: is open, the index contains all messages that these have taken since its start.
 SWEEP: Final = f"""
 WITH dead AS (DELETE FROM wbe_consumers WHERE beat < {NOW} - %(seconds)s RETURNING name),
 waiting AS (DELETE FROM wbe_waiters WHERE consumer IN (SELECT name FROM dead)),
+gaps AS MATERIALIZED (
+  SELECT name AS low, lead(name, 1, '~') OVER (ORDER BY name) AS high FROM (
+    SELECT '' COLLATE "C" UNION ALL
+    SELECT name FROM wbe_consumers WHERE beat >= {NOW} - %(seconds)s) AS living(name)),
+old AS MATERIALIZED (
+  SELECT m.* FROM gaps CROSS JOIN LATERAL (
+    SELECT n, consumer FROM wbe_messages WHERE consumer > low AND consumer < high OFFSET 0) AS m),
 back AS (
   UPDATE wbe_messages m SET consumer = NULL, take = NULL, claimed = false, again = true
-  WHERE consumer IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM wbe_consumers c WHERE c.name = m.consumer AND c.beat >= {NOW} - %(seconds)s)
+  FROM old WHERE m.n = ANY(ARRAY(SELECT n FROM old)) AND m.n = old.n AND m.consumer = old.consumer
   RETURNING queue)
 SELECT queue, count(*) FROM back GROUP BY queue"""
 
@@ -284,9 +304,9 @@ CHANNEL: Final = "wbe_"
 REGISTER: Final = f"""
 INSERT INTO wbe_waiters SELECT queue, %(consumer)s, {NOW} FROM unnest(%(queues)s::text[]) q(queue)
 ON CONFLICT DO NOTHING"""
-NONEMPTY: Final = """
-SELECT q.queue FROM unnest(%(queues)s::text[]) AS q(queue) WHERE EXISTS (
-  SELECT 1 FROM wbe_messages m WHERE m.queue = q.queue AND m.consumer IS NULL)"""
+NONEMPTY: Final = f"""
+SELECT q.queue FROM {_RANGES} AS q(queue, place, low, before)
+CROSS JOIN LATERAL (SELECT 1 FROM wbe_messages WHERE {_IN_RANGE} LIMIT 1) AS waiting"""
 #: Notifies for each queue as many waiting consumers as it has new messages. This never waits for
 #: another notification of the same consumers: two could wait for each other.
 RING: Final = f"""
