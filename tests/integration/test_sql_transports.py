@@ -96,6 +96,16 @@ def test_take_during_outage_is_undone_by_next_connection(
     assert database.ledger.state("a") == _base.Row("a", 1, "open")
 
 
+def test_close_after_end_of_session_logs_no_error(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLAlchemy would log that a rollback failed, with a traceback."""
+    broker = database.open()
+    terminate(database, broker)
+    broker.close()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_threads_can_reconnect_at_the_same_moment(database: Database) -> None:
     """Each new connection ends the sessions that were lost, as long as they are registered."""
     session_type = database.open().session_type

@@ -77,8 +77,10 @@ class Cells:
 def run(document: Document) -> Iterator[str]:
     """Yield the conditions of the measurement."""
     facts = document["facts"]
-    names = {"redis": "Redis", "amqp": "RabbitMQ"}
-    brokers = [f"{names[entry]} {version}" for entry, version in facts.get("brokers", {}).items()]
+    names = {"redis": "Redis", "amqp": "RabbitMQ", "postgresql": "PostgreSQL", "mysql": ""}
+    brokers = [
+        f"{names[entry]} {version}".strip() for entry, version in facts.get("brokers", {}).items()
+    ]
     peers = {
         f"{name} {version}": None
         for entry in document["systems"]

@@ -143,6 +143,12 @@ class MySQLSession(Session):
     def is_broken(self) -> bool:
         return not self._driver.open
 
+    def close(self) -> None:
+        # The driver does not notice that the server has closed the connection.
+        if not (self.is_inherited or self.is_broken):
+            self._driver.close()
+        super().close()
+
     def _refusal(self, error: BaseException | None) -> Exception:
         return error if isinstance(error, pymysql.OperationalError) else self._failure(error)
 
