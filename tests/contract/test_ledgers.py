@@ -155,6 +155,80 @@ def test_row_of_a_newer_epoch_is_not_revoked(ledger):
     assert not ledger.ids()
 
 
+# -- fences
+
+FROZEN, NEXT = (ledgers.Fence.of("flow", number) for number in (3, 4))
+
+#: Late calls of an engine that was frozen while the next one ran the flow, and the row which they
+#: would change.
+LATE_CALLS = {
+    "open": (None, lambda ledger: ledger.open(ID, 1, FROZEN)),
+    "open-many": (None, lambda ledger: ledger.open_many([(ID, 1, FROZEN), ("z", 1, FROZEN)])),
+    "offer": (None, lambda ledger: ledger.offer(ID, 2, FROZEN)),
+    "offer-open": (ledgers.ROW_OPEN, lambda ledger: ledger.offer(ID, 2, FROZEN)),
+    "reopen-open": (ledgers.ROW_OPEN, lambda ledger: ledger.reopen(ID, 2, FROZEN)),
+    "reopen-claimed": (ledgers.ROW_CLAIMED, lambda ledger: ledger.reopen(ID, 2, FROZEN)),
+    "revoke": (ledgers.ROW_OPEN, lambda ledger: ledger.revoke(ID, 1, FROZEN)),
+    "finish": (
+        ledgers.ROW_CLAIMED,
+        lambda ledger: ledger.finish_many("w", [(ID, 1, b"lost")], FROZEN),
+    ),
+}
+
+
+@dialects
+@pytest.mark.parametrize("name", LATE_CALLS)
+def test_call_of_a_run_below_the_fence_has_no_effect(ledger, name):
+    state, call = LATE_CALLS[name]
+    if state is not None:
+        ledger.open(ID, 1)
+    if state == ledgers.ROW_CLAIMED:
+        assert ledger.claim(ID, 1, "w").granted
+    before = ledger.state(ID)
+    assert ledger.raise_fence(NEXT) == NEXT.number
+    assert not call(ledger) or call(ledger) == [False]
+    assert ledger.state(ID) == before and ledger.state("z") is None
+    assert ledger.raise_fence(FROZEN) == NEXT.number
+    call(ledger)
+    assert ledger.state(ID) == before
+
+
+@dialects
+def test_present_run_and_other_flows_are_not_fenced(ledger):
+    ledger.raise_fence(NEXT)
+    other = ledgers.Fence.of("other", 1)
+    ledger.open_many([("a", 1, NEXT), ("b", 1, FROZEN), ("c", 1, other), ("d", 1)])
+    assert ledger.ids() == {"a", "c", "d"}
+    assert [row.id for row in ledger.list_rows(10).rows] in (["a", "c", "d"],)
+    ledger.offer_many([("a", 3, NEXT), ("c", 3, FROZEN)])
+    assert ledger.reopen("a", 4, NEXT) is None and ledger.claim("a", 4, "w").granted
+    assert ledger.finish_many("w", [("a", 4, b"r")], NEXT) == [True]
+    assert ledger.revoke_many([("c", 1, FROZEN), ("d", 1, other)]) == [False, True]
+    assert ledger.state("c") == ledgers.Row("c", 1, ledgers.ROW_OPEN)
+
+
+def test_fence_is_kept_for_seven_days_after_its_last_change(ledger, place):
+    for number in (1, 2):
+        ledger.raise_fence(ledgers.Fence.of("flow", number))
+        ledgers.make_content_older(place, 5 * 24 * HOUR)
+    ledger.sweep_stale(0)
+    ledger.open(ID, 1, ledgers.Fence.of("flow", 1))
+    assert ledger.state(ID) is None
+    ledgers.make_content_older(place, 3 * 24 * HOUR)
+    ledger.sweep_stale(0)
+    ledger.open(ID, 1, ledgers.Fence.of("flow", 1))
+    assert ledger.state(ID) is not None
+
+
+@durable
+def test_fence_survives_the_process_that_raised_it(place):
+    with contextlib.closing(ledgers.open_ledger(place)) as one:
+        one.raise_fence(NEXT)
+    with contextlib.closing(ledgers.open_ledger(place)) as other:
+        other.open(ID, 1, FROZEN)
+        assert other.state(ID) is None
+
+
 @dialects
 @pytest.mark.parametrize("result", [b"", b"\x00\xff", b"x" * 3_000_000])
 def test_result_is_read_back_exactly(ledger, result):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import signal
 import threading
@@ -133,6 +134,71 @@ def test_withdraw_does_not_revoke_row_of_the_next_owner(tmp_path: Path) -> None:
         executor.disown()
         (tmp_path / "gate-execute").touch()
         executor.stop()
+
+
+def test_cancellation_of_old_owner_is_not_published(tmp_path: Path) -> None:
+    """The next owner has adopted the running request, with the same epoch."""
+    url, guard = "memory://frozen-cancelling", Guard()
+    executor = executors.WorkerTaskExecutor("e", "default", url=url)
+    with workers.worker_in_thread(url, tasks) as worker:
+        executor.guard("flow", guard.check)
+        executor.wait_for_workers(1, 60)
+        call = submit(executor, tasks.Gated("a"), folder=str(tmp_path))
+        workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
+        guard.lost = True
+        executor.cancel([call])
+        other = submit(executor, tasks.Plain("b"), "b", folder=str(tmp_path))
+        assert executor._proxy.flush(60) and other.ticket.publish_count == 0
+        # The worker handles this command after the cancellation, if there is one.
+        assert executor.ping(timeout=60)
+        (job,) = worker._server._job_table.jobs.values()
+        is_cancelled = job.cancelled
+        executor.disown()
+        (tmp_path / "gate-execute").touch()
+        executor.stop()
+    assert not is_cancelled
+
+
+# -- resuming ------------------------------------------------------------------------------------
+
+
+def raise_fence(folder: Path, engine: Any, number: int) -> None:
+    fence = ledgers.Fence.of(engine.storage.flow_uuid, number)
+    with contextlib.closing(ledgers.open_ledger(f"dir://{folder / 'broker'}")) as ledger:
+        ledger.raise_fence(fence)
+
+
+def test_run_below_the_fence_continues_if_it_owns_the_flow(tmp_path: Path) -> None:
+    """The store was restored from a backup of the time before later runs."""
+    with workers.worker_in_thread(f"filesystem://{tmp_path / 'broker'}", tasks):
+        engine = tasks.engine_of("wide", tmp_path)
+        engine.run()
+        raise_fence(tmp_path, engine, 1000)
+        engine.reset()
+        engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert len(tasks.runs(tmp_path)) == 12
+
+
+def test_run_below_the_fence_ends_if_it_lost_the_flow(tmp_path: Path) -> None:
+    """Another engine takes over the flow and raises the fence before this one does."""
+    with workers.worker_in_thread(f"filesystem://{tmp_path / 'broker'}", tasks):
+        engine = tasks.engine_of("wide", tmp_path)
+        engine.run()
+        engine.reset()
+
+        def take_over(name: str) -> None:
+            if name == "executor.before-fence":
+                with contextlib.closing(tasks.backend_in(tmp_path).get_connection()) as connection:
+                    uuid = engine.storage.flow_uuid
+                    epoch = connection.get_lease(uuid).epoch
+                    connection.acquire_lease(uuid, "elsewhere", 60, dead=epoch)
+                raise_fence(tmp_path, engine, epoch + 1)
+
+        crash_points.install(take_over)
+        with pytest.raises(exc.LeaseLost):
+            engine.run()
+    assert len(tasks.runs(tmp_path)) == 6
 
 
 # -- receiving -----------------------------------------------------------------------------------

@@ -70,7 +70,11 @@ class Server:
 
     def open(self, *rows: tuple[str, int], replace: bool = False, session: int = 0) -> Any:
         rows = rows or (("a", 1),)
-        return self(ledger.open_rows("u", session, "digest", rows, replace=replace, ttl=""))
+        fenced_rows = [(*row, _base.NO_FENCE) for row in rows]
+        return self(ledger.open_rows("u", session, "digest", fenced_rows, replace=replace, ttl=""))
+
+    def revoke(self, *rows: tuple[str, int | None]) -> Any:
+        return self(ledger.revoke_rows([(*row, _base.NO_FENCE) for row in rows]))
 
     def open_and_publish(
         self, row: transport.OpenedRow, session: int = 0, life: int = 1, **batch: Any
@@ -602,12 +606,10 @@ def test_reopen_takes_a_row_from_its_holder(server: Server) -> None:
 def test_revoke_rows_removes_only_open_rows_up_to_an_epoch(server: Server) -> None:
     server.open(("a", 1), ("b", 2), ("c", 2), ("d", 2))
     server.claim()
-    revocation = server(
-        ledger.revoke_rows([("a", None), ("b", 1), ("c", 2), ("d", None), ("e", None)])
-    )
+    revocation = server.revoke(("a", None), ("b", 1), ("c", 2), ("d", None), ("e", None))
     assert revocation == ledger.Revocation([False, False, True, True, False], 3)
     assert server(ledger.list_ids()) == {"a", "b"}
-    assert server(ledger.revoke_rows([("a", None)])) == ledger.Revocation([False], 0)
+    assert server.revoke(("a", None)) == ledger.Revocation([False], 0)
 
 
 def test_drop_rows_removes_rows_in_any_state(server: Server) -> None:
@@ -711,7 +713,7 @@ def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> 
         ledger.finish_rows("w", "", [("a", 1, b"result")]),
         ledger.release("u", 0, "a", 1, "w"),
         ledger.reopen("a", 2),
-        ledger.revoke_rows([("b", 1)]),
+        ledger.revoke_rows([("b", 1, _base.NO_FENCE)]),
         ledger.drop_rows(["a"]),
     ],
     ids=lambda step: next(

@@ -33,6 +33,8 @@ __all__ = [
     "ROW_OPEN",
     "STALE",
     "Claim",
+    "Fence",
+    "FencedRow",
     "Ledger",
     "Page",
     "Row",
@@ -68,6 +70,8 @@ MAX_LISTED_ROWS: Final = _base.MAX_LISTED_ROWS
 #: Owner of the rows that possibly ran before a Redis was restored from older data.
 FORGOTTEN: Final = "forgotten-by-redis"
 Claim = _base.Claim
+Fence = _base.Fence
+FencedRow = _base.FencedRow
 Ledger = _base.Ledger
 Page = _base.Page
 Row = _base.Row

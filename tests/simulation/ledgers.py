@@ -52,10 +52,10 @@ class Line(ledgers.Ledger):
             raise exc.LedgerFailure(f"{method.__name__} was done, and nobody knows")
         return result
 
-    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
+    def _open(self, rows: Sequence[ledgers.FencedRow[int]]) -> None:
         self._call(self.ledger.open_many, rows)
 
-    def _offer(self, rows: Sequence[tuple[str, int]]) -> None:
+    def _offer(self, rows: Sequence[ledgers.FencedRow[int]]) -> None:
         self._call(self.ledger.offer_many, rows)
 
     def _claim(self, id: str, epoch: int, holder: str) -> ledgers.Claim:
@@ -68,21 +68,21 @@ class Line(ledgers.Ledger):
         return self._call(self.ledger.silence, holder)
 
     def _finish(
-        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+        self, holder: str, ended: Sequence[tuple[str, int, bytes]], fence: ledgers.Fence
     ) -> list[bool | exc.LedgerFailure]:
         try:
-            return self._call(self.ledger.finish_many, holder, ended)
+            return self._call(self.ledger.finish_many, holder, ended, fence)
         except exc.LedgerFailure as error:
             return [error] * len(ended)
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
         return self._call(self.ledger.release, id, epoch, holder)
 
-    def _reopen(self, id: str, epoch: int) -> bytes | exc.NotFound | None:
-        return self._call(self.ledger._reopen, id, epoch)
+    def _reopen(self, id: str, epoch: int, fence: ledgers.Fence) -> bytes | exc.NotFound | None:
+        return self._call(self.ledger._reopen, id, epoch, fence)
 
     def _revoke(
-        self, rows: Sequence[tuple[str, int | None]]
+        self, rows: Sequence[ledgers.FencedRow[int | None]]
     ) -> Sequence[bool | exc.LedgerFailure | None]:
         try:
             return self._call(self.ledger.revoke_many, rows)
@@ -98,10 +98,10 @@ class Line(ledgers.Ledger):
         except exc.LedgerFailure as error:
             return [error] * len(ids)
 
-    def list_rows(self, limit: int = 100, after: str | None = None) -> ledgers.Page:
+    def _list_rows(self, limit: int, after: str | None) -> ledgers.Page:
         return self._call(self.ledger.list_rows, limit, after)
 
-    def ids(self) -> set[str]:
+    def _ids(self) -> set[str]:
         return self._call(self.ledger.ids)
 
     def sweep(self, older_than: float, only_done: bool = False) -> int:

@@ -190,8 +190,7 @@ def engine_of(flow: str, folder: Path, **options: Any) -> Any:
         backend=backend,
         store={"folder": str(folder), "items": list(range(6))},
         engine="worker-based",
-        url=f"filesystem://{folder / 'broker'}",
-        **options,
+        **{"url": f"filesystem://{folder / 'broker'}", **options},
     )
 
 

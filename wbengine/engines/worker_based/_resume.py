@@ -6,14 +6,15 @@ to find requests in progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
-from wbengine import states
+from wbengine import exceptions, states
 from wbengine import storage as storage_module
 from wbengine._calls import invocation
 from wbengine.engines.worker_based import executor as executors
 from wbengine.persistence import models
+from wbengine.persistence._lease_renewer import HeldLease
 
 KEY: Final = "worker_based"
 
@@ -59,17 +60,26 @@ class EarlierRuns:
         if self._own and isinstance(name, str) and name != self._executor.uuid:
             self._executor.take_name(name)
 
-    def begin(self, check: Callable[[], object] | None) -> None:
+    def begin(self, lease: HeldLease | None) -> None:
         """Pass the ledgers of earlier runs to the started executor, and record those of this run.
 
-        :param check: raises LeaseLost if another engine owns the flow.
+        Earlier runs can no longer change the ledger.
+
+        :raises LeaseLost: if another engine owns the flow.
+        :raises LedgerFailure: if the ledger cannot be reached.
         """
         flow, record, executor = self._storage.flow_uuid, self._stored_record(), self._executor
         used: dict[str, str] = record[_LEDGERS] if record is not None else {}
         executor.expect(flow, used)
-        executor.guard(flow, check, sole=self._own and executor.inheritable)
+        sole = self._own and executor.inheritable
+        executor.guard(flow, None if lease is None else lease.check, sole=sole)
+        if lease is not None:
+            number = lease.lease.epoch
+            if executor.begin_run(flow, number, is_resumed=record is not None) != number:
+                # Another engine owns the flow, or the store was restored from an older backup.
+                _check_ownership(lease)
         name = (record or {}).get(_EXECUTOR)
-        if self._own and executor.inheritable:
+        if sole:
             name = executor.uuid
         ledgers = {**used, **self._present_ledger()}
         self._store({_EXECUTOR: name, _LEDGERS: ledgers, _BROKER: executor.broker})
@@ -92,6 +102,12 @@ class EarlierRuns:
     def _store(self, record: dict[str, Any]) -> None:
         if record != self._stored_record():
             self._storage.update_flow_metadata({KEY: record})
+
+
+def _check_ownership(lease: HeldLease) -> None:
+    if not lease.renew():
+        lease.check()
+        raise exceptions.LeaseLost("a later run of the flow uses the ledger")
 
 
 def ended(flow_detail: models.FlowDetail) -> Iterator[str]:

@@ -199,7 +199,7 @@ class WorkerBasedActionEngine(Engine):
         self._earlier_runs.take_name()
         try:
             with opened.add(super()._executing(run, opened)):
-                self._earlier_runs.begin(lease.check if lease is not None else None)
+                self._earlier_runs.begin(lease)
                 if self._durability != saving.EACH:
                     # Durabilities other than EACH may defer the records of later requests.
                     self._storage.writer.flush()

@@ -40,6 +40,7 @@ from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.engines.worker_based._requests.tracker import Observer, RequestTracker
+from wbengine.engines.worker_based.ledger._base import Fence
 from wbengine.types import failure as ft
 
 __all__ = ["RequestSnapshot", "WorkerSnapshot", "WorkerTaskExecutor"]
@@ -263,6 +264,20 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             and so read its replies.
         """
         self._guards.add(flow, check, sole=sole)
+
+    def begin_run(self, flow: str, number: int, *, is_resumed: bool) -> int:
+        """Set the number of the present run of a flow. A later run has a higher one.
+
+        Calls to the ledger by earlier runs have no effect from now on if the flow `is_resumed`.
+
+        :returns: the number. It is higher than the given one if the ledger has a higher one.
+        :raises LedgerFailure: if the ledger cannot be reached.
+        """
+        if is_resumed:
+            number = self._writer.raise_fence(Fence.of(flow, number))
+        with self._requests.lock:
+            self._tracker.fences[flow] = Fence.of(flow, number)
+        return number
 
     def unguard(self, flow: str) -> None:
         """Remove the check and the ledgers of a flow whose run has ended."""

@@ -79,7 +79,7 @@ class Rows:
         """
         crashpoint("executor.before-revoke")
         # An engine that takes over the flow uses higher epochs; their rows are not revoked.
-        rows = [(each.id, max(each.epoch, each.invocation.epoch)) for each in requests]
+        rows = [(each.id, max(each.epoch, each.invocation.epoch), each.fence) for each in requests]
         results = self._ledger.revoke_many(rows)
         crashpoint("executor.after-revoke")
         return [self._succeeded("revoke", *each) for each in zip(requests, results, strict=True)]
@@ -92,7 +92,9 @@ class Rows:
         :returns: for each request whether that succeeded, and the reply if it is done.
         """
         crashpoint("executor.before-reopen")
-        results = self._ledger.reopen_many([(tracked.id, epoch) for tracked, epoch in requests])
+        results = self._ledger.reopen_many(
+            [(tracked.id, epoch, tracked.fence) for tracked, epoch in requests]
+        )
         crashpoint("executor.after-reopen")
         replies: list[tuple[bool, Reply | None]] = []
         for (tracked, _), result in zip(requests, results, strict=True):
@@ -114,14 +116,16 @@ class Rows:
         Requests that are already done do not change.
         """
         succeeded = []
-        for holder, group in itertools.groupby(requests, lambda each: each[1]):
+        for (holder, fence), group in itertools.groupby(
+            requests, lambda each: (each[1], each[0].fence)
+        ):
             owned = list(group)
             rows = [
                 (each.id, each.epoch, self._failure_reply(each, failure))
                 for each, _, failure in owned
             ]
             for (tracked, _, _), result in zip(
-                owned, self._ledger.finish_many(holder, rows), strict=True
+                owned, self._ledger.finish_many(holder, rows, fence), strict=True
             ):
                 action = "finish, after the loss of its worker, the ledger row of"
                 succeeded.append(bool(self._succeeded(action, tracked, result)))
@@ -267,9 +271,10 @@ class LedgerWriter:
             crashpoint("executor.before-open")
             # An earlier owner of the flow may have left a row with a lower epoch, if it was frozen
             # before it published.
-            if first_epochs := [(each.tracked.id, 1) for each in new if each.epoch == 1]:
+            rows = [(each.tracked.id, each.epoch, each.tracked.fence) for each in new]
+            if first_epochs := [row for row in rows if row[1] == 1]:
                 self.ledger.open_many(first_epochs)
-            self.ledger.offer_many([(e.tracked.id, e.epoch) for e in new if e.epoch != 1])
+            self.ledger.offer_many([row for row in rows if row[1] != 1])
             for effect in new:
                 effect.tracked.opened = True
             crashpoint("executor.after-open")
@@ -278,7 +283,7 @@ class LedgerWriter:
     def revoke_opened(self, effect: fx.Dispatch) -> None:
         """Remove the row of a request that ended while the row was being opened."""
         if self.ledger is not None and self._guards.owns(effect.tracked.flow):
-            self.ledger.revoke(effect.tracked.id, effect.epoch)
+            self.ledger.revoke(effect.tracked.id, effect.epoch, effect.tracked.fence)
 
     def opens_while_publishing(self, effect: fx.Dispatch) -> bool:
         """Return whether the row of a request may be opened together with publishing.
@@ -381,6 +386,18 @@ class LedgerWriter:
             with self._queue_lock:
                 undropped, self._failed_drops = self._failed_drops, set()
             self.drop(*undropped)
+
+    def raise_fence(self, fence: ledgers.Fence) -> int:
+        """Exclude earlier runs of a flow from the ledger. See `Ledger.raise_fence`.
+
+        :raises LedgerFailure: if the ledger cannot be reached.
+        """
+        if self.ledger is None:
+            return fence.number
+        crashpoint("executor.before-fence")
+        number = self.ledger.raise_fence(fence)
+        crashpoint("executor.after-fence")
+        return number
 
     def sweep(self, ended: Iterable[str]) -> None:
         if self._rows is not None:

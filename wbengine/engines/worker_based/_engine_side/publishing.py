@@ -40,8 +40,7 @@ class Publishing(DeliveryHooks):
                 wanted_messages[id(message.correlation)] = message
                 for observer in self._tracker.observers:
                     observer.publishing(message.correlation.tracked, message.envelope)
-        # The requests are checked again after their rows were opened. While this process was
-        # frozen, the next owner of the flow may have read the ledger without these rows.
+        # Requests may have ended while their rows were opened.
         for effect in self._writer.open([each.correlation for each in wanted_messages.values()]):
             if not self._begin(effect, 0):
                 wanted_messages[id(effect)].withdrawn = True
@@ -101,11 +100,17 @@ class OpeningPublishing(Publishing):
 
 
 class AskPublishing(DeliveryHooks):
-    """Publishes asks and cancellations unless the executor is disowned."""
+    """Publishes asks and cancellations unless the executor is disowned.
+
+    A message whose `correlation` is a flow is published only if this engine owns the flow.
+    """
 
     def __init__(self, guards: FlowGuards) -> None:
         self._guards = guards
 
     def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
         for message in messages:
-            message.withdrawn = self._guards.disowned
+            flow = message.correlation
+            message.withdrawn = self._guards.disowned or not (
+                flow is None or self._guards.owns(flow)
+            )

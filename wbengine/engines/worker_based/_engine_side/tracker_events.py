@@ -185,8 +185,10 @@ class TrackerEvents:
                 self._proxy.call_later(self._dead_letter, letter)
             case fx.Ask() | fx.Cancel() if self._interop is not None:
                 pass  # TaskFlow's workers do not support it.
-            case fx.Ask(message) | fx.Cancel(message):
+            case fx.Ask(message):
                 self._proxy.send(OutgoingMessage(message, self._ask_hooks), defer=True)
+            case fx.Cancel(message, flow):
+                self._proxy.send(OutgoingMessage(message, self._ask_hooks, flow), defer=True)
 
     def _dead_letter(self, letters: Sequence[env.Envelope]) -> None:
         try:

@@ -130,9 +130,13 @@ class Ask:
 
 @dataclass(slots=True)
 class Cancel:
-    """Publish a cancellation of requests (see `messages.worker_commands`)."""
+    """Publish a cancellation of requests (see `messages.worker_commands`).
+
+    If they all belong to one `flow`, and another engine owns it, publish nothing.
+    """
 
     message: env.Envelope
+    flow: str | None = None
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages.replies import Reply
 from wbengine.engines.worker_based._messages.requests import RequestMessage
 from wbengine.engines.worker_based._requests.options import RequestOptions
-from wbengine.engines.worker_based.ledger._base import Opening
+from wbengine.engines.worker_based.ledger._base import NO_FENCE, Opening
 from wbengine.types import failure as ft
 
 # Kinds of timers.
@@ -110,9 +110,9 @@ class TrackedRequest(pr.Request):
 
     __slots__ = (
         "_seqs", "absent_since", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta",
-        "expires_at", "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost",
-        "lowest_epoch", "missing_row_reason", "opened", "opening", "pending_outcome", "position",
-        "possibly_lost", "publish_count", "queue", "ran", "receipt", "refused",
+        "expires_at", "fence", "flow", "heard", "id", "index", "invocation", "key", "lookups",
+        "lost", "lowest_epoch", "missing_row_reason", "opened", "opening", "pending_outcome",
+        "position", "possibly_lost", "publish_count", "queue", "ran", "receipt", "refused",
         "resends", "search_started_at", "sent_at", "suspect", "task_cls", "unused_epoch", "worker",
     )  # fmt: skip
 
@@ -134,6 +134,8 @@ class TrackedRequest(pr.Request):
         )
         self.invocation = call
         self.flow = call.flow_uuid
+        #: The run of the flow, for the ledger.
+        self.fence = NO_FENCE
         self.done = done
         self.task_cls = object_names.class_name(type(call.task))
         self.since = self.born = now

@@ -64,6 +64,7 @@ from wbengine.engines.worker_based._requests.request_state import (
     TrackedRequest,
 )
 from wbengine.engines.worker_based._requests.waiting_reasons import why_waiting
+from wbengine.engines.worker_based.ledger._base import NO_FENCE, Fence
 from wbengine.running import LOCAL
 from wbengine.types import failure as ft
 
@@ -159,6 +160,8 @@ class RequestTracker:
         self._early_replies = EarlyReplies()
         # By the uuid of the flow: see `expect`.
         self._origins: dict[str, str | None] = {}
+        #: Present runs of flows, by the uuid of the flow.
+        self.fences: dict[str, Fence] = {}
         # Workers that announced their end, latest last.
         self._ended_workers: deque[str] = deque(maxlen=1000)
         # Time until which the engine needs frequent reports of workers.
@@ -223,6 +226,7 @@ class RequestTracker:
         self, call: invocation.Invocation, done: invocation.Done, now: float
     ) -> TrackedRequest:
         tracked = TrackedRequest(call, done, self._timeout, now)
+        tracked.fence = self.fences.get(tracked.flow, NO_FENCE)
         self.requests.add(tracked)
         call.ticket = tracked
         return tracked
@@ -643,6 +647,7 @@ class RequestTracker:
 
     def end_run(self, flow: str) -> None:
         self._origins.pop(flow, None)
+        self.fences.pop(flow, None)
 
     def inherit(self, reply_to: str) -> None:
         """Take over the name of an earlier tracker, and the replies to it."""
@@ -948,8 +953,14 @@ class RequestTracker:
         return self._handle(ev.StartRefused(tracked), now)
 
     def _cancellations(self, requests: Iterable[TrackedRequest], to: str) -> list[Effect]:
-        named = [(tracked.id, tracked.number) for tracked in requests]
-        return [fx.Cancel(message) for message in worker_commands.cancellations(named, to)]
+        by_flow: dict[str, list[worker_commands.Named]] = {}
+        for tracked in requests:
+            by_flow.setdefault(tracked.flow, []).append((tracked.id, tracked.number))
+        return [
+            fx.Cancel(message, flow)
+            for flow, named in by_flow.items()
+            for message in worker_commands.cancellations(named, to)
+        ]
 
     def is_inherited(self, tracked: TrackedRequest) -> bool:
         return tracked.index is self._inherited

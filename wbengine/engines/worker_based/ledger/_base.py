@@ -11,6 +11,12 @@ its state:
 the worker that claimed it. *A request without a row must not be run.* So no guarantee depends on a
 time to live, and a message that arrives after the end of its request has no effect.
 
+A process can be frozen before any call, until another engine has continued its flow. So engines
+pass a `Fence`, the number of their run of the flow, with each call that opens, reopens, revokes or
+finishes rows. An engine that continues a flow first calls `raise_fence` with its higher number.
+From then on, calls with lower numbers have no effect, however late they arrive. The check of the
+number and the change of the row are one atomic step.
+
 Each call is one atomic step for all processes that use the ledger: only one of two claims of a row
 succeeds, and either `finish` or `reopen` succeeds. All calls are thread-safe. Each call raises
 `LedgerFailure` if the ledger cannot be reached or written, and ValueError if an id or holder is not
@@ -24,13 +30,14 @@ import heapq
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
 
 T = TypeVar("T")
 R = TypeVar("R", bound=tuple[Any, ...])
+E = TypeVar("E", int, int | None)
 
 LOG = logging.getLogger(__name__)
 
@@ -55,6 +62,29 @@ DONE: Final = "DONE"
 HELD: Final = "HELD"
 MISSING: Final = "MISSING"
 STALE: Final = "STALE"
+
+
+class Fence(NamedTuple):
+    """A run of a flow. Runs that start later have higher numbers.
+
+    Ledgers store the highest number as an OPEN row with this id, whose epoch is the number. Queries
+    do not return this row. Like other rows it is swept `STALE_AFTER_SECONDS` after its last change.
+    """
+
+    id: str
+    number: int
+
+    @classmethod
+    def of(cls, flow: str, number: int) -> Fence:
+        return cls(_FENCE_PREFIX + flow, number)
+
+
+#: A fence for rows that do not belong to a run of a flow. It has no row, so all calls have effects.
+NO_FENCE: Final = Fence("", 0)
+_FENCE_PREFIX: Final = "fence-"
+
+#: Id and epoch of a row, and the run that changes it.
+FencedRow = tuple[str, E, Fence]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,38 +238,50 @@ class Ledger(abc.ABC):
 
     # Calls for engines.
 
-    def open(self, id: str, epoch: int) -> None:
-        """Create the row, OPEN at `epoch`. If a row exists, with any epoch, nothing changes."""
-        self.open_many(((id, epoch),))
+    def raise_fence(self, fence: Fence) -> int:
+        """Let calls of runs with lower numbers have no effect from now on.
 
-    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
+        Return the stored number. It is higher than `fence.number` if a later run has raised it.
+        """
+        self.open(*fence)
+        self.reopen(*fence)
+        row = self.state(fence.id)
+        return fence.number if row is None else row.epoch
+
+    def open(self, id: str, epoch: int, fence: Fence = NO_FENCE) -> None:
+        """Create the row, OPEN at `epoch`. If a row exists, with any epoch, nothing changes."""
+        self.open_many(((id, epoch, fence),))
+
+    def open_many(self, rows: Sequence[tuple[str, int] | FencedRow[int]]) -> None:
         if rows:
-            self._open(_checked(rows))
+            self._open(_fenced(rows))
 
     @abc.abstractmethod
-    def _open(self, rows: Sequence[tuple[str, int]]) -> None: ...
+    def _open(self, rows: Sequence[FencedRow[int]]) -> None: ...
 
-    def offer(self, id: str, epoch: int) -> None:
+    def offer(self, id: str, epoch: int, fence: Fence = NO_FENCE) -> None:
         """Like `open`, but replace a row that is OPEN at a lower epoch.
 
         Such a row belongs to an engine that was frozen before it published its request.
         """
-        self.offer_many(((id, epoch),))
+        self.offer_many(((id, epoch, fence),))
 
-    def offer_many(self, rows: Sequence[tuple[str, int]]) -> None:
+    def offer_many(self, rows: Sequence[tuple[str, int] | FencedRow[int]]) -> None:
         if rows:
-            self._offer(_checked(rows))
+            self._offer(_fenced(rows))
 
-    def _offer(self, rows: Sequence[tuple[str, int]]) -> None:
-        for id, epoch in rows:
+    def _offer(self, rows: Sequence[FencedRow[int]]) -> None:
+        for id, epoch, fence in rows:
             while True:
-                self.open(id, epoch)
+                self.open(id, epoch, fence)
                 row = self.state(id)
                 if row is None or row.epoch >= epoch or row.state != ROW_OPEN:
                     break
-                self.revoke(id, row.epoch)
+                if self._refuses(fence):
+                    break
+                self.revoke(id, row.epoch, fence)
 
-    def reopen(self, id: str, epoch: int) -> bytes | None:
+    def reopen(self, id: str, epoch: int, fence: Fence = NO_FENCE) -> bytes | None:
         """Move the row from OPEN or CLAIMED at a lower epoch to OPEN at `epoch`.
 
         If the row is DONE, return its result and change nothing. If the row is at `epoch` or
@@ -247,49 +289,53 @@ class Ledger(abc.ABC):
 
         :raises NotFound: if the row does not exist. Only the engine can decide to `open` it again.
         """
-        return _only(self.reopen_many(((id, epoch),)))
+        return _only(self.reopen_many(((id, epoch, fence),)))
 
     def reopen_many(
-        self, rows: Sequence[tuple[str, int]]
+        self, rows: Sequence[tuple[str, int] | FencedRow[int]]
     ) -> list[bytes | exceptions.NotFound | exceptions.LedgerFailure | None]:
-        return call_each(self._reopen, _checked(rows))
+        return call_each(self._reopen, _fenced(rows))
 
-    def _reopen(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
-        while not self._try_reopen(id, epoch):
+    def _reopen(self, id: str, epoch: int, fence: Fence) -> bytes | exceptions.NotFound | None:
+        while not self._try_reopen(id, epoch, fence):
             row = self.state(id)
             if row is None:
                 return exceptions.NotFound(f"request {id} has no row in ledger {self.digest}")
             if row.state == ROW_DONE:
                 return row.result
-            if row.epoch >= epoch:
+            if row.epoch >= epoch or self._refuses(fence):
                 break
             # The row was created after `_try_reopen`.
         return None
 
-    def _try_reopen(self, id: str, epoch: int) -> bool:
+    def _refuses(self, fence: Fence) -> bool:
+        row = self.state(fence.id) if fence.id else None
+        return row is not None and row.epoch > fence.number
+
+    def _try_reopen(self, id: str, epoch: int, fence: Fence) -> bool:
         """Reopen the row; return False if it is missing, DONE or not at a lower epoch."""
         raise NotImplementedError
 
-    def revoke(self, id: str, epoch: int | None = None) -> bool:
+    def revoke(self, id: str, epoch: int | None = None, fence: Fence = NO_FENCE) -> bool:
         """Remove the row if it is OPEN, so that no worker runs it; else return False.
 
         If `epoch` is given, a row at a higher epoch is not removed: it belongs to another engine.
         """
-        return _only(self.revoke_many(((id, epoch),))) is not False
+        return _only(self.revoke_many(((id, epoch, fence),))) is not False
 
     def revoke_many(
-        self, rows: Sequence[tuple[str, int | None]]
+        self, rows: Sequence[tuple[str, int | None] | FencedRow[int | None]]
     ) -> Sequence[bool | exceptions.LedgerFailure | None]:
         """Revoke rows as `revoke` does.
 
         None: no row exists after an attempt without a reply, which may have removed it. A row that
         is being opened may not exist yet.
         """
-        return self._revoke(_checked(rows)) if rows else []
+        return self._revoke(_fenced(rows)) if rows else []
 
     @abc.abstractmethod
     def _revoke(
-        self, rows: Sequence[tuple[str, int | None]]
+        self, rows: Sequence[FencedRow[int | None]]
     ) -> Sequence[bool | exceptions.LedgerFailure | None]: ...
 
     def drop(self, id: str) -> None:
@@ -346,15 +392,19 @@ class Ledger(abc.ABC):
         return _only(self.finish_many(holder, ((id, epoch, result),)))
 
     def finish_many(
-        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
+        self,
+        holder: str,
+        finished_rows: Sequence[tuple[str, int, bytes]],
+        fence: Fence = NO_FENCE,
     ) -> list[bool | exceptions.LedgerFailure]:
+        """Finish rows as `finish` does; with a `fence` if an engine does it for a lost worker."""
         if not is_label(holder):
             check_holder(holder)
-        return self._finish(holder, _checked(finished_rows)) if finished_rows else []
+        return self._finish(holder, _checked(finished_rows), fence) if finished_rows else []
 
     @abc.abstractmethod
     def _finish(
-        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]], fence: Fence
     ) -> list[bool | exceptions.LedgerFailure]: ...
 
     def release(self, id: str, epoch: int, holder: str) -> bool:
@@ -401,11 +451,13 @@ class Ledger(abc.ABC):
     @abc.abstractmethod
     def _states(self, ids: Sequence[str]) -> list[Row | exceptions.LedgerFailure | None]: ...
 
-    @abc.abstractmethod
     def ids(self) -> set[str]:
         """Return the ids of all rows, including rows that were removed only partly."""
+        return {id for id in self._ids() if not id.startswith(_FENCE_PREFIX)}
 
     @abc.abstractmethod
+    def _ids(self) -> set[str]: ...
+
     def list_rows(self, limit: int = 100, after: str | None = None) -> Page:
         """Return the first `limit` rows, or the rows after an earlier page.
 
@@ -413,6 +465,11 @@ class Ledger(abc.ABC):
 
         :raises ValueError: if `limit` is not from 1 to `MAX_LISTED_ROWS`.
         """
+        page = self._list_rows(check_limit(limit), after)
+        return Page([row for row in page.rows if not row.id.startswith(_FENCE_PREFIX)], page.after)
+
+    @abc.abstractmethod
+    def _list_rows(self, limit: int, after: str | None) -> Page: ...
 
     # Removal.
 
@@ -476,6 +533,15 @@ def _only(results: Sequence[T | exceptions.NotFound | exceptions.LedgerFailure])
     if isinstance(result, exceptions.NotFound | exceptions.LedgerFailure):
         raise result
     return result
+
+
+def _fenced(rows: Sequence[tuple[str, E] | FencedRow[E]]) -> list[FencedRow[E]]:
+    fenced_rows: list[FencedRow[E]] = []
+    for row in rows:
+        if not is_label(row[0]):
+            check_id(row[0])
+        fenced_rows += ((row[0], row[1], row[2] if len(row) > 2 else NO_FENCE),)
+    return fenced_rows
 
 
 def _checked(rows: Sequence[R]) -> Sequence[R]:

@@ -31,6 +31,9 @@ LOG = logging.getLogger(__name__)
 _STATES: Final[tuple[_base.State, ...]] = (_base.ROW_OPEN, _base.ROW_CLAIMED, _base.ROW_DONE)
 _MAX_ROWS_PER_STATEMENT: Final = 200
 
+#: Condition of statements for engines. Its arguments are those of a `Fence`.
+_FENCE: Final = "NOT EXISTS (SELECT 1 FROM request WHERE id = ? AND epoch > ?)"
+
 
 class DirectoryLedger(_base.Ledger):
     """A ledger in the file of a folder, which is created (mode 0700) if necessary."""
@@ -58,43 +61,48 @@ class DirectoryLedger(_base.Ledger):
     def _read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._folder.read(statement, values, exceptions.LedgerFailure)
 
-    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
+    def _open(self, rows: Sequence[_base.FencedRow[int]]) -> None:
         self._insert_rows(rows, "NOTHING")
 
-    def _offer(self, rows: Sequence[tuple[str, int]]) -> None:
+    def _offer(self, rows: Sequence[_base.FencedRow[int]]) -> None:
         self._insert_rows(
             rows,
             "UPDATE SET epoch = excluded.epoch, changed = excluded.changed"
             " WHERE state = 0 AND epoch < excluded.epoch",
         )
 
-    def _insert_rows(self, rows: Sequence[tuple[str, int]], on_conflict: str) -> None:
+    def _insert_rows(self, rows: Sequence[_base.FencedRow[int]], on_conflict: str) -> None:
         self._folder.check_room(exceptions.LedgerFailure)
         for start in range(0, len(rows), _MAX_ROWS_PER_STATEMENT):
             batch = rows[start : start + _MAX_ROWS_PER_STATEMENT]
             now = _folder.now()
             self._write(
-                "INSERT INTO request(id, epoch, state, changed) VALUES"
-                f" {', '.join(['(?, ?, 0, ?)'] * len(batch))} ON CONFLICT DO {on_conflict}",
-                *(value for id, epoch in batch for value in (id, epoch, now)),
+                "WITH new(id, epoch, fence, number) AS"
+                f" (VALUES {', '.join(['(?, ?, ?, ?)'] * len(batch))})"
+                " INSERT INTO request(id, epoch, state, changed) SELECT id, epoch, 0, ? FROM new"
+                " WHERE NOT EXISTS (SELECT 1 FROM request WHERE id = fence AND epoch > number)"
+                f" ON CONFLICT DO {on_conflict}",
+                *(value for id, epoch, fence in batch for value in (id, epoch, *fence)),
+                now,
             )
 
-    def _try_reopen(self, id: str, epoch: int) -> bool:
+    def _try_reopen(self, id: str, epoch: int, fence: _base.Fence) -> bool:
         return self._write(
             "UPDATE request SET epoch = ?, state = 0, holder = NULL, changed = ?"
-            " WHERE id = ? AND epoch < ? AND state <> 2",
-            epoch, _folder.now(), id, epoch,
+            f" WHERE id = ? AND epoch < ? AND state <> 2 AND {_FENCE}",
+            epoch, _folder.now(), id, epoch, *fence,
         ) > 0  # fmt: skip
 
     def _revoke(
-        self, rows: Sequence[tuple[str, int | None]]
+        self, rows: Sequence[_base.FencedRow[int | None]]
     ) -> Sequence[bool | exceptions.LedgerFailure | None]:
         return _base.call_each(self._revoke_one, rows)
 
-    def _revoke_one(self, id: str, epoch: int | None) -> bool:
+    def _revoke_one(self, id: str, epoch: int | None, fence: _base.Fence) -> bool:
         return self._write(
-            "DELETE FROM request WHERE id = ? AND state = 0 AND epoch <= COALESCE(?, epoch)",
-            id, epoch,
+            "DELETE FROM request WHERE id = ? AND state = 0 AND epoch <= COALESCE(?, epoch)"
+            f" AND {_FENCE}",
+            id, epoch, *fence,
         ) > 0  # fmt: skip
 
     def _drop(self, ids: Sequence[str]) -> None:
@@ -120,15 +128,18 @@ class DirectoryLedger(_base.Ledger):
             self._known_holders.add(holder)
 
     def _finish(
-        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]], fence: _base.Fence
     ) -> list[bool | exceptions.LedgerFailure]:
-        return _base.call_each(self._finish_one, [(holder, *row) for row in finished_rows])
+        rows = [(holder, *row, fence) for row in finished_rows]
+        return _base.call_each(self._finish_one, rows)
 
-    def _finish_one(self, holder: str, id: str, epoch: int, result: bytes) -> bool:
+    def _finish_one(
+        self, holder: str, id: str, epoch: int, result: bytes, fence: _base.Fence
+    ) -> bool:
         return self._write(
             "UPDATE request SET state = 2, holder = NULL, result = ?, changed = ?"
-            " WHERE id = ? AND epoch = ? AND state = 1 AND holder = ?",
-            result, _folder.now(), id, epoch, holder,
+            f" WHERE id = ? AND epoch = ? AND state = 1 AND holder = ? AND {_FENCE}",
+            result, _folder.now(), id, epoch, holder, *fence,
         ) > 0  # fmt: skip
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
@@ -164,17 +175,17 @@ class DirectoryLedger(_base.Ledger):
         rows = {row[0]: _row(*row) for row in records}
         return [rows.get(id) for id in ids]
 
-    def ids(self) -> set[str]:
+    def _ids(self) -> set[str]:
         return {id for (id,) in self._read("SELECT id FROM request")}
 
-    def list_rows(self, limit: int = 100, after: str | None = None) -> _base.Page:
+    def _list_rows(self, limit: int, after: str | None) -> _base.Page:
         # Every id sorts after ''.
         rows = [
             _base.Listed(id, epoch, _STATES[state], holder, max(0.0, age))
             for id, epoch, state, holder, age in self._read(
                 "SELECT id, epoch, state, holder, ? - changed FROM request WHERE id > ?"
                 " ORDER BY id LIMIT ?",
-                _folder.now(), after or "", _base.check_limit(limit) + 1,
+                _folder.now(), after or "", limit + 1,
             )
         ]  # fmt: skip
         return _base.Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)

@@ -106,17 +106,18 @@ def open_rows(
     user: str,
     session: int,
     digests: str,
-    rows: Iterable[tuple[str, int]],
+    rows: Iterable[_base.FencedRow[int]],
     *,
     replace: bool,
     ttl: int | str,
 ) -> Step[Registration | None]:
-    """Open rows (id, epoch).
+    """Open rows.
 
     :param replace: also replace OPEN rows with lower epochs.
     :param ttl: milliseconds to keep results, or ''.
     """
-    arguments = user, session, digests, int(replace), ttl, *chain.from_iterable(rows)
+    fenced_rows = ((id, epoch, *fence) for id, epoch, fence in rows)
+    arguments = user, session, digests, int(replace), ttl, *chain.from_iterable(fenced_rows)
     return Step(SCRIPTS["open_rows"], arguments, _optional(Registration.read))
 
 
@@ -134,13 +135,16 @@ def read_silence(holder: str) -> Step[int | None]:
 
 
 def finish_rows(
-    holder: str, ttl: int | str, rows: Iterable[tuple[str, int, bytes]]
+    holder: str,
+    ttl: int | str,
+    rows: Iterable[tuple[str, int, bytes]],
+    fence: _base.Fence = _base.NO_FENCE,
 ) -> Step[list[bool]]:
     """Store results of rows (id, epoch, result). Return for each whether it was held.
 
     :param ttl: milliseconds to keep results, or ''.
     """
-    arguments = holder, ttl, *chain.from_iterable(rows)
+    arguments = holder, ttl, *fence, *chain.from_iterable(rows)
     return Step(SCRIPTS["finish_rows"], arguments, _read_flags)
 
 
@@ -149,15 +153,15 @@ def release(user: str, session: int, id: str, epoch: int, holder: str) -> Step[b
     return Step(SCRIPTS["release"], (user, session, id, epoch, holder), _optional(bool))
 
 
-def reopen(id: str, epoch: int) -> Step[Reopening | None]:
+def reopen(id: str, epoch: int, fence: _base.Fence = _base.NO_FENCE) -> Step[Reopening | None]:
     """Return None if there is no row."""
-    return Step(SCRIPTS["reopen"], (id, epoch), _read_reopening)
+    return Step(SCRIPTS["reopen"], (id, epoch, *fence), _read_reopening)
 
 
-def revoke_rows(rows: Iterable[tuple[str, int | None]]) -> Step[Revocation]:
-    """Revoke rows (id, epoch, or None: any epoch)."""
-    arguments = (each for id, epoch in rows for each in (id, "" if epoch is None else epoch))
-    return Step(SCRIPTS["revoke_rows"], tuple(arguments), _read_revocation)
+def revoke_rows(rows: Iterable[_base.FencedRow[int | None]]) -> Step[Revocation]:
+    """Revoke rows. The epoch None means any epoch."""
+    fenced_rows = ((id, "" if epoch is None else epoch, *fence) for id, epoch, fence in rows)
+    return Step(SCRIPTS["revoke_rows"], tuple(chain.from_iterable(fenced_rows)), _read_revocation)
 
 
 def drop_rows(ids: Iterable[str]) -> Step[None]:

@@ -30,29 +30,37 @@ class MemoryLedger(_base.Ledger):
     def digest(self) -> str:
         return self._digest
 
-    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
+    def _refuses(self, fence: _base.Fence) -> bool:
+        raised = self._rows.get(fence.id)
+        return raised is not None and raised.epoch > fence.number
+
+    def _open(self, rows: Sequence[_base.FencedRow[int]]) -> None:
         with self._lock:
-            for id, epoch in rows:
-                if id not in self._rows:
+            for id, epoch, fence in rows:
+                if id not in self._rows and not self._refuses(fence):
                     self._put(_base.Row(id, epoch, _base.ROW_OPEN))
 
-    def _try_reopen(self, id: str, epoch: int) -> bool:
+    def _try_reopen(self, id: str, epoch: int, fence: _base.Fence) -> bool:
         with self._lock:
             row = self._rows.get(id)
             if row is None or row.state == _base.ROW_DONE or row.epoch >= epoch:
+                return False
+            if self._refuses(fence):
                 return False
             self._put(_base.Row(id, epoch, _base.ROW_OPEN))
             return True
 
     def _revoke(
-        self, rows: Sequence[tuple[str, int | None]]
+        self, rows: Sequence[_base.FencedRow[int | None]]
     ) -> Sequence[bool | exceptions.LedgerFailure | None]:
         with self._lock:
             return [self._revoke_one(*row) for row in rows]
 
-    def _revoke_one(self, id: str, epoch: int | None) -> bool:
+    def _revoke_one(self, id: str, epoch: int | None, fence: _base.Fence) -> bool:
         row = self._rows.get(id)
         if row is None or row.state != _base.ROW_OPEN or (epoch is not None and row.epoch > epoch):
+            return False
+        if self._refuses(fence):
             return False
         self._remove(id)
         return True
@@ -81,12 +89,14 @@ class MemoryLedger(_base.Ledger):
             return None if beat is None else self._clock.monotonic() - beat
 
     def _finish(
-        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]], fence: _base.Fence
     ) -> list[bool | exceptions.LedgerFailure]:
         results: list[bool | exceptions.LedgerFailure] = []
         with self._lock:
             for id, epoch, result in finished_rows:
                 is_owner = self._rows.get(id) == _base.Row(id, epoch, _base.ROW_CLAIMED, holder)
+                if is_owner and fence.id:
+                    is_owner = not self._refuses(fence)
                 if is_owner:
                     self._put(_base.Row(id, epoch, _base.ROW_DONE, None, result))
                 results.append(is_owner)
@@ -103,11 +113,11 @@ class MemoryLedger(_base.Ledger):
         with self._lock:
             return [self._rows.get(id) for id in ids]
 
-    def ids(self) -> set[str]:
+    def _ids(self) -> set[str]:
         with self._lock:
             return set(self._rows)
 
-    def list_rows(self, limit: int = 100, after: str | None = None) -> _base.Page:
+    def _list_rows(self, limit: int, after: str | None) -> _base.Page:
         with self._lock:
             ids, next_after = _base.page_of(self._rows, limit, after)
             now = self._clock.monotonic()

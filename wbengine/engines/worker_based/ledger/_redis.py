@@ -212,11 +212,11 @@ class RedisLedger(_base.Ledger):
         return min(max(0.0, silent / 1000), time.monotonic() - self._pool.lost_at)
 
     def _finish(
-        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]], fence: _base.Fence
     ) -> list[bool | exceptions.LedgerFailure]:
         try:
             results, is_retry = self._run(
-                _ledger_scripts.finish_rows(holder, self.ttl, finished_rows)
+                _ledger_scripts.finish_rows(holder, self.ttl, finished_rows, fence)
             )
         except exceptions.LedgerFailure as error:
             return [error] * len(finished_rows)
@@ -237,13 +237,13 @@ class RedisLedger(_base.Ledger):
             return self.state(id) == _base.Row(id, epoch, _base.ROW_OPEN)
         return done
 
-    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
+    def _open(self, rows: Sequence[_base.FencedRow[int]]) -> None:
         self._open_rows(rows, replace=False)
 
-    def _offer(self, rows: Sequence[tuple[str, int]]) -> None:
+    def _offer(self, rows: Sequence[_base.FencedRow[int]]) -> None:
         self._open_rows(rows, replace=True)
 
-    def _open_rows(self, rows: Sequence[tuple[str, int]], *, replace: bool) -> None:
+    def _open_rows(self, rows: Sequence[_base.FencedRow[int]], *, replace: bool) -> None:
         for batch in portions(rows):
             script = functools.partial(
                 _ledger_scripts.open_rows,
@@ -294,14 +294,16 @@ class RedisLedger(_base.Ledger):
             if result.session != session:
                 self._end_session(session)
 
-    def _reopen(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
-        reopening, _ = self._run(_ledger_scripts.reopen(id, epoch))
+    def _reopen(
+        self, id: str, epoch: int, fence: _base.Fence
+    ) -> bytes | exceptions.NotFound | None:
+        reopening, _ = self._run(_ledger_scripts.reopen(id, epoch, fence))
         if reopening is None:
             return exceptions.NotFound(f"request {id} has no row in {self._shown}")
         return reopening.result
 
     def _revoke(
-        self, rows: Sequence[tuple[str, int | None]]
+        self, rows: Sequence[_base.FencedRow[int | None]]
     ) -> Sequence[bool | exceptions.LedgerFailure | None]:
         results: list[bool | exceptions.LedgerFailure | None] = []
         try:
@@ -310,7 +312,7 @@ class RedisLedger(_base.Ledger):
                 self._note_count(count)
                 results += [
                     None if is_retry and not done and self.state(id) is None else done
-                    for (id, _), done in zip(batch, removed, strict=True)
+                    for (id, _, _), done in zip(batch, removed, strict=True)
                 ]
         except exceptions.LedgerFailure as error:
             results += [error] * (len(rows) - len(results))
@@ -329,16 +331,14 @@ class RedisLedger(_base.Ledger):
             states += [error] * (len(ids) - len(states))
         return states
 
-    def ids(self) -> set[str]:
+    def _ids(self) -> set[str]:
         return self._run(_ledger_scripts.list_ids())[0]
 
-    def list_rows(self, limit: int = 100, after: str | None = None) -> _base.Page:
+    def _list_rows(self, limit: int, after: str | None) -> _base.Page:
         """See `Ledger`. Rows are ordered by the time at which they were opened or completed."""
         since, _, last_id = (after or "").partition(" ")
         since = since if since.isdecimal() else "-inf"
-        listed, _ = self._run(
-            _ledger_scripts.list_rows(since, last_id, _base.check_limit(limit) + 1)
-        )
+        listed, _ = self._run(_ledger_scripts.list_rows(since, last_id, limit + 1))
         rows = [row for _, row in listed[:limit]]
         next_after = f"{listed[limit - 1][0]} {rows[-1].id}" if len(listed) > limit else None
         return _base.Page(rows, next_after)

@@ -11,7 +11,9 @@ database that contains the records of flows.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +32,7 @@ __all__ = ["SQLLedger", "check"]
 LOG = logging.getLogger(__name__)
 
 _R = TypeVar("_R")
+_T = TypeVar("_T")
 
 _OPEN, _CLAIMED, _DONE = request_tables.OPEN, request_tables.CLAIMED, request_tables.DONE
 _STATES: Final[tuple[_base.State, ...]] = (_base.ROW_OPEN, _base.ROW_CLAIMED, _base.ROW_DONE)
@@ -43,10 +46,18 @@ _READ_COMMITTED: Final = "READ COMMITTED"
 #: Maximum number of rows in one statement; databases limit the number of its parameters.
 _MAX_ROWS_PER_STATEMENT: Final = 500
 
+#: Condition of statements for engines. MySQL does not change a table that a subquery reads, except
+#: through a derived table with a LIMIT.
+_FENCE: Final = (
+    " AND NOT EXISTS (SELECT 1 FROM (SELECT epoch FROM wbe_ledger WHERE id = :fence LIMIT 1) f"
+    " WHERE f.epoch > :number)"
+)
+
+
 class _Statements:
     revoke = sa.text(
         f"DELETE FROM wbe_ledger WHERE id = :id AND state = {_OPEN}"
-        " AND epoch <= COALESCE(:epoch, epoch)"
+        f" AND epoch <= COALESCE(:epoch, epoch){_FENCE}"
     )
     drop = sa.text("DELETE FROM wbe_ledger WHERE id IN :ids").bindparams(
         sa.bindparam("ids", expanding=True)
@@ -59,14 +70,6 @@ class _Statements:
     def __init__(self, dialect: str) -> None:
         now = dialects.now(dialect)
         self._sweeping(now)
-        self.open = dialects.upsert(
-            dialect,
-            "wbe_ledger",
-            ("id", "epoch", "state", "changed"),
-            ["id"],
-            keep=("epoch", "state", "changed"),
-            given={"state": str(_OPEN), "changed": now},
-        )
         # A holder without a heartbeat could be considered lost, so a claim requires one.
         self.claim = sa.text(
             f"UPDATE wbe_ledger SET state = {_CLAIMED}, holder = :holder, changed = {now}"
@@ -76,7 +79,7 @@ class _Statements:
         self.finish = sa.text(
             f"UPDATE wbe_ledger SET state = {_DONE}, holder = NULL, result = :result,"
             f" changed = {now} WHERE id = :id AND epoch = :epoch AND state = {_CLAIMED}"
-            " AND holder = :holder"
+            f" AND holder = :holder{_FENCE}"
         ).bindparams(sa.bindparam("result", type_=sa.LargeBinary))
         self.release = sa.text(
             f"UPDATE wbe_ledger SET state = {_OPEN}, holder = NULL, changed = {now}"
@@ -84,7 +87,7 @@ class _Statements:
         )
         self.reopen = sa.text(
             f"UPDATE wbe_ledger SET epoch = :epoch, state = {_OPEN}, holder = NULL,"
-            f" changed = {now} WHERE id = :id AND epoch < :epoch AND state <> {_DONE}"
+            f" changed = {now} WHERE id = :id AND epoch < :epoch AND state <> {_DONE}{_FENCE}"
         )
         self.renew = dialects.upsert(
             dialect, "wbe_ledger_holders", ("holder", "beat"), ["holder"], given={"beat": now}
@@ -116,6 +119,31 @@ class _Statements:
             f"DELETE FROM wbe_ledger_holders WHERE beat <= {now} - :age AND holder NOT IN"
             " (SELECT holder FROM wbe_ledger WHERE holder IS NOT NULL)"
         )
+
+
+@functools.lru_cache(maxsize=32)
+def _opening(dialect: str, count: int) -> sa.TextClause:
+    """Return the statement that opens `count` rows. Names of its arguments end with a number."""
+    rows = " UNION ALL ".join(
+        f"SELECT :id{n} AS id, :epoch{n} AS epoch, :fence{n} AS fence, :number{n} AS number"
+        for n in range(count)
+    )
+    return dialects.upsert(
+        dialect,
+        "wbe_ledger",
+        ("id", "epoch", "state", "changed"),
+        ["id"],
+        keep=("epoch", "state", "changed"),
+        source=f"SELECT n.id, n.epoch, {_OPEN}, {dialects.now(dialect)} FROM ({rows}) n"
+        " WHERE NOT EXISTS"
+        " (SELECT 1 FROM wbe_ledger f WHERE f.id = n.fence AND f.epoch > n.number)",
+    )
+
+
+def _read_committed(connection: Any, record: Any) -> None:
+    """Set the level of a session of MySQL. At its default level, checks of fences lock rows."""
+    with contextlib.closing(connection.cursor()) as cursor:
+        cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {_READ_COMMITTED}")
 
 
 def check(place: str) -> _sql.DatabaseOptions:
@@ -157,6 +185,8 @@ class SQLLedger(_base.Ledger):
             options.dialect, host=url.host, port=url.port, database=url.database
         ).render_as_string()
         self._engine = _sql.make_engine(options)
+        if options.dialect == dialects.MYSQL:
+            sa.event.listen(self._engine, "connect", _read_committed)
         servers = options.dialect != dialects.SQLITE
         self._batch_engine = (
             self._engine.execution_options(isolation_level=_READ_COMMITTED)
@@ -180,17 +210,22 @@ class SQLLedger(_base.Ledger):
     def digest(self) -> str:
         return self._digest
 
-    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
-        values = [{"id": id, "epoch": epoch} for id, epoch in sorted(rows)]
-        self._run("opening", lambda connection: connection.execute(self._sql.open, values))
+    def _open(self, rows: Sequence[_base.FencedRow[int]]) -> None:
+        for batch in _batches(sorted(rows)):
+            values = {
+                f"{name}{n}": value
+                for n, (id, epoch, fence) in enumerate(batch)
+                for name, value in _arguments(id, epoch, fence).items()
+            }
+            self._execute("opening", _opening(self._engine.dialect.name, len(batch)), values)
 
-    def _try_reopen(self, id: str, epoch: int) -> bool:
-        return self._execute("reopening", self._sql.reopen, {"id": id, "epoch": epoch}) > 0
+    def _try_reopen(self, id: str, epoch: int, fence: _base.Fence) -> bool:
+        return self._execute("reopening", self._sql.reopen, _arguments(id, epoch, fence)) > 0
 
     def _revoke(
-        self, rows: Sequence[tuple[str, int | None]]
+        self, rows: Sequence[_base.FencedRow[int | None]]
     ) -> Sequence[bool | exceptions.LedgerFailure | None]:
-        values = [{"id": id, "epoch": epoch} for id, epoch in rows]
+        values = [_arguments(*row) for row in rows]
         return self._execute_each("revoking", self._sql.revoke, values)
 
     def _drop(self, ids: Sequence[str]) -> None:
@@ -216,10 +251,10 @@ class SQLLedger(_base.Ledger):
         return None if silent is None else max(0.0, float(silent))
 
     def _finish(
-        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]], fence: _base.Fence
     ) -> list[bool | exceptions.LedgerFailure]:
         values = [
-            {"id": id, "epoch": epoch, "holder": holder, "result": result}
+            {**_arguments(id, epoch, fence), "holder": holder, "result": result}
             for id, epoch, result in finished_rows
         ]
         return self._execute_each("finishing", self._sql.finish, values)
@@ -261,15 +296,15 @@ class SQLLedger(_base.Ledger):
             return [error] * len(ids)
         return [rows.get(id) for id in ids]
 
-    def ids(self) -> set[str]:
+    def _ids(self) -> set[str]:
         def work(connection: sa.Connection) -> set[str]:
             return set(connection.execute(self._sql.ids).scalars())
 
         return self._run("asking", work, self._reads_as_write)
 
-    def list_rows(self, limit: int = 100, after: str | None = None) -> _base.Page:
+    def _list_rows(self, limit: int, after: str | None) -> _base.Page:
         # Every id sorts after ''.
-        arguments = {"after": after or "", "most": _base.check_limit(limit) + 1}
+        arguments = {"after": after or "", "most": limit + 1}
 
         def work(connection: sa.Connection) -> list[_base.Listed]:
             return [
@@ -362,9 +397,13 @@ class SQLLedger(_base.Ledger):
         return self._execute("sweeping", self._sql.due, {"age": _base.SWEEP_PERIOD_SECONDS}) > 0
 
 
-def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), _MAX_ROWS_PER_STATEMENT):
-        yield ids[start : start + _MAX_ROWS_PER_STATEMENT]
+def _arguments(id: str, epoch: int | None, fence: _base.Fence) -> dict[str, Any]:
+    return {"id": id, "epoch": epoch, "fence": fence.id, "number": fence.number}
+
+
+def _batches(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    for start in range(0, len(rows), _MAX_ROWS_PER_STATEMENT):
+        yield rows[start : start + _MAX_ROWS_PER_STATEMENT]
 
 
 def open_place(place: str, result_ttl: float | None) -> SQLLedger:
