@@ -143,6 +143,23 @@ def test_new_consumer_gives_others_time_to_report(database: Database) -> None:
     assert database.ask("SELECT name FROM wbe_queues WHERE owned") == [("mine",)]
 
 
+def test_consumer_that_died_before_the_clock_was_set_back_is_dead(database: Database) -> None:
+    """A failover may change the clock of the server."""
+    worker, other = database.open("w"), database.open()
+    database.put(worker, "a")
+    take(worker)
+    other.refresh()
+    database.ask("UPDATE wbe_consumers SET beat = beat + 3600")
+    database.ask("UPDATE wbe_ledger_holders SET beat = beat + 3600")
+    other._next_report_at = 0.0
+    other.refresh()  # This postpones the sweep, so that others can report.
+    assert len(database.messages()) == 1 and database.messages()[0][0] == worker._name
+    other._sweep()
+    assert database.messages() == [(None, True)]
+    silence = database.ledger.silence("w")
+    assert silence is not None and silence > 3000
+
+
 def test_consumer_that_is_treated_as_dead_takes_nothing(database: Database) -> None:
     """It may have been frozen after its last report. Others would requeue the message again."""
     worker = database.open("w")

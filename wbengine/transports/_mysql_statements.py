@@ -481,7 +481,7 @@ def SWEEP(transaction: Transaction, values: Values) -> Rows:
 
     Each name is used once, so an unknown consumer does not come back.
     """
-    is_dead = f"beat < {NOW} - %(seconds)s"
+    is_dead = f"abs({NOW} - beat) > %(seconds)s"
     names = _column(transaction.rows(f"SELECT name FROM wbe_consumers WHERE {is_dead}", values))
     if names:
         transaction.count(

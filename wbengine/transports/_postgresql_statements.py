@@ -282,12 +282,12 @@ RETURNING c.beat - old.beat"""
 #: the index between the names of living consumers are read: as long as a transaction of any program
 #: is open, the index contains all messages that these have taken since its start.
 SWEEP: Final = f"""
-WITH dead AS (DELETE FROM wbe_consumers WHERE beat < {NOW} - %(seconds)s RETURNING name),
+WITH dead AS (DELETE FROM wbe_consumers WHERE abs({NOW} - beat) > %(seconds)s RETURNING name),
 waiting AS (DELETE FROM wbe_waiters WHERE consumer IN (SELECT name FROM dead)),
 gaps AS MATERIALIZED (
   SELECT name AS low, lead(name, 1, '~') OVER (ORDER BY name) AS high FROM (
     SELECT '' COLLATE "C" UNION ALL
-    SELECT name FROM wbe_consumers WHERE beat >= {NOW} - %(seconds)s) AS living(name)),
+    SELECT name FROM wbe_consumers WHERE abs({NOW} - beat) <= %(seconds)s) AS living(name)),
 old AS MATERIALIZED (
   SELECT m.* FROM gaps CROSS JOIN LATERAL (
     SELECT n, consumer FROM wbe_messages WHERE consumer > low AND consumer < high OFFSET 0) AS m),

@@ -5,7 +5,8 @@ Options: :ref:`transport-options`.
 Messages are rows. A consumer takes messages with `SKIP LOCKED`, and claims the rows of their
 requests in the same transaction. Consumers report once a second. If one is silent for `dead_after`
 seconds on the server's clock, its messages are requeued in their old place and marked as
-redelivered. Messages may remain unacknowledged for any time.
+redelivered. After a failover to a server whose clock is behind, last reports are in the future, and
+count like old ones. Messages may remain unacknowledged for any time.
 
 A database contributes a `Session`, and the module of its statements (`SQLBroker.sql`). Each of them
 is executed by `Session.run` as one transaction. Both modules of statements describe them, and use
@@ -351,7 +352,7 @@ class SQLBroker(Broker):
         self._next_report_at = time.monotonic() + min(_REPORT_SECONDS, self._dead_after / 3)
         queues = [*{*self._watched_queues, *self._owned}]
         reported = self._run(self.sql.REPORT, {"consumer": self._name, "queues": queues})
-        if reported and reported[0][0] > self._dead_after * 2 / 3:
+        if reported and abs(reported[0][0]) > self._dead_after * 2 / 3:
             self._postpone_sweeps()
         if not reported:
             LOG.warning("%s has treated this consumer as dead", self.place.shown)

@@ -248,7 +248,8 @@ class SQLLedger(_base.Ledger):
             return connection.execute(self._sql.silence, {"holder": holder}).scalar()
 
         silent = self._run("asking", work, self._reads_as_write)
-        return None if silent is None else max(0.0, float(silent))
+        # After a failover to a server whose clock is behind, heartbeats are in the future.
+        return None if silent is None else abs(float(silent))
 
     def _finish(
         self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]], fence: _base.Fence
