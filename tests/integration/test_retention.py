@@ -219,3 +219,20 @@ def test_selection_reads_the_index_of_ended_flows(kind: str, store: persistence.
             explain = "EXPLAIN" if kind == "postgresql" else "EXPLAIN QUERY PLAN"
             plan = " ".join(str(row) for row in connection.execute(sa.text(f"{explain} {text}")))
     assert "ix_wbe_flowdetails_ended" in plan and "Sort" not in plan and "TEMP" not in plan, plan
+
+
+def test_upgraded_store_deletes_flows_that_ended_before_the_upgrade(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/flows.db"
+    with backends.backend(url) as store:
+        old, latest = ended(store, states.SUCCESS, 9), ended(store, states.SUCCESS)
+        for statement in (
+            "DROP INDEX ix_wbe_flowdetails_ended",
+            "ALTER TABLE wbe_flowdetails DROP COLUMN ended",
+            "DROP TABLE wbe_duties",
+            "UPDATE wbe_alembic_version SET version_num = '0003'",
+        ):
+            execute(store, statement)
+    with backends.backend(url) as store:
+        assert kept(store) == {old, latest}
+        service(store, success="7d").run_due(never)
+        assert kept(store) == {latest}
