@@ -78,6 +78,7 @@ OF_A_STORE: dict[Words, int] = {
     ("schedule", "pause", "s"): 66,
     ("schedule", "resume", "s"): 66,
     ("schedule", "run", "s"): 66,
+    ("schedule", "backfill", "s", "--from", "1h"): 66,
     ("schedule", "delete", "s"): 66,
 }
 #: Commands that create a missing store, or report it as missing.

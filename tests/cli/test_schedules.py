@@ -27,6 +27,24 @@ def listed(wbengine: Command) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in data["schedules"]}
 
 
+def test_backfill_submits_past_times_once(wbengine: Command, store: Path) -> None:
+    wbengine("schedule", "add", "hourly", ORDER, "--every", "1h")
+    backfill = ("schedule", "backfill", "hourly", "--from", "2026-01-01", "--limit", "9")
+    until_two = (*backfill, "--to", "2026-01-01T02:00")
+    dry = wbengine(*until_two, "--dry-run")
+    assert dry.out.split("\n")[0] == "2026-01-01T00:00:00.000Z  -" and "would submit 3" in dry.error
+    assert flows(wbengine, "hourly") == []
+    [first] = wbengine(*backfill, "--to", "2026-01-01", "--json").lines
+    assert first["schema"] == "wbengine/schedule-backfill/1" and not first["dry_run"]
+    answer = wbengine(*until_two)
+    assert "submitted 2 flows of hourly" in answer.error
+    uuids = [line.split()[1] for line in answer.out.splitlines()]
+    listed_flows = flows(wbengine, "hourly")
+    assert {flow["uuid"] for flow in listed_flows} == {first["uuid"], *uuids}
+    assert wbengine(*until_two).out == ""
+    assert wbengine("schedule", "backfill", "daily", "--from", "1d").code == 66
+
+
 def flows(wbengine: Command, name: str) -> list[dict[str, Any]]:
     listed_flows = wbengine("flow", "list", "--tag", f"schedule={name}", "--json").json["flows"]
     return list(listed_flows)

@@ -509,14 +509,15 @@ def _open(
         raise TypeError("backend must be given: a Backend, a dict of its options or a URI")
     for values in inputs if open_backend.encodes else ():
         codec.pack(values, "inputs")
-    return open_backend, _connect_board(board, open_backend, stack)
+    return open_backend, connect_board(board, open_backend, stack)
 
 
-def _connect_board(
+def connect_board(
     board: Board,
     backend: persistence.Backend,
     stack: contextlib.ExitStack,
 ) -> jobs.JobBoard:
+    """Return the board of a submission, which `stack` closes if it is opened here."""
     if isinstance(board, jobs.JobBoard):
         owner = getattr(board, "persistence", None)
         if owner is not None and not _is_same_store(owner, backend):

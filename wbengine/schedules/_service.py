@@ -12,11 +12,9 @@ import sqlalchemy as sa
 
 from wbengine import exceptions
 from wbengine.engines import _allowed, _submission
-from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
-from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import base
-from wbengine.schedules import _ticks
+from wbengine.schedules import _firing, _ticks
 from wbengine.schedules._store import Entry, Schedules
 
 __all__ = ["ScheduleService"]
@@ -55,8 +53,7 @@ class ScheduleService:
         flows: _allowed.Flows = None,
     ) -> None:
         self.schedules: Final = Schedules(persistence, clock=clock)
-        self._board = board
-        self._flows = _allowed.of_process(flows)
+        self._firing = _firing.Firing(self.schedules.backend, board, _allowed.of_process(flows))
         # End of the pause after an error, by name, on the monotonic clock.
         self._paused_until: dict[str, float] = {}
         self._pool = futures.ThreadPoolExecutor(self.MAX_SLOW, "wbengine-firing")
@@ -134,37 +131,19 @@ class ScheduleService:
     def _fire(
         self, entry: Entry, tick: int, uuid: str, advance: Callable[[sa.Connection], bool]
     ) -> None:
-        schedule = entry.schedule
-        flow, _ = _submission.new_flow(
-            schedule.factory,
-            inputs=schedule.inputs_at(tick),
-            tags=schedule.tags_at(tick),
-            uuid=uuid,
-            flows=self._flows,
-        )
-        book, board = _submission.new_book(flow), self._board
-        priority = jobs.JobPriority.convert(schedule.priority)
-        if isinstance(board, _stored.StoredJobBoard):
-            _stored.note_submitted(flow.meta, board, priority)
-            is_saved = self.schedules.backend.save_new_books([book], advance)
-            if is_saved:
-                board.repost(flow.uuid, flow.name, book, priority)
-        else:
-            assert isinstance(board, impl_sql.SQLJobBoard)
-            is_saved = board.post_flow(flow.name, book, flow, priority, first=advance) is not None
-        if is_saved:
+        if self._firing.fire(entry.schedule, tick, uuid, advance):
             LOG.info("schedule %s submitted flow %s for %s", entry.name, uuid, _ticks.iso(tick))
 
     def _is_busy(self, entry: Entry) -> bool:
         """Return True if the latest fired flow has not ended and its job is not in the trash."""
-        flow, board = entry.last_flow, self._board
-        if flow is None or not self.schedules.is_unfinished(flow):
+        flow = entry.last_flow
+        if flow is None or not self.schedules.unfinished([flow]):
             return False
-        return not (isinstance(board, jobs.FlowBoard) and board.is_trashed(flow))
+        return self._firing.is_busy(flow)
 
     def _cancel(self, entry: Entry) -> None:
         assert entry.last_flow is not None
-        handle = _submission.FlowHandle(entry.last_flow, self.schedules.backend, self._board)
+        handle = _submission.FlowHandle(entry.last_flow, self.schedules.backend, self._firing.board)
         try:
             handle.cancel(f"schedule {entry.name} fires again")
         except exceptions.NotFound:

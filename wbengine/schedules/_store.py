@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _sql, exceptions
+from wbengine import _sql, exceptions, states
+from wbengine._configuration import named_options
 from wbengine._sql import dialects
-from wbengine.engines import _loading, _submission
+from wbengine.engines import _allowed, _loading, _submission
+from wbengine.jobs import base as jobs
 from wbengine.persistence import _macs, models
 from wbengine.persistence import base as persistence
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import rows, tables
+from wbengine.schedules import _firing
 from wbengine.schedules._ticks import Pauses, Schedule, Step, iso
 from wbengine.types import codec
 
@@ -26,6 +34,10 @@ _T = TypeVar("_T")
 _TABLE: Final = tables.SCHEDULES.name
 _MAX_ERROR_LENGTH: Final = 500
 _BATCH_SIZE: Final = 100
+#: Time after which another process may continue a backfill whose process died.
+_BACKFILL_CLAIM_SECONDS: Final = 30
+#: Pause between two polls of the unfinished flows of a backfill.
+_BACKFILL_POLL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,13 +305,131 @@ class Schedules:
                 return
             parameters.update(due=due_entries[-1].due, name=due_entries[-1].name)
 
-    def is_unfinished(self, flow: str) -> bool:
-        """Return True if a flow exists and has not ended."""
-        return self._transact(
-            f"Reading flow {flow}",
-            lambda it: it.execute(self._sql.unfinished, {"uuid": flow}).first() is not None,
-            write=False,
-        )
+    def missed(
+        self, name: str, start: datetime | float, end: datetime | float | None = None
+    ) -> Iterator[int]:
+        """Yield the past times of a schedule without a flow, in Unix seconds, oldest first.
+
+        The times are those of the present definition. A time whose flow was deleted counts, too.
+
+        :param start: first possible time: a `datetime` with a time zone, or Unix seconds.
+        :param end: last possible time (default: now).
+        :raises NotFound: if no schedule has this name.
+        :raises ValueError: if `start` or `end` is invalid.
+        """
+        for tick, flow_state in self._past_ticks(name, start, end):
+            if flow_state is None:
+                yield tick
+
+    def backfill(
+        self,
+        name: str,
+        start: datetime | float,
+        end: datetime | float | None = None,
+        *,
+        limit: int = 1,
+        priority: str = jobs.JobPriority.VERY_LOW.value,
+        board: _submission.Board = None,
+    ) -> Iterator[tuple[int, str]]:
+        """Submit a flow for each time of `missed`. Yield each time and the uuid of its flow.
+
+        The inputs and tags of a flow are those of a firing, and a time that the schedule fires
+        meanwhile has one flow. The policies of the schedule, and its pause, do not apply. If this
+        is interrupted, repeat it: times that have a flow are left out.
+
+        :param limit: number of unfinished flows of times from `start` to `end`, at which this
+            waits before it submits the next one.
+        :param priority: priority of the flows: by default, other flows begin first.
+        :param board: as in `engines.submit`.
+        :raises NotFound: if no schedule has this name.
+        :raises InvalidState: if another process backfills the schedule.
+        :raises ValueError: if an argument is invalid.
+        :raises Exception: errors of the factory.
+        """
+        jobs.JobPriority.convert(priority)
+        limit = named_options.whole("limit", limit, 1)
+        duty, owner = f"backfill {name}"[: dialects.MAX_KEY_LENGTH], models.new_uuid()
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(contextlib.closing(self.backend.get_connection()))
+            ticks = self._past_ticks(name, start, end)
+            entry = self.get(name)
+            entry.check_trusted()
+            open_board = _submission.connect_board(board, self.backend, stack)
+            firing = _firing.Firing(self.backend, open_board, _allowed.of_process(None))
+
+            def claim() -> None:
+                if not connection.claim_duty(duty, owner, _BACKFILL_CLAIM_SECONDS):
+                    raise exceptions.InvalidState(
+                        f"Another process backfills schedule {name!r}; if it died, repeat this in"
+                        f" {_BACKFILL_CLAIM_SECONDS} seconds"
+                    )
+
+            claim()
+            stack.callback(connection.end_duty, duty, owner, 0, {})
+            unfinished: list[str] = []
+            for tick, flow_state in ticks:
+                uuid = entry.schedule.flow_id(tick)
+                if flow_state is not None:
+                    unfinished += [] if flow_state in states.FLOW_ENDED else [uuid]
+                    continue
+                while len(unfinished) >= limit:
+                    claim()
+                    unfinished = [
+                        each for each in self.unfinished(unfinished) if firing.is_busy(each)
+                    ]
+                    if len(unfinished) >= limit:
+                        time.sleep(_BACKFILL_POLL_SECONDS)
+                claim()
+                if firing.fire(
+                    entry.schedule,
+                    tick,
+                    uuid,
+                    functools.partial(self._is_missed, name, uuid),
+                    priority,
+                ):
+                    yield tick, uuid
+                unfinished.append(uuid)
+
+    def _past_ticks(
+        self, name: str, start: datetime | float, end: datetime | float | None
+    ) -> Iterator[tuple[int, str | None]]:
+        """Return past times with the states of their flows; None: there is no flow."""
+        entry = self.get(name)
+        entry.check_readable()
+        now = self._transact("Reading the time", self._now, write=False)
+        first = _unix_seconds("start", start)
+        last = min(now, _unix_seconds("end", now if end is None else end))
+        ticks = itertools.takewhile(lambda tick: tick <= last, entry.schedule.from_time(first))
+        return self._with_states(entry.schedule, ticks)
+
+    def _with_states(
+        self, schedule: Schedule, ticks: Iterator[int]
+    ) -> Iterator[tuple[int, str | None]]:
+        while batch := list(itertools.islice(ticks, _BATCH_SIZE)):
+            uuids = [schedule.flow_id(tick) for tick in batch]
+            stored = self._states(uuids)
+            yield from zip(batch, map(stored.get, uuids), strict=True)
+
+    def _states(self, flow_uuids: Sequence[str]) -> dict[str, str]:
+        """Return the states of those flows that exist."""
+        uuids = {"uuids": list(flow_uuids)}
+
+        def work(connection: sa.Connection) -> dict[str, str]:
+            found = connection.execute(self._sql.states, uuids)
+            return {uuid: state or states.PENDING for uuid, state in found}
+
+        return self._transact("Reading flows of a schedule", work, write=False)
+
+    def _is_missed(self, name: str, uuid: str, connection: sa.Connection) -> bool:
+        """Lock the schedule, which a firing changes, and return True if the flow does not exist."""
+        if self._find(connection, name, lock=True) is None:
+            raise _missing(name)
+        return connection.execute(self._sql.flow, {"uuid": uuid}).first() is None
+
+    def unfinished(self, flow_uuids: Sequence[str]) -> list[str]:
+        """Return those flows that exist and have not ended."""
+        stored = self._states(flow_uuids)
+        return [uuid for uuid, state in stored.items() if state not in states.FLOW_ENDED]
 
     def advance(
         self, connection: sa.Connection, entry: Entry, step: Step, flow: str | None
@@ -415,9 +545,8 @@ class _Statements:
         )
         flows, by_uuid = tables.FLOWS.name, "WHERE uuid = :uuid"
         self.flow = sa.text(f"SELECT 1 FROM {flows} {by_uuid}")
-        self.unfinished = sa.text(
-            f"SELECT 1 FROM {flows} {by_uuid}"
-            " AND (state IS NULL OR state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED'))"
+        self.states = sa.text(f"SELECT uuid, state FROM {flows} WHERE uuid IN :uuids").bindparams(
+            sa.bindparam("uuids", expanding=True)
         )
 
 
@@ -432,6 +561,14 @@ def add(
     schedule = Schedule(name=name, factory=factory, **options)
     with _loading.opened_backend(backend) as store:
         return Schedules(store).add(schedule, replace=replace)
+
+
+def _unix_seconds(name: str, value: datetime | float) -> float:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{name} must have a time zone, got {value!r}")
+        return value.timestamp()
+    return named_options.number(name, value)
 
 
 def _entry(row: sa.RowMapping) -> Entry:

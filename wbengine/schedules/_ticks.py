@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 import uuid
 import zoneinfo
 from collections.abc import Iterator, Mapping, Sequence
@@ -207,6 +208,10 @@ class Schedule:
             if start < tick <= end:
                 tick = next(self._ticks(end))
         return tick
+
+    def from_time(self, moment: float) -> Iterator[int]:
+        """Yield the ticks at and after `moment`."""
+        return self._ticks(math.ceil(moment) - 1)
 
     def _shortest_step(self) -> int:
         if self.every is not None:

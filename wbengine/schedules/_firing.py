@@ -1,0 +1,70 @@
+"""Submission of the flow of one tick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import sqlalchemy as sa
+
+from wbengine.engines import _allowed, _submission
+from wbengine.jobs import _stored
+from wbengine.jobs import base as jobs
+from wbengine.jobs.backends import impl_sql
+from wbengine.persistence.backends import _sql
+from wbengine.schedules._ticks import Schedule
+
+__all__ = ["Firing"]
+
+
+class Firing:
+    """Submits flows of ticks to a board.
+
+    If the board is in another store, the job is posted after the flow is saved; if this process
+    dies before that, a conductor of the board posts it.
+
+    :param flows: factories that may be called.
+    """
+
+    def __init__(
+        self, backend: _sql.SQLBackend, board: jobs.JobBoard, flows: _allowed.AllowedFlows
+    ) -> None:
+        self._backend: Final = backend
+        self.board: Final = board
+        self._flows: Final = flows
+
+    def fire(
+        self,
+        schedule: Schedule,
+        tick: int,
+        uuid: str,
+        first: Callable[[sa.Connection], bool],
+        priority: str | None = None,
+    ) -> bool:
+        """Save the flow of a tick with its job. Return whether it was saved.
+
+        :param first: the first step of the transaction. If it returns False, nothing is saved.
+        :param priority: priority instead of that of the schedule.
+        :raises Exception: errors of the factory.
+        """
+        flow, _ = _submission.new_flow(
+            schedule.factory,
+            inputs=schedule.inputs_at(tick),
+            tags=schedule.tags_at(tick),
+            uuid=uuid,
+            flows=self._flows,
+        )
+        book, board = _submission.new_book(flow), self.board
+        rank = jobs.JobPriority.convert(priority or schedule.priority)
+        if not isinstance(board, _stored.StoredJobBoard):
+            assert isinstance(board, impl_sql.SQLJobBoard)
+            return board.post_flow(flow.name, book, flow, rank, first=first) is not None
+        _stored.note_submitted(flow.meta, board, rank)
+        is_saved = self._backend.save_new_books([book], first)
+        if is_saved:
+            board.repost(flow.uuid, flow.name, book, rank)
+        return is_saved
+
+    def is_busy(self, flow_uuid: str) -> bool:
+        """Return True unless the job of an unfinished flow is in the trash."""
+        return not (isinstance(self.board, jobs.FlowBoard) and self.board.is_trashed(flow_uuid))
