@@ -74,6 +74,31 @@ def test_lost_connections_are_replaced(url: str, backend: sql.SQLBackend) -> Non
     assert connection.get_flow_details(flow.uuid).name == "f"
 
 
+def test_pool_does_not_log_traceback_of_lost_connection(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = _sql.make_engine(url)
+    connection = engine.raw_connection()
+    connection.cursor().execute("SELECT 1")
+    kill_others(url)
+    connection.close()
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT 1")).scalar() == 1
+    engine.dispose()
+    assert caplog.text == ""
+
+
+def test_connections_to_postgresql_show_their_program_unless_the_url_names_one(
+    postgresql_url: str,
+) -> None:
+    for query, name in ("", f"wbengine {os.getpid()}@"), ("?application_name=mine", "mine"):
+        engine = _sql.make_engine(postgresql_url + query)
+        with engine.connect() as connection:
+            shown = connection.execute(sa.text("SHOW application_name")).scalar()
+            assert str(shown).startswith(name)
+        engine.dispose()
+
+
 def test_save_succeeds_after_connection_was_lost(url: str, backend: sql.SQLBackend) -> None:
     flow, connection = keep(backend), backend.get_connection()
     lease = connection.acquire_lease(flow.uuid, "engine", 60)

@@ -41,6 +41,31 @@ def test_only_store_on_database_server_is_default_broker(
     assert default_broker.choose(None, None, None, store) == expected
 
 
+@pytest.mark.parametrize(
+    ("conf", "url"),
+    [
+        ({"connection": STORE}, STORE),
+        ({"connection": STORE, "max_pool_size": "2"}, STORE),  # `fetch` adds the query.
+        ({"connection": STORE, "max_pool_size": 7}, STORE.replace("=2", "=7")),
+        (
+            {"connection": "postgresql:///f?host=a&host=b", "host": "a", "checkout_ping": False},
+            "postgresql:///f?host=a&host=b&checkout_ping=False",
+        ),
+        (
+            {"connection": OTHER, "engine_args": {"connect_args": {"password": "a b&c"}}},
+            f"{OTHER}?password=a%20b%26c",
+        ),
+        ({"connection": OTHER, "engine_args": {"echo": True}, "idle_timeout": None}, OTHER),
+        ({"connection": "memory"}, "memory"),
+        ({}, ""),
+    ],
+)
+def test_url_of_store_contains_the_other_options_of_its_dict(
+    conf: dict[str, object], url: str
+) -> None:
+    assert default_broker.store_url(conf) == url
+
+
 def test_address_and_variable_precede_store(monkeypatch: pytest.MonkeyPatch) -> None:
     choose = default_broker.choose
     assert choose("redis://queues/0", None, None, STORE) == ("redis://queues/0", None)

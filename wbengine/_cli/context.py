@@ -24,7 +24,7 @@ from wbengine._cli import (
     standard_streams,
     store_access,
 )
-from wbengine._configuration import default_broker
+from wbengine._configuration import default_broker, process_names
 from wbengine._introspection import object_names
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ class Context:
             LOG.warning("%s", warning)
         default_broker.set_store_of_process(settings.persistence)
         self.exit_stack.callback(default_broker.set_store_of_process, None)
+        process_names.set_program(self.path)
+        self.exit_stack.callback(process_names.set_program, None)
         location_checks.check(settings)
         self.import_here()
         self._apply(settings)

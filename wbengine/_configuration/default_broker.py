@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib import parse
 
-__all__ = ["FOLDER", "STORE_VARIABLE", "URL_VARIABLE", "choose", "set_store_of_process"]
+__all__ = [
+    "FOLDER", "STORE_VARIABLE", "URL_VARIABLE", "choose", "set_store_of_process", "store_url",
+]  # fmt: skip
 
 #: Environment variable with the default broker of engines and workers.
 URL_VARIABLE: Final = "WBENGINE_URL"
@@ -23,6 +26,8 @@ _TRANSPORTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("postgresql", "postgres", "pgsql"), "postgresql"),
     **dict.fromkeys(("mysql", "mariadb"), "mysql"),
 }
+#: Types of options that a URL can contain.
+_IN_URL: Final = (str, int, float)
 
 _store_of_process: str | None = None
 
@@ -54,6 +59,23 @@ def choose(
             store = _store_of_process or os.environ.get(STORE_VARIABLE, "")
         url = os.environ.get(URL_VARIABLE) or _broker_in(store)
     return (None, FOLDER) if url is None else (url, None)
+
+
+def store_url(conf: Mapping[str, Any]) -> str:
+    """Return the URL of a store, with the options of its dict that a URL can contain."""
+    whole = str(conf.get("connection", ""))
+    url, _, query = whole.partition("?")
+    pairs = parse.parse_qsl(query, keep_blank_values=True)
+    options = {**conf, **(conf.get("engine_args") or {}).get("connect_args", {})}
+    others = {
+        key: str(value)
+        for key, value in options.items()
+        if key != "connection" and isinstance(value, _IN_URL) and (key, str(value)) not in pairs
+    }
+    if not others:
+        return whole
+    pairs = [(key, value) for key, value in pairs if key not in others]
+    return f"{url}?{parse.urlencode([*pairs, *others.items()], quote_via=parse.quote)}"
 
 
 def _broker_in(store: str) -> str | None:

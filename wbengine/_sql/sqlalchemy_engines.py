@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import pool
 
 from wbengine import logging
-from wbengine._configuration import named_options
+from wbengine._configuration import named_options, process_names
 from wbengine._imports import installing
 from wbengine._sql import connection_options, dialects, files, writers
 from wbengine._sqlite import sqlite_files
@@ -145,6 +145,8 @@ def make_engine(
         for key, value in _ARGUMENTS.get(driver, {}).items()
         if key not in settings.url.query
     }
+    if driver == "psycopg":  # The option `application_name` and $PGAPPNAME have precedence.
+        connecting["fallback_application_name"] = process_names.shown()
     if driver == "psycopg" and settings.prepare_threshold != connection_options.AUTO:
         connecting["prepare_threshold"] = settings.prepare_threshold
     arguments["connect_args"] = {
@@ -285,6 +287,7 @@ def _pool(settings: connection_options.DatabaseOptions) -> dict[str, Any]:
         "max_overflow": settings.max_overflow,
         "pool_timeout": settings.pool_timeout,
         "pool_recycle": -1 if settings.idle_timeout is None else settings.idle_timeout,
+        **({} if settings.dialect == dialects.SQLITE else {"pool_reset_on_return": None}),
     }
 
 
@@ -308,8 +311,20 @@ def _listen(
         from wbengine._sql import mysql_sessions
 
         mysql_sessions.listen(engine, settings.mysql_sql_mode)
+    if settings.dialect != dialects.SQLITE:
+        sa.event.listen(engine, "reset", _reset)
     if settings.log_statements:
         sa.event.listen(engine, "before_cursor_execute", _log)
+
+
+def _reset(connection: Any, record: Any, state: pool.PoolResetState) -> None:
+    """Roll back when a connection returns to the pool, which would log the error of a lost one."""
+    if not state.transaction_was_reset:
+        try:
+            connection.rollback()
+        except Exception:
+            if record is not None:  # It is None if the connection does not belong to the pool.
+                record.invalidate()
 
 
 def _make_private(dialect: Any, record: Any, arguments: Any, options: Any) -> None:

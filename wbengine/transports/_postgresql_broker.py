@@ -7,6 +7,7 @@ such as PgBouncer, it polls.
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -124,8 +125,11 @@ class PostgreSQLBroker(SQLBroker):
             self._vacuum(now)
 
     def _vacuum(self, now: float) -> None:
-        self._next_vacuum_at = now + _VACUUM_SECONDS
+        ((can_vacuum,),) = self._run(sql.CAN_VACUUM)
+        self._next_vacuum_at = now + _VACUUM_SECONDS if can_vacuum else math.inf
         self._settled_count = 0
+        if not can_vacuum:
+            return
         with contextlib.suppress(exceptions.TransportFailure):  # For example `statement_timeout`.
             self._run(sql.VACUUM)
 

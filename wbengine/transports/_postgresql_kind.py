@@ -22,6 +22,8 @@ class PostgreSQLKind(SQLKind):
             return "nothing listens there (connection refused)"
         if "timeout expired" in text:
             return "it does not answer"
+        if "resolve host" in text or "translate host name" in text:
+            return "its name cannot be resolved"
         # The reason is at the end of "connection to server at ... failed: FATAL:  ...".
         line = text.strip().partition("\n")[0].rpartition("FATAL:")[2].rpartition(" failed: ")[2]
         return " ".join(line.split()) or None
@@ -38,11 +40,11 @@ class PostgreSQLKind(SQLKind):
         return self.is_own(error) and any(sign in str(error) for sign in _REFUSALS)
 
 
-#: Starts of SQL states of a server that cannot write now: it is read-only, out of resources,
-#: starting or stopping.
-_PASSING_STATES: Final = ("25006", "53", "57P")
+#: Starts of SQL states that may pass: a lost connection, a read-only server, a conflict, exhausted
+#: resources, a lock timeout, a cancelled statement or a server that starts or stops, an I/O error.
+_PASSING_STATES: Final = ("08", "25006", "40", "53", "55P03", "57", "58030")
 _REFUSALS: Final = (
     "authentication failed", "no pg_hba.conf entry", "does not exist", "permission denied",
-    "no password supplied",
+    "no password supplied", "no such database", "no such user",
 )  # fmt: skip
 KIND: Final = PostgreSQLKind()

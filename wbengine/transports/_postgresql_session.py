@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import select
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -86,20 +87,21 @@ class PostgreSQLSession(Session):
     def _execute_all(self, transactions: Sequence[Sequence[Statement]]) -> list[list[Any]]:
         cursors: list[psycopg.Cursor[Any]] = []
         committed_count = 0
-        try:
-            with self._driver.pipeline() as pipeline:
-                for statements in transactions:
-                    for statement, values in statements:
-                        cursors.append(self._driver.cursor(binary=True))
-                        cursors[-1].execute(statement, values)
-                    self._flush()
-                    pipeline.sync()  # Waits for the commit. Results arrive before it.
-                    committed_count += 1
-        except psycopg.Error as error:
+        failures: list[psycopg.Error] = []
+        # With a pipeline that an exception leaves, psycopg would log failures that follow from it.
+        with _collected(failures), self._driver.pipeline() as pipeline, _collected(failures):
+            for statements in transactions:
+                for statement, values in statements:
+                    cursors.append(self._driver.cursor(binary=True))
+                    cursors[-1].execute(statement, values)
+                self._flush()
+                pipeline.sync()  # Waits for the commit. Results arrive before it.
+                committed_count += 1
+        if failures:
             if self.is_broken or not committed_count:
-                raise
+                raise failures[0]
             # The first transaction is committed, and must not be repeated.
-            LOG.debug("%s: a second transaction failed: %s", self.place.shown, error)
+            LOG.debug("%s: a second transaction failed: %s", self.place.shown, failures[0])
         return [_rows(cursor) for cursor in cursors]
 
     def _flush(self) -> None:
@@ -178,6 +180,14 @@ def _ends_session(error: psycopg.Error) -> bool:
     libpq may notice the end of the connection only later. The statement may have been executed.
     """
     return isinstance(error, LOST) and error.diag.severity_nonlocalized != "ERROR"
+
+
+@contextlib.contextmanager
+def _collected(failures: list[psycopg.Error]) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        failures.append(error)
 
 
 def _rows(cursor: psycopg.Cursor[Any]) -> list[Any]:

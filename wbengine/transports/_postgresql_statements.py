@@ -28,7 +28,15 @@ from wbengine._sql.request_tables import CLAIMED, DONE, OPEN
 
 NOW: Final = dialects.now(dialects.POSTGRESQL)
 
-TABLES: Final = """
+#: Definitions of indexes of `wbe_messages` by name.
+INDEXES: Final = {
+    "wbe_messages_waiting": "ON wbe_messages(queue, place, n) WHERE consumer IS NULL",
+    "wbe_messages_taken": "ON wbe_messages(consumer, n) WHERE consumer IS NOT NULL",
+}
+_CREATE_INDEXES: Final = "".join(
+    f"CREATE INDEX IF NOT EXISTS {name} {definition};\n" for name, definition in INDEXES.items()
+)
+TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS wbe_queues(
   name text COLLATE "C" PRIMARY KEY, owned boolean NOT NULL, used double precision NOT NULL);
 CREATE TABLE IF NOT EXISTS wbe_bindings(
@@ -46,11 +54,7 @@ CREATE TABLE IF NOT EXISTS wbe_messages(
   id text, epoch bigint, result_of text, data bytea,
   CHECK ((id IS NULL) = (epoch IS NULL)))
   WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX IF NOT EXISTS wbe_messages_waiting ON wbe_messages(queue, place, n)
-  WHERE consumer IS NULL;
-CREATE INDEX IF NOT EXISTS wbe_messages_taken ON wbe_messages(consumer, n)
-  WHERE consumer IS NOT NULL;
-CREATE TABLE IF NOT EXISTS wbe_transport(
+{_CREATE_INDEXES}CREATE TABLE IF NOT EXISTS wbe_transport(
   one smallint PRIMARY KEY, format integer NOT NULL, routes bigint NOT NULL,
   swept double precision NOT NULL);
 """
@@ -321,4 +325,11 @@ gone AS (
     FOR UPDATE SKIP LOCKED) AS old
   WHERE w.queue = old.queue AND w.consumer = old.consumer)
 SELECT pg_notify('{CHANNEL}' || consumer, queue) FROM due"""
+#: Whether the role may vacuum the tables. Otherwise the server would log a warning for each.
+CAN_VACUUM: Final = """
+SELECT pg_has_role(c.relowner, 'USAGE') OR pg_has_role(d.datdba, 'USAGE')
+  OR CASE WHEN current_setting('server_version_num')::integer >= 170000
+    THEN has_table_privilege(c.oid, 'MAINTAIN') END
+FROM pg_class c, pg_database d
+WHERE c.oid = 'wbe_messages'::regclass AND d.datname = current_database()"""
 VACUUM: Final = "VACUUM (SKIP_LOCKED, TRUNCATE false) wbe_messages, wbe_ledger, wbe_waiters"

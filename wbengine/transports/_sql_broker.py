@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import random
 import time
 import uuid
 from collections import Counter
@@ -58,8 +59,10 @@ _STALE_SWEEP_SECONDS: Final = 3600.0
 _REPORT_SECONDS: Final = 1.0
 #: First interval of polls if notifications are not available. It grows while no messages arrive.
 _FIRST_POLL_SECONDS: Final = 0.02
-#: Interval of the search for dead consumers.
+#: Interval of the search for dead consumers, and mean interval of the search for unused queues.
+#: After an outage, owners of queues reconnect within the latter.
 _SWEEP_SECONDS: Final = 2.0
+_QUEUE_SWEEP_SECONDS: Final = 60.0
 #: Upper bound that `refresh` returns if messages may be available.
 _MAX_READY: Final = 1000
 _MAX_MESSAGES_PER_STATEMENT: Final = 64
@@ -373,7 +376,7 @@ class SQLBroker(Broker):
         """Give other processes time to report: the server may have been unavailable."""
         now = time.monotonic()
         self._next_sweep_at = now + self._dead_after
-        self._next_queue_sweep_at = now + _GONE_AFTER_SECONDS
+        self._next_queue_sweep_at = now + _QUEUE_SWEEP_SECONDS
 
     def _sweep(self) -> None:
         """Requeue the messages of dead consumers."""
@@ -385,9 +388,11 @@ class SQLBroker(Broker):
 
     def _sweep_queues(self, now: float) -> None:
         """Delete unused queues."""
-        if now >= self._next_queue_sweep_at:
-            values = {"seconds": _GONE_AFTER_SECONDS, "own": [*self._owned]}
-            self._run(self.sql.DELETE_SILENT_QUEUES, values)
+        if now < self._next_queue_sweep_at:
+            return
+        self._next_queue_sweep_at = now + random.uniform(0.5, 1.5) * _QUEUE_SWEEP_SECONDS
+        values = {"seconds": _GONE_AFTER_SECONDS, "own": [*self._owned]}
+        self._run(self.sql.DELETE_SILENT_QUEUES, values)
         if self._run(self.sql.SWEEP_DUE, {"seconds": _STALE_SWEEP_SECONDS}):
             self._run(self.sql.DELETE_UNUSED_QUEUES, {"seconds": _STALE_AFTER_SECONDS})
             self._run(self.sql.DELETE_ORPHANS, {"seconds": _STALE_SWEEP_SECONDS})

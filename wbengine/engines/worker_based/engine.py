@@ -173,7 +173,7 @@ class WorkerBasedActionEngine(Engine):
                 arguments.get("url"),
                 arguments.get("transport"),
                 arguments.get("transport_options"),
-                None if self._backend is None else self._backend.conf.get("connection", ""),
+                None if self._backend is None else default_broker.store_url(self._backend.conf),
             )
         return executors.WorkerTaskExecutor(**arguments)
 

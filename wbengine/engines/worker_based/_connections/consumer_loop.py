@@ -191,7 +191,6 @@ class ConsumerLoop:
     def _run(self) -> None:
         self._consumer = threading.get_ident()
         until = time.monotonic() + CONNECT_TIMEOUT_SECONDS
-        log_failure = connecting.log_reasons("cannot reach the broker (%s), retrying")
         while not self._stopping.is_set():
             is_first = not self._running.is_set()
             try:
@@ -199,7 +198,7 @@ class ConsumerLoop:
                     self._target,
                     self._stopping,
                     within=max(1.0, until - time.monotonic()) if is_first else None,
-                    on_failure=log_failure if is_first else None,
+                    on_failure=connecting.log_reasons("cannot reach the broker (%s), retrying"),
                 )
             except exc.TransportFailure:
                 if is_first and not self._stopping.is_set():

@@ -15,7 +15,9 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
@@ -146,6 +148,13 @@ def _read_committed(connection: Any, record: Any) -> None:
         cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {_READ_COMMITTED}")
 
 
+def _make_engine(options: _sql.DatabaseOptions) -> sa.Engine:
+    engine = _sql.make_engine(options)
+    if options.dialect == dialects.MYSQL:
+        sa.event.listen(engine, "connect", _read_committed)
+    return engine
+
+
 def check(place: str) -> _sql.DatabaseOptions:
     """Parse the URL of a ledger without connecting.
 
@@ -168,6 +177,40 @@ def check(place: str) -> _sql.DatabaseOptions:
     return options
 
 
+class _SharedEngines:
+    """The connections to servers, which all ledgers of the process with the same URL share.
+
+    A conductor opens a ledger for each flow that it runs. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engines: dict[str, sa.Engine] = {}
+        self._users: Counter[str] = Counter()
+        os.register_at_fork(after_in_child=self._renew_lock)
+
+    def acquire(self, place: str, options: _sql.DatabaseOptions) -> sa.Engine:
+        with self._lock:
+            if place not in self._engines:
+                self._engines[place] = _make_engine(options)
+            self._users[place] += 1
+            return self._engines[place]
+
+    def release(self, place: str) -> None:
+        """Close the connections if no other ledger uses them."""
+        with self._lock:
+            self._users[place] -= 1
+            engine = None if self._users[place] else self._engines.pop(place)
+        if engine is not None:
+            _sql.dispose(engine)
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
+
+_shared: Final = _SharedEngines()
+
+
 class SQLLedger(_base.Ledger):
     """A ledger in three tables of a database, which are created if necessary.
 
@@ -184,10 +227,14 @@ class SQLLedger(_base.Ledger):
         self._shown = sa.URL.create(
             options.dialect, host=url.host, port=url.port, database=url.database
         ).render_as_string()
-        self._engine = _sql.make_engine(options)
-        if options.dialect == dialects.MYSQL:
-            sa.event.listen(self._engine, "connect", _read_committed)
         servers = options.dialect != dialects.SQLITE
+        self._ends = contextlib.ExitStack()
+        if servers:
+            self._engine = _shared.acquire(place, options)
+            self._ends.callback(_shared.release, place)
+        else:
+            self._engine = _make_engine(options)
+            self._ends.callback(_sql.dispose, self._engine)
         self._batch_engine = (
             self._engine.execution_options(isolation_level=_READ_COMMITTED)
             if servers
@@ -203,7 +250,7 @@ class SQLLedger(_base.Ledger):
             self._digest = self._load_digest()
             self.sweep_when_due(result_ttl)
         except BaseException:
-            _sql.dispose(self._engine)
+            self._ends.close()
             raise
 
     @property
@@ -331,7 +378,7 @@ class SQLLedger(_base.Ledger):
                 self._execute("closing", self._sql.forget, {"holder": holder})
         except exceptions.LedgerFailure as error:  # A later sweep removes the heartbeats.
             LOG.debug("%s", error)
-        _sql.dispose(self._engine)
+        self._ends.close()
 
     def _execute(self, operation: str, statement: sa.TextClause, values: dict[str, Any]) -> int:
         return self._run(
