@@ -14,7 +14,9 @@ from wbengine.fleet import client as fleets
 from wbengine.transports import Target, _kinds
 from wbengine.transports._kinds import TransportKind
 
-__all__ = ["LOGIN_FIX", "check", "check_connection", "fleet", "is_login_refused"]
+__all__ = [
+    "LOGIN_FIX", "check", "check_connection", "fleet", "has_worker_role", "is_login_refused",
+]  # fmt: skip
 
 #: Maximum time to connect in seconds, even if the timeout of the settings is longer.
 _MAX_CONNECT_SECONDS: Final = 5.0
@@ -57,6 +59,15 @@ def check(place: Place) -> Iterator[Finding]:
     """Check the permissions and settings of a reachable broker."""
     if place.target.kind.diagnosis is not None:
         yield from object_names.load(place.target.kind.diagnosis).check(place)
+
+
+def has_worker_role(place: Place) -> bool:
+    """Return whether the user of the broker has only the rights of workers; see `db create`."""
+    kind = place.target.kind if place.is_known else None
+    if kind is None or kind.name != "postgresql":
+        return False
+    assert kind.diagnosis is not None
+    return bool(object_names.load(kind.diagnosis).has_worker_role(place))
 
 
 def is_login_refused(reason: str) -> bool:

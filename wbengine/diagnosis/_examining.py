@@ -181,8 +181,10 @@ def _workers(
                 _worker_checks.check(place, fleet, worker_views, least, ledgers_too=not unusable)
             )
         own_line.current_check = "round trip"
-        if unusable or unsigned:
-            why = "the ledger failed" if unusable else "the keys cannot be used"
+        is_worker = _broker_checks.has_worker_role(place)
+        if unusable or unsigned or is_worker:
+            why = "this role has the rights of workers" if is_worker else "the keys cannot be used"
+            why = "the ledger failed" if unusable else why
             yield note("round trip", f"skipped: {why}")
         else:
             topics = [topic for worker in worker_views for topic in worker.topics]

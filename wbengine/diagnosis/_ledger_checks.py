@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from wbengine import exceptions
 from wbengine._imports import installing
+from wbengine.diagnosis import _broker_checks, _database_advice
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.engines.worker_based._worker_side import describing
 from wbengine.engines.worker_based.ledger import _base
@@ -29,7 +30,16 @@ def check(place: Place) -> Iterator[Finding]:
                   " wbengine.toml")  # fmt: skip
         return
     except (exceptions.LedgerFailure, exceptions.TransportFailure) as error:
-        yield bad("ledger", line(error), _advice(line(error)))
+        reason = line(error)
+        if (
+            place.ledger is None
+            and _database_advice.is_denied(reason)
+            and _broker_checks.has_worker_role(place)
+        ):
+            yield note("ledger", f"not checked: this role has the rights of workers ({reason})",
+                       "to check the ledger, use the URL of the owner")  # fmt: skip
+        else:
+            yield bad("ledger", reason, _advice(reason))
         return
     if wrong:
         yield bad(
@@ -58,7 +68,7 @@ def _advice(words: str) -> str:
     if " format " in words:
         advice = installing.upgrade()
         return f"another version of wbengine created the ledger; {advice}, or use a new ledger"
-    return (
+    return _database_advice.advice(words) or (
         "start the server of the ledger, or correct --ledger ($WBENGINE_LEDGER): user, password,"
         " host,"
         " permissions"

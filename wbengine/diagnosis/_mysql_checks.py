@@ -9,6 +9,7 @@ from typing import Final
 import pymysql
 
 from wbengine import exceptions
+from wbengine.diagnosis import _database_advice
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.transports import Target, _mysql_statements, _sql_session
@@ -35,6 +36,8 @@ SELECT max(timestampdiff(SECOND, trx_started, now())) FROM information_schema.in
 
 def fix(reason: str, target: Target | None) -> str | None:
     """Return how to reach a database that could not be used, or None: the usual advice applies."""
+    if "(using password" in reason or "Unknown database" in reason:
+        return _database_advice.advice(reason)
     if "denied" in reason:
         return "grant the account all rights on the database: GRANT ALL ON DATABASE.* TO USER"
     if "read-only" in reason or "read_only" in reason:

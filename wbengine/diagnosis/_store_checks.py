@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wbengine import exceptions
 from wbengine._imports import installing
+from wbengine.diagnosis import _broker_checks, _database_advice
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.persistence import _codes, backends, base, models
@@ -42,12 +43,18 @@ def check(place: Place) -> Iterator[Finding]:
                 yield from _check_clock(backend)
                 _check_writing(backend)
                 yield good("store", "wrote, read and deleted a record")
-                yield from _check_codes(backend)
+                yield from _check_conductors(backend)
     except (exceptions.NotFound, ValueError, ImportError, TypeError) as error:
         fix = "correct --persistence, $WBENGINE_PERSISTENCE, or `persistence` in wbengine.toml"
         yield bad("store", line(error), fix)
     except (exceptions.StorageFailure, OSError) as error:
-        yield bad("store", line(error), "start the server of the store, or correct --persistence"
+        reason = line(error)
+        if _database_advice.is_denied(reason) and _broker_checks.has_worker_role(place):
+            yield note("store", f"not checked: this role has the rights of workers ({reason})",
+                       "to check the store, use the URL of the owner")  # fmt: skip
+            return
+        yield bad("store", reason, _database_advice.advice(reason)
+                  or "start the server of the store, or correct --persistence"
                   " ($WBENGINE_PERSISTENCE): path or host, user, password,"
                   " permissions")  # fmt: skip
 
@@ -89,9 +96,15 @@ def _check_clock(backend: base.Backend) -> Iterator[Finding]:
     )
 
 
-def _check_codes(backend: base.Backend) -> Iterator[Finding]:
+def _check_conductors(backend: base.Backend) -> Iterator[Finding]:
     with contextlib.closing(backend.get_connection()) as connection:
         flows = connection.flows_waiting_for_code()
+        pending = connection.backlog().flows
+        is_served = _codes.is_served(connection.codes())
+    if pending and not is_served:
+        counted = f"{pending:,} {'flow waits' if pending == 1 else 'flows wait'}"
+        yield note("conductors", f"{counted} to be run, and {_codes.NO_CONDUCTOR}",
+                   "start `wbengine serve` with this store")  # fmt: skip
     for code, number in flows.items():
         counted = f"{number} {'flow waits' if number == 1 else 'flows wait'}"
         yield bad(

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["Code", "missing", "missing_counts", "waits_text"]
+__all__ = ["NO_CONDUCTOR", "Code", "is_served", "missing", "missing_counts", "waits_text"]
+
+NO_CONDUCTOR: Final = "no conductor (wbengine serve) runs now"
 
 #: Seconds after its latest report in which a conductor is considered to run.
 LIVE_SECONDS: Final = 90.0
@@ -35,6 +37,11 @@ class Code(NamedTuple):
     @property
     def is_live(self) -> bool:
         return self.age < LIVE_SECONDS
+
+
+def is_served(codes: Iterable[Code]) -> bool:
+    """Return whether a conductor runs."""
+    return any(code.is_live for code in codes)
 
 
 def missing(codes: Iterable[Code], text: str) -> bool:
