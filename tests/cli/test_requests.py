@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import ORDER, Command
 from tests.operations import flows
 from tests.support import conducted, requested
 from tests.support.waiting import until
@@ -218,6 +218,33 @@ def test_request_says_that_no_conductor_runs(wbengine: Command, store: base.Back
         connection.add_codes("", [""])
     answer = wbengine("flow", "retry", uuid)
     assert "a conductor (wbengine serve) carries it out" in answer.err
+
+
+def test_commands_report_that_no_conductor_serves_a_submitted_flow(
+    wbengine: Command, store: base.Backend
+) -> None:
+    nobody = "no conductor (wbengine serve) runs now"
+
+    def reports() -> list[bool]:
+        submitted = wbengine("flow", "submit", ORDER)
+        uuid = submitted.out.strip()
+        show = wbengine("flow", "show", uuid, "--json").json
+        doctor = wbengine("doctor", "--json").json["findings"]
+        texts = [one["text"] for one in doctor if one["check"] == "conductors"]
+        return [
+            nobody in text
+            for text in (
+                submitted.err,
+                show["waiting"].lower(),
+                wbengine("flow", "list").err,
+                " ".join(texts),
+            )
+        ]
+
+    assert reports() == [True] * 4
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.add_codes("", [""])
+    assert reports() == [False] * 4
 
 
 @pytest.mark.parametrize("end", ["interrupted", "killed"])

@@ -123,7 +123,10 @@ def _print_addresses(context: contexts.Context, server: DevServer, without: str)
     note("in another terminal, run:")
     if server.url != server.persistence:
         note(f"  export WBENGINE_URL={server.url}")
-    note(f"  export WBENGINE_PERSISTENCE={server.persistence}")
+    if persistence == server.persistence:
+        note(f"  export WBENGINE_PERSISTENCE={server.persistence}")
+    else:  # The printer would mask the password.
+        note("  export WBENGINE_PERSISTENCE=URL  # the URL of --postgresql, with its password")
     if context.settings.keys is not None:
         note(f"  export WBENGINE_KEYS={server.keys}")
     note("  wbengine flow run MODULE:FACTORY --engine workers")

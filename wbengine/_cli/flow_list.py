@@ -9,6 +9,7 @@ import click
 from wbengine import states
 from wbengine._cli import base, completions, errors, flow_selection, params, store_access
 from wbengine._cli import context as contexts
+from wbengine.persistence import _codes
 from wbengine.views import _formatting
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def command(
             )
         except ValueError as error:
             raise click.UsageError(errors.line_of(error)) from error
+        is_waiting = any(row.shown_state == states.PENDING for row in page.flows)
+        is_served = not is_waiting or _codes.is_served(connection.codes())
         exists = bool(page.flows) or store_access.store_exists(context.settings, backend)
     printer = context.printer
     empty = "No flows found." if exists else store_access.missing_message(context.settings)
@@ -94,6 +97,8 @@ def command(
     columns = ("UUID", "NAME", "STATE", "TASKS", "CREATED", "OWNER", *extra_columns, "ERROR")
     folded = ("NAME", *extra_columns, "ERROR")
     printer.table(columns, rows, empty=empty, right=("TASKS",), folded=folded)
+    if not is_served:
+        printer.hint(f"{_codes.NO_CONDUCTOR}: the next one runs the pending flows")
     if page.after is not None:
         printer.hint(f"for more flows: --after '{page.after}'")
 

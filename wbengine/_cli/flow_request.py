@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import operations, states
 from wbengine._cli import confirmation, errors, flow_watch
+from wbengine.persistence import _codes
 
 if TYPE_CHECKING:
     from wbengine._cli.context import Context
@@ -71,9 +72,9 @@ def perform(
 def carried_out(backend: persistence.Backend) -> str:
     """Return who carries requests out."""
     with contextlib.closing(backend.get_connection()) as connection:
-        if any(code.is_live for code in connection.codes()):
+        if _codes.is_served(connection.codes()):
             return "a conductor (wbengine serve) carries it out"
-    return "no conductor (wbengine serve) runs now: the next one carries it out"
+    return f"{_codes.NO_CONDUCTOR}: the next one carries it out"
 
 
 def _await_end(backend: persistence.Backend, uuid: str, seconds: float) -> tuple[str, bool]:

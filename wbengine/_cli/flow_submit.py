@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from wbengine import engines
 from wbengine._cli import base, common_options, errors, params, standard_streams, store_access
 from wbengine._cli import context as contexts
+from wbengine.persistence import _codes
 
 __all__ = ["command"]
 
@@ -48,6 +50,9 @@ def command(context: contexts.Context, factory: str, **options: Any) -> None:
             handle = engines.submit(factory, backend=backend, board=board, **options)
         context.printer.document("flow-submit/1", {"uuid": handle.id, "state": handle.state})
         context.printer.line(handle.id)
+        with contextlib.closing(backend.get_connection()) as connection:
+            if not _codes.is_served(connection.codes()):
+                context.printer.note(f"{_codes.NO_CONDUCTOR}: the next one runs the flow")
         context.printer.guide(
             f"submitted; wbengine serve runs it; to watch it: wbengine flow watch {handle.id}"
         )

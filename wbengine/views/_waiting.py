@@ -54,6 +54,7 @@ class Situation:
     :ivar pauses: the pauses of task types in the store.
     :ivar difference: the difference that blocks the flow, or None.
     :ivar missing_code: code for which the flow waits, because no conductor has it; or None.
+    :ivar unserved: whether the flow waits for a conductor, and none runs.
     """
 
     state: str
@@ -69,6 +70,7 @@ class Situation:
     pauses: tuple[TaskPause, ...] = ()
     difference: str | None = None
     missing_code: str | None = None
+    unserved: bool = False
 
     @property
     def is_run(self) -> bool:
@@ -406,6 +408,8 @@ def _common_reason(situation: Situation) -> Reason | None:
     if situation.died:
         return Reason(f"No engine runs the flow: its owner, {situation.owner}, died.")
     if situation.owner is None:
+        if situation.unserved:
+            return Reason(f"{_codes.NO_CONDUCTOR.capitalize()}: the next one runs the flow.")
         if situation.state == states.PENDING:
             return Reason("No engine has run the flow yet.")
         return Reason("No engine runs the flow: its lease has ended.")

@@ -79,6 +79,7 @@ class FlowViewBuilder:
         command: str | None,
         pauses: Sequence[TaskPause],
         missing_code: str | None = None,
+        unserved: bool = False,
     ) -> None:
         self._detail = detail
         self.state = detail.state or states.PENDING
@@ -130,6 +131,7 @@ class FlowViewBuilder:
             pauses=tuple(pauses),
             difference=self._difference(),
             missing_code=missing_code,
+            unserved=unserved,
         )
         #: By the uuid of the workflow: its steps, the step that it waits for, and the one that
         #: raised its exception.
@@ -711,10 +713,15 @@ class FlowRecords:
         if self._book is None:
             for row in self._connection.list_flows(uuid=self.uuid, limit=1).flows:
                 self._book = row.book_uuid, row.book_name
+        lease = self._connection.get_lease(self.uuid)
+        codes: Sequence[_codes.Code] | None = None
+        if lease is None and detail.is_submitted and detail.state not in states.FLOW_ENDED:
+            codes = self._connection.codes()
+        is_missing = codes is not None and detail.code and _codes.missing(codes, detail.code)
         return view(
             detail,
             self._outline,
-            self._connection.get_lease(self.uuid),
+            lease,
             now=time.time() if now is None else now,
             redactor=self.redactor,
             book=self._book,
@@ -723,15 +730,9 @@ class FlowRecords:
             cursor=self.cursor,
             offered=offered,
             knows_secrets=True,
-            missing_code=self._missing_code(detail),
+            missing_code=detail.code if is_missing else None,
+            unserved=codes is not None and not _codes.is_served(codes),
         )
-
-    def _missing_code(self, detail: models.FlowDetail) -> str | None:
-        if detail.code is None or detail.state in states.FLOW_ENDED:
-            return None
-        if self._connection.get_lease(self.uuid) is not None:
-            return None
-        return detail.code if _codes.missing(self._connection.codes(), detail.code) else None
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -751,6 +752,7 @@ def view(
     offered: Collection[str] | None = None,
     pauses: Sequence[TaskPause] = (),
     missing_code: str | None = None,
+    unserved: bool = False,
     knows_secrets: bool = False,
 ) -> FlowView:
     """Return the view of a flow from its records. Cost: O(atoms + edges).
@@ -760,6 +762,7 @@ def view(
     :param offered: names of the tasks that live workers offer; None if unknown.
     :param pauses: the pauses of task types in the store.
     :param missing_code: code for which the flow waits, because no conductor has it; or None.
+    :param unserved: whether the flow waits for a conductor, and none runs.
     :param knows_secrets: whether `redactor` already masks the secrets of the flow.
     """
     redactor = redactor or Redactor()
@@ -776,6 +779,7 @@ def view(
         command=None if wish is None else wish.what,
         pauses=pauses,
         missing_code=missing_code,
+        unserved=unserved,
     )
     atoms = builder.atoms()
     history = tuple(
