@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import pymysql
 import pytest
 
 from tests.support import servers, sql_ends
@@ -93,6 +94,19 @@ def test_open_transaction_of_lost_session_is_ended_by_next_one(database: Databas
     lost._note_loss()
     database.open()
     assert len(take(worker)) == 1
+
+
+def test_step_of_ledger_ends_without_rollback(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the server ended before it, SQLAlchemy would log an error with a traceback."""
+    rollbacks: list[object] = []
+    connection = pymysql.connections.Connection
+    monkeypatch.setattr(connection, "rollback", lambda self: rollbacks.append(self))
+    database.ledger.open_many([("a", 1), ("b", 1)])
+    assert database.ledger.claim("a", 1, "w").granted
+    database.ledger.drop_many(["a", "b"])
+    assert rollbacks == [] and database.ledger.ids() == set()
 
 
 # -- limits

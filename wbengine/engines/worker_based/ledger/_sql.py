@@ -172,6 +172,8 @@ def check(place: str) -> _sql.DatabaseOptions:
     engine_args = dict(options.engine_args)
     if options.dialect != dialects.SQLITE:
         engine_args["isolation_level"] = _AUTOCOMMIT
+        # Each step ends its transaction. A rollback would cost MySQL one more round trip.
+        engine_args["pool_reset_on_return"] = None
     options = dataclasses.replace(options, engine_args=engine_args)
     _sql.make_engine(options).dispose()
     return options
