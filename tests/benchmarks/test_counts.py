@@ -26,6 +26,8 @@ from tests.simulation import growth, meters, scaling
 from tests.support import wiretap, workers
 from tests.support.brokers import Broker
 from wbengine import engines
+from wbengine.transports import _postgresql_statements as sql
+from wbengine.transports._sql_session import Session
 
 LOCAL = 1000
 CHAIN = 100
@@ -33,7 +35,7 @@ WIDE = 500
 
 #: Counts of wide flows that depend on the load of the machine, because waiting messages are sent
 #: together: they may double.  Other counts and those of chains are exact.
-LOOSE = (WRITES, WAKES, "scripts", "reads by the server")
+LOOSE = (WRITES, WAKES, "scripts", "reads by the server", "statements")
 
 
 @pytest.fixture(autouse=True)
@@ -192,6 +194,37 @@ def test_flow_over_redis_matches_record(
             }
 
         check("Redis", make, tasks, redis_url, told)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("make", "tasks"), [(steps.chain, CHAIN), (steps.wide, WIDE)])
+def test_flow_over_postgresql_matches_record(
+    make: Callable[[int], Any], tasks: int, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counter(statements=0)
+    run_one, run_all = Session.run, Session.run_all
+
+    def count_one(session: Session, statement: Any, *values: Any) -> Any:
+        # The others depend on time.
+        counted["statements"] += statement not in (sql.NONEMPTY, sql.SETTLE, sql.REPORT)
+        return run_one(session, statement, *values)
+
+    def count_all(session: Session, *transactions: Any) -> Any:
+        counted["statements"] += sum(map(len, transactions))
+        return run_all(session, *transactions)
+
+    monkeypatch.setattr(Session, "run", count_one)
+    monkeypatch.setattr(Session, "run_all", count_all)
+
+    def measure() -> dict[str, float]:
+        counts = run(make, tasks, postgresql_url, lambda: dict(counted))
+        return {"statements": counts["statements"]}
+
+    records.least(
+        f"{make.__name__} over PostgreSQL, a task",
+        measure,
+        loose=LOOSE if make is steps.wide else (),
+    )
 
 
 @pytest.mark.alone

@@ -19,8 +19,10 @@ from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import _base
 from wbengine.transports import _postgresql_statements as sql
 from wbengine.transports import resolve
-from wbengine.transports._broker import Frame
+from wbengine.transports._broker import Delivery, Frame
+from wbengine.transports._postgresql_broker import PostgreSQLBroker
 from wbengine.transports._postgresql_session import LOST, SETTINGS, PostgreSQLSession
+from wbengine.transports._sql_broker import SQLBroker
 
 
 class Database(sql_ends.Database):
@@ -167,6 +169,7 @@ ONE_FINISHED: dict[str, Any] = {
 }  # fmt: skip
 TAKEN: dict[str, Any] = {
     **ranges("q"), "limit": 64, "bytes": 1, "holder": "w", "consumer": "c", "take": 1, "routes": 0,
+    "waiting": [],
 }  # fmt: skip
 
 
@@ -255,6 +258,75 @@ def test_message_with_higher_priority_than_the_start_of_takes_is_first(database:
     broker._marks["q"] = 9, 1
     taken = broker.take_many([(10, ["q"])])
     assert [message.data for _, message in taken] == [b"9", b"5", b"0"]
+
+
+# -- takes
+
+
+def waiting_consumer(database: Database) -> PostgreSQLBroker:
+    """Return a consumer that a take of nothing has registered, and that polls no more."""
+    consumer = database.open()
+    assert isinstance(consumer, PostgreSQLBroker)
+    consumer.watch("q")
+    consumer.refresh()
+    assert consumer.take_many([(10, ["q"])]) == []
+    assert database.ask("SELECT queue FROM wbe_waiters") == [("q",)]
+    consumer._next_poll_at = consumer._next_report_at = consumer._next_sweep_at = math.inf
+    return consumer
+
+
+def test_message_published_during_a_take_is_found_without_notification(database: Database) -> None:
+    """The publisher sees no registration, which the take commits later."""
+    consumer = waiting_consumer(database)
+    database.ask("INSERT INTO wbe_messages(queue, place, at) VALUES ('q', 0, 0)")
+    until(lambda: consumer.wait(0.01, ["q"]) or consumer._nonempty)
+
+
+def test_consumer_without_capacity_does_not_wait_for_a_search(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = waiting_consumer(database)
+    consumer._next_search_at = 0.0
+    waits: list[float] = []
+    monkeypatch.setattr(consumer, "_wait_for_input", waits.append)
+    consumer.wait(SOON, [])
+    assert waits == [SOON]
+
+
+def test_steps_read_only_rows_of_their_requests(database: Database) -> None:
+    """Plans are made while the tables are almost empty. A full scan would be slow later."""
+    worker, engine = database.open("w"), database.open()
+    for broker in worker, engine:
+        broker.refresh()
+        for table in "ledger(id, epoch, state, changed)", "messages(queue, place, at, consumer)":
+            values = "n::text || %s, 1, 1, 0" if "ledger" in table else "'q', 1, n, %s"
+            database.ask(
+                f"INSERT INTO wbe_{table} SELECT {values} FROM generate_series(1, 1000) n",
+                broker._name,
+            )
+    read_count = rows_read(database, worker, engine)
+    database.put(engine, "a", "b")
+    (message,) = take_one(worker, "q")
+    _, (other,) = worker._finish(finish(message), worker.prepare_take(1, ["q"]))
+    worker.settle_many([other])
+    engine.settle_many(take_one(engine, "answers"))
+    assert rows_read(database, worker, engine) - read_count < 100
+
+
+def take_one(broker: SQLBroker, queue: str) -> list[Delivery]:
+    broker.watch(queue)
+    return [message for _, message in broker.take_many([(1, [queue])])]
+
+
+def rows_read(database: Database, *brokers: SQLBroker) -> int:
+    """Return the number of rows that have been read from the ledger and the messages."""
+    for broker in brokers:
+        broker._run("SELECT pg_stat_force_next_flush()")
+    ((count,),) = database.ask(
+        "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables"
+        " WHERE relname IN ('wbe_ledger', 'wbe_messages')"
+    )
+    return int(count)
 
 
 # -- dead consumers

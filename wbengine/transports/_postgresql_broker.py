@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import select
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -25,6 +26,9 @@ __all__ = ["PostgreSQLBroker"]
 #: Number of deleted messages after which a connection vacuums the tables, and the least interval.
 _VACUUM_MESSAGES: Final = 5000
 _VACUUM_SECONDS: Final = 2.0
+#: Delay of the search for messages that were published while a take registered its consumer. If
+#: messages keep arriving, a notification is faster, and no search is necessary.
+_SEARCH_DELAY_SECONDS: Final = 0.005
 #: The place after those of all messages; see `_postgresql_statements`.
 _END_PLACE: Final = 10
 
@@ -53,6 +57,10 @@ class PostgreSQLBroker(SQLBroker):
         # registered.
         self._rung: set[str] = set()
         self._registered: frozenset[str] = frozenset()
+        # Queues whose consumers had capacity before the last take.
+        self._waiting: Sequence[str] = ()
+        # Time of the search for messages that were published before the registration.
+        self._next_search_at = math.inf
         self._next_vacuum_at = 0.0
         # Takes start at the first message that an earlier take found in the queue, because deleted
         # ones before it may be in the index. Messages before it may have been requeued, or
@@ -78,15 +86,39 @@ class PostgreSQLBroker(SQLBroker):
         super()._forget_notified(queues)
         self._rung.difference_update(queues)
 
+    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
+        if not self._session.is_polling:
+            self._waiting = [queue for _, queues in groups for queue in queues]
+        return super().take_many(groups)
+
+    def _take(self, take: Take) -> list[Delivery]:
+        take.values["waiting"] = waiting = list(self._waiting)
+        taken = super()._take(take)
+        # A notification would have removed the registration.
+        if waiting and not (take.has_more or self._rung):
+            self._registered |= {*waiting}
+            self._next_search_at = time.monotonic() + _SEARCH_DELAY_SECONDS
+        return taken
+
+    def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
+        if queues and self._next_search_at < math.inf:
+            seconds = max(0.0, self._next_search_at - time.monotonic())
+            timeout = seconds if timeout is None else min(timeout, seconds)
+        super().wait(timeout, queues)
+
     def _register(self, queues: Sequence[str]) -> None:
         if self._rung.difference(queues):  # Other consumers may have capacity.
             self._ring(dict.fromkeys(self._rung.difference(queues), 1))
             self._rung.clear()
-        if queues and not self._session.is_polling and not self._registered >= {*queues}:
+        if not queues or self._session.is_polling:
+            return
+        if not self._registered >= {*queues}:
             self._registered |= {*queues}  # First, because a notification may arrive meanwhile.
-            values = {"consumer": self._name, "queues": list(queues)}
-            waiting = sql.NONEMPTY, _ranges(queues, self._marks)
-            _, found = self._session.run_all([(sql.REGISTER, values)], [waiting])
+            self._run(sql.REGISTER, {"consumer": self._name, "queues": list(queues)})
+            self._next_search_at = 0.0
+        if time.monotonic() >= self._next_search_at:
+            self._next_search_at = math.inf
+            found = self._run(sql.NONEMPTY, _ranges(queues, self._marks))
             self._nonempty.update(queue for (queue,) in found)
 
     def _report(self) -> None:
@@ -96,7 +128,8 @@ class PostgreSQLBroker(SQLBroker):
 
     def _begin_take(self, limit: int, queues: Sequence[str]) -> MarkedTake:
         take, marks = super()._begin_take(limit, queues), self._marks
-        return MarkedTake({**take.values, **_ranges(queues, marks)}, take.began, marks=marks)
+        values = {**take.values, **_ranges(queues, marks), "waiting": []}
+        return MarkedTake(values, take.began, marks=marks)
 
     def _deliveries(self, take: Take, rows: Sequence[Sequence[Any]]) -> list[Delivery]:
         assert isinstance(take, MarkedTake)

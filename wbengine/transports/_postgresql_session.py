@@ -85,23 +85,33 @@ class PostgreSQLSession(Session):
         return _rows(cursor)
 
     def _execute_all(self, transactions: Sequence[Sequence[Statement]]) -> list[list[Any]]:
+        rows = self._execute_together(transactions[0])
+        for statements in transactions[1:]:
+            try:
+                rows += self._execute_together(statements)
+            except psycopg.Error as error:
+                if self.is_broken:
+                    raise
+                # The first transaction is committed, and must not be repeated.
+                LOG.debug("%s: a second transaction failed: %s", self.place.shown, error)
+                rows += [[] for _ in statements]
+        return rows
+
+    def _execute_together(self, statements: Sequence[Statement]) -> list[list[Any]]:
+        """Execute a transaction. A pipeline takes longer than a single statement."""
+        if len(statements) == 1:
+            return [self._execute(*statements[0])]
         cursors: list[psycopg.Cursor[Any]] = []
-        committed_count = 0
         failures: list[psycopg.Error] = []
         # With a pipeline that an exception leaves, psycopg would log failures that follow from it.
         with _collected(failures), self._driver.pipeline() as pipeline, _collected(failures):
-            for statements in transactions:
-                for statement, values in statements:
-                    cursors.append(self._driver.cursor(binary=True))
-                    cursors[-1].execute(statement, values)
-                self._flush()
-                pipeline.sync()  # Waits for the commit. Results arrive before it.
-                committed_count += 1
+            for statement, values in statements:
+                cursors.append(self._driver.cursor(binary=True))
+                cursors[-1].execute(statement, values)
+            self._flush()
+            pipeline.sync()  # Waits for the commit. Results arrive before it.
         if failures:
-            if self.is_broken or not committed_count:
-                raise failures[0]
-            # The first transaction is committed, and must not be repeated.
-            LOG.debug("%s: a second transaction failed: %s", self.place.shown, failures[0])
+            raise failures[0]
         return [_rows(cursor) for cursor in cursors]
 
     def _flush(self) -> None:
@@ -191,4 +201,5 @@ def _collected(failures: list[psycopg.Error]) -> Iterator[None]:
 
 
 def _rows(cursor: psycopg.Cursor[Any]) -> list[Any]:
-    return cursor.fetchall() if cursor.description else []
+    # `description` would create an object for each column.
+    return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []

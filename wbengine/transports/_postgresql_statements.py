@@ -161,13 +161,13 @@ WITH given AS MATERIALIZED (
   WHERE {_IF_ROUTED}),
 done AS (
   UPDATE wbe_ledger l SET state = {DONE}, holder = NULL, result = g.data, changed = {NOW}
-  FROM given g WHERE l.id = g.id AND l.epoch = g.epoch AND l.state = {CLAIMED}
-    AND l.holder = %(holder)s
+  FROM given g WHERE l.id = ANY(%(ids)s) AND l.id = g.id AND l.epoch = g.epoch
+    AND l.state = {CLAIMED} AND l.holder = %(holder)s
   RETURNING g.number, g.id),
+undone AS MATERIALIZED (SELECT * FROM given WHERE number NOT IN (SELECT number FROM done)),
 foreign_rows AS (
-  SELECT g.number FROM given g JOIN wbe_ledger l ON l.id = g.id
-  WHERE g.number NOT IN (SELECT number FROM done)
-    AND NOT (l.epoch = g.epoch AND l.state = {DONE})),
+  SELECT u.number FROM undone u JOIN wbe_ledger l ON l.id = u.id
+  WHERE l.id = ANY(ARRAY(SELECT id FROM undone)) AND NOT (l.epoch = u.epoch AND l.state = {DONE})),
 sent AS (
   INSERT INTO wbe_messages(queue, place, at, result_of, data)
   SELECT m.queue, m.place, {NOW}, done.id, CASE WHEN done.id IS NULL THEN g.data END
@@ -189,6 +189,7 @@ _IN_RANGE: Final = """queue = q.queue AND consumer IS NULL
 #: found, of which the last ones may exceed the limit of bytes. Without a holder nothing is claimed.
 #: With `routes`, nothing is taken if the routing has changed.
 #: A consumer that is treated as dead takes nothing.
+#: If the queues are then empty, the consumer is registered for notifications of `waiting` queues.
 TAKE: Final = f"""
 WITH mode AS MATERIALIZED (SELECT CASE WHEN %(holder)s::text IS NULL THEN {_NOT_DURABLE}
   ELSE true END AS is_set),
@@ -219,7 +220,12 @@ taken AS (
   UPDATE wbe_messages m SET consumer = %(consumer)s, take = %(take)s,
     claimed = m.n IN (SELECT n FROM claimed)
   FROM chosen c WHERE m.n = c.n
-  RETURNING m.n, m.queue, m.again, m.id, m.epoch, m.claimed, m.result_of, m.data, c.rank, m.place)
+  RETURNING m.n, m.queue, m.again, m.id, m.epoch, m.claimed, m.result_of, m.data, c.rank,
+    m.place),
+registered AS (
+  INSERT INTO wbe_waiters SELECT queue, %(consumer)s, {NOW}
+  FROM unnest(%(waiting)s::text[]) q(queue) WHERE (SELECT count(*) FROM picked) < %(limit)s
+  ON CONFLICT DO NOTHING)
 SELECT (SELECT count(*) FROM picked), t.n, t.queue, t.again,
   coalesce(t.data, (SELECT r.result FROM wbe_ledger r WHERE r.id = t.result_of)),
   t.id, t.epoch, t.claimed, l.epoch, l.state, l.holder, l.result, t.place
@@ -302,7 +308,8 @@ back AS (
 SELECT queue, count(*) FROM back GROUP BY queue"""
 
 # Notifications. A consumer registers, and then looks for messages. A publisher commits, and then
-# looks for consumers. So one of them sees the other.
+# looks for consumers. So one of them sees the other. `TAKE` looks before its registration is
+# committed, so another search must follow it.
 
 CHANNEL: Final = "wbe_"
 REGISTER: Final = f"""
