@@ -229,9 +229,7 @@ def run(work: Work, flow: str, backend: base.Backend, pause: float | None = None
     if pause is not None:
         backend.write_pause = pause
     if flow == "main":
-        operations.pause_tasks(
-            backend, PAUSED, reason="kills", by="engine", seconds=PAUSE_SECONDS
-        )
+        operations.pause_tasks(backend, PAUSED, reason="kills", by="engine", seconds=PAUSE_SECONDS)
     if flow.startswith(("main", "stepped")):
         with contextlib.closing(backend.get_connection()) as connection:
             connection.put_signal(work.uuid(flow), Signal(flows.SIGNAL, "1", 1.0))

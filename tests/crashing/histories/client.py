@@ -245,11 +245,20 @@ class Client:
                 self._requests.requeue(taken)
             elif not is_granted:
                 self._requests.settle(taken)
+        if self._earlier_claims():  # It must have no effect on the later one.
+            self._finish()
+
+    def _earlier_claims(self) -> list[int]:
+        """Return the places of claims whose rows were claimed again."""
+        ids = [each.id for each in self._claimed]
+        return [place for place, id in enumerate(ids) if id in ids[place + 1 :]]
 
     def _pop_claimed(self) -> Claimed | None:
+        """Return an earlier claim, or else a random one."""
         if not self._claimed:
             return None
-        return self._claimed.pop(self._random.randrange(len(self._claimed)))
+        places = self._earlier_claims() or [self._random.randrange(len(self._claimed))]
+        return self._claimed.pop(places[0])
 
     def _finish(self) -> None:
         claimed = self._pop_claimed()
@@ -311,7 +320,7 @@ class Client:
 
 #: Shares of the operations.
 _WEIGHTS: Final = {
-    "open": 6, "reopen": 4, "revoke": 2, "drop": 2, "states": 2,
+    "open": 6, "reopen": 6, "revoke": 2, "drop": 2, "states": 2,
     "take": 8, "claim": 3, "finish": 6, "release": 2, "return": 2,
 }  # fmt: skip
 

@@ -107,24 +107,25 @@ def _record_processes(store: Store, histories: int, chance: random.Random, logs:
         client_of = functools.partial(_client, store, name, (counts, place))
         places[_fork(client_of, histories, logs / name, chance)] = place
 
+    def end(options: int) -> int:
+        """Return the place of a client that has ended, or -1. Exit if it failed."""
+        pid, status = os.waitpid(-1, options)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+            sys.exit("a client failed")
+        return places.pop(pid, -1)
+
     for place in range(CLIENTS):
         start(place)
     total = histories * OPERATIONS
     while (count := sum(counts)) < total:
         until = min(total, count + chance.expovariate(1 / _OPERATIONS_PER_KILL))
-        while sum(counts) < until:
+        while sum(counts) < until and end(os.WNOHANG) < 0:
             time.sleep(_COUNT_SECONDS)
-        victim = chance.choice([*places])
-        os.kill(victim, signal.SIGKILL)
-        _, status = os.waitpid(victim, 0)
-        place = places.pop(victim)
-        kills += os.WIFSIGNALED(status)
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-            sys.exit("a client failed")
-        start(place)
-    for pid in places:
-        if os.waitpid(pid, 0)[1]:
-            sys.exit("a client failed")
+        os.kill(chance.choice([*places]), signal.SIGKILL)
+        kills += 1
+        start(end(0))
+    while places:
+        end(0)
     _read_rows(store, histories, logs)
     return kills
 
