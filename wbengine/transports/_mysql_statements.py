@@ -177,7 +177,9 @@ def SWEEP_DUE(transaction: Transaction, values: Values) -> Rows:
 
 
 def _is_routed(transaction: Transaction, values: Values) -> bool:
-    return transaction.rows(ROUTES) == [(values["routes"],)]
+    if transaction.routes is None:
+        ((transaction.routes,),) = transaction.rows(ROUTES)
+    return bool(transaction.routes == values["routes"])
 
 
 def _publish(transaction: Transaction, messages: Iterable[Values]) -> None:

@@ -14,10 +14,14 @@ _MAX_INSERT_BYTES: Final = 1024 * 1024
 
 
 class Transaction:
-    """A transaction. Its owner ends it."""
+    """A transaction. Its owner ends it.
+
+    :ivar routes: the version of the routing that a statement has read; None: not yet.
+    """
 
     def __init__(self, driver: Any) -> None:
         self._cursor = driver.cursor()
+        self.routes: int | None = None
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Any]:
         self._cursor.execute(statement, values)
