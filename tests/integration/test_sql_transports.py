@@ -207,6 +207,22 @@ def test_request_opened_without_reply_is_published_once(
     assert message.claim.granted and message.data == b"a?"
 
 
+def test_message_requeued_without_reply_is_requeued_once(
+    database: Database, proxy: tcp_proxy.Proxy, proxied: str
+) -> None:
+    worker = database.open("w", proxied)
+    database.put(worker, "a")
+    (message,) = take(worker)
+    lose_reply(
+        proxy,
+        worker,
+        lambda: worker.requeue(message),
+        lambda: database.messages() == [(None, True)],
+    )
+    worker.close()
+    assert database.messages() == [(None, True)]
+
+
 def test_result_without_reply_can_be_finished_again(
     database: Database, proxy: tcp_proxy.Proxy, proxied: str
 ) -> None:

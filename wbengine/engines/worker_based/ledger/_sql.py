@@ -213,6 +213,10 @@ class _SharedEngines:
 _shared: Final = _SharedEngines()
 
 
+class _NoReply(exceptions.LedgerFailure):
+    """The connection was lost during a statement, which may have been executed."""
+
+
 class SQLLedger(_base.Ledger):
     """A ledger in three tables of a database, which are created if necessary.
 
@@ -248,6 +252,8 @@ class SQLLedger(_base.Ledger):
         self._reads_as_write = servers
         self._lock = threading.Lock()
         self._known_holders: set[str] = set()
+        # Id, epoch and holder of claims without a reply, whose rows may be claimed.
+        self._unanswered_claims: set[tuple[str, int, str]] = set()
         try:
             self._digest = self._load_digest()
             self.sweep_when_due(result_ttl)
@@ -275,17 +281,48 @@ class SQLLedger(_base.Ledger):
         self, rows: Sequence[_base.FencedRow[int | None]]
     ) -> Sequence[bool | exceptions.LedgerFailure | None]:
         values = [_arguments(*row) for row in rows]
-        return self._execute_each("revoking", self._sql.revoke, values)
+        results = self._execute_each("revoking", self._sql.revoke, values)
+        if not any(isinstance(result, _NoReply) for result in results):
+            return results
+        # The first attempt may have removed rows.
+        results = self._execute_each("revoking", self._sql.revoke, values)
+        rows_now = self._states([id for id, _, _ in rows])
+        return [
+            None if result is False and row is None else result
+            for result, row in zip(results, rows_now, strict=True)
+        ]
 
     def _drop(self, ids: Sequence[str]) -> None:
         for batch in _batches(ids):
             self._execute("dropping", self._sql.drop, {"ids": sorted(batch)})
 
+    def _claim(self, id: str, epoch: int, holder: str) -> _base.Claim:
+        """See `Ledger`. A claim without a reply is repeated once.
+
+        A row that such a claim has claimed is granted, because its holder has not started the task.
+        """
+        try:
+            return self._claim_once(id, epoch, holder)
+        except _NoReply:
+            return self._claim_once(id, epoch, holder)
+
+    def _claim_once(self, id: str, epoch: int, holder: str) -> _base.Claim:
+        claim = super()._claim(id, epoch, holder)
+        if (id, epoch, holder) in self._unanswered_claims:
+            self._unanswered_claims.discard((id, epoch, holder))
+            if claim.verdict == _base.HELD and claim.holder == holder:
+                return _base.Claim(_base.GRANTED, epoch, None, holder)
+        return claim
+
     def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
         if holder not in self._known_holders:
             self.renew(holder)
         values = {"id": id, "epoch": epoch, "holder": holder}
-        return self._execute("claiming", self._sql.claim, values) > 0
+        try:
+            return self._execute("claiming", self._sql.claim, values) > 0
+        except _NoReply:
+            self._unanswered_claims.add((id, epoch, holder))
+            raise
 
     def _renew(self, holder: str) -> None:
         self._execute("renewing", self._sql.renew, {"holder": holder})
@@ -417,13 +454,19 @@ class SQLLedger(_base.Ledger):
         write: bool = True,
         on: sa.Engine | None = None,
     ) -> _R:
-        return _sql.transact(
-            on or self._engine,
-            f"ledger {self._shown}: {operation}",
-            work,
-            write=write,
-            kind=exceptions.LedgerFailure,
-        )
+        try:
+            return _sql.transact(
+                on or self._engine,
+                f"ledger {self._shown}: {operation}",
+                work,
+                write=write,
+                kind=exceptions.LedgerFailure,
+            )
+        except exceptions.LedgerFailure as error:
+            reason = error.__context__
+            if isinstance(reason, sa.exc.DBAPIError) and reason.connection_invalidated:
+                raise _NoReply(*error.args) from error.__cause__
+            raise
 
     def _load_digest(self) -> str:
         about = self._run("opening", self._about)
