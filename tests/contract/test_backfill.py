@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.contract import places
 from tests.support.killed import is_killed
 from tests.support.waiting import until
 from wbengine import exceptions
@@ -216,3 +217,23 @@ def test_backfill_posts_jobs_on_its_board(site: Site) -> None:
             next(site.schedules.backfill("s", FIRST, limit=0))
         assert len(list(site.schedules.backfill("s", FIRST, limit=99, board=board))) == 11
         assert len(list(board.iterjobs())) == 11
+
+
+@places.durable_dialects
+def test_databases_backfill_and_fire_each_time_once(backend: Any) -> None:
+    """The transactions lock the row of the schedule; each database does this differently."""
+    site, name = Site(backend), models.new_uuid()
+    site.schedules.add(
+        Schedule(
+            name=name, factory="tests.support.conducted:greeting", every=60, catch_up="all",
+            overlap="allow", inputs={"name": "Ada"},
+        )
+    )  # fmt: skip
+    site.now += 120
+    backfill = site.schedules.backfill(name, FIRST, limit=99)
+    ticks = [next(backfill)[0] for _ in range(11)]
+    site.fire()
+    assert list(backfill) == [] and list(site.schedules.missed(name, FIRST)) == []
+    assert ticks == [int(FIRST) + 60 * number for number in range(11)]
+    assert fired(site) == [*range(-600, 121, 60)]
+    site.schedules.remove(name)
