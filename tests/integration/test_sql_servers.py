@@ -88,7 +88,7 @@ def test_pool_does_not_log_traceback_of_lost_connection(
     assert caplog.text == ""
 
 
-def test_connections_to_postgresql_show_their_program_unless_the_url_names_one(
+def test_connections_to_postgresql_show_their_program(
     postgresql_url: str,
 ) -> None:
     for query, name in ("", f"wbengine {os.getpid()}@"), ("?application_name=mine", "mine"):
