@@ -274,7 +274,9 @@ def test_terminated_session_changes_nothing(database: Database) -> None:
     before = database.ask("SELECT * FROM wbe_messages"), database.ledger.state("a")
     calls: list[Callable[[SQLBroker], Any]] = [
         lambda broker: broker.finish(finish(message)),
-        lambda broker: broker.open_and_publish([("b", 1, False)], [Frame("", "q", 0, b"b?")]),
+        lambda broker: broker.open_and_publish(
+            [("b", 1, False, "", 0)], [Frame("", "q", 0, b"b?")]
+        ),
         lambda broker: broker.requeue(message),
         lambda broker: broker.settle_many([message]),
         lambda broker: broker.refuse(message),

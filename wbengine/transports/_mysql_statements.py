@@ -210,21 +210,24 @@ def _places(values: Values) -> Iterable[tuple[int, str, int]]:
 def OPEN_AND_PUBLISH(transaction: Transaction, values: Values) -> Rows:
     """Open rows and publish their requests.
 
-    The messages of rows that an earlier attempt tried to open are published only if this statement
-    opens them.
+    Requests of runs below their fence are left out. The messages of rows that an earlier attempt
+    tried to open are published only if this statement opens them.
     """
     if not _is_routed(transaction, values):
         return [(0,)]
     ids, epochs, data = values["ids"], values["epochs"], values["data"]
     tried = [id for id, was_tried in zip(ids, values["tried"], strict=True) if was_tried]
-    existing: set[str] = set()
+    left_out = _below_fence(transaction, values)
+    new = sorted(row for row in zip(ids, epochs, strict=True) if row[0] not in left_out)
+    if not new:
+        return [(len(ids),)]
     if tried:
         rows = "SELECT id FROM wbe_ledger WHERE id IN %(ids)s FOR UPDATE"
-        existing = {*_column(transaction.rows(rows, {"ids": sorted(tried)}))}
+        left_out |= {*_column(transaction.rows(rows, {"ids": sorted(tried)}))}
     transaction.insert(
         "INSERT INTO wbe_ledger(id, epoch, state, changed) VALUES",
         f"(%(id)s, %(epoch)s, {OPEN}, {NOW})",
-        [{"id": id, "epoch": epoch} for id, epoch in sorted(zip(ids, epochs, strict=True))],
+        [{"id": id, "epoch": epoch} for id, epoch in new],
         "ON DUPLICATE KEY UPDATE id = VALUES(id)",
     )
     _publish(
@@ -235,10 +238,21 @@ def OPEN_AND_PUBLISH(transaction: Transaction, values: Values) -> Rows:
                 "size": len(data[index]), "data": data[index],
             }
             for index, queue, place in _places(values)
-            if ids[index] not in existing
+            if ids[index] not in left_out
         ),
     )  # fmt: skip
     return [(len(ids),)]
+
+
+def _below_fence(transaction: Transaction, values: Values) -> set[str]:
+    """Return the ids of the rows whose runs are below their fences."""
+    fences = sorted({fence for fence in values["fences"] if fence})
+    if not fences:
+        return set()
+    rows = "SELECT id, epoch FROM wbe_ledger WHERE id IN %(fences)s"
+    raised = dict(transaction.rows(rows, {"fences": fences}))
+    runs = zip(values["ids"], values["fences"], values["runs"], strict=True)
+    return {id for id, fence, run in runs if raised.get(fence, run) > run}
 
 
 def FINISH(transaction: Transaction, values: Values) -> Rows:

@@ -134,20 +134,24 @@ WITH sent AS (
   WHERE {_IF_ROUTED} ORDER BY m.number RETURNING 1)
 SELECT count(*) FROM sent"""
 
-#: Opens rows and publishes their requests. The messages of rows that an earlier attempt tried to
-#: open are published only if this statement opens them.
+#: Opens rows and publishes their requests, except those of runs below their fence. The messages of
+#: rows that an earlier attempt tried to open are published only if this statement opens them.
 OPEN_AND_PUBLISH: Final = f"""
 WITH given AS MATERIALIZED (
   SELECT * FROM unnest(%(ids)s::text[], %(epochs)s::bigint[], %(tried)s::boolean[],
-    %(data)b::bytea[]) WITH ORDINALITY AS g(id, epoch, tried, data, number)
+    %(fences)s::text[], %(runs)s::bigint[], %(data)b::bytea[])
+    WITH ORDINALITY AS g(id, epoch, tried, fence, run, data, number)
   WHERE {_IF_ROUTED}),
+permitted AS MATERIALIZED (
+  SELECT * FROM given g WHERE NOT EXISTS (
+    SELECT 1 FROM wbe_ledger f WHERE f.id = g.fence AND f.epoch > g.run)),
 opened AS (
   INSERT INTO wbe_ledger(id, epoch, state, changed)
-  SELECT id, epoch, {OPEN}, {NOW} FROM given ORDER BY id ON CONFLICT DO NOTHING RETURNING id),
+  SELECT id, epoch, {OPEN}, {NOW} FROM permitted ORDER BY id ON CONFLICT DO NOTHING RETURNING id),
 sent AS (
   INSERT INTO wbe_messages(queue, place, at, id, epoch, data)
   SELECT m.queue, m.place, {NOW}, g.id, g.epoch, g.data
-  FROM {_PLACES} JOIN given g USING (number)
+  FROM {_PLACES} JOIN permitted g USING (number)
   WHERE NOT g.tried OR g.id IN (SELECT id FROM opened) ORDER BY number)
 SELECT count(*) FROM given"""
 

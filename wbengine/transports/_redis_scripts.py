@@ -99,12 +99,15 @@ class OpenedRow(NamedTuple):
 
     :ivar number: number of the row in its session.
     :ivar tried_life: incarnation of the server in which it was tried before, or ''.
+    :ivar fence: id of the fence of its flow, or ''; nothing is done if that is above `run`.
     """
 
     id: str
     epoch: int
     number: int
     tried_life: str
+    fence: str = ""
+    run: int = 0
 
 
 class FinishedRequest(NamedTuple):

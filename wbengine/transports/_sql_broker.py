@@ -221,19 +221,20 @@ class SQLBroker(Broker):
         return [len(queues) for queues in routes]
 
     def open_and_publish(
-        self, rows: Sequence[tuple[str, int, bool]], frames: Sequence[Frame]
+        self, rows: Sequence[tuple[str, int, bool, str, int]], frames: Sequence[Frame]
     ) -> list[int]:
-        """Open rows (id, epoch, whether that was tried before) and publish their requests.
+        """Open rows and publish their requests. Return the number of queues of each message.
 
-        Return the number of queues of each message.
+        :param rows: id, epoch, whether that was tried before, id of the fence and number of the
+            run. Nothing is done for a run below its fence.
         """
         given = [
-            (id, epoch, tried, _encoding.split(frame.head)[1] + frame.body)
-            for (id, epoch, tried), frame in zip(rows, frames, strict=True)
+            (*row, _encoding.split(frame.head)[1] + frame.body)
+            for row, frame in zip(rows, frames, strict=True)
         ]
 
         def work(routes: Routed) -> Statement:
-            columns = _columns(("ids", "epochs", "tried", "data"), given)
+            columns = _columns(("ids", "epochs", "tried", "fences", "runs", "data"), given)
             return self.sql.OPEN_AND_PUBLISH, {**columns, **_places(routes, frames)}
 
         _, routes, _ = self._send(frames, work)

@@ -288,14 +288,9 @@ class LedgerWriter:
     def opens_while_publishing(self, effect: fx.Dispatch) -> bool:
         """Return whether the row of a request may be opened together with publishing.
 
-        This requires that no row exists and that no other engine can take over the flow.
+        This requires that no row with another epoch exists.
         """
-        return (
-            self._openings is not None
-            and effect.epoch == 1
-            and not effect.tracked.opened
-            and effect.tracked.flow not in self._guards.flows
-        )
+        return self._openings is not None and effect.epoch == 1 and not effect.tracked.opened
 
     def publish(
         self,
@@ -310,8 +305,14 @@ class LedgerWriter:
         """
         assert self._openings is not None
         crashpoint("executor.before-open")
+        flows = {effect.tracked.flow for effect, _ in messages}
+        owned = {flow for flow in flows if self._guards.owns(flow)}
         with self._requests.lock:
-            wanted_pairs = [(effect, message) for effect, message in messages if begin(effect)]
+            wanted_pairs = [
+                (effect, message)
+                for effect, message in messages
+                if effect.tracked.flow in owned and begin(effect)
+            ]
             rows = [effect.tracked.row_to_open() for effect, _ in wanted_pairs]
             self._opening |= {row.id for row in rows}
         answered = {effect.tracked.id for effect, _ in messages}

@@ -48,9 +48,11 @@ class Publishing(DeliveryHooks):
 
     def _begin(self, effect: fx.Dispatch, times: int = 1) -> bool:
         """Return whether a request is still needed; if so, count `times` more publishings."""
+        return self._guards.owns(effect.tracked.flow) and self._count(effect, times)
+
+    def _count(self, effect: fx.Dispatch, times: int = 1) -> bool:
+        """Do the same as `_begin` for a flow that this engine owns."""
         tracked = effect.tracked
-        if not self._guards.owns(tracked.flow):
-            return False
         with self._requests.lock:
             is_wanted = tracked.live and tracked.epoch == effect.epoch
             if is_wanted:
@@ -96,7 +98,7 @@ class OpeningPublishing(Publishing):
 
     def write(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
         pairs = [(message.correlation, message) for message in messages]
-        return self._writer.publish(broker, pairs, self._begin)
+        return self._writer.publish(broker, pairs, self._count)
 
 
 class AskPublishing(DeliveryHooks):

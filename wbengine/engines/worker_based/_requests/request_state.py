@@ -252,7 +252,7 @@ class TrackedRequest(pr.Request):
     def row_to_open(self) -> Opening:
         """Return the row to open when the request is published; one object for each epoch."""
         if self.opening is None:
-            self.opening = Opening(self.id, self.epoch)
+            self.opening = Opening(self.id, self.epoch, self.fence)
         return self.opening
 
     def next_epoch(self, epoch: int) -> None:

@@ -151,6 +151,7 @@ class Opening:
 
     id: str
     epoch: int
+    fence: Fence = NO_FENCE
     tried: Any = None
 
 

@@ -268,8 +268,8 @@ class RedisLedger(_base.Ledger):
             script = functools.partial(
                 _redis_scripts.open_and_publish,
                 rows=[
-                    _redis_scripts.OpenedRow(row.id, row.epoch, *number)
-                    for row, number in zip(rows, numbers, strict=True)
+                    _redis_scripts.OpenedRow(row.id, row.epoch, number, tried_life, *row.fence)
+                    for row, (number, tried_life) in zip(rows, numbers, strict=True)
                 ],
                 user=self.user,
                 session=session,

@@ -537,7 +537,7 @@ class Openings:
         """See `_base.Openings`."""
         try:
             counts: Sequence[int] = broker.open_and_publish(
-                [(row.id, row.epoch, row.tried is not None) for row in rows], messages
+                [(row.id, row.epoch, row.tried is not None, *row.fence) for row in rows], messages
             )
         except exceptions.TransportFailure:  # Nothing was executed.
             raise

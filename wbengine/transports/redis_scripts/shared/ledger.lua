@@ -5,6 +5,7 @@
 --   -> whether the row has been deleted; otherwise it may have got an expiry
 -- full_result(result, ID of the rest if out of line) -> the result; '' if it is lost
 -- prolong_row(id): set the expiry of a row back to the default, if it has one
+-- is_refused(id of a fence or '', number of a run) -> whether the number of the fence is higher
 -- refuses_claims(time) -> whether claims are refused, because the server has just restarted
 
 -- include server
@@ -34,6 +35,10 @@ local function full_result(result, body)
 end
 local function prolong_row(id)
   if call('PTTL', prefix .. 'r:' .. id) >= 0 then call('PEXPIRE', prefix .. 'r:' .. id, ROW_MS) end
+end
+local function is_refused(fence, number)
+  local raised = fence ~= '' and call('HGET', prefix .. 'r:' .. fence, 'e')
+  return raised and tonumber(raised) > tonumber(number)
 end
 local function refuses_claims(time)
   local remaining = tonumber(ledger_info()[4] or 0) - time

@@ -1,7 +1,6 @@
 -- read_row(id) -> epoch, state, holder, result, ID of its body, milliseconds to keep its result
 -- first_write(): a write that needs no memory. A server without free memory refuses none of the
 --   writes that follow
--- is_refused(id of a fence or '', number of a run) -> whether the number of the fence is higher
 -- is_held_by(holder, row, epoch): also true for any holder if the server lost the real one
 -- remove_row(id, holder or false, ID of the body or nil)
 
@@ -16,10 +15,6 @@ local function read_row(id)
   return row
 end
 local function first_write() call('PEXPIRE', prefix .. 'rows', LEDGER_MS) end
-local function is_refused(fence, number)
-  local raised = fence ~= '' and call('HGET', prefix .. 'r:' .. fence, 'e')
-  return raised and tonumber(raised) > tonumber(number)
-end
 local function is_held_by(holder, row, epoch)
   return row[1] == epoch and row[2] == 'claimed'
     and (row[3] == holder or row[3] == FORGOTTEN)
