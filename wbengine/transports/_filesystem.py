@@ -281,6 +281,8 @@ class FileBroker(Broker):
 
         Missing rows are not reported. If the engine deleted the row, it ignores the reply; if the
         row was lost, the engine may wait for the reply.
+        A row that was opened again since its result was stored is reported, too: its engine has
+        received the result.
         """
         return {
             (id, epoch)
