@@ -40,7 +40,7 @@ def test_histories_of_killed_processes_are_linearizable(
     figures = record(url, ledger, histories, tmp_path)
     assert figures["violations"] == figures["errors"] == []
     assert figures["operations"] > 300 * histories
-    assert figures["kills"] > 0 and figures["unknown"] > 0
+    assert figures["kills"] > 0
 
 
 @pytest.mark.parametrize("defect", defects.DEFECTS)

@@ -22,7 +22,7 @@ def _read_then_claim(self: Any, id: str, epoch: int, holder: str) -> ledgers.Cla
 
 
 def _finish_any_epoch(
-    self: Any, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
+    self: Any, holder: str, finished_rows: Sequence[tuple[str, int, bytes]], fence: Any
 ) -> list[bool]:
     """Finish rows of the holder without a check of their epochs."""
     results: list[bool] = []
