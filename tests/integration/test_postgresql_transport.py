@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import servers, sql_ends
 from tests.support.sql_ends import DEAD_AFTER_SECONDS, finish, publish, take
-from tests.support.waiting import SOON, until
+from tests.support.waiting import MARGIN, SOON, until
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import _base
 from wbengine.transports import _postgresql_statements as sql
@@ -85,7 +85,7 @@ def test_notifications_of_one_consumer_do_not_wait_for_each_other(database: Data
     with psycopg.connect(database.url) as other:
         other.execute("SELECT 1 FROM wbe_waiters WHERE queue = 'r' FOR UPDATE")
         database.ask("SET lock_timeout = '1s'")
-        database.admin.execute(sql.RING, {"queues": ["q"], "counts": [1]})
+        database.admin.execute(sql.RING, {"queues": ["q"], "counts": [1], "prefix": ""})
     assert database.ask("SELECT queue FROM wbe_waiters") == [("r",)]
 
 
@@ -245,6 +245,24 @@ def test_requeued_message_before_start_of_takes_is_found_later(
     broker.refresh()
     taken = broker.take_many([(10, ["q"])])
     assert [message.data for _, message in taken] == [b"first", b"third"]
+
+
+def test_waiting_consumer_searches_requeued_messages_at_once(database: Database) -> None:
+    """Requeued messages are before the start of takes."""
+    waiting, other = database.open(), database.open()
+    publish(other, b"a?")
+    (message,) = take(other)
+    database.ask("DELETE FROM wbe_waiters")
+    database.ask("INSERT INTO wbe_waiters VALUES ('q', 'c', 0)")
+    with psycopg.connect(database.url, autocommit=True) as listener:
+        listener.execute(f"LISTEN {sql.CHANNEL}c")
+        other.requeue(message)
+        (notification,) = listener.notifies(timeout=MARGIN * SOON, stop_after=1)
+    waiting.watch("q")
+    waiting.refresh()
+    waiting._marks["q"] = 9, 1 << 40
+    waiting._on_ring(notification.payload)
+    assert [taken.data for _, taken in waiting.take_many([(1, ["q"])])] == [b"a?"]
 
 
 def test_message_with_higher_priority_than_the_start_of_takes_is_first(database: Database) -> None:

@@ -63,9 +63,10 @@ class PostgreSQLBroker(SQLBroker):
         self._next_search_at = math.inf
         self._next_vacuum_at = 0.0
         # Takes start at the first message that an earlier take found in the queue, because deleted
-        # ones before it may be in the index. Messages before it may have been requeued, or
-        # committed late: the first take in each interval of reports finds them. By queue: the marks
-        # of this interval, those to use after its first take, and those for the next interval.
+        # ones before it may be in the index. Messages before it may have been requeued, of which
+        # waiting consumers are notified, or committed late: the first take in each interval of
+        # reports finds them. By queue: the marks of this interval, those to use after its first
+        # take, and those for the next interval.
         self._marks: dict[str, Mark] = {}
         self._tested_marks: dict[str, Mark] = {}
         self._new_marks: dict[str, Mark] = {}
@@ -76,7 +77,10 @@ class PostgreSQLBroker(SQLBroker):
         if not self._session.is_polling:
             self._session.listen(sql.CHANNEL + name, self._on_ring)
 
-    def _on_ring(self, queue: str) -> None:
+    def _on_ring(self, payload: str) -> None:
+        queue = payload.removeprefix(sql.REQUEUED)
+        if queue != payload:
+            self._marks.pop(queue, None)
         self._rung.add(queue)
         self._nonempty.add(queue)
         self._registered = frozenset()  # The notification has removed the registration.
@@ -140,8 +144,12 @@ class PostgreSQLBroker(SQLBroker):
                 take.marks.setdefault(queue, self._tested_marks[queue])
         return super()._deliveries(take, [row[:-1] for row in rows])
 
-    def _rings(self, counts: Mapping[str, int]) -> Sequence[Statement]:
-        return [(sql.RING, {"queues": [*counts], "counts": [*counts.values()]})]
+    def _rings(self, counts: Mapping[str, int], *, requeued: bool = False) -> Sequence[Statement]:
+        values = {
+            "queues": [*counts], "counts": [*counts.values()],
+            "prefix": sql.REQUEUED if requeued else "",
+        }  # fmt: skip
+        return [(sql.RING, values)]
 
     def _wait_for_input(self, seconds: float) -> None:
         poll = select.poll()  # `select` does not support large descriptors.

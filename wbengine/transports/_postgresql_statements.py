@@ -316,6 +316,8 @@ SELECT queue, count(*) FROM back GROUP BY queue"""
 # committed, so another search must follow it.
 
 CHANNEL: Final = "wbe_"
+#: Start of the payload, before the name of the queue, if messages returned to their old places.
+REQUEUED: Final = "!"
 REGISTER: Final = f"""
 INSERT INTO wbe_waiters SELECT queue, %(consumer)s, {NOW} FROM unnest(%(queues)s::text[]) q(queue)
 ON CONFLICT DO NOTHING"""
@@ -335,7 +337,7 @@ gone AS (
     SELECT queue, consumer FROM wbe_waiters WHERE consumer IN (SELECT consumer FROM due)
     FOR UPDATE SKIP LOCKED) AS old
   WHERE w.queue = old.queue AND w.consumer = old.consumer)
-SELECT pg_notify('{CHANNEL}' || consumer, queue) FROM due"""
+SELECT pg_notify('{CHANNEL}' || consumer, %(prefix)s || queue) FROM due"""
 #: Whether the role may vacuum the tables. Otherwise the server would log a warning for each.
 CAN_VACUUM: Final = """
 SELECT pg_has_role(c.relowner, 'USAGE') OR pg_has_role(d.datdba, 'USAGE')

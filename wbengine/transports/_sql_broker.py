@@ -535,12 +535,13 @@ class SQLBroker(Broker):
         """Treat queues as empty, and any notifications of them as received."""
         self._nonempty.difference_update(queues)
 
-    def _rings(self, counts: Mapping[str, int]) -> Sequence[Statement]:
+    def _rings(self, counts: Mapping[str, int], *, requeued: bool = False) -> Sequence[Statement]:
         """Return the statements that notify waiting consumers of these numbers of messages."""
         return ()
 
     def _ring(self, counts: Mapping[str, int]) -> None:
-        for statement, values in self._rings(counts):
+        """Notify waiting consumers of requeued messages."""
+        for statement, values in self._rings(counts, requeued=True):
             self._run(statement, values)
 
     # End.
@@ -577,7 +578,8 @@ class SQLBroker(Broker):
 
     def _send_departure(self, session: Session, departure: Mapping[str, Any]) -> None:
         requeued = session.run(self.sql.LEAVE, departure)
-        for statement, values in self._rings(Counter(queue for (queue,) in requeued)):
+        counts = Counter(queue for (queue,) in requeued)
+        for statement, values in self._rings(counts, requeued=True):
             session.run(statement, values)
 
     def __del__(self) -> None:
