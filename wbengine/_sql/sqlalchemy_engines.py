@@ -311,7 +311,7 @@ def _listen(
         from wbengine._sql import mysql_sessions
 
         mysql_sessions.listen(engine, settings.mysql_sql_mode)
-    if settings.dialect != dialects.SQLITE:
+    if settings.dialect != dialects.SQLITE and "pool_reset_on_return" not in settings.engine_args:
         sa.event.listen(engine, "reset", _reset)
     if settings.log_statements:
         sa.event.listen(engine, "before_cursor_execute", _log)

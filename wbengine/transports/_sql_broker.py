@@ -66,8 +66,9 @@ _QUEUE_SWEEP_SECONDS: Final = 60.0
 #: Upper bound that `refresh` returns if messages may be available.
 _MAX_READY: Final = 1000
 _MAX_MESSAGES_PER_STATEMENT: Final = 64
-#: Token that identifies no message: the request of a requeued message is finished without it.
-_REQUEUED: Final = ("", 0)
+#: Token that identifies no message: the request of a requeued message is finished without it. No
+#: consumer has this name, and in MySQL that of waiting messages is ''.
+_REQUEUED: Final = ("-", 0)
 
 #: Departures of consumers while the server was unavailable. The next connection sends them first.
 _unsent_departures: Final[dict[Place, list[dict[str, Any]]]] = {}
