@@ -90,11 +90,11 @@ def test_worker_saves_result_again_after_ledger_failures(
     """The engine accepts only results that are in the ledger."""
     finish, failed = SQLLedger._finish, []
 
-    def ail(self: Any, holder: str, ended: Any) -> Any:
+    def ail(self: Any, holder: str, ended: Any, fence: Any) -> Any:
         if len(failed) < 3:
             failed.append(holder)
             return [exceptions.LedgerFailure("away")] * len(ended)
-        return finish(self, holder, ended)
+        return finish(self, holder, ended, fence)
 
     monkeypatch.setattr(SQLLedger, "_finish", ail)
     url, ledger = f"memory://{tmp_path.name}", f"sqlite:///{tmp_path}/ledger.db"
