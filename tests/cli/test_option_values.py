@@ -44,6 +44,7 @@ REQUIRED = {
     "older_than": "1d",
     "from_code": "v43",
     "to_code": "v42",
+    "start": "1d",
 }
 
 #: Setting, other options, wrong value and nearest valid value.
@@ -69,7 +70,7 @@ SETTINGS: list[tuple[str, tuple[str, ...], str, str]] = [
     ("log_format", (), "jsn", "json"),
 ]
 #: Settings that accept any value, or that no option or variable sets.
-FREE_SETTINGS = {"exchange", "keys", "timeout", "schedules"}
+FREE_SETTINGS = {"exchange", "keys", "retention", "timeout", "schedules"}
 
 #: Options of commands that accept any text, or values that only a store, broker or server can
 #: check.

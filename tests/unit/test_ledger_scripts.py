@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wbengine.engines.worker_based.ledger import _ledger_scripts
+from wbengine.engines.worker_based.ledger._base import NO_FENCE
 from wbengine.transports import _redis_scripts
 
 
@@ -17,7 +18,7 @@ def test_reply_with_another_number_of_rows_is_refused() -> None:
 
 
 def test_revocation_without_removed_row_has_no_claim_count() -> None:
-    read = _ledger_scripts.revoke_rows([("a", 1)]).read
+    read = _ledger_scripts.revoke_rows([("a", 1, NO_FENCE)]).read
     assert read([[0], None]) == ([False], 0)
     assert read([[1], 7]) == ([True], 7)
 

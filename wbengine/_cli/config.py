@@ -48,8 +48,9 @@ _TABLE: Final = ("tool", "wbengine")
 FLAG: Final = "flag"
 DEFAULT: Final = "default"
 
-#: Variables that apply to all commands.
+#: Variables that apply to all commands, and the one of a single command that resembles one of them.
 _KNOWN_VARIABLES: Final = frozenset((
+    "WBENGINE_SERVE_RETENTION",
     VARIABLE,
     *VARIABLES.values(),
     *(f"{VARIABLES[setting]}_FILE" for setting in SECRETS),

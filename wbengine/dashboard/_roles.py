@@ -11,8 +11,9 @@ __all__ = ["ADMIN", "OPERATOR", "PROXY", "ROLES", "VIEWER", "check_role", "inclu
 VIEWER: Final = "viewer"
 OPERATOR: Final = "operator"
 ADMIN: Final = "admin"
-#: Roles, lowest first. A viewer reads pages. An operator also submits and changes flows, and changes
-#: schedules and pauses of tasks. An admin also drains workers, and deletes flows and schedules.
+#: Roles, lowest first. A viewer reads pages. An operator also submits and changes flows, and
+#: changes schedules and pauses of tasks. An admin also drains workers, and deletes flows and
+#: schedules.
 ROLES: Final = (VIEWER, OPERATOR, ADMIN)
 #: The role of a proxy, which names the visitor of each request.
 PROXY: Final = "proxy"
