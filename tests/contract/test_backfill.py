@@ -13,59 +13,32 @@ import sqlalchemy as sa
 
 from tests.contract import places
 from tests.support.killed import is_killed
+from tests.support.schedule_site import START, ScheduleSite
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends, models
-from wbengine.schedules import Schedule, Schedules
-from wbengine.schedules._service import ScheduleService
+from wbengine.schedules import Schedule
 
-#: Time that is a multiple of all intervals.
-START = 1_800_000_000.0
 FIRST = START - 600  # Ten ticks before now.
 
 
-class Site:
-    """Database with schedules, a manual clock and a service that fires them."""
-
-    def __init__(self, backend: Any) -> None:
-        self.now = START
-        self.backend = backend
-        self.board = impl_sql.SQLJobBoard("b", persistence=backend)
-        self.board.connect()
-        self.schedules = Schedules(backend, clock=self.clock)
-        self.service = ScheduleService(backend, self.board, clock=self.clock)
-
-    def clock(self) -> float:
-        return self.now
-
-    def add(self, **options: Any) -> None:
-        arguments: dict[str, Any] = {"every": 60, "overlap": "allow", "inputs": {"name": "Ada"}}
-        factory = "tests.support.conducted:greeting"
-        self.schedules.add(Schedule(name="s", factory=factory, **{**arguments, **options}))
-
-    def fire(self) -> None:
-        """Fire all schedules that are due."""
-        while not self.service.fire_due():
-            pass
-
-
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[ScheduleSite]:
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        yield Site(backend)
+        yield ScheduleSite(backend)
 
 
-def execute(site: Site, statement: str) -> Any:
+def execute(site: ScheduleSite, statement: str) -> Any:
     with site.backend.engine.begin() as connection:
         return connection.execute(sa.text(statement))
 
 
-def end_flows(site: Site) -> None:
+def end_flows(site: ScheduleSite) -> None:
     execute(site, "UPDATE wbe_flowdetails SET state = 'SUCCESS'")
 
 
-def fired(site: Site) -> list[int]:
+def fired(site: ScheduleSite) -> list[int]:
     """Return the times of all flows, in seconds from the start."""
     with site.backend.get_connection() as connection:
         rows = connection.list_flows(limit=500).flows
@@ -77,7 +50,7 @@ def offsets(ticks: Iterator[int]) -> list[int]:
     return [tick - int(START) for tick in ticks]
 
 
-def test_missed_times_are_those_without_a_flow(site: Site) -> None:
+def test_missed_times_are_those_without_a_flow(site: ScheduleSite) -> None:
     site.add(every=60)
     assert offsets(site.schedules.missed("s", FIRST)) == [*range(-600, 1, 60)]
     assert offsets(site.schedules.missed("s", FIRST + 1, START - 480)) == [-540, -480]
@@ -96,12 +69,12 @@ def test_missed_times_are_those_without_a_flow(site: Site) -> None:
         next(site.schedules.missed("s", datetime(2027, 1, 1)))
 
 
-def test_many_missed_times_are_read_in_batches(site: Site) -> None:
+def test_many_missed_times_are_read_in_batches(site: ScheduleSite) -> None:
     site.add(every=1)
     assert len(list(site.schedules.missed("s", START - 499))) == 500
 
 
-def test_backfilled_flow_is_that_of_its_time_below_live_work(site: Site) -> None:
+def test_backfilled_flow_is_that_of_its_time_below_live_work(site: ScheduleSite) -> None:
     site.add(every=60, priority="HIGH", tags={"team": "billing"}, overlap="skip", catch_up="skip")
     ((tick, uuid),) = site.schedules.backfill("s", START - 60, START - 60)
     site.now += 60
@@ -120,7 +93,7 @@ def test_backfilled_flow_is_that_of_its_time_below_live_work(site: Site) -> None
     assert jobs == [(live.uuid, "HIGH"), (uuid, "VERY_LOW")]
 
 
-def test_repeated_backfill_submits_only_the_rest(site: Site) -> None:
+def test_repeated_backfill_submits_only_the_rest(site: ScheduleSite) -> None:
     site.add()
     backfill = site.schedules.backfill("s", FIRST, limit=99)
     first = [next(backfill)[1] for _ in range(3)]
@@ -131,7 +104,7 @@ def test_repeated_backfill_submits_only_the_rest(site: Site) -> None:
     assert len(fired(site)) == 11
 
 
-def test_time_that_is_fired_meanwhile_has_one_flow(site: Site) -> None:
+def test_time_that_is_fired_meanwhile_has_one_flow(site: ScheduleSite) -> None:
     """The schedule was due when the conductors stopped."""
     site.add(catch_up="all")
     site.now += 180
@@ -143,7 +116,7 @@ def test_time_that_is_fired_meanwhile_has_one_flow(site: Site) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_backfill_waits_while_the_limit_is_reached(site: Site, limit: int) -> None:
+def test_backfill_waits_while_the_limit_is_reached(site: ScheduleSite, limit: int) -> None:
     site.add()
     submitted: list[int] = []
 
@@ -161,7 +134,7 @@ def test_backfill_waits_while_the_limit_is_reached(site: Site, limit: int) -> No
     assert submitted == [int(FIRST) + 60 * number for number in range(11)]
 
 
-def test_unfinished_flow_of_an_interrupted_backfill_counts(site: Site) -> None:
+def test_unfinished_flow_of_an_interrupted_backfill_counts(site: ScheduleSite) -> None:
     site.add()
     next(site.schedules.backfill("s", FIRST, limit=2))
     backfill = site.schedules.backfill("s", FIRST, limit=2)
@@ -175,7 +148,7 @@ def test_unfinished_flow_of_an_interrupted_backfill_counts(site: Site) -> None:
     assert len(fired(site)) == 11
 
 
-def test_second_process_cannot_backfill_at_the_same_time(site: Site) -> None:
+def test_second_process_cannot_backfill_at_the_same_time(site: ScheduleSite) -> None:
     site.add()
     first = site.schedules.backfill("s", FIRST, limit=99)
     next(first)
@@ -188,27 +161,27 @@ def test_second_process_cannot_backfill_at_the_same_time(site: Site) -> None:
 def test_killed_backfill_can_be_repeated_without_doubles(tmp_path: Path) -> None:
     url, number = f"sqlite:///{tmp_path}/flows.db", 1
     with backends.backend(url) as backend:
-        Site(backend).add(every=300)
+        ScheduleSite(backend).add(every=300)
 
     def backfill() -> None:
         with backends.backend(url) as backend:
-            list(Site(backend).schedules.backfill("s", FIRST, limit=99))
+            list(ScheduleSite(backend).schedules.backfill("s", FIRST, limit=99))
 
     while is_killed(number, backfill):
         number += 1
         with backends.backend(url) as backend:
-            site = Site(backend)
+            site = ScheduleSite(backend)
             execute(site, "UPDATE wbe_duties SET until = 0")
             jobs = {job.uuid for job in site.board.iterjobs()}
             with backend.get_connection() as connection:
                 assert jobs == {row.uuid for row in connection.list_flows().flows}
     assert number > 3
     with backends.backend(url) as backend:
-        site = Site(backend)
+        site = ScheduleSite(backend)
         assert fired(site) == [-600, -300, 0]
 
 
-def test_backfill_posts_jobs_on_its_board(site: Site) -> None:
+def test_backfill_posts_jobs_on_its_board(site: ScheduleSite) -> None:
     site.add()
     with backends.backend(site.backend.options.url.render_as_string()) as other:
         board = impl_sql.SQLJobBoard("other", persistence=other)
@@ -222,7 +195,7 @@ def test_backfill_posts_jobs_on_its_board(site: Site) -> None:
 @places.durable_dialects
 def test_databases_backfill_and_fire_each_time_once(backend: Any) -> None:
     """The transactions lock the row of the schedule; each database does this differently."""
-    site, name = Site(backend), models.new_uuid()
+    site, name = ScheduleSite(backend), models.new_uuid()
     site.schedules.add(
         Schedule(
             name=name, factory="tests.support.conducted:greeting", every=60, catch_up="all",

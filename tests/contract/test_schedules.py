@@ -17,11 +17,11 @@ import sqlalchemy as sa
 from tests.contract import places
 from tests.seams import stores
 from tests.support import conducted, servers
+from tests.support.schedule_site import GREETING, START, ScheduleSite
 from tests.support.waiting import until
 from wbengine import exceptions, states
 from wbengine.conductors import backends as conductors
 from wbengine.conductors import service
-from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends
 from wbengine.schedules import Schedule, Schedules
 from wbengine.schedules._service import ScheduleService
@@ -32,10 +32,6 @@ everywhere = pytest.mark.parametrize(
     "conf", (*KINDS, "memory", "dir", "mysql"), indirect=True, scope="module"
 )
 
-#: Time that is a multiple of all intervals.
-START = 1_800_000_000.0
-
-GREETING = "tests.support.conducted:greeting"
 PLAIN = "tests.support.conducted:plain"
 
 
@@ -46,31 +42,8 @@ def ticks_by_flow(name: str) -> dict[str, int]:
     return {schedule.flow_id(int(START) + tick): tick for tick in range(7200)}
 
 
-class Site:
-    """Database with schedules, a manual clock and a service that fires them."""
-
-    def __init__(self, backend: Any) -> None:
-        self.now = START
-        self.backend = backend
-        self.board = impl_sql.SQLJobBoard("b", persistence=backend)
-        self.board.connect()
-        self.schedules = Schedules(backend, clock=self.clock)
-        self.service = ScheduleService(backend, self.board, clock=self.clock)
-
-    def clock(self) -> float:
-        return self.now
-
-    def add(self, name: str = "s", **options: Any) -> None:
-        arguments: dict[str, Any] = {"every": 60, "overlap": "allow", **options}
-        arguments = {"factory": GREETING, "inputs": {"name": "Ada"}, **arguments}
-        self.schedules.add(Schedule(name=name, **arguments))
-
-    def fire(self) -> None:
-        """Fire all schedules that are due."""
-        for _ in range(200):
-            if self.service.fire_due():
-                return
-        raise AssertionError("there is always more to do")
+class Site(ScheduleSite):
+    """Site whose flows are listed by their schedules."""
 
     def fired(self, name: str = "s") -> list[int]:
         """Return the fired times, in seconds from the start, of the stored flows."""

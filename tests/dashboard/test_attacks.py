@@ -21,7 +21,7 @@ from tests.dashboard.routes import everything
 from tests.dashboard.site import PATIENCE, running
 from tests.support.waiting import until
 from tests.views import records
-from wbengine.dashboard import _actions, _flow_cache, _stream
+from wbengine.dashboard import _audited_actions, _flow_cache, _stream
 from wbengine.persistence import models
 from wbengine.types import _outline as outlines
 from wbengine.views import watcher
@@ -229,7 +229,7 @@ def test_incomplete_form_is_refused_after_a_timeout(
     kept: story.Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client has no token."""
-    monkeypatch.setattr(_actions, "FORM_SECONDS", 0.2)
+    monkeypatch.setattr(_audited_actions, "BODY_SECONDS", 0.2)
     with running(kept.backend) as site:
         where = urllib.parse.urlsplit(site.address)
         with socket.create_connection((where.hostname, where.port), PATIENCE) as connection:

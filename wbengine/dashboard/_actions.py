@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -18,6 +16,7 @@ from starlette.routing import Route
 from wbengine import signals
 from wbengine.dashboard import (
     _audit,
+    _audited_actions,
     _flow_actions,
     _flow_pages,
     _http_errors,
@@ -25,7 +24,6 @@ from wbengine.dashboard import (
     _roles,
     _schedule_pages,
     _urls,
-    _visitors,
 )
 from wbengine.dashboard._app_state import AppState
 from wbengine.dashboard._runner import FailedCommand, Runner
@@ -34,7 +32,6 @@ from wbengine.operations import _operation
 __all__ = ["Actions"]
 
 _MAX_FORM_BYTES: Final = 16_384
-FORM_SECONDS: Final = 10.0
 
 
 class Actions:
@@ -201,35 +198,19 @@ class Actions:
         :raises HTTPException: if the visitor lacks the role, or the form is invalid or expired.
         """
         form = await _form(request)
-        sessions, visitor_role = self._state.sessions, _visitors.role_of(request)
-        reason = None
-        if not self._state.allow_actions:
-            reason = "The dashboard is read-only; start it with --allow-actions to allow actions."
-        elif not sessions.is_valid_form_token(
+        sessions = self._state.sessions
+        is_valid = sessions.is_valid_form_token(
             request.cookies.get(sessions.cookie), form.get("form_token")
-        ):
-            reason = "The form has expired. Reload the page."
-        elif not _roles.includes(visitor_role, role):
-            reason = f"This action needs role {role}, got {visitor_role or 'none'}."
-        if reason is not None:
-            self._state.audit.refused(request, action, reason)
-            raise HTTPException(403, reason)
+        )
+        problem = None if is_valid else "The form has expired. Reload the page."
+        _audited_actions.check_allowed(self._state, request, action, role, problem)
         return form
 
     async def _do(
         self, request: Request, action: str, act: Callable[[], str | None], page: str, notice: str
     ) -> Response:
         """Perform an action, and redirect to a page. `act` may return another notice."""
-        try:
-            with _http_errors.as_http_errors():
-                other_notice = await run_in_threadpool(act)
-        except HTTPException as error:
-            self._state.audit.failed(request, action, error.detail)
-            raise
-        except Exception as error:  # The guard logs the details.
-            self._state.audit.failed(request, action, type(error).__name__)
-            raise
-        self._state.audit.done(request, action)
+        other_notice = await _audited_actions.perform(self._state, request, action, act)
         return RedirectResponse(_urls.href(request, page, done=other_notice or notice), 303)
 
 
@@ -256,23 +237,10 @@ async def _form(request: Request) -> dict[str, str]:
 
     :raises HTTPException: if the body is not a form, is too long, or arrives too late.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/x-www-form-urlencoded":
+    if _audited_actions.content_type(request) != "application/x-www-form-urlencoded":
         raise HTTPException(415, "The content type must be application/x-www-form-urlencoded.")
-    try:
-        body = await asyncio.wait_for(_body(request), FORM_SECONDS)
-    except TimeoutError as error:
-        raise HTTPException(408, "The form was not received in time.") from error
+    body = await _audited_actions.read_body(request, "form", _MAX_FORM_BYTES)
     try:
         return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=1_000))
     except ValueError as error:
         raise HTTPException(400, "The form is malformed.") from error
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > _MAX_FORM_BYTES:
-            raise HTTPException(413, f"The form must have at most {_MAX_FORM_BYTES} bytes.")
-    return bytes(body)

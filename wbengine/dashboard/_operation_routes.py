@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from wbengine.dashboard import _audit, _http_errors, _rendering, _roles, _urls, _visitors
+from wbengine.dashboard import _audit, _audited_actions, _rendering, _urls
 from wbengine.dashboard._app_state import AppState
 from wbengine.operations import _operation
 from wbengine.operations._operation import Operation
 
-__all__ = ["BODY_SECONDS", "IDEMPOTENCY_KEY", "MAX_BODY_BYTES", "OperationRoutes", "path_of"]
+__all__ = ["IDEMPOTENCY_KEY", "MAX_BODY_BYTES", "OperationRoutes", "path_of"]
 
 MAX_BODY_BYTES: Final = 1024 * 1024
-BODY_SECONDS: Final = 10.0
+
+_NO_TOKEN: Final = "This path needs the token in the header Authorization: Bearer."
 
 #: A header that sets `unique`, so that a client can repeat a submission whose response was lost.
 IDEMPOTENCY_KEY: Final = "idempotency-key"
@@ -48,43 +47,20 @@ class OperationRoutes:
 
     async def _handle(self, operation: Operation, request: Request) -> Response:
         action = operation.name
-        self._check(request, operation, action)
+        problem = None if request.state.has_token else _NO_TOKEN
+        _audited_actions.check_allowed(self._state, request, action, operation.role, problem)
         arguments = await _arguments(request, operation)
         if operation.target is not None:
             action = f"{operation.name} {arguments[operation.target]!r:.120}"
-        try:
-            with _http_errors.as_http_errors():
-                scope = _operation.Scope(self._state.store.backend, _audit.sender_of(request))
-                result = await run_in_threadpool(operation.perform, scope, arguments)
-        except HTTPException as error:
-            self._state.audit.failed(request, action, error.detail)
-            raise
-        except Exception as error:  # The guard logs the details.
-            self._state.audit.failed(request, action, type(error).__name__)
-            raise
-        self._state.audit.done(request, action)
+        scope = _operation.Scope(self._state.store.backend, _audit.sender_of(request))
+        act = functools.partial(operation.perform, scope, arguments)
+        result = await _audited_actions.perform(self._state, request, action, act)
         headers = None
         if operation.creates:
             headers = {"location": _urls.href(request, f"/api/v1/flows/{result['uuid']}")}
         schema = f"wbengine/{operation.name.replace(' ', '-')}/1"
         content = {"schema": schema, **result}
         return _rendering.SafeJSONResponse(content, 201 if operation.creates else 200, headers)
-
-    def _check(self, request: Request, operation: Operation, action: str) -> None:
-        """Check the rights of the visitor.
-
-        :raises HTTPException: if they are not sufficient.
-        """
-        role, reason = _visitors.role_of(request), None
-        if not self._state.allow_actions:
-            reason = "The dashboard is read-only; start it with --allow-actions to allow actions."
-        elif not request.state.has_token:
-            reason = "This path needs the token in the header Authorization: Bearer."
-        elif not _roles.includes(role, operation.role):
-            reason = f"This action needs role {operation.role}, got {role or 'none'}."
-        if reason is not None:
-            self._state.audit.refused(request, action, reason)
-            raise HTTPException(403, reason)
 
 
 def path_of(operation: Operation) -> str:
@@ -102,7 +78,7 @@ async def _arguments(request: Request, operation: Operation) -> dict[str, Any]:
 
     :raises HTTPException: if the body is not a JSON object, is too long, or arrives too late.
     """
-    arguments = _parse(request, await _body(request))
+    arguments = _parse(request, await _audited_actions.read_body(request, "body", MAX_BODY_BYTES))
     key = request.headers.get(IDEMPOTENCY_KEY)
     if key is not None and "unique" in operation.parameters and "unique" not in arguments:
         arguments = {"unique_for": _IDEMPOTENT_FOR, **arguments, "unique": key}
@@ -116,8 +92,7 @@ async def _arguments(request: Request, operation: Operation) -> dict[str, Any]:
 def _parse(request: Request, body: bytes) -> dict[str, Any]:
     if not body:
         return {}
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if _audited_actions.content_type(request) != "application/json":
         raise HTTPException(415, "The content type must be application/json.")
     try:
         arguments = json.loads(body, parse_constant=_refuse_constant)
@@ -130,16 +105,3 @@ def _parse(request: Request, body: bytes) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not a JSON number")
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                body += part
-                if len(body) > MAX_BODY_BYTES:
-                    raise HTTPException(413, f"The body must have at most {MAX_BODY_BYTES} bytes.")
-    except TimeoutError as error:
-        raise HTTPException(408, "The body was not received in time.") from error
-    return bytes(body)

@@ -11,6 +11,7 @@ import pymysql
 from wbengine import exceptions
 from wbengine.diagnosis import _database_advice
 from wbengine.diagnosis._clocks import check_clock
+from wbengine.diagnosis._database_load import load_problems
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.transports import Target, _mysql_statements, _sql_session
 from wbengine.transports._mysql_session import MySQLSession
@@ -18,10 +19,6 @@ from wbengine.transports._mysql_session import MySQLSession
 __all__ = ["check", "fix"]
 
 _CHECK: Final = "broker settings"
-#: Fraction of its connections from which a server is reported as full.
-_MAX_CONNECTIONS_FRACTION: Final = 0.8
-#: Age in seconds from which an open transaction is reported: it keeps all deleted messages.
-_MAX_TRANSACTION_SECONDS: Final = 300
 #: Default of the largest message of engines and workers (option `max_message_size`).
 _MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
@@ -70,7 +67,13 @@ def check(place: Place) -> Iterator[Finding]:
     findings = [
         *_durability_problems(variables),
         *_size_problems(session.max_message_bytes),
-        *_load_problems(int(connections), int(variables["max_connections"]), transaction_seconds),
+        *load_problems(
+            _CHECK,
+            (int(connections), int(variables["max_connections"])),
+            transaction_seconds,
+            pooler="",
+            listing="information_schema.innodb_trx (column trx_started)",
+        ),
     ]
     yield from findings or [
         good(_CHECK, f"{where.shown} stores data durably; waiting consumers poll")
@@ -121,23 +124,4 @@ def _size_problems(max_message_bytes: int) -> Iterator[Finding]:
             f"a message may have at most {max_message_bytes:,} bytes, half of max_allowed_packet",
             "for larger inputs and results: SET GLOBAL max_allowed_packet = 67108864, and set it in"
             " the configuration",
-        )
-
-
-def _load_problems(
-    connections: int, max_connections: int, transaction_seconds: int | None
-) -> Iterator[Finding]:
-    if connections > _MAX_CONNECTIONS_FRACTION * max_connections:
-        yield bad(
-            _CHECK,
-            f"{connections} of {max_connections} connections are in use; an engine or worker needs"
-            " about four",
-            "increase max_connections",
-        )
-    if transaction_seconds is not None and transaction_seconds > _MAX_TRANSACTION_SECONDS:
-        yield bad(
-            _CHECK,
-            f"a transaction has been open for {transaction_seconds:,} s: deleted messages remain"
-            " in the tables until it ends, and queues become slow",
-            "find it in information_schema.innodb_trx (column trx_started), and end it",
         )

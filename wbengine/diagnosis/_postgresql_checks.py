@@ -11,6 +11,7 @@ import psycopg
 from wbengine import exceptions
 from wbengine.diagnosis import _database_advice
 from wbengine.diagnosis._clocks import check_clock
+from wbengine.diagnosis._database_load import load_problems
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.transports import Target, _postgresql_statements, _sql_session
 from wbengine.transports._postgresql_session import PostgreSQLSession
@@ -18,10 +19,6 @@ from wbengine.transports._postgresql_session import PostgreSQLSession
 __all__ = ["check", "fix", "has_worker_role"]
 
 _CHECK: Final = "broker settings"
-#: Fraction of its connections from which a server is reported as full.
-_MAX_CONNECTIONS_FRACTION: Final = 0.8
-#: Age in seconds from which an open transaction is reported: it keeps all deleted messages.
-_MAX_TRANSACTION_SECONDS: Final = 300
 #: Number of deleted messages from which they are reported.
 _MAX_DEAD_MESSAGES: Final = 100_000
 
@@ -111,20 +108,13 @@ def _problems(
             f"{name} must be on, got off: a crash of the server loses requests and results",
             f"run: ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()",
         )
-    if connections > _MAX_CONNECTIONS_FRACTION * max_connections:
-        yield bad(
-            _CHECK,
-            f"{connections} of {max_connections} connections are in use; an engine or worker needs"
-            " about four",
-            "increase max_connections, or use a pooler such as PgBouncer",
-        )
-    if transaction_seconds is not None and transaction_seconds > _MAX_TRANSACTION_SECONDS:
-        yield bad(
-            _CHECK,
-            f"a transaction has been open for {transaction_seconds:,} s: deleted messages remain"
-            " in the tables until it ends, and queues become slow",
-            "find it in pg_stat_activity (column xact_start), and end it",
-        )
+    yield from load_problems(
+        _CHECK,
+        (connections, max_connections),
+        transaction_seconds,
+        pooler=", or use a pooler such as PgBouncer",
+        listing="pg_stat_activity (column xact_start)",
+    )
     if dead_messages is not None and dead_messages > _MAX_DEAD_MESSAGES:
         yield bad(
             _CHECK,

@@ -32,6 +32,9 @@ T = TypeVar("T")
 #: Maximum size of a batch of messages. A larger message is taken alone.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 
+#: Upper bound that `refresh` returns if messages may be available.
+MAX_READY: Final = 1000
+
 #: Maximum time of one `drain` while messages keep arriving.
 _MAX_DRAIN_SECONDS: Final = 0.5
 

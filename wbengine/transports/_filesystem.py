@@ -26,6 +26,7 @@ from wbengine._introspection import object_names
 from wbengine.transports import _encoding, _fifos, _files, _folder, _routing
 from wbengine.transports._broker import (
     MAX_BATCH_BYTES,
+    MAX_READY,
     Broker,
     Delivery,
     Finish,
@@ -52,8 +53,6 @@ _MAX_KEY_LENGTH: Final = 250
 _DEAD_SWEEP_SECONDS: Final = 2.0
 #: Interval at which consumed queues are marked as used.
 _TOUCH_SECONDS: Final = 1800.0
-#: Upper bound that `refresh` returns if messages may be available.
-_MAX_READY: Final = 1000
 #: Maximum number of messages in one statement, which also ends at `MAX_BATCH_BYTES`.
 _MAX_MESSAGES_PER_STATEMENT: Final = 64
 #: Token that identifies no message: the request of a requeued message is finished without it.
@@ -337,7 +336,7 @@ class FileBroker(Broker):
             if self._nonempty:
                 self._fifos.reset_pause()
             self._next_poll_at = now + self._fifos.pause()
-        return _MAX_READY if self._nonempty or self._fifos.is_notified() else 0
+        return MAX_READY if self._nonempty or self._fifos.is_notified() else 0
 
     def take_many(
         self, groups: Sequence[tuple[int, Sequence[str]]]

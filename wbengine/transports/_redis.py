@@ -29,7 +29,7 @@ from wbengine._introspection import object_names
 from wbengine._text import data_formats
 from wbengine.backoff import Backoff
 from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
-from wbengine.transports._broker import Broker, Delivery, Finish, Frame
+from wbengine.transports._broker import MAX_READY, Broker, Delivery, Finish, Frame
 from wbengine.transports._redis_link import LOST, Client, Link, Place, Step
 from wbengine.transports._redis_scripts import Routing, Take, TakenEntry
 from wbengine.transports._redis_wait import BlockingWait, WaitResult
@@ -55,8 +55,6 @@ _REDECLARE_BACKOFF: Final = Backoff(0.05, max_delay=2.0, jitter=0.05)
 _RECENT_LOSS_SECONDS: Final = 10.0
 #: Time after which an out-of-line body expires unless a script uses it.
 _UNUSED_BODY_MILLISECONDS: Final = 60_000
-#: Upper bound that `refresh` returns if messages may be available.
-_MAX_READY: Final = 1000
 #: Size from which bodies are stored out of line, because Redis hashes all arguments of a script.
 _LARGE_BODY_BYTES: Final = 16 * 1024
 
@@ -427,7 +425,7 @@ class RedisBroker(Broker):
             # scripts assume an outage of the server in which no consumer could report.
             self._next_sweep_at = now + min(_SWEEP_SECONDS, self._dead_after / 3)
             self._sweep_dead_consumers()
-        return _MAX_READY if self._must_poll else 0
+        return MAX_READY if self._must_poll else 0
 
     def _sweep_dead_consumers(self) -> None:
         owned_queues = [queue for queue, owned in tuple(self._queues.items()) if owned]

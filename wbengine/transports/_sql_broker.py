@@ -31,6 +31,7 @@ from wbengine._introspection import object_names
 from wbengine.transports import _encoding, _routing
 from wbengine.transports._broker import (
     MAX_BATCH_BYTES,
+    MAX_READY,
     Broker,
     Delivery,
     Finish,
@@ -63,8 +64,6 @@ _FIRST_POLL_SECONDS: Final = 0.02
 #: After an outage, owners of queues reconnect within the latter.
 _SWEEP_SECONDS: Final = 2.0
 _QUEUE_SWEEP_SECONDS: Final = 60.0
-#: Upper bound that `refresh` returns if messages may be available.
-_MAX_READY: Final = 1000
 _MAX_MESSAGES_PER_STATEMENT: Final = 64
 #: Token that identifies no message: the request of a requeued message is finished without it. No
 #: consumer has this name, and in MySQL that of waiting messages is ''.
@@ -349,7 +348,7 @@ class SQLBroker(Broker):
             self._next_poll_at = now + self._poll_pause
             self._poll_pause = min(1.5 * self._poll_pause, _REPORT_SECONDS)
             self._nonempty.update(self._watched_queues)
-        return _MAX_READY if self._nonempty else 0
+        return MAX_READY if self._nonempty else 0
 
     def _report(self) -> None:
         if not self._name:

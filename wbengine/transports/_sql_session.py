@@ -125,7 +125,7 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     def _configure(self) -> Any:
-        """Set the options of the session. Return its identity for `_is_alive` and `_kill`.
+        """Set the options of the session. Return its identity for `_kill`.
 
         :returns: None if the session cannot be ended by another one.
         """

@@ -9,10 +9,10 @@ from wbengine.operations import _operation as op
 from wbengine.operations import _requesting, _views
 
 _Inputs = Annotated[
-    Mapping[str, Any], op.Parameter("Inputs to replace, by name.", {"type": "object"})
+    Mapping[str, Any] | None, op.Parameter("Inputs to replace, by name.", {"type": "object"})
 ]
 _Results = Annotated[
-    Mapping[str, Any],
+    Mapping[str, Any] | None,
     op.Parameter(
         "Results of complete tasks to replace, by the name of the task.", {"type": "object"}
     ),
@@ -23,8 +23,8 @@ _Results = Annotated[
 def retry(
     scope: op.Scope,
     flow: op.FlowId,
-    inputs: _Inputs = {},  # noqa: B006 - never changed
-    results: _Results = {},  # noqa: B006
+    inputs: _Inputs = None,
+    results: _Results = None,
     reason: op.Reason = None,
 ) -> dict[str, Any]:
     """Run the failed tasks of a submitted flow again.
@@ -32,7 +32,7 @@ def retry(
     A conductor (`wbengine serve`) carries the request out. A second request of the same kind
     returns the first one.
     """
-    edits = _requesting.Edits(dict(inputs), dict(results))
+    edits = _requesting.Edits(dict(inputs or {}), dict(results or {}))
     requested = _requesting.request(
         scope.backend, flow, "retry", reason=reason, by=scope.by, edits=edits or None
     )

@@ -19,7 +19,7 @@ _Factory = Annotated[
     ),
 ]
 _Inputs = Annotated[
-    Mapping[str, Any], op.Parameter("The inputs of the flow, by name.", {"type": "object"})
+    Mapping[str, Any] | None, op.Parameter("The inputs of the flow, by name.", {"type": "object"})
 ]
 _Name = Annotated[str | None, op.Parameter("The name of the flow.", {"type": "string"})]
 _Priority = Annotated[
@@ -65,7 +65,7 @@ _Tags = Annotated[
 def submit(
     scope: op.Scope,
     factory: _Factory,
-    inputs: _Inputs = {},  # noqa: B006 - never changed
+    inputs: _Inputs = None,
     name: _Name = None,
     priority: _Priority = jobs.JobPriority.NORMAL.value,
     eta: _Eta = None,

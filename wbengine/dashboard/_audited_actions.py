@@ -1,0 +1,81 @@
+"""Common steps of forms and of the API: read the body, check the rights, perform and log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from wbengine.dashboard import _http_errors, _roles, _visitors
+from wbengine.dashboard._app_state import AppState
+
+__all__ = ["BODY_SECONDS", "check_allowed", "content_type", "perform", "read_body"]
+
+_T = TypeVar("_T")
+
+BODY_SECONDS: Final = 10.0
+
+
+def content_type(request: Request) -> str:
+    """Return the media type of the body, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def read_body(request: Request, name: str, max_bytes: int) -> bytes:
+    """Return the body. `name` is its name in errors.
+
+    :raises HTTPException: if it is too long, or arrives too late.
+    """
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > max_bytes:
+                    raise HTTPException(413, f"The {name} must have at most {max_bytes} bytes.")
+    except TimeoutError as error:
+        raise HTTPException(408, f"The {name} was not received in time.") from error
+    return bytes(body)
+
+
+def check_allowed(
+    app_state: AppState, request: Request, action: str, role: str, problem: str | None
+) -> None:
+    """Check that the dashboard allows actions and that the visitor has the role.
+
+    :param problem: another reason for a refusal, or None.
+    :raises HTTPException: if the action is refused.
+    """
+    visitor_role = _visitors.role_of(request)
+    reason = None
+    if not app_state.allow_actions:
+        reason = "The dashboard is read-only; start it with --allow-actions to allow actions."
+    elif problem is not None:
+        reason = problem
+    elif not _roles.includes(visitor_role, role):
+        reason = f"This action needs role {role}, got {visitor_role or 'none'}."
+    if reason is not None:
+        app_state.audit.refused(request, action, reason)
+        raise HTTPException(403, reason)
+
+
+async def perform(app_state: AppState, request: Request, action: str, act: Callable[[], _T]) -> _T:
+    """Perform an action in a thread, log it, and return its result.
+
+    :raises HTTPException: if it fails for a known reason.
+    """
+    try:
+        with _http_errors.as_http_errors():
+            result = await run_in_threadpool(act)
+    except HTTPException as error:
+        app_state.audit.failed(request, action, error.detail)
+        raise
+    except Exception as error:  # The guard logs the details.
+        app_state.audit.failed(request, action, type(error).__name__)
+        raise
+    app_state.audit.done(request, action)
+    return result
