@@ -24,6 +24,7 @@ __all__ = [
     "ADMIN",
     "OPERATOR",
     "FlowId",
+    "Many",
     "Operation",
     "Parameter",
     "Reason",
@@ -72,6 +73,20 @@ class Parameter:
     is_target: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Many:
+    """How an operation applies to many flows.
+
+    :ivar states: displayed states of the flows that filters select without a state.
+    :ivar done: what a report states about the flows, such as "deleted".
+    :ivar is_destructive: whether the user confirms flows that are selected by id, too.
+    """
+
+    states: tuple[str, ...]
+    done: str
+    is_destructive: bool = False
+
+
 FlowId = Annotated[
     str, Parameter("The uuid of the flow.", {"type": "string", "format": "uuid"}, is_target=True)
 ]
@@ -93,6 +108,7 @@ class Operation:
     :ivar required: names of the parameters without a default.
     :ivar result: JSON schemas of the values in the result, by name. All are present.
     :ivar creates: whether it creates what `result` names with `uuid`.
+    :ivar many: how it applies to many flows; None: its target is a single one.
     """
 
     name: str
@@ -103,6 +119,7 @@ class Operation:
     required: frozenset[str]
     result: Mapping[str, Mapping[str, Any]]
     creates: bool
+    many: Many | None
     function: Function
 
     @property
@@ -139,7 +156,11 @@ class Operation:
 
 
 def operation(
-    *, role: Role, result: Mapping[str, Mapping[str, Any]], creates: bool = False
+    *,
+    role: Role,
+    result: Mapping[str, Mapping[str, Any]],
+    creates: bool = False,
+    many: Many | None = None,
 ) -> Callable[[Function], Operation]:
     """Return a decorator that defines an operation by a function.
 
@@ -165,6 +186,7 @@ def operation(
             frozenset(required),
             result,
             creates,
+            many,
             function,
         )
 

@@ -13,6 +13,7 @@ __all__ = [
     "LISTED",
     "OF_RETRY",
     "STATES_WITHOUT_RUN",
+    "UNFINISHED",
     "shown_state",
     "stored_states",
 ]
@@ -40,6 +41,12 @@ _STORED: Final = {
 
 #: States by which lists of flows can be filtered.
 LISTED: Final = tuple(dict.fromkeys((*states.FLOW_STATES, *_STORED)))
+
+#: Displayed states of flows that run or will run without a command of a user.
+UNFINISHED: Final = (
+    *(states.PENDING, states.RUNNING, states.RESUMING, states.SUSPENDING),
+    *(states.WAITING, states.BLOCKED, INTERRUPTED),
+)
 
 
 def stored_states(names: Iterable[str]) -> frozenset[str]:

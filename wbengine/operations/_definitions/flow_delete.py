@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from wbengine import states
 from wbengine.operations import _operation as op
 from wbengine.operations import _removing
 
 
-@op.operation(role=op.ADMIN, result={"uuid": {"type": "string"}})
+@op.operation(
+    role=op.ADMIN,
+    result={"uuid": {"type": "string"}},
+    many=op.Many((*sorted(states.FLOW_ENDED), states.CANCELLED), "deleted", is_destructive=True),
+)
 def delete(scope: op.Scope, flow: op.FlowId) -> dict[str, Any]:
     """Delete a flow that has ended, with all its records and logs."""
     _removing.delete(scope.backend, flow, states=_removing.ENDED)

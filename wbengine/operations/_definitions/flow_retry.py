@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from wbengine import states
 from wbengine.operations import _operation as op
 from wbengine.operations import _requesting, _views
 
@@ -19,7 +20,11 @@ _Results = Annotated[
 ]
 
 
-@op.operation(role=op.OPERATOR, result=_views.REQUESTED)
+@op.operation(
+    role=op.OPERATOR,
+    result=_views.REQUESTED,
+    many=op.Many((states.FAILURE, states.REVERTED), "retried"),
+)
 def retry(
     scope: op.Scope,
     flow: op.FlowId,

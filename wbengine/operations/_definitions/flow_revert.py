@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from wbengine import states
 from wbengine.operations import _operation as op
 from wbengine.operations import _requesting, _views
+from wbengine.views import _shown_states
 
 
-@op.operation(role=op.OPERATOR, result=_views.REQUESTED)
+@op.operation(
+    role=op.OPERATOR,
+    result=_views.REQUESTED,
+    many=op.Many(
+        (
+            states.FAILURE,
+            states.SUSPENDED,
+            states.BLOCKED,
+            states.WAITING,
+            _shown_states.INTERRUPTED,
+        ),
+        "reverted",
+        is_destructive=True,
+    ),
+)
 def revert(scope: op.Scope, flow: op.FlowId, reason: op.Reason = None) -> dict[str, Any]:
     """Revert all completed tasks of a submitted flow.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from wbengine import states
 from wbengine.operations import _operation as op
 from wbengine.operations import _signalling
 
@@ -27,6 +28,7 @@ _Strict = Annotated[
             "description": "The number of the signal among those of its name.",
         },
     },
+    many=op.Many((states.WAITING,), "sent the signal to"),
 )
 def signal(
     scope: op.Scope, flow: op.FlowId, signal: _Name, value: _Value = None, strict: _Strict = False

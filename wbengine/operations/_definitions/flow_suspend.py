@@ -6,9 +6,14 @@ from typing import Any
 
 from wbengine.operations import _operation as op
 from wbengine.operations import _suspend_and_cancel, _views
+from wbengine.views import _shown_states
 
 
-@op.operation(role=op.OPERATOR, result=_views.STATE_CHANGE)
+@op.operation(
+    role=op.OPERATOR,
+    result=_views.STATE_CHANGE,
+    many=op.Many(_shown_states.UNFINISHED, "requested to suspend"),
+)
 def suspend(scope: op.Scope, flow: op.FlowId, reason: op.Reason = None) -> dict[str, Any]:
     """Suspend a running flow.
 
