@@ -156,9 +156,7 @@ class TableBroker(Broker):
         self._report()
         return sum(map(self.size, self._watched))
 
-    def take_many(
-        self, groups: Sequence[tuple[int, Sequence[str]]]
-    ) -> list[tuple[int, Delivery]]:
+    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
         take = (
             "UPDATE message SET owner = ? WHERE n = (SELECT n FROM message WHERE queue = ?"
             " AND owner IS NULL ORDER BY place, n LIMIT 1) RETURNING n, data, again"

@@ -17,7 +17,7 @@ import pytest
 
 from tests.acceptance.state_tables import CHECKS, transitions
 from tests.architecture import public_api
-from tests.support import changes, page_scripts, pages, python, workers
+from tests.support import changes, page_scripts, pages, python, server_kinds, workers
 from wbengine import states
 from wbengine._cli import worker_command
 from wbengine._runtime import saving
@@ -111,6 +111,9 @@ def test_code_blocks_of_page_run_and_print_shown_output(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     page_blocks = pages.blocks(page)
+    port = str(server_kinds.free_port())
+    for block in page_blocks:
+        block.text = block.text.replace(pages.PORT, port)
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
     folder = tmp_path / "folder"

@@ -74,7 +74,12 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.engines.worker_based.ledger._redis": ("RedisLedger",),
     "wbengine.transports._redis": ("RedisBroker", "place"),
     "wbengine.transports._kinds": (
-        "BrokerKind", "KombuKind", "Target", "TransportKind", "check_names", "kombu_target",
+        "BrokerKind",
+        "KombuKind",
+        "Target",
+        "TransportKind",
+        "check_names",
+        "kombu_target",
         "resolve",
     ),
     "wbengine.persistence.backends": ("fetch", "backend", "BACKEND_NAMESPACE"),

@@ -65,7 +65,7 @@ def write_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_size('''
 
-_CONVERT_KEYS = '''\
+_CONVERT_KEYS = """\
   if call('HGET', meta_key, 'f') == '1' then
     for _, queue in ipairs(call('SMEMBERS', prefix .. 'qs')) do
       if call('EXISTS', data_key(queue)) == 1 then
@@ -75,16 +75,16 @@ _CONVERT_KEYS = '''\
     call('HSET', meta_key, 'f', FORMAT)
   end
   return call('HGET', meta_key, 'id')
-'''
-_CONVERT_FOLDER = '''\
+"""
+_CONVERT_FOLDER = """\
         connection.execute("UPDATE about SET format = 2")
         if boot != _boot():
-'''
-_CONVERT_LEDGER = '''\
+"""
+_CONVERT_LEDGER = """\
         update = sa.text("UPDATE wbe_ledger_about SET format = 2")
         self._run("opening", lambda connection: connection.execute(update))
         return str(about.digest)
-'''
+"""
 
 READ_MESSAGES: Changes = (
     (_FORMATS, 'Format("message", 1, (1,))', 'Format("message", 1, (1, 2))'),

@@ -99,9 +99,7 @@ class Crew:
         assert process.pid is not None
         code = workers.stop(process.pid)
         if code != (0 if process.work is None else engines.STOPPED):
-            self.problems.append(
-                f"{process.kind} {process.number} ended with {code} when asked to"
-            )
+            self.problems.append(f"{process.kind} {process.number} ended with {code} when asked to")
         self.start(process)
 
     def stop(self, process: ManagedProcess, seconds: float) -> None:

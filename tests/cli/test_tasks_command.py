@@ -37,4 +37,3 @@ def test_invalid_name_is_refused(wbengine: Command) -> None:
 def test_pause_in_memory_store_is_refused(wbengine: Command) -> None:
     answer = wbengine("tasks", "pause", "shop.charge", "--persistence", "memory://")
     assert answer.code != 0 and "memory" in answer.err
-

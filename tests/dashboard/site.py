@@ -18,9 +18,9 @@ PATIENCE = 60
 
 
 @contextlib.contextmanager
-def running(backend: Any, **options: Any) -> Iterator[Site]:
+def running(backend: Any, at_port: int = 0, **options: Any) -> Iterator[Site]:
     """Run a dashboard in a thread; it has ended when the context exits."""
-    site = Site(backend, port=0, token=story.TOKEN, **options)
+    site = Site(backend, port=at_port, token=story.TOKEN, **options)
     with serving(site):
         yield site
 

@@ -103,7 +103,7 @@ def test_form_of_workflow_accepts_any_signal(tmp_path: Path) -> None:
     with run(signalled.ticks(), tmp_path) as waiting, site(waiting, "olga") as browser:
         path = waiting.path
         page = browser.get(path).text
-        assert '<input name="signal"' in page and '<option>tick</option>' in page
+        assert '<input name="signal"' in page and "<option>tick</option>" in page
         assert "\x1f" not in page and "Waiting for signal &#39;tick #2&#39;" in page
         assert "for tick #2 since <time" in browser.get("/").text
         waits = browser.get(f"/api/v1{path}").json()["waits_for"]

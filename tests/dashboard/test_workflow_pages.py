@@ -73,9 +73,7 @@ def rows(page: str) -> list[str]:
     return [" ".join(re.sub(r"<[^>]*>", " ", row).split()) for row in found]
 
 
-def test_steps_and_published_values_have_stable_keys(
-    stored: Stored, browser: TestClient
-) -> None:
+def test_steps_and_published_values_have_stable_keys(stored: Stored, browser: TestClient) -> None:
     with waiting(stored, browser) as uuid:
         data = flow(browser, uuid)
     (atom,) = data["atoms"]

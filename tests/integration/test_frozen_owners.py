@@ -301,8 +301,7 @@ def test_second_ctrl_c_leaves_running_task_to_the_next_engine(tmp_path: Path) ->
         signal.pthread_kill(main, signal.SIGINT)
         workers.until(
             lambda: any(
-                isinstance(each.done, executors._CountedDone)
-                for each in book.requests.unfinished()
+                isinstance(each.done, executors._CountedDone) for each in book.requests.unfinished()
             )
         )
         signal.pthread_kill(main, signal.SIGINT)

@@ -79,9 +79,7 @@ def test_engine_and_worker_wait_for_a_redis_and_log_its_state_once(
         flow = linear_flow.Flow("f").add(tasks.Add())
         with worker_in_thread(url, tasks, **options):
             results.append(
-                engines.run(
-                    flow, store={"x": 1, "y": 2}, engine="worker-based", url=url, **options
-                )
+                engines.run(flow, store={"x": 1, "y": 2}, engine="worker-based", url=url, **options)
             )
 
     with caplog.at_level(logging.WARNING):

@@ -293,7 +293,6 @@ def test_messages_of_each_publisher_are_delivered_in_order(redis_url, redis_serv
         assert [n for w, n in taker.got if w == who] == list(range(300))
 
 
-
 @pytest.fixture
 def claimers(redis_url):
     """Return a function that connects clients with a ledger, and closes them after the test."""

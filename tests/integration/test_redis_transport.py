@@ -487,8 +487,7 @@ def test_owner_that_was_paused_declares_its_deleted_queue_again(redis_url, redis
     until(
         lambda: (
             paused.assert_no_message()
-            or (others[0].store.size("mine") == 0
-            and (others[0].send("m", "m")))
+            or (others[0].store.size("mine") == 0 and (others[0].send("m", "m")))
         )
     )
     assert paused.drain(1) == ["m"]

@@ -98,9 +98,7 @@ def test_revert_of_suspended_flow_with_another_request_is_refused(
     operations.suspend(store, handle.id, by="ann")
     run_jobs(store)
     operations.request(store, handle.id, "resume", by="ann")
-    with pytest.raises(
-        exceptions.InvalidState, match="is about to be resumed by ann"
-    ):
+    with pytest.raises(exceptions.InvalidState, match="is about to be resumed by ann"):
         operations.request(store, handle.id, "revert", by="bob")
     operations.cancel(store, handle.id, by="bob")
     run_jobs(store)

@@ -119,9 +119,7 @@ def test_resumed_wait_uses_the_time_limit_of_the_new_definition(
     assert wait == _listing.Wait("nap", "go", 1000.0, end)
 
 
-@pytest.mark.parametrize(
-    "before", [task.Sleep(500, name="nap"), task.WaitFor("go", name="nap")]
-)
+@pytest.mark.parametrize("before", [task.Sleep(500, name="nap"), task.WaitFor("go", name="nap")])
 def test_resumed_wait_ends_if_the_new_sleep_is_over(before: task.Task, store: base.Backend) -> None:
     later = resume_changed(store, before, task.Sleep(60, name="nap"))
     assert later.storage.get_flow_state() == states.SUCCESS

@@ -71,9 +71,7 @@ def test_idempotent_step_is_resent_when_its_worker_is_lost(
     assert runs(tmp_path) == ["repeatable", "repeatable", "once"]
 
 
-def test_workflow_handles_loss_of_the_worker_of_a_step(
-    tmp_path: Path, store: base.Backend
-) -> None:
+def test_workflow_handles_loss_of_the_worker_of_a_step(tmp_path: Path, store: base.Backend) -> None:
     with fleet(tmp_path, 2):
         engine = load(support.lost, tmp_path, store)
         engine.run()

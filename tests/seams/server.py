@@ -254,9 +254,11 @@ class Server:
         self, message: env.Envelope, receipt: Any, now: float, *, claimed: bool = False
     ) -> list[Effect]:
         """Process a request. `now` is in unix seconds. `claimed`: the broker claimed it, too."""
-        return _effects(self._core.on_request(
-            RequestMessage.from_message(message), receipt, now, claimed=claimed
-        ))
+        return _effects(
+            self._core.on_request(
+                RequestMessage.from_message(message), receipt, now, claimed=claimed
+            )
+        )
 
     def hear(self, message: env.Envelope, period: float, *, in_person: bool) -> list[Effect]:
         """Process a question, an order or a discovery message of an engine.

@@ -35,6 +35,8 @@ from pathlib import Path
 from typing import Any
 
 LANGUAGES = ("python", "console", "output", "text")
+#: Port of servers in blocks of pages, which tests replace by a free one.
+PORT = "8585"
 _DIRECTIVE = re.compile(r"( *)\.\. (code-block|code|sourcecode|doctest|testcode)::(.*)")
 _FENCE = re.compile(r" *(?:```|~~~)(.*)")
 

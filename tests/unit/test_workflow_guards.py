@@ -52,7 +52,7 @@ def charge(order):
         (lambda steps: urllib.request.urlopen("x"), "urllib.request.urlopen", "a step"),
         (lambda steps: open("x"), "open", "a step"),  # noqa: SIM115
         (lambda steps: [uuid.uuid4() for _ in range(3)], "uuid.uuid4", "steps.uuid4()"),
-        (lambda steps: (lambda: time.sleep(1)), "time.sleep", "steps.sleep()"),
+        (lambda steps: lambda: time.sleep(1), "time.sleep", "steps.sleep()"),
         (lambda steps: map(time.sleep, [1]), "time.sleep", "steps.sleep()"),
         (lambda steps: charge("order"), "charge()", "steps.run(charge, ...)"),
     ],

@@ -43,9 +43,7 @@ class _Redis:
 
     def __init__(self, url: str, out: str, into: str) -> None:
         parts = urlsplit(url)
-        self._socket = socket.create_connection(
-            (parts.hostname, parts.port), TIMEOUT_SECONDS
-        )
+        self._socket = socket.create_connection((parts.hostname, parts.port), TIMEOUT_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._pop = _command("BLPOP", into, "0")
         self._push = _command("LPUSH", out, "x") + self._pop

@@ -225,4 +225,3 @@ def _fetch(url: str) -> persistence.Backend:
     wrong = (exceptions.NotFound, ValueError, ImportError, TypeError)
     with errors.failing(errors.USAGE, *wrong, where=url.partition(":")[0]):
         return backends.fetch(url)
-

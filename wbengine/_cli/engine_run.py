@@ -19,12 +19,12 @@ from wbengine import exceptions, states
 from wbengine._cli import (
     errors,
     fleets,
-    json_values,
     output,
     standard_streams,
     stop_signals,
     store_access,
 )
+from wbengine.views import _json_values
 
 if TYPE_CHECKING:
     from wbengine._cli.context import Context
@@ -195,7 +195,7 @@ class Running:
         printer = self.context.printer
         is_shortened = False
         if printer.is_terminal and not printer.as_json:
-            values, is_shortened = json_values.shorten(values)
+            values, is_shortened = _json_values.shorten(values)
         failed = storage.get_failures()
         failures = [
             {"atom": name, "type": next(iter(each), ""), "message": each.exception_str}
@@ -209,8 +209,8 @@ class Running:
             "state": self.state,
             "shown_state": self.shown_state,
             "duration": round(seconds, 3),
-            "results": json_values.to_json(values, redactor.text, repr),
-            "failures": json_values.to_json(failures, redactor.text, repr),
+            "results": _json_values.to_json(values, redactor.text, repr),
+            "failures": _json_values.to_json(failures, redactor.text, repr),
         }
         try:
             printer.document(self.schema, content, always=True)
@@ -222,7 +222,8 @@ class Running:
         if is_shortened:
             command = f"wbengine flow show {self.uuid} --results"
             advice = command if self._is_durable else "pass --json"
-            printer.note(f"first {json_values.MAX_MEMBERS} members of each list; for all: {advice}")
+            members = f"first {_json_values.MAX_MEMBERS} members of each list"
+            printer.note(f"{members}; for all: {advice}")
 
         if failed and self.state in states.FLOW_ENDED:
             self._show_frames(failed)

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from wbengine._cli import base, common_options, errors, json_values
+from wbengine._cli import base, common_options, errors
 from wbengine._cli import context as contexts
 from wbengine._introspection import object_names
 from wbengine._text.terminal_text import escaped_json
+from wbengine.views import _json_values
 
 __all__ = ["command"]
 
@@ -35,7 +36,7 @@ def command(context: contexts.Context, flow: str, name: str | None) -> None:
 
     detail = context.flow_detail(flow)
     redactor = context.redactor.with_secrets_of_flow(detail)
-    values = json_values.to_json(_published_values.published_in(detail), redactor.text, repr)
+    values = _json_values.to_json(_published_values.published_in(detail), redactor.text, repr)
     if name is not None and name not in values:
         raise errors.Failed(
             f"the flow has published no value {name!r}{object_names.hint(name, values)}",

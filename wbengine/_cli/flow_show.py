@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wbengine import states
-from wbengine._cli import base, common_options, json_values
+from wbengine._cli import base, common_options
 from wbengine._cli import context as contexts
-from wbengine.views import _formatting
+from wbengine.views import _formatting, _json_values
 
 if TYPE_CHECKING:
     from wbengine._cli.output import Printer
@@ -101,8 +101,8 @@ def _results(context: contexts.Context, flow: str) -> None:
         "uuid": detail.uuid,
         "name": detail.name,
         "state": detail.state,
-        "results": json_values.to_json(returned, redactor.text, repr),
-        "steps": json_values.to_json(of_steps, redactor.text, repr),
+        "results": _json_values.to_json(returned, redactor.text, repr),
+        "steps": _json_values.to_json(of_steps, redactor.text, repr),
     }
     context.printer.document("flow-results/1", content, always=True)
 

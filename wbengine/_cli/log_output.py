@@ -47,9 +47,9 @@ class JSONLines(logging.Formatter):
             name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES
         }
         if extra:
-            from wbengine._cli import json_values
+            from wbengine.views import _json_values
 
-            content |= json_values.to_json(extra, _masked, str)
+            content |= _json_values.to_json(extra, _masked, str)
         if record.exc_info:
             content["traceback"] = _masked(self.formatException(record.exc_info))
         if record.stack_info:

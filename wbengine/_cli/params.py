@@ -30,6 +30,7 @@ __all__ = [
     "TIMESTAMP", "NEW_FILE", "TAG", "WAIT", "Choice", "Parsed", "file_text", "once",
 ]  # fmt: skip
 
+
 class Choice(Words):
     """One of several words. The error message contains the most similar word."""
 

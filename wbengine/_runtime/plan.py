@@ -122,8 +122,7 @@ class Plan:
         """Return whether the flow has a workflow. Cost: O(V)."""
         items: Sequence[Any] = self.items
         return any(
-            kind == TASK and item.runs_steps
-            for kind, item in zip(self.kinds, items, strict=True)
+            kind == TASK and item.runs_steps for kind, item in zip(self.kinds, items, strict=True)
         )
 
     def provides(self, name: str) -> bool:

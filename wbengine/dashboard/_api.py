@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,11 +23,14 @@ from wbengine.dashboard import (
     _listings,
     _pause_pages,
     _rendering,
+    _roles,
     _schedule_pages,
+    _visitors,
 )
 from wbengine.dashboard._app_state import AppState
+from wbengine.operations import _results
 from wbengine.persistence import base as persistence
-from wbengine.views import _event_history, _shown_states
+from wbengine.views import _event_history, _json_values, _shown_states
 
 __all__ = ["READS", "Api", "Read"]
 
@@ -44,15 +49,23 @@ class Read:
     :ivar path: after `/api/v1/`; a flow is `{uuid:uuid}`.
     :ivar schema: name of the schema of the response.
     :ivar parameters: description and JSON schema of each query parameter.
+    :ivar result: JSON schemas of the main values in the response, by name.
+    :ivar role: the lowest role that may read it.
     """
 
     path: str
     schema: str
     summary: str
     parameters: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    result: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    role: str = _roles.VIEWER
 
 
 _TEXT: Final = {"type": "string"}
+_WAIT: Final = (
+    "Answer when the flow has ended, but after this number of seconds at the latest.",
+    {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0},
+)
 _AFTER: Final = ("The `after` of the previous page.", _TEXT)
 #: Cursors of flows and of events.
 _AFTER_FLOW: Final = (
@@ -101,11 +114,42 @@ READS: Final[Mapping[str, Read]] = {
         "Show a flow with its tasks.",
         {
             "atoms": ("`0`: without the tasks.", {"enum": ["0", "1"]}),
-            "wait": (
-                "Answer when the flow has ended, but after this number of seconds at the latest.",
-                {"type": "integer", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0},
-            ),
+            "wait": _WAIT,
         },
+        {
+            "uuid": _TEXT,
+            "name": _TEXT,
+            "state": {"enum": [*states.FLOW_STATES]},
+            "shown_state": {"enum": [*_shown_states.LISTED]},
+            "wish": {
+                "type": ["string", "null"],
+                "description": "A text about the command that no engine has carried out yet.",
+            },
+            "tags": {"type": "object", "additionalProperties": _TEXT},
+            "published": {"type": "object", "description": "The published values by name."},
+        },
+    ),
+    "result": Read(
+        "flows/{uuid:uuid}/result",
+        "flow-result",
+        "Return the values of a flow that has ended, or its error.",
+        {"wait": _WAIT},
+        {
+            "uuid": _TEXT,
+            "state": {"enum": [*states.FLOW_STATES]},
+            "has_ended": {"type": "boolean"},
+            "values": {
+                "type": ["object", "null"],
+                "description": "The values by name, with masked secrets, of a flow that succeeded.",
+            },
+            "error": {
+                "type": ["object", "null"],
+                "description": "The class and the text of the error, without success.",
+                "properties": {"type": _TEXT, "message": _TEXT},
+                "required": ["type", "message"],
+            },
+        },
+        _roles.OPERATOR,
     ),
     "events": Read(
         "flows/{uuid:uuid}/events",
@@ -151,17 +195,25 @@ class Api:
         ]
 
     async def _answer(self, read: Read, name: str, request: Request) -> Response:
+        if not _roles.includes(_visitors.role_of(request), read.role):
+            raise HTTPException(403, f"This path needs role {read.role}.")
         with _http_errors.as_http_errors():
-            if name == "flow":
+            if "wait" in read.parameters:
                 await self._await_end(request)
             content = await run_in_threadpool(getattr(self, name), request)
         return _rendering.SafeJSONResponse({"schema": f"wbengine/{read.schema}/1", **content})
 
     async def _await_end(self, request: Request) -> None:
         """Wait until a flow has ended, for the requested time."""
-        seconds = _http_errors.int_parameter(request, "wait")
-        if seconds > MAX_WAIT_SECONDS:
-            raise ValueError(f"wait must be at most {MAX_WAIT_SECONDS} seconds, got {seconds}")
+        text = request.query_params.get("wait", "0")
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds <= MAX_WAIT_SECONDS:
+            raise ValueError(
+                f"wait must be a number of seconds from 0 to {MAX_WAIT_SECONDS}, got {text!r:.40}"
+            )
         until, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
         while (left := until - time.monotonic()) > 0 and not self._state.closing.is_set():
             if await run_in_threadpool(self._has_ended, _uuid(request)):
@@ -188,6 +240,25 @@ class Api:
         """Return a flow with its atoms, or without them for `?atoms=0`."""
         with_atoms = request.query_params.get("atoms", "1") not in ("0", "false", "no")
         return self._state.store.flow(_uuid(request)).to_dict(atoms=with_atoms)
+
+    def result(self, request: Request) -> dict[str, Any]:
+        """Return the values of a flow. Only a dashboard that shows values returns them.
+
+        :raises HTTPException: if this one does not.
+        """
+        if not self._state.redactor.show_values:
+            raise HTTPException(403, "Results are returned only with --show-values.")
+        uuid = _uuid(request)
+        ended = self._state.store.read(lambda each: _results.read(each, uuid))
+        mask = self._state.store.redactor(uuid).text
+        error = ended.error and {"type": ended.error.type, "message": mask(ended.error.message)}
+        return {
+            "uuid": uuid,
+            "state": ended.state,
+            "has_ended": ended.has_ended,
+            "values": _json_values.to_json(ended.values, mask, repr),
+            "error": error,
+        }
 
     def events(self, request: Request) -> dict[str, Any]:
         """Return a page of events, oldest first. Start a stream of later events at `cursor`."""

@@ -18,7 +18,7 @@ from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from wbengine import drawing
+from wbengine import drawing, exceptions
 from wbengine.dashboard import _http_errors, _rendering, _urls
 from wbengine.dashboard._actions import Actions
 from wbengine.dashboard._api import Api
@@ -129,9 +129,10 @@ async def _error_response(app_state: AppState, request: Request, error: Exceptio
     if not isinstance(error, HTTPException):  # The guard logs this error.
         return _http_errors.page(request, app_state, 500)
     plain = error.detail == HTTPStatus(error.status_code).phrase
-    response = _http_errors.page(
-        request, app_state, error.status_code, None if plain else error.detail
-    )
+    cause = error.__cause__
+    kind = type(cause).__name__ if isinstance(cause, exceptions.WbengineException) else None
+    detail = None if plain else error.detail
+    response = _http_errors.page(request, app_state, error.status_code, detail, kind)
     response.headers.update(error.headers or {})
     if error.status_code == 405:
         response.headers["allow"] = ", ".join(sorted(_methods(request)))

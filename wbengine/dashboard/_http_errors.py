@@ -16,6 +16,7 @@ from wbengine.dashboard import _rendering, _urls
 from wbengine.dashboard._app_state import AppState
 
 __all__ = [
+    "ERROR_TYPE",
     "PROBLEM",
     "as_http_errors",
     "int_parameter",
@@ -28,6 +29,9 @@ __all__ = [
 #: Media type of errors for programs (RFC 9457).
 PROBLEM: Final = "application/problem+json"
 
+#: Beginning of the type of an error that an exception of wbengine caused. Its name follows.
+ERROR_TYPE: Final = "urn:wbengine:error:"
+
 _TEXTS: Final[Mapping[int, str]] = {
     401: "Enter the token that the dashboard printed when it started.",
     403: "This is not allowed.",
@@ -38,8 +42,18 @@ _TEXTS: Final[Mapping[int, str]] = {
 }
 
 
-def page(request: Request, app_state: AppState, status: int, detail: str | None = None) -> Response:
-    """Return an error as JSON for programs, else as a page. `detail` is masked."""
+def page(
+    request: Request,
+    app_state: AppState,
+    status: int,
+    detail: str | None = None,
+    kind: str | None = None,
+) -> Response:
+    """Return an error as JSON for programs, else as a page.
+
+    :param detail: a text, which is masked here.
+    :param kind: name of the exception of wbengine, which becomes the type of the error.
+    """
     text = (
         app_state.redactor.text(detail) if detail else _TEXTS.get(status, HTTPStatus(status).phrase)
     )
@@ -47,7 +61,7 @@ def page(request: Request, app_state: AppState, status: int, detail: str | None 
     if _urls.wants_json(request):
         content = {
             "schema": "wbengine/error/1",
-            "type": "about:blank",
+            "type": f"{ERROR_TYPE}{kind}" if kind else "about:blank",
             "title": HTTPStatus(status).phrase,
             "status": status,
             "detail": text,

@@ -25,7 +25,10 @@ _ERROR: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {
         "schema": {"const": "wbengine/error/1"},
-        "type": {"const": "about:blank"},
+        "type": {
+            "type": "string",
+            "description": "`urn:wbengine:error:` and the name of the exception, or `about:blank`.",
+        },
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string", "description": "What was wrong, and what is valid."},
@@ -47,7 +50,7 @@ _ERRORS: Final[Mapping[str, str]] = {
     "502": "It failed.",
     "503": "The store or the broker is unavailable, or the server is busy.",
 }
-_READ_ERRORS: Final = ("400", "401", "404", "429", "502", "503")
+_READ_ERRORS: Final = ("400", "401", "403", "404", "429", "502", "503")
 
 
 class Description:
@@ -131,10 +134,11 @@ def _of_read(name: str, read: _api.Read) -> dict[str, Any]:
     return {
         "operationId": name,
         "summary": read.summary,
+        "description": f"Needs role {read.role}.",
         "tags": [read.path.partition("/")[0]],
         "parameters": [*in_path, *query],
         "responses": {
-            "200": _response("The result.", read.schema, {}),
+            "200": _response("The result.", read.schema, read.result),
             **_errors(_READ_ERRORS),
         },
     }

@@ -31,6 +31,7 @@ __all__ = [
     "read_flow_detail",
     "run",
     "save_factory_details",
+    "values_of",
 ]
 
 Backend = persistence.Backend | Mapping[str, Any] | str | None
@@ -413,6 +414,16 @@ def load_from_detail(
         engine=engine,
         **options,
     )
+
+
+def values_of(flow_detail: models.FlowDetail, *, flows: _allowed.Flows = None) -> dict[str, Any]:
+    """Return the values of a flow that succeeded, by name. This writes nothing.
+
+    :raises Exception: as `load_from_detail`.
+    """
+    engine = load_from_detail(flow_detail, flows=flows)
+    engine.prepare()
+    return engine.storage.fetch_all()
 
 
 @contextlib.contextmanager

@@ -110,10 +110,7 @@ class FlowHandle:
         detail = self._read()
         if detail.state != states.SUCCESS:
             _flow_errors.raise_recorded(Storage(detail))
-        # based on the copy that was read: this writes nothing
-        engine = _loading.load_from_detail(detail)
-        engine.prepare()
-        return engine.storage.fetch_all()
+        return _loading.values_of(detail)
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         return self._result().__await__()
@@ -363,9 +360,7 @@ def _submit(
             new_jobs = _store_and_post(flows, open_backend, open_board, priority)
             posted = [(flow.uuid, job) for (flow, _), job in zip(flows, new_jobs, strict=True)]
         opened = _OpenResources(failing)
-        return [
-            FlowHandle(uuid, open_backend, open_board, job, opened) for uuid, job in posted
-        ]
+        return [FlowHandle(uuid, open_backend, open_board, job, opened) for uuid, job in posted]
 
 
 def _store_and_post(

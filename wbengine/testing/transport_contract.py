@@ -67,9 +67,7 @@ class TransportContract:
         return {}
 
     @pytest.fixture
-    def target(
-        self, transport_url: str, transport_options: dict[str, Any]
-    ) -> transports.Target:
+    def target(self, transport_url: str, transport_options: dict[str, Any]) -> transports.Target:
         target = transports.resolve(transport_url, None, transport_options, exchange=_EXCHANGE)
         assert target.check() is False
         return target

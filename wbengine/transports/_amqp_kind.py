@@ -173,9 +173,7 @@ class RabbitMQKind(KombuKind):
             url, settings = arguments(
                 brokers[number % len(brokers)], target.transport, target.options
             )
-            return kombu.Connection(
-                url, transport=_amqp_socket.Transport, **{**settings, **kwargs}
-            )
+            return kombu.Connection(url, transport=_amqp_socket.Transport, **{**settings, **kwargs})
         except InvalidURLError as error:
             raise ValueError(str(error)) from None
         except ValueError:

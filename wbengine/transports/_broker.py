@@ -323,9 +323,7 @@ class Broker(abc.ABC):
         """
 
     @abc.abstractmethod
-    def take_many(
-        self, groups: Sequence[tuple[int, Sequence[str]]]
-    ) -> list[tuple[int, Delivery]]:
+    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
         """Take messages for this connection, for each group up to its limit, in queue order.
 
         Each message is returned with the index of its group. All together have at most

@@ -338,9 +338,7 @@ class FileBroker(Broker):
             self._next_poll_at = now + self._fifos.pause()
         return MAX_READY if self._nonempty or self._fifos.is_notified() else 0
 
-    def take_many(
-        self, groups: Sequence[tuple[int, Sequence[str]]]
-    ) -> list[tuple[int, Delivery]]:
+    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
         """Take messages from the first queue that has any."""
         for group, (max_messages, queues) in enumerate(groups):
             for queue in queues:

@@ -212,9 +212,7 @@ class MemoryBroker(Broker):
         with self._lock:
             return sum(map(self.size, self._watched_queues))
 
-    def take_many(
-        self, groups: Sequence[tuple[int, Sequence[str]]]
-    ) -> list[tuple[int, Delivery]]:
+    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
         for group, (_, queues) in enumerate(groups):
             for queue in queues:
                 with self._lock:

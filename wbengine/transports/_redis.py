@@ -165,9 +165,7 @@ class Prefetched:
     def add(self, delivery: Delivery) -> None:
         self._taken.append(delivery)
 
-    def hand_over(
-        self, groups: Sequence[tuple[int, Sequence[str]]]
-    ) -> list[tuple[int, Delivery]]:
+    def hand_over(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
         """Remove messages for each group, up to its limit; return them with the group's index."""
         places = {queue: group for group, (_, queues) in enumerate(groups) for queue in queues}
         capacities = [max_messages for max_messages, _ in groups]
@@ -438,9 +436,7 @@ class RedisBroker(Broker):
         if dead:
             LOG.info("%s: the messages of %d dead consumers were requeued", self.place.shown, dead)
 
-    def take_many(
-        self, groups: Sequence[tuple[int, Sequence[str]]]
-    ) -> list[tuple[int, Delivery]]:
+    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
         self._recall()
         messages = self._prefetched.hand_over(groups) if self._prefetched else []
         # If limits were reduced during the wait, other consumers can run the remaining requests.

@@ -203,9 +203,7 @@ def row_of(row: _listing.FlowRow, redactor: Redactor) -> RowView:
     )
 
 
-def _waits(
-    row: _listing.FlowRow, redactor: Redactor, *shown_in: str
-) -> tuple[WaitView, ...]:
+def _waits(row: _listing.FlowRow, redactor: Redactor, *shown_in: str) -> tuple[WaitView, ...]:
     """Return the waits of a flow that is displayed in one of these states."""
     if shown_state(row) not in shown_in:
         return ()

@@ -77,9 +77,7 @@ def clock(moment: float, now: float | None = None) -> str:
     """
     try:
         when = datetime.fromtimestamp(moment, UTC)
-        is_same_day = (
-            now is not None and datetime.fromtimestamp(now, UTC).date() == when.date()
-        )
+        is_same_day = now is not None and datetime.fromtimestamp(now, UTC).date() == when.date()
     except (ValueError, OverflowError, OSError):
         return "?"
     return f"{when:%H:%M:%S}" if is_same_day else f"{when:%Y-%m-%d %H:%M:%S}"

@@ -180,9 +180,7 @@ class _StepRecord(NamedTuple):
         note = self.note
         if note.completed is not None:
             return None
-        return _waiting.step_reason(
-            self.record, note.task.replace(":", "."), note.limit, situation
-        )
+        return _waiting.step_reason(self.record, note.task.replace(":", "."), note.limit, situation)
 
     def is_queued(self, situation: _waiting.Situation) -> bool:
         record = self.record

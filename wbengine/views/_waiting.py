@@ -247,9 +247,7 @@ def atom_reason(
     )
 
 
-def step_reason(
-    record: Any, task: str, limit: str | None, situation: Situation
-) -> Reason | None:
+def step_reason(record: Any, task: str, limit: str | None, situation: Situation) -> Reason | None:
     """Return why an incomplete step of a workflow does not run; None if it runs.
 
     :param task: the type of its task.

@@ -242,9 +242,7 @@ class FlowViewBuilder:
             text, gate = (None, None) if reason is None else self._masked_reason(reason)
             if record is None or (not record.attempt and state == states.PENDING):
                 uuid = None if record is None else record.uuid
-                view = AtomView(
-                    node, uuid, name, kind, paths[node], task, waiting=text, gate=gate
-                )
+                view = AtomView(node, uuid, name, kind, paths[node], task, waiting=text, gate=gate)
             else:
                 view = self._atom_view(
                     node, record, state, name, kind, paths[node], task, text, gate
@@ -311,14 +309,10 @@ class FlowViewBuilder:
 
     def _waits_for(self, record: models.AtomDetail, state: str) -> WaitView | None:
         wait, situation = self._waiting_steps.get(record.uuid, record).waits_for, self.situation
-        if wait is None or not (
-            situation.parked or (situation.is_run and state == states.RUNNING)
-        ):
+        if wait is None or not (situation.parked or (situation.is_run and state == states.RUNNING)):
             return None
         text = self.redactor.text
-        return WaitView(
-            text(record.name), text(wait.signal), wait.since, wait.until, wait.number
-        )
+        return WaitView(text(record.name), text(wait.signal), wait.since, wait.until, wait.number)
 
     def _is_queued(self, record: models.AtomDetail, state: str) -> bool:
         situation = self.situation
