@@ -21,11 +21,13 @@ TOOL = workers.REPOSITORY / "tools" / "package"
 #: A module that needs the extra, for each extra.
 MODULES = {
     "celery": "wbengine.interop.celery._internals",
+    "client": "wbengine.client._blocking",
     "dashboard": "wbengine.dashboard._asgi",
     "dev": "mypy",
     "docs": "furo",
     "etcd": "wbengine.jobs.backends.impl_etcd",
     "keys": "cryptography",
+    "mcp": "wbengine.dashboard._mcp",
     "metrics": "wbengine.telemetry.metrics",
     "mysql": "pymysql",
     "otel": "wbengine.telemetry.tracing",

@@ -9,59 +9,18 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from tests.client.served import FLOWS, Server
 from tests.dashboard import site as sites
 from tests.dashboard import story
-from tests.support import conducted
 from wbengine import client as clients
 from wbengine import exceptions
-from wbengine.conductors import backends as conductors
-from wbengine.engines import _allowed
-from wbengine.jobs import backends as boards
-from wbengine.persistence import backends
 
-FLOWS = "tests.client.flows"
 NOWHERE = "http://127.0.0.1:9"
-
-
-class Server:
-    """A dashboard and, if needed, a conductor."""
-
-    def __init__(self, backend: Any, site: Any) -> None:
-        self.backend = backend
-        self.url = site.address
-
-    @contextlib.contextmanager
-    def conducting(self) -> Iterator[None]:
-        with boards.backend("b", "sql", persistence=self.backend) as board:
-            conductor = conductors.fetch("nonblocking", "c", board, persistence=self.backend)
-            with conducted.running(conductor):
-                yield
-
-    def count(self) -> int:
-        with contextlib.closing(self.backend.get_connection()) as connection:
-            return int(connection.count_flows())
-
-
-@pytest.fixture
-def stored(tmp_path: Path) -> Iterator[Any]:
-    _allowed.set_for_process([FLOWS])
-    with contextlib.closing(backends.fetch(f"sqlite:///{tmp_path}/flows.db")) as backend:
-        with contextlib.closing(backend.get_connection()) as connection:
-            connection.upgrade()
-        yield backend
-    _allowed.set_for_process(None)
-
-
-@pytest.fixture
-def server(stored: Any) -> Iterator[Server]:
-    with sites.running(stored, allow_actions=True, show_values=True) as site:
-        yield Server(stored, site)
 
 
 class Blocking:

