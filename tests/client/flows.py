@@ -30,6 +30,13 @@ class Day(task.Task):
         return dt.date(2026, 11, 28)
 
 
+class Ratio(task.Task):
+    default_provides = "ratio"
+
+    def execute(self) -> list[float]:
+        return [float("nan"), float("inf"), 0.5]
+
+
 class Fail(task.Task):
     def execute(self) -> None:
         raise KeyError("no price of password=hunter2222")
@@ -41,6 +48,10 @@ class Ask(task.WaitFor):
 
 def priced() -> Any:
     return linear_flow.Flow("priced").add(Price(), Password(), Day())
+
+
+def ratios() -> Any:
+    return linear_flow.Flow("ratios").add(Ratio())
 
 
 def failing() -> Any:

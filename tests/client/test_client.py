@@ -96,6 +96,12 @@ def test_flow_is_submitted_and_its_values_are_returned(server: Server, connect: 
     assert client.flow(flow.id.upper()).result(0) == values
 
 
+def test_numbers_that_json_lacks_are_returned_as_texts(server: Server, connect: Connect) -> None:
+    with server.conducting():
+        flow = connect(server.url).submit(f"{FLOWS}:ratios")
+        assert flow.result(60) == {"ratio": ["nan", "inf", 0.5]}
+
+
 def test_failure_of_the_flow_is_raised_with_masked_secrets(
     server: Server, connect: Connect
 ) -> None:

@@ -34,6 +34,15 @@ def test_flow_list_has_stable_keys(guest: TestClient) -> None:
     assert all(set(row) >= ROW for row in data["flows"])
 
 
+def test_unchanged_list_is_not_sent_again(guest: TestClient) -> None:
+    first = guest.get("/api/v1/flows")
+    tag = first.headers["etag"]
+    again = guest.get("/api/v1/flows", headers={"if-none-match": f'"other", {tag}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    other = guest.get("/api/v1/flows?limit=1", headers={"if-none-match": tag})
+    assert other.status_code == 200 and other.headers["etag"] != tag
+
+
 def test_flow_has_stable_keys(kept: story.Kept, guest: TestClient) -> None:
     path = f"/api/v1/flows/{kept.uuids['leaking']}"
     data = guest.get(path).json()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -201,7 +203,12 @@ class Api:
             if "wait" in read.parameters:
                 await self._await_end(request)
             content = await run_in_threadpool(getattr(self, name), request)
-        return _rendering.SafeJSONResponse({"schema": f"wbengine/{read.schema}/1", **content})
+        response = _rendering.SafeJSONResponse({"schema": f"wbengine/{read.schema}/1", **content})
+        tag = f'"{hashlib.sha256(response.body).hexdigest()[:32]}"'
+        if tag in re.split(r"\s*,\s*", request.headers.get("if-none-match", "")):
+            return Response(status_code=304, headers={"etag": tag})
+        response.headers["etag"] = tag
+        return response
 
     async def _await_end(self, request: Request) -> None:
         """Wait until a flow has ended, for the requested time."""

@@ -139,6 +139,7 @@ def _of_read(name: str, read: _api.Read) -> dict[str, Any]:
         "parameters": [*in_path, *query],
         "responses": {
             "200": _response("The result.", read.schema, read.result),
+            "304": {"description": "The result is that of the ETag in If-None-Match."},
             **_errors(_READ_ERRORS),
         },
     }

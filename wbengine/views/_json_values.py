@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -41,8 +42,10 @@ def to_json(
     :param mask: masks secrets in texts.
     :param text: converts values that JSON cannot represent.
     """
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | int):
         return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
         return mask(value)
     if depth < _MAX_DEPTH and isinstance(value, Mapping):
