@@ -189,8 +189,8 @@ def _collecting_damage(damaged: list[str]) -> Any:
     "move",
     help="""Copy all records of a store to another store, and compare them.
 
-    OLD and NEW are URLs of stores. OLD is not changed. Stop all engines of both stores first;
-    pending requests to suspend or cancel a flow are not copied. The command can be repeated.
+    OLD and NEW are URLs of stores. OLD is not changed. Stop all engines and conductors of both
+    stores first. The command can be repeated: what NEW already contains is not copied again.
 
     \b
     Example:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from wbengine import exceptions, states
 from wbengine.operations import _exporting, _suspend_and_cancel
 from wbengine.persistence import _owners, _trees, base, models
+from wbengine.persistence.backends import _sql
+from wbengine.persistence.backends._sql import copying
 
 __all__ = ["move"]
 
@@ -15,8 +17,9 @@ __all__ = ["move"]
 def move(old: base.Backend, new: base.Backend) -> Iterator[models.LogBook]:
     """Copy every logbook of a store to another one, read it back there, and yield it.
 
-    Nothing of `old` changes. Logbooks that `new` already contains are compared, so a copy that
-    failed may be repeated.
+    At the end, the schedules, jobs, unique keys, pauses and versions of code are copied between SQL
+    stores. Nothing of `old` changes. Logbooks that `new` already contains are compared, so a copy
+    that failed may be repeated.
 
     :raises FlowBusy: if an engine runs one of the flows.
     :raises Duplicate: if `new` has a different book or flow with the same uuid.
@@ -29,6 +32,8 @@ def move(old: base.Backend, new: base.Backend) -> Iterator[models.LogBook]:
         target.upgrade()
         for row in source.get_logbooks(lazy=True):
             yield _copy(source, target, row.uuid)
+    if isinstance(old, _sql.SQLBackend) and isinstance(new, _sql.SQLBackend):
+        copying.copy_rows(old, new)
 
 
 def _copy(source: base.Connection, target: base.Connection, uuid: str) -> models.LogBook:

@@ -1,0 +1,70 @@
+"""Copies of schedules, jobs, unique keys, pauses and versions of code between SQL stores."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from wbengine import engines, exceptions, operations
+from wbengine.jobs import backends as boards
+from wbengine.persistence import backends
+from wbengine.persistence.backends import _sql
+from wbengine.persistence.backends._sql import copying
+from wbengine.schedules import Schedule, Schedules
+
+FACTORY = "tests.operations.flows:steps"
+KEY = {"unique": "order-17", "unique_for": "forever"}
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Iterator[Any]:
+    with backends.backend(f"dir://{tmp_path}/old") as backend:
+        yield backend
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
+def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    with contextlib.ExitStack() as stack:
+        url = f"sqlite:///{tmp_path}/new.db"
+        if request.param != "sqlite":
+            servers = request.getfixturevalue("database_servers")
+            url = stack.enter_context(servers[request.param].database())
+        yield stack.enter_context(backends.backend(url))
+
+
+def rows(backend: _sql.SQLBackend, name: str) -> list[dict[str, Any]]:
+    with backend.engine.begin() as connection:
+        found = connection.execute(sa.text(f"SELECT * FROM {name} ORDER BY 1")).mappings()
+        return [{key: value for key, value in row.items() if key != "id"} for row in found]
+
+
+def test_rows_that_belong_to_no_flow_are_copied_once(
+    old: Any, new: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_ROWS_PER_TRANSACTION", 2)
+    first = engines.submit(FACTORY, backend=old, **KEY)
+    engines.submit_many(FACTORY, [None] * 4, backend=old, eta=3600.0, priority="HIGH")
+    for name in ("a", "b", "c", "d", "e"):
+        Schedules(old).add(Schedule(name=name, factory=FACTORY, every=60))
+    Schedules(old).pause("c")
+    operations.pause_tasks(old, "shop.*", reason="closed")
+    with contextlib.closing(old.get_connection()) as connection:
+        connection.add_codes("v43", ["shop"], ["v42"])
+    with boards.backend("b", "sql", persistence=old) as board:
+        board.claim(board.find(first.id), "a conductor that ended")
+
+    for _ in range(2):
+        assert len(list(operations.move(old, new))) == 5
+        for table in ("wbe_schedules", "wbe_unique_keys", "wbe_pauses", "wbe_codes"):
+            assert rows(new, table) == rows(old, table) != [], table
+        jobs = [{**row, "owner": None, "owner_until": None} for row in rows(old, "wbe_jobs")]
+        assert rows(new, "wbe_jobs") == jobs and len(jobs) == 5
+    assert engines.submit(FACTORY, backend=new, **KEY).id == first.id
+    with pytest.raises(exceptions.UniqueKeyConflict):
+        engines.submit(FACTORY, inputs={"amount": 2}, backend=new, **KEY)
+    assert [entry.paused for entry in Schedules(new).all()] == [False, False, True, False, False]
