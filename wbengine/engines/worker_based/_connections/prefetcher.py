@@ -1,4 +1,8 @@
-"""Consume requests from shared queues: at most one for each slot, from the first queue first."""
+"""Consume requests from shared queues: at most one for each slot, from the first queue first.
+
+This is how a worker takes a request on RabbitMQ: the broker delivers a message that is not yet
+acknowledged to no other worker. With a ledger, the row of the request decides who runs it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Which workers are lost: they were silent for too long.
 
+This module only detects them. `_requests.recovery` decides what happens to their requests.
+
 The silence of a worker counts only while the engine receives its own messages. All times are on one
 monotonic clock.
 """
