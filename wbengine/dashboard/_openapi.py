@@ -167,6 +167,7 @@ def _of_operation(operation: Operation) -> dict[str, Any]:
         )
     needed = sorted(operation.required - {target})
     body = {"type": "object", "properties": in_body, "additionalProperties": False}
+    result = _response("The result.", operation.name.replace(" ", "-"), operation.result)
     return {
         "operationId": operation.name.replace(" ", "_"),
         "summary": operation.summary,
@@ -180,11 +181,23 @@ def _of_operation(operation: Operation) -> dict[str, Any]:
             },
         },
         "responses": {
-            "201" if operation.creates else "200": _response(
-                "The result.", operation.name.replace(" ", "-"), operation.result
-            ),
+            **({"201": {**result, "links": _links()}} if operation.creates else {"200": result}),
             **_errors(_ERRORS),
         },
+    }
+
+
+def _links() -> dict[str, Any]:
+    """Return the paths of a new flow, with the parameter that contains its uuid."""
+    reads = {name: "uuid" for name, each in _api.READS.items() if "{uuid:uuid}" in each.path}
+    changes = {
+        each.name.replace(" ", "_"): "flow"
+        for each in _operation.table().values()
+        if each.target == "flow"
+    }
+    return {
+        name: {"operationId": name, "parameters": {parameter: "$response.body#/uuid"}}
+        for name, parameter in {**reads, **changes}.items()
     }
 
 
