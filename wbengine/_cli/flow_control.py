@@ -8,24 +8,19 @@ from typing import Any, Final
 
 import click
 
-from wbengine import exceptions, operations, signals, states
+from wbengine import exceptions, operations, signals
 from wbengine._cli import base, common_options, confirmation, errors, flow_selection, params
 from wbengine._cli import context as contexts
+from wbengine.operations import _operation
 from wbengine.persistence._listing import FlowRow
-from wbengine.views import _flow_list, _shown_states
+from wbengine.views import _flow_list
 
 __all__ = ["cancel", "signal", "suspend"]
 
 
-_NOT_ENDED: Final = (
-    *(states.PENDING, states.RUNNING, states.RESUMING, states.SUSPENDING),
-    *(states.WAITING, states.BLOCKED, _shown_states.INTERRUPTED),
-)
-_SUSPEND: Final = flow_selection.Operation("suspend", _NOT_ENDED, "requested to suspend")
-_CANCEL: Final = flow_selection.Operation(
-    "cancel", (*_NOT_ENDED, states.SUSPENDED), "requested to cancel"
-)
-_SIGNAL: Final = flow_selection.Operation("signal", (states.WAITING,), "sent the signal to")
+_SUSPEND: Final = _operation.load("flow suspend")
+_CANCEL: Final = _operation.load("flow cancel")
+_SIGNAL: Final = _operation.load("flow signal")
 
 _WAIT: Final = click.option("--wait", type=params.WAIT, metavar="DURATION",
     help="Wait until the run has ended; exit with 75 if it lasts longer than this.")  # fmt: skip
@@ -74,7 +69,7 @@ def cancel(context: contexts.Context, **options: Any) -> int:
 
 def _request(
     context: contexts.Context,
-    operation: flow_selection.Operation,
+    operation: _operation.Operation,
     ask: Callable[..., Any],
     selection: flow_selection.Selection,
     wait: float | None,
@@ -95,7 +90,7 @@ def _request(
         now = operations.find(backend, row.uuid)
     printer, shown = context.printer, _flow_list.shown_state(now)
     content = {"uuid": row.uuid, "old": change.old, "new": change.new, "shown_state": shown}
-    printer.document(f"flow-{operation.name}/1", content)
+    printer.document(f"flow-{operation.verb}/1", content)
     printer.line(f"{row.name} {row.uuid}: {before} → {shown}")
     if now.lease is not None:
         printer.guide(f"to watch it: wbengine flow watch {row.uuid}")

@@ -7,21 +7,16 @@ from typing import BinaryIO, Final
 
 import click
 
-from wbengine import exceptions, operations, states
+from wbengine import exceptions, operations
 from wbengine._cli import base, common_options, errors, flow_selection, params
 from wbengine._cli import context as contexts
 from wbengine._text.terminal_text import escaped_json
+from wbengine.operations import _operation
 from wbengine.persistence import _listing
 
 __all__ = ["delete", "export", "import_command"]
 
-_DELETE: Final = flow_selection.Operation(
-    "delete",
-    (*sorted(states.FLOW_ENDED), states.CANCELLED),
-    "deleted",
-    confirms=True,
-    schema="flow-delete/1",
-)
+_DELETE: Final = _operation.load("flow delete")
 
 
 @base.command(
@@ -113,4 +108,4 @@ def delete(context: contexts.Context, selection: flow_selection.Selection, force
         def work(row: _listing.FlowRow) -> None:
             operations.delete(backend, row.uuid, force=force, states=(row.state,))
 
-        return flow_selection.perform(context, _DELETE, selection, rows, work)
+        return flow_selection.perform(context, _DELETE, selection, rows, work, "flow-delete/1")

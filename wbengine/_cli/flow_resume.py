@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,8 @@ from wbengine._cli import (
     standard_streams,
 )
 from wbengine._cli import context as contexts
-from wbengine.views import _flow_list, _shown_states
+from wbengine.operations import _operation
+from wbengine.views import _flow_list
 
 if TYPE_CHECKING:
     from wbengine.engines.base import Engine
@@ -37,16 +39,9 @@ __all__ = ["command", "retry", "revert"]
 #: Default maximum wait for the end of a run that `revert` cancels.
 _RUN_END_SECONDS: Final = 60.0
 
-_RESUME: Final = flow_selection.Operation(
-    "resume", (states.SUSPENDED, states.BLOCKED, _shown_states.INTERRUPTED), "resumed"
-)
-_RETRY: Final = flow_selection.Operation("retry", (states.FAILURE, states.REVERTED), "retried")
-_REVERT: Final = flow_selection.Operation(
-    "revert",
-    (states.FAILURE, states.SUSPENDED, states.BLOCKED, states.WAITING, _shown_states.INTERRUPTED),
-    "reverted",
-    confirms=True,
-)
+_RESUME: Final = _operation.load("flow resume")
+_RETRY: Final = _operation.load("flow retry")
+_REVERT: Final = _operation.load("flow revert")
 
 
 def _no_edits(uuid: str) -> Edits | None:
@@ -260,7 +255,7 @@ def revert(
 
 def _perform_all(
     context: contexts.Context,
-    operation: flow_selection.Operation,
+    operation: _operation.Operation,
     selection: flow_selection.Selection,
     *,
     edits: Callable[[str], Edits | None] = _no_edits,
@@ -272,7 +267,7 @@ def _perform_all(
     """Perform an operation on one or several flows. Return the exit code."""
     selection.check()
     if selection.is_single:
-        return _perform(context, operation.name, selection.ids[0], dry_run=selection.dry_run,
+        return _perform(context, operation.verb, selection.ids[0], dry_run=selection.dry_run,
             reason=reason, edits=edits, engine=engine, here=here, **options)  # fmt: skip
     single_only = ("detach", "report", "deadline", "progress", "watch", "wait")
     for name in single_only:
@@ -284,15 +279,15 @@ def _perform_all(
 
         def work(row: FlowRow) -> None:
             if row.uuid in submitted and not here:
-                operations.request(backend, row.uuid, operation.name, reason=reason,
+                operations.request(backend, row.uuid, operation.verb, reason=reason,
                     by=confirmation.current_user(), edits=edits(row.uuid))  # fmt: skip
                 requested.append(row.uuid)
                 return
-            arguments = _arguments(operation.name, reason, edits(row.uuid))
+            arguments = _arguments(operation.verb, reason, edits(row.uuid))
             is_submitted = row.uuid in submitted
             with (
                 _loaded(
-                    context, backend, operation.name, row, engine, is_submitted, **arguments
+                    context, backend, operation.verb, row, engine, is_submitted, **arguments
                 ) as loaded_engine,
                 standard_streams.aside(),
             ):
@@ -301,12 +296,14 @@ def _perform_all(
                 except exceptions.StorageFailure:
                     raise
                 except Exception as error:
-                    if operation.name != "revert" or not _is_reverted(loaded_engine):
+                    if operation.verb != "revert" or not _is_reverted(loaded_engine):
                         reason_of_flow = loaded_engine.storage.flow_detail.error
                         raise errors.Failed(reason_of_flow or errors.line_of(error)) from error
 
         if submitted and not here:
-            operation = operation._replace(done=f"requested to {operation.name}")
+            assert operation.many is not None
+            many = dataclasses.replace(operation.many, done=f"requested to {operation.verb}")
+            operation = dataclasses.replace(operation, many=many)
         if selection.dry_run:
             rows = _editable(context, backend, rows, edits)
         code = flow_selection.perform(context, operation, selection, rows, work)

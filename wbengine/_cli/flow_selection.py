@@ -17,37 +17,17 @@ from wbengine.views import _flow_list, _shown_states
 
 if TYPE_CHECKING:
     from wbengine._cli.context import Context
+    from wbengine.operations._operation import Many, Operation
     from wbengine.persistence import base as persistence
     from wbengine.persistence._listing import FlowRow
 
-__all__ = ["Operation", "Selection", "filters", "flows_option", "perform", "rows_of"]
+__all__ = ["Selection", "filters", "flows_option", "perform", "rows_of"]
 
 #: Number of flows that one statement lists.
 _ROWS_PER_PAGE: Final = 1000
 #: Maximum numbers of flows that a confirmation names, and that a dry run prints.
 _MAX_NAMED: Final = 3
 _MAX_EXAMPLES: Final = 10
-
-
-class Operation(NamedTuple):
-    """An operation on several flows.
-
-    :ivar name: name of the command.
-    :ivar states: displayed states of the flows that filters select without `--state`.
-    :ivar done: what the output states about the flows, such as "deleted".
-    :ivar confirms: whether flows that are selected by id are confirmed, too.
-    :ivar schema: name and version of the JSON document, if it is also that of a single flow.
-    """
-
-    name: str
-    states: Collection[str]
-    done: str
-    confirms: bool = False
-    schema: str | None = None
-
-    @property
-    def json_schema(self) -> str:
-        return self.schema or f"flow-{self.name}-many/1"
 
 
 class Selection(NamedTuple):
@@ -214,6 +194,7 @@ def perform(
     selection: Selection,
     rows: Sequence[FlowRow],
     work: Callable[[FlowRow], object],
+    schema: str | None = None,
 ) -> int:
     """Perform an operation on these flows after a confirmation. Return the exit code.
 
@@ -221,13 +202,16 @@ def perform(
     one flow, its error is raised.
 
     :param work: performs the operation on one flow.
+    :param schema: name and version of the JSON document, if it is also that of a single flow.
     :raises Failed: if there is no terminal for the confirmation.
     :raises Abort: if the answer is no.
     """
+    schema = schema or f"flow-{operation.verb}-many/1"
     if selection.dry_run:
-        return _print_examples(context, operation, rows)
-    if rows and (operation.confirms or not selection.ids):
-        confirmation.confirm(context, f"{operation.name} {described(rows)}", selection.yes)
+        return _print_examples(context, operation, rows, schema)
+    assert operation.many is not None
+    if rows and (operation.many.is_destructive or not selection.ids):
+        confirmation.confirm(context, f"{operation.verb} {described(rows)}", selection.yes)
     result = _Result(rows)
     try:
         for row in _shown(context, operation, rows):
@@ -243,9 +227,9 @@ def perform(
                 result.done.append(row)
     except BaseException:
         if result.done:
-            _print_result(context, operation, result)
+            _print_result(context, operation.many, result, schema)
         raise
-    return _print_result(context, operation, result)
+    return _print_result(context, operation.many, result, schema)
 
 
 def described(rows: Sequence[FlowRow]) -> str:
@@ -263,7 +247,7 @@ def _progress(context: Context, operation: Operation, count: int) -> Iterator[Ca
     if not show:
         yield lambda: None
         return
-    with click.progressbar(length=count, label=operation.name, file=sys.stderr) as bar:
+    with click.progressbar(length=count, label=operation.verb, file=sys.stderr) as bar:
         yield lambda: bar.update(1)
 
 
@@ -275,7 +259,9 @@ def _shown(context: Context, operation: Operation, rows: Sequence[FlowRow]) -> I
             advance()
 
 
-def _print_examples(context: Context, operation: Operation, rows: Sequence[FlowRow]) -> int:
+def _print_examples(
+    context: Context, operation: Operation, rows: Sequence[FlowRow], schema: str
+) -> int:
     printer = context.printer
     examples = rows[:_MAX_EXAMPLES]
     content = {
@@ -287,19 +273,19 @@ def _print_examples(context: Context, operation: Operation, rows: Sequence[FlowR
             for row in examples
         ],
     }
-    printer.document(operation.json_schema, content)
+    printer.document(schema, content)
     if not rows:
         printer.hint("No flows found.")
     elif len(rows) == 1:
-        printer.line(f"would {operation.name} {described(rows)}")
+        printer.line(f"would {operation.verb} {described(rows)}")
     else:
-        printer.line(f"would {operation.name} {len(rows):,} flows")
+        printer.line(f"would {operation.verb} {len(rows):,} flows")
         cells = [(row.uuid, row.name, row.state, row.error) for row in examples]
         printer.table(("UUID", "NAME", "STATE", "ERROR"), cells, folded=("NAME", "ERROR"))
     return errors.OK
 
 
-def _print_result(context: Context, operation: Operation, result: _Result) -> int:
+def _print_result(context: Context, many: Many, result: _Result, schema: str) -> int:
     printer = context.printer
     refused = [
         {"uuid": row.uuid, "name": row.name, "reason": reason} for row, reason in result.refused
@@ -310,12 +296,12 @@ def _print_result(context: Context, operation: Operation, result: _Result) -> in
         "flows": [row.uuid for row in result.done],
         "refused": refused,
     }
-    printer.document(operation.json_schema, content)
+    printer.document(schema, content)
     if not result.rows:
         printer.hint("No flows found.")
         return errors.OK
     if result.done:
-        printer.line(f"{operation.done} {described(result.done)}")
+        printer.line(f"{many.done} {described(result.done)}")
     # The reasons of several flows differ only in their uuids.
     reasons = Counter(reason.replace(row.uuid, "ID") for row, reason in result.refused)
     examples = {reason.replace(row.uuid, "ID"): row for row, reason in reversed(result.refused)}

@@ -9,16 +9,18 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
 import pkgutil
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
-
-import jsonschema
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from wbengine._introspection import object_names
 from wbengine.persistence import base
+
+if TYPE_CHECKING:
+    import jsonschema
 
 __all__ = [
     "ADMIN",
@@ -31,6 +33,7 @@ __all__ = [
     "Role",
     "ScheduleName",
     "Scope",
+    "load",
     "operation",
     "table",
 ]
@@ -131,6 +134,11 @@ class Operation:
         return self.name.partition(" ")[2]
 
     @property
+    def states(self) -> tuple[str, ...]:
+        """Displayed states of the flows that filters select without a state."""
+        return () if self.many is None else self.many.states
+
+    @property
     def target(self) -> str | None:
         """The name of the parameter that names what the operation changes, if any."""
         return next((name for name, each in self.parameters.items() if each.is_target), None)
@@ -193,20 +201,25 @@ def operation(
     return define
 
 
+def load(name: str) -> Operation:
+    """Return the operation of this name. Only its module is imported."""
+    module = importlib.import_module(f"{_DEFINITIONS}.{name.replace(' ', '_')}")
+    return next(each for each in vars(module).values() if isinstance(each, Operation))
+
+
 @functools.cache
 def table() -> Mapping[str, Operation]:
     """Return all operations by name, ordered."""
     package = importlib.import_module(_DEFINITIONS)
-    modules = [
-        importlib.import_module(f"{_DEFINITIONS}.{module.name}")
-        for module in pkgutil.iter_modules(package.__path__)
-    ]
-    found = [each for module in modules for each in vars(module).values()]
-    operations = [each for each in found if isinstance(each, Operation)]
-    return {each.name: each for each in sorted(operations, key=lambda each: each.name)}
+    names = [module.name.replace("_", " ") for module in pkgutil.iter_modules(package.__path__)]
+    return {name: load(name) for name in sorted(names)}
 
 
 def _check(name: str, schema: Mapping[str, Any], value: Any) -> None:
+    if _is_valid(json.dumps(schema), value):
+        return
+    import jsonschema  # Slow to import.
+
     error = jsonschema.exceptions.best_match(
         jsonschema.Draft202012Validator(schema).iter_errors(value)
     )
@@ -214,6 +227,25 @@ def _check(name: str, schema: Mapping[str, Any], value: Any) -> None:
         return
     place = "".join(f"[{part!r:.{_MAX_SHOWN_CHARS}}]" for part in error.absolute_path)
     raise ValueError(f"{name}{place} must {_demand(error)}")
+
+
+def _is_valid(schema: str, value: Any) -> bool:
+    try:
+        _validator(schema)(value)
+    except ValueError:  # fastjsonschema raises subclasses of this.
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=256)
+def _validator(schema: str) -> Callable[[Any], object]:
+    import fastjsonschema
+
+    document = {"$schema": "http://json-schema.org/draft-07/schema#", **json.loads(schema)}
+    validate: Callable[[Any], object] = fastjsonschema.compile(
+        document, use_default=False, use_formats=False, detailed_exceptions=False
+    )
+    return validate
 
 
 def _demand(error: jsonschema.ValidationError) -> str:
