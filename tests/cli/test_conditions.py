@@ -75,6 +75,11 @@ OF_A_STORE: dict[Words, int] = {
     ("tasks", "list"): 0,
     ("tasks", "pause", "shop.charge"): 0,
     ("tasks", "resume", "shop.charge"): 66,
+    ("access", "new", "ci"): 0,
+    ("access", "list"): 0,
+    ("access", "show", "ci"): 66,
+    ("access", "rotate", "ci"): 66,
+    ("access", "revoke", "ci"): 66,
     ("schedule", "pause", "s"): 66,
     ("schedule", "resume", "s"): 66,
     ("schedule", "run", "s"): 66,
@@ -88,6 +93,7 @@ OF_NO_STORE: dict[Words, int] = {
     ("db", "upgrade"): 0,
     ("db", "current"): 0,
     ("tasks", "pause", "shop.charge"): 0,
+    ("access", "new", "ci"): 0,
 }
 #: The dashboard, which would not end.
 SHOWS: Words = ("dashboard", "--port", "0")
@@ -117,6 +123,7 @@ OF_ANY_VERSION: dict[Words, int] = {
     ("flow", "resume", UNKNOWN): 66,
     ("flow", "retry", UNKNOWN): 66,
     ("tasks", "pause", "shop.charge"): 0,
+    ("access", "new", "ci"): 0,
 }
 
 NOWHERE = "127.0.0.1:1"

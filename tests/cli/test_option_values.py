@@ -35,6 +35,7 @@ REQUIRED = {
     "name": "name",
     "names": "name",
     "pattern": "shop.charge",
+    "key": "ci",
     "old": "memory://",
     "new": "memory://",
     "file": "-",

@@ -23,12 +23,12 @@ __all__ = ["command"]
     and read events and log lines; with --allow-actions they also change flows, as the HTTP API
     does. The command uses the standard input and output: an assistant starts it. It works on the
     store and broker of the settings, or with --dashboard on a dashboard, with the role of the
-    token.
+    access key (`wbengine access new`).
 
     \b
     Examples:
       wbengine mcp --persistence sqlite:////var/lib/flows.db
-      wbengine mcp --dashboard https://flows.example.com --token-file ~/.wbengine-token
+      wbengine mcp --dashboard https://flows.example.com --token-file ~/.wbengine-key
     """,
 )
 @click.option("--allow-actions", is_flag=True,
@@ -36,7 +36,7 @@ __all__ = ["command"]
 @click.option("--dashboard", "address", metavar="URL",
     help="Address of a dashboard to use instead of the store.")  # fmt: skip
 @click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="File that contains the token for --dashboard.")  # fmt: skip
+    help="File that contains the access key or the token for --dashboard.")  # fmt: skip
 def command(
     context: contexts.Context, allow_actions: bool, address: str | None, token_file: Path | None
 ) -> None:

@@ -162,6 +162,14 @@ class Printer:
         if self.as_json:
             write(f"{self._json(schema, content)}\n")
 
+    def secret(self, schema: str, content: Mapping[str, Any], name: str) -> None:
+        """Print a result with a new secret, `content[name]`: as text, only the secret."""
+        if not self.as_json:
+            write(f"{content[name]}\n")
+            return
+        document = {**json.loads(self._json(schema, content)), name: content[name]}
+        write(f"{escaped_json(json.dumps(document, ensure_ascii=False, indent=2))}\n")
+
     # -- data as text, on the standard output ------------------------------------------------------
 
     def table(

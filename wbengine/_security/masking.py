@@ -15,6 +15,7 @@ from urllib import parse
 from wbengine.types import failure as ft
 
 __all__ = [
+    "ACCESS_KEY",
     "MASK",
     "SHORTEST",
     "SecretMatcher",
@@ -70,6 +71,8 @@ _PLAIN: Final = (int, float, bool, type(None))
 URL: Final = re.compile(
     r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s:/?#@\"'<>]{0,200}:)((?:(?!://)[^\s\"'<>])+)(?=@)"
 )
+#: A key of the dashboard's API: its public part, and the secret.
+ACCESS_KEY: Final = re.compile(r"\b(wbe_[a-z0-9]{12}_)[A-Za-z0-9]{40}\b")
 _MAX_DEPTH: Final = 50
 
 
@@ -368,8 +371,10 @@ _CLOSING_BRACKETS: Final = {"(": ")", "[": "]", "{": "}"}
 
 
 def masked(text: str) -> str:
-    """Mask passwords of URLs, values of secret keys, and private keys in `text`."""
+    """Mask passwords of URLs, values of secret keys, access keys and private keys in `text`."""
     lowered = text.lower()
+    if "wbe_" in lowered:
+        text = ACCESS_KEY.sub(rf"\1{MASK}", text)
     if "://" in lowered:
         text = URL.sub(rf"\1{MASK}", text)
         text = _URL_TOKEN.sub(rf"\1{MASK}", text)

@@ -59,7 +59,7 @@ class Actions:
         """Exchange a token for a cookie."""
         form = await _form(request)
         token = form.get("token", "")
-        visitor = self._state.sessions.visitor_of_token(token)
+        visitor = self._state.credentials.sign_in(request, token)
         if visitor is None or visitor.role == _roles.PROXY:
             self._state.audit.refused(request, "login")
             return _http_errors.page(request, self._state, 401, "The token is not valid.")

@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from wbengine.dashboard import _rendering, _roles, _urls, _visitors
 from wbengine.dashboard._audit import Audit
+from wbengine.dashboard._credentials import Credentials
 from wbengine.dashboard._flow_cache import Store
 from wbengine.dashboard._quotas import Quotas
 from wbengine.dashboard._runner import Runner
@@ -33,6 +34,7 @@ class AppState:
     store: Store
     monitor: WorkerMonitor
     sessions: Sessions
+    credentials: Credentials
     redactor: redaction.Redactor
     audit: Audit
     runner: Runner | None = None

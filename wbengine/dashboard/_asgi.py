@@ -25,10 +25,12 @@ from wbengine.dashboard._api import Api
 from wbengine.dashboard._app_state import AppState
 from wbengine.dashboard._audit import Audit
 from wbengine.dashboard._authentication import Guard
+from wbengine.dashboard._credentials import Credentials
 from wbengine.dashboard._fleet_pages import FleetPages
 from wbengine.dashboard._flow_cache import Store
 from wbengine.dashboard._flow_pages import FlowPages
 from wbengine.dashboard._health import Probes
+from wbengine.dashboard._key_visitors import KeyVisitors
 from wbengine.dashboard._openapi import Description
 from wbengine.dashboard._operation_routes import OperationRoutes
 from wbengine.dashboard._pause_pages import PausePages
@@ -62,7 +64,8 @@ def create_app(
     """Return the dashboard of a store as an ASGI application.
 
     Without `token` and `users`, every client that reaches the application has all rights: the
-    application in which you mount it must authenticate clients.
+    application in which you mount it must authenticate clients. Requests with an access key of the
+    store (`wbengine access`) always have the rights of the key.
 
     :param fleet: the workers to show, not opened yet; the dashboard opens and closes it.
     :param ledger: the place of the ledger (default: the broker's ledger).
@@ -85,10 +88,12 @@ def create_app(
     prefix = _urls.check_prefix(url_prefix)
     redactor = redaction.Redactor(show_values=show_values)
     monitor = WorkerMonitor(fleet, ledger, redactor)
+    sessions = Sessions(visitors_by_token)
     app_state = AppState(
         store=Store(backend, redactor, monitor.offered),
         monitor=monitor,
-        sessions=Sessions(visitors_by_token),
+        sessions=sessions,
+        credentials=Credentials(sessions, KeyVisitors(backend)),
         redactor=redactor,
         audit=Audit(redactor.with_secrets_from({"token": list(visitors_by_token or ())})),
         runner=runner,

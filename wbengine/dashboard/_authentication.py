@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Collection, Iterator
 from typing import Final
 from urllib.parse import urlencode
 
@@ -15,11 +15,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from wbengine import exceptions
 from wbengine.dashboard import _audit as audit
 from wbengine.dashboard import _connections, _http_errors, _http_headers, _roles, _urls, _visitors
 from wbengine.dashboard._app_state import AppState
 from wbengine.dashboard._quotas import Exceeded
 from wbengine.dashboard._visitors import Visitor
+from wbengine.persistence import _access_keys
 
 __all__ = ["Guard"]
 
@@ -31,6 +33,14 @@ _STATIC_PREFIX: Final = "/static/"
 
 #: Maximum size of a piece of a response, which must arrive within `connections.STALL_SECONDS`.
 _MAX_PIECE_BYTES: Final = 65_536
+
+_KEY_IN_ADDRESS: Final = (
+    "The address must not contain an access key, because logs store addresses; send the key in the"
+    " header Authorization: Bearer, and replace it now: wbengine access rotate."
+)
+
+#: Interval between two checks of the visitor of an event stream.
+RECHECK_SECONDS: Final = 5.0
 
 
 class Guard:
@@ -57,8 +67,12 @@ class Guard:
         request = Request(scope, receive)
         try:
             refusal = await self._refusal(request, response)
-            with self._answering(request, None if refusal else _visitors.of_request(request)):
-                await (refusal or self._app)(scope, receive, response.send)
+            visitor = None if refusal else _visitors.of_request(request)
+            with self._answering(request, visitor):
+                answer = (refusal or self._app)(scope, receive, response.send)
+                if visitor is not None and _urls.is_stream(request):
+                    answer = self._while_admitted(request, visitor, answer, response)
+                await answer
         except Exceeded as error:
             error_page = _http_errors.page(request, self._state, error.status_code, error.detail)
             error_page.headers.update(error.headers or {})
@@ -70,6 +84,40 @@ class Guard:
                 await _http_errors.page(request, self._state, 500)(scope, receive, response.send)
             elif response.status != 500:
                 raise ConnectionError("the response was interrupted") from None
+
+    async def _while_admitted(
+        self,
+        request: Request,
+        visitor: Visitor,
+        answer: Awaitable[None],
+        response: _ResponseState,
+    ) -> None:
+        """Answer with a stream, and end it if the visitor loses a right."""
+        answering = asyncio.ensure_future(answer)
+        try:
+            while not (await asyncio.wait({answering}, timeout=RECHECK_SECONDS))[0]:
+                if not await self._is_still(request, visitor):
+                    break
+        finally:
+            if not answering.done():
+                answering.cancel()
+                await asyncio.wait({answering})
+        if not answering.cancelled():
+            answering.result()
+        elif response.status is None:
+            await _http_errors.page(request, self._state, 401)(
+                request.scope, request.receive, response.send
+            )
+        else:
+            await response.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _is_still(self, request: Request, visitor: Visitor) -> bool:
+        try:
+            return await self._visitor(request) == visitor
+        except exceptions.StorageFailure:  # The stream reads nothing either.
+            return True
+        except (Exceeded, ValueError):
+            return False
 
     @contextlib.contextmanager
     def _answering(self, request: Request, visitor: Visitor | None) -> Iterator[None]:
@@ -109,10 +157,12 @@ class Guard:
             is_known = True
         else:
             try:
-                visitor = self._visitor(request)
+                visitor = await self._visitor(request)
             except ValueError as error:
-                audit.rejected(request, "the user or role from the proxy is not valid")
+                audit.rejected(request, "a header of the visitor is not valid")
                 return _http_errors.page(request, self._state, 401, str(error))
+            except exceptions.StorageFailure as error:
+                return _http_errors.page(request, self._state, 503, str(error))
             request.state.visitor = visitor
             is_known = visitor is not None
         query_token = request.query_params.get("token")
@@ -136,30 +186,30 @@ class Guard:
             return True
         return _http_headers.is_same_origin(request.headers)
 
-    def _visitor(self, request: Request) -> Visitor | None:
+    async def _visitor(self, request: Request) -> Visitor | None:
         """Return the visitor of a request, who may be named by a proxy.
 
-        :raises ValueError: if the headers of the proxy are not valid.
+        :raises Exceeded, StorageFailure: see `Credentials.visitor_of_request`.
+        :raises ValueError: if the headers of the visitor are not valid.
         """
-        sessions, token = self._state.sessions, _bearer(request.headers)
-        visitor = sessions.visitor_of_token(token)
-        request.state.has_token = visitor is not None
-        if visitor is not None and visitor.role == _roles.PROXY:
+        token = _bearer(request.headers)
+        visitor, has_token = await self._state.credentials.visitor_of_request(request, token)
+        request.state.has_token = has_token
+        if has_token and visitor is not None and visitor.role == _roles.PROXY:
             request.state.proxy_token = token
             role = _single_header(request.headers, "x-wbengine-role", _roles.VIEWER)
             name = _visitors.check_name(_single_header(request.headers, "x-wbengine-user", ""))
-            return Visitor(name, _roles.check_role(role))
-        if visitor is None:
-            visitor = sessions.visitor_of_cookie(request.cookies.get(sessions.cookie))
+            return Visitor(name, _roles.check_role(role), visitor.tags)
         # Behind a proxy, the cookie is used only for forms.
         return None if visitor is not None and visitor.role == _roles.PROXY else visitor
 
     def _exchange_token(self, request: Request, token: str) -> ASGIApp:
         """Exchange a token in the URL for a cookie, and redirect to the URL without it."""
-        visitor = self._state.sessions.visitor_of_token(token)
+        visitor = self._state.credentials.sign_in(request, token)
         if visitor is None or visitor.role == _roles.PROXY:
             self._state.audit.rejected(request, "no valid token")
-            return _http_errors.page(request, self._state, 401, "The token is not valid.")
+            hint = _KEY_IN_ADDRESS if _access_keys.is_key(token) else "The token is not valid."
+            return _http_errors.page(request, self._state, 401, hint)
         parameters = [
             parameter for parameter in request.query_params.multi_items() if parameter[0] != "token"
         ]
@@ -204,7 +254,7 @@ class _ResponseState:
 
 
 def _single_header(headers: Headers, name: str, default: str) -> str:
-    """Return a header that must be unique: a second one may come from the proxy's client.
+    """Return a header that must be unique: a second one may come from the client of a proxy.
 
     :raises ValueError: if the header occurs twice.
     """
@@ -215,5 +265,5 @@ def _single_header(headers: Headers, name: str, default: str) -> str:
 
 
 def _bearer(headers: Headers) -> str | None:
-    kind, _, token = headers.get("authorization", "").partition(" ")
+    kind, _, token = _single_header(headers, "authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None

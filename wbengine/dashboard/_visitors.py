@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
-
-from starlette.requests import Request
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from wbengine.dashboard import _roles
+from wbengine.persistence import _access_keys
+from wbengine.persistence import _listing as listings
 
-__all__ = ["Visitor", "check_token", "of_request", "parse_users", "role_of"]
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
+__all__ = ["KEY_PREFIX", "Visitor", "check_token", "of_request", "parse_users", "role_of"]
+
+#: Start of the names of visitors with access keys. No user has such a name.
+KEY_PREFIX: Final = "key:"
 _NAME: Final = frozenset(f"{string.ascii_letters}{string.digits}.@_-")
 
 MIN_TOKEN_CHARS: Final = 16
@@ -21,18 +26,23 @@ MIN_TOKEN_CHARS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A client with access. The name is empty if all clients use the same token."""
+    """A client with access. The name is empty if all clients use the same token.
+
+    :ivar tags: the visitor has access only to flows with all of these tags.
+    """
 
     name: str = ""
     role: str = _roles.ADMIN
+    tags: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Check the name and the role.
+        """Check the values.
 
         :raises ValueError: if one of them is not valid.
         """
         if self.name:
-            check_name(self.name)
+            check_name(self.name.removeprefix(KEY_PREFIX))
+        listings.check_tags(self.tags)
         _roles.check_role(self.role, (*_roles.ROLES, _roles.PROXY))
 
 
@@ -57,10 +67,14 @@ def check_token(token: str) -> str:
         raise ValueError(f"token must have at least {MIN_TOKEN_CHARS} characters, got {len(token)}")
     if not token.isascii() or not token.isprintable() or " " in token:
         raise ValueError("token must consist of printable ASCII characters without spaces")
+    if _access_keys.is_key(token):
+        raise ValueError(
+            f"token must not start with {_access_keys.PREFIX!r}, as access keys in the store do"
+        )
     return token
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, subject: str = "user") -> str:
     """Return `name`.
 
     :raises ValueError: if it is empty, too long, or has characters other than letters, digits and
@@ -68,7 +82,7 @@ def check_name(name: str) -> str:
     """
     if not 0 < len(name) <= 64 or not _NAME.issuperset(name):
         raise ValueError(
-            f"user must have 1 to 64 characters of letters, digits and .@_-, got {name!r:.80}"
+            f"{subject} must have 1 to 64 characters of letters, digits and .@_-, got {name!r:.80}"
         )
     return name
 

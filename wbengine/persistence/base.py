@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from wbengine import exceptions, states
 from wbengine._introspection import object_names
 from wbengine.persistence import _leases, _listing, _owners, models
+from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._changes import Changes
 from wbengine.persistence._codes import Code, missing_counts
 from wbengine.persistence._commands import FlowCommand, SettledCommand
@@ -579,6 +580,32 @@ class Connection(abc.ABC):
     @abc.abstractmethod
     def pauses(self) -> Sequence[TaskPause]:
         """Return all pauses, by pattern, including those that are over."""
+
+    @abc.abstractmethod
+    def add_access_key(self, key: AccessKey) -> None:
+        """Store a new access key.
+
+        :raises Duplicate: if there is one with this id.
+        """
+
+    @abc.abstractmethod
+    def end_access_key(self, key_id: str, at: float, *, revoke: bool) -> bool:
+        """Revoke an access key at a time, or let it expire then, if it does not expire earlier.
+
+        Return whether this changed the key. An end is never postponed.
+        """
+
+    @abc.abstractmethod
+    def note_use_of_access_key(self, key_id: str, at: float) -> None:
+        """Store the time of the latest use of an access key."""
+
+    @abc.abstractmethod
+    def access_keys(self) -> Sequence[AccessKey]:
+        """Return all access keys, by name and time of creation."""
+
+    @abc.abstractmethod
+    def access_key(self, key_id: str) -> AccessKey | None:
+        """Return the access key with this id, or None."""
 
     def add_codes(self, version: str, apps: Iterable[str], earlier: Iterable[str] = ()) -> None:
         """Add a version to the stored order of these apps, unless it is there, and report it.

@@ -16,6 +16,7 @@ from wbengine._concurrency import clocks
 from wbengine._configuration import named_options
 from wbengine.persistence import _changes, _leases, _listing, base, models
 from wbengine.persistence import _commands as commands
+from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._codes import Code
 from wbengine.persistence._pauses import TaskPause
 from wbengine.persistence._step_notes import StepNote
@@ -56,6 +57,7 @@ class MemoryBackend(base.Backend):
         self.atoms: dict[str, tuple[StoredFlow, models.AtomDetail]] = {}
         self.flow_numbers = itertools.count(1)
         self.pauses: dict[str, TaskPause] = {}
+        self.access_keys: dict[str, AccessKey] = {}
         #: Times of the latest reports of code versions, by app and version, in order.
         self.codes: dict[tuple[str, str], float] = {}
 
@@ -493,6 +495,36 @@ class MemoryConnection(base.Connection):
     def pauses(self) -> Sequence[TaskPause]:
         with self._backend.lock:
             return sorted(self._backend.pauses.values())
+
+    def add_access_key(self, key: AccessKey) -> None:
+        with self._backend.lock:
+            if self._backend.access_keys.setdefault(key.id, key) is not key:
+                raise exceptions.Duplicate(f"Access key {key.id} already exists")
+
+    def end_access_key(self, key_id: str, at: float, *, revoke: bool) -> bool:
+        with self._backend.lock:
+            key = self._backend.access_keys.get(key_id)
+            end = None if key is None else key.revoked if revoke else key.expires
+            if key is None or (end is not None and (revoke or end <= at)):
+                return False
+            ended = key._replace(revoked=at) if revoke else key._replace(expires=at)
+            self._backend.access_keys[key_id] = ended
+            return True
+
+    def note_use_of_access_key(self, key_id: str, at: float) -> None:
+        with self._backend.lock:
+            key = self._backend.access_keys.get(key_id)
+            if key is not None:
+                self._backend.access_keys[key_id] = key._replace(used=at)
+
+    def access_keys(self) -> Sequence[AccessKey]:
+        with self._backend.lock:
+            keys = list(self._backend.access_keys.values())
+        return sorted(keys, key=lambda key: (key.name, key.created, key.id))
+
+    def access_key(self, key_id: str) -> AccessKey | None:
+        with self._backend.lock:
+            return self._backend.access_keys.get(key_id)
 
     def add_codes(self, version: str, apps: Iterable[str], earlier: Iterable[str] = ()) -> None:
         versions = (*earlier, version)

@@ -15,9 +15,10 @@ from wbengine import _sql, exceptions, states
 from wbengine._concurrency import clocks
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._sql import dialects
+from wbengine.persistence import _access_keys, _leases, _trees, base, models
 from wbengine.persistence import _commands as commands
-from wbengine.persistence import _leases, _trees, base, models
 from wbengine.persistence import _listing as queries
+from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._codes import Code
 from wbengine.persistence._pauses import TaskPause
 from wbengine.persistence.backends._sql import (
@@ -645,6 +646,51 @@ class SQLConnection(base.Connection):
 
         return self._transact("Reading the pauses", work, write=False)
 
+    def add_access_key(self, key: AccessKey) -> None:
+        parameters = {**key._asdict(), "tags": rows.text_of(dict(key.tags))}
+
+        def work(connection: sa.Connection) -> None:
+            if connection.execute(self._sql.access_key, {"id": key.id}).first() is not None:
+                raise exceptions.Duplicate(f"Access key {key.id} already exists")
+            connection.execute(self._sql.add_access_key, parameters)
+
+        self._transact(f"Saving access key {key.id}", work)
+
+    def end_access_key(self, key_id: str, at: float, *, revoke: bool) -> bool:
+        statement = self._sql.revoke_access_key if revoke else self._sql.limit_access_key
+
+        def work(connection: sa.Connection) -> bool:
+            return connection.execute(statement, {"id": key_id, "at": at}).rowcount > 0
+
+        return self._transact(f"Ending access key {key_id}", work)
+
+    def note_use_of_access_key(self, key_id: str, at: float) -> None:
+        parameters = {"id": key_id, "at": at}
+        self._transact(
+            f"Saving the latest use of access key {key_id}",
+            lambda connection: connection.execute(self._sql.note_use_of_access_key, parameters),
+            durable=False,  # It is repeated.
+        )
+
+    def access_keys(self) -> Sequence[AccessKey]:
+        if not self._backend.has_tables():
+            return []
+
+        def work(connection: sa.Connection) -> list[AccessKey]:
+            return [_access_key(row) for row in connection.execute(self._sql.access_keys)]
+
+        return self._transact("Reading the access keys", work, write=False)
+
+    def access_key(self, key_id: str) -> AccessKey | None:
+        if not self._backend.has_tables():
+            return None
+
+        def work(connection: sa.Connection) -> AccessKey | None:
+            row = connection.execute(self._sql.access_key, {"id": key_id}).first()
+            return None if row is None else _access_key(row)
+
+        return self._transact(f"Reading access key {key_id}", work, write=False)
+
     def add_codes(self, version: str, apps: Iterable[str], earlier: Iterable[str] = ()) -> None:
         versions = (*earlier, version)
         parameters = [{"app": app, "version": each} for app in apps for each in versions]
@@ -730,3 +776,8 @@ class SQLConnection(base.Connection):
             self._backend.engine, what, work,
             write=write, durable=durable, idempotent=idempotent,
         )  # fmt: skip
+
+
+def _access_key(row: sa.Row[Any]) -> AccessKey:
+    fields = dict(row._mapping)
+    return AccessKey(**{**fields, "tags": _access_keys.tags_of(row.tags, row.id)})

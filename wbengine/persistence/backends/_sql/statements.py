@@ -24,6 +24,7 @@ _CODES: Final = tables.CODES.name
 _JOBS: Final = tables.JOBS.name
 _KEYS: Final = tables.UNIQUE_KEYS.name
 _DUTIES: Final = tables.DUTIES.name
+_ACCESS_KEYS: Final = tables.ACCESS_KEYS.name
 
 #: Columns that only the first insertion sets.
 _INSERT_ONLY_COLUMNS: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
@@ -239,6 +240,25 @@ class Statements:
         self.put_pause = dialects.upsert(dialect, _PAUSES, pause_columns, ("pattern",))
         self.remove_pause = sa.text(f"DELETE FROM {_PAUSES} WHERE pattern = :pattern")
         self.pauses = sa.text(f"SELECT {', '.join(pause_columns)} FROM {_PAUSES} ORDER BY pattern")
+
+        access_columns = [column.name for column in tables.ACCESS_KEYS.columns]
+        read_keys = f"SELECT {', '.join(access_columns)} FROM {_ACCESS_KEYS}"
+        self.access_keys = sa.text(f"{read_keys} ORDER BY name, created, id")
+        self.access_key = sa.text(f"{read_keys} WHERE id = :id")
+        self.add_access_key = sa.text(
+            f"INSERT INTO {_ACCESS_KEYS} ({', '.join(access_columns)})"
+            f" VALUES (:{', :'.join(access_columns)})"
+        )
+        self.revoke_access_key = sa.text(
+            f"UPDATE {_ACCESS_KEYS} SET revoked = :at WHERE id = :id AND revoked IS NULL"
+        )
+        self.limit_access_key = sa.text(
+            f"UPDATE {_ACCESS_KEYS} SET expires = :at"
+            " WHERE id = :id AND (expires IS NULL OR expires > :at)"
+        )
+        self.note_use_of_access_key = sa.text(
+            f"UPDATE {_ACCESS_KEYS} SET used = :at WHERE id = :id"
+        )
 
         self.add_code = dialects.upsert(dialect, _CODES, ("app", "version"), ("app", "version"))
         self.report_code = sa.text(f"UPDATE {_CODES} SET seen = {now} WHERE version = :version")

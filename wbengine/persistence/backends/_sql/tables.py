@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from wbengine._sql import dialects
 
 __all__ = [
-    "ATOMS", "BOOKS", "CODES", "DUTIES", "ENDED_INDEX", "FLOWS", "ITEMS", "JOBS", "LIMITS", "LOGS",
-    "METADATA", "OUTLINES", "PAUSES", "SCHEDULES", "SIGNALS", "SPARSE_INDEXES", "UNIQUE_KEYS",
-    "VERSION_TABLE", "select",
+    "ACCESS_KEYS", "ATOMS", "BOOKS", "CODES", "DUTIES", "ENDED_INDEX", "FLOWS", "ITEMS", "JOBS",
+    "LIMITS", "LOGS", "METADATA", "OUTLINES", "PAUSES", "SCHEDULES", "SIGNALS", "SPARSE_INDEXES",
+    "UNIQUE_KEYS", "VERSION_TABLE", "select",
 ]  # fmt: skip
 
 #: Alembic's table with the revision of the layout.
@@ -230,6 +230,27 @@ PAUSES: Final = sa.Table(
     sa.Column("paused_at", sa.Double, nullable=False),
     sa.Column("ends_at", sa.Double),
     sa.PrimaryKeyConstraint("pattern", name="pk_wbe_pauses"),
+    **dialects.TABLE,
+)
+
+#: Keys of the dashboard's API (`persistence._access_keys`). Times are Unix seconds.
+ACCESS_KEYS: Final = sa.Table(
+    "wbe_access_keys",
+    METADATA,
+    _key("id"),
+    # SHA-256 of the key.
+    _key("digest"),
+    _key("name"),
+    _key("role"),
+    # JSON object.
+    _text("tags", nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    _text("creator"),
+    # End of the validity (NULL: none), latest use and revocation.
+    sa.Column("expires", sa.Double),
+    sa.Column("used", sa.Double),
+    sa.Column("revoked", sa.Double),
+    sa.PrimaryKeyConstraint("id", name="pk_wbe_access_keys"),
     **dialects.TABLE,
 )
 

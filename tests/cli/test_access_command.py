@@ -1,0 +1,80 @@
+"""`wbengine access` creates, lists, rotates and revokes keys of the HTTP API."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.cli.conftest import Command
+from wbengine.persistence import _access_keys
+
+
+def test_key_is_printed_once(wbengine: Command) -> None:
+    answer = wbengine("access", "new", "ci", "--role", "operator", "--tag", "team=billing")
+    text = answer.out.rstrip("\n")
+    assert answer.code == 0 and answer.out == f"{text}\n"
+    key_id = _access_keys.id_of(text)
+    assert key_id is not None and text not in answer.err
+    for words in (("list",), ("show", "ci"), ("show", key_id)):
+        for options in ((), ("--json",)):
+            shown = wbengine("access", *words, *options)
+            assert key_id in shown.out and "team" in shown.out and "operator" in shown.out
+            assert text.rpartition("_")[2] not in shown.out + shown.err
+            assert _access_keys.digest_of(text) not in shown.out
+
+
+def test_key_in_json_is_not_masked(wbengine: Command) -> None:
+    document = wbengine("access", "new", "ci", "--json").json
+    assert document["schema"] == "wbengine/access-new/1"
+    assert _access_keys.id_of(document["key"]) == document["id"]
+    assert (document["role"], document["state"], document["expires"]) == ("viewer", "valid", None)
+
+
+def test_expiry_is_a_duration(wbengine: Command) -> None:
+    document = wbengine("access", "new", "ci", "--expires", "90d", "--json").json
+    assert document["expires"] - document["created"] == pytest.approx(90 * 86400)
+    assert wbengine("access", "new", "x", "--expires", "0").code == 2
+
+
+def test_rotation_keeps_the_earlier_key_for_a_while(wbengine: Command) -> None:
+    wbengine("access", "new", "ci", "--role", "operator")
+    answer = wbengine("access", "rotate", "ci", "--keep", "1h")
+    assert answer.code == 0 and _access_keys.id_of(answer.out.strip())
+    assert re.search(r"ci: key \w+ expires at or before 2", answer.err)
+    keys = wbengine("access", "list", "--json").json["keys"]
+    assert [key["role"] for key in keys] == ["operator"] * 2
+    assert keys[0]["expires"] - keys[1]["created"] == pytest.approx(3600)
+
+
+def test_revoked_key_is_listed_only_on_request(wbengine: Command) -> None:
+    text = wbengine("access", "new", "ci").out.strip()
+    answer = wbengine("access", "revoke", "ci")
+    assert answer.out == f"ci: revoked key {_access_keys.id_of(text)}\n"
+    assert "There are no valid keys." in wbengine("access", "list").err
+    assert wbengine("access", "list", "--all").out.rstrip().endswith("revoked")
+    again = wbengine("access", "revoke", "ci")
+    assert again.code == 0 and "was revoked before" in again.err
+
+
+def test_misspelled_name_prints_nearest_one(wbengine: Command) -> None:
+    wbengine("access", "new", "grafana")
+    for verb in ("show", "revoke", "rotate"):
+        answer = wbengine("access", verb, "garfana")
+        assert answer.code == 66 and "'grafana'" in answer.err
+
+
+def test_second_key_with_a_name_is_refused(wbengine: Command) -> None:
+    wbengine("access", "new", "ci")
+    answer = wbengine("access", "new", "ci")
+    assert answer.code != 0 and "wbengine access rotate ci" in answer.err
+
+
+def test_invalid_name_is_refused(wbengine: Command) -> None:
+    answer = wbengine("access", "new", "two words")
+    assert answer.code == 2 and "name must have 1 to 64 characters" in answer.err
+
+
+def test_key_in_a_memory_store_is_refused(wbengine: Command) -> None:
+    answer = wbengine("access", "new", "ci", "--persistence", "memory://")
+    assert answer.code != 0 and "memory" in answer.err

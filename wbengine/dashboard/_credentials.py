@@ -1,0 +1,78 @@
+"""Checks of the tokens and access keys in requests."""
+
+from __future__ import annotations
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from wbengine.dashboard import _audit
+from wbengine.dashboard._failed_attempts import FailedAttempts
+from wbengine.dashboard._key_visitors import KeyVisitors
+from wbengine.dashboard._sessions import Sessions
+from wbengine.dashboard._visitors import Visitor
+from wbengine.persistence import _access_keys
+
+__all__ = ["Credentials"]
+
+
+class Credentials:
+    """Checks of credentials, with a limit of failed attempts. For the event loop only."""
+
+    def __init__(self, sessions: Sessions, keys: KeyVisitors) -> None:
+        self._sessions = sessions
+        self._keys = keys
+        self._attempts = FailedAttempts()
+
+    async def visitor_of_request(
+        self, request: Request, token: str | None
+    ) -> tuple[Visitor | None, bool]:
+        """Return the visitor of a request, and whether the token in its header identifies it.
+
+        A browser may send a token of another service, and a cookie of this one.
+
+        :raises Exceeded: if the address sent too many invalid tokens.
+        :raises StorageFailure: if the store with the access keys cannot be read.
+        """
+        if token is None and not self._sessions.open_to_all:
+            return self._visitor_of_cookie(request), False
+        address, text = _audit.address(request), token or ""
+        is_blocked = self._attempts.is_blocked(address, text)
+        visitor = None if is_blocked else await self._visitor_of(text)
+        if visitor is not None:
+            if token is not None:
+                self._attempts.accept(token)
+            return visitor, True
+        # A program with a revoked key must not work because of a cookie.
+        visitor = None if _access_keys.is_key(text) else self._visitor_of_cookie(request)
+        if visitor is None:
+            self._fail(address, is_blocked)
+        return visitor, False
+
+    def sign_in(self, request: Request, token: str) -> Visitor | None:
+        """Return the visitor of a token that a person entered; None for access keys.
+
+        :raises Exceeded: if the address sent too many invalid tokens.
+        """
+        address = _audit.address(request)
+        is_blocked = self._attempts.is_blocked(address, token)
+        visitor = None
+        if not (is_blocked or _access_keys.is_key(token)):
+            visitor = self._sessions.visitor_of_token(token)
+        if visitor is None:
+            self._fail(address, is_blocked)
+        else:
+            self._attempts.accept(token)
+        return visitor
+
+    async def _visitor_of(self, token: str) -> Visitor | None:
+        if _access_keys.is_key(token):
+            return await run_in_threadpool(self._keys.visitor_of, token)
+        return self._sessions.visitor_of_token(token)
+
+    def _visitor_of_cookie(self, request: Request) -> Visitor | None:
+        return self._sessions.visitor_of_cookie(request.cookies.get(self._sessions.cookie))
+
+    def _fail(self, address: str, is_blocked: bool) -> None:
+        if is_blocked:
+            raise self._attempts.refusal(address)
+        self._attempts.fail(address)
