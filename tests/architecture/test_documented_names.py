@@ -7,6 +7,7 @@ import builtins
 import contextlib
 import functools
 import inspect
+import io
 import pathlib
 import re
 import sys
@@ -22,7 +23,11 @@ _SOURCE = imports.ROOT / "doc" / "source"
 _LITERALS = {".rst": re.compile(r"``([^`\n]+)``"), ".md": re.compile(r"`([^`\n]+)`")}
 #: Members of objects of Python, rich, argparse and Celery.
 _FOREIGN = {"capture", "conf", "done", "engine"}.union(
-    *(dir(each) for each in (*vars(builtins).values(), pathlib.Path) if isinstance(each, type))
+    *(
+        dir(each)
+        for each in (*vars(builtins).values(), pathlib.Path, io.BufferedReader)
+        if isinstance(each, type)
+    )
 )
 _STANDARD = {name: name for name in sys.stdlib_module_names}
 #: What guides call objects of these classes.

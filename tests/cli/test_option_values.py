@@ -71,7 +71,7 @@ SETTINGS: list[tuple[str, tuple[str, ...], str, str]] = [
     ("log_format", (), "jsn", "json"),
 ]
 #: Settings that accept any value, or that no option or variable sets.
-FREE_SETTINGS = {"exchange", "keys", "retention", "timeout", "schedules"}
+FREE_SETTINGS = {"exchange", "keys", "notify", "retention", "timeout", "schedules"}
 
 #: Options of commands that accept any text, or values that only a store, broker or server can
 #: check.
@@ -80,7 +80,7 @@ FREE = {
     "celery_name", "celery_queue", "celery_result_backend", "celery_task", "cron", "cursor",
     "error",
     "exception_handler", "flow_id", "from_code", "to_code", "code_version",
-    "host", "name", "reason", "redis", "tasks", "time_zone", "token", "topic", "unique",
+    "host", "name", "names", "reason", "redis", "tasks", "time_zone", "token", "topic", "unique",
     "postgresql", "url_prefix", "worker_role",
 }  # fmt: skip
 #: Commands with values that are checked after the start, and the nearest valid values.

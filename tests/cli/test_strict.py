@@ -25,6 +25,9 @@ def plant(what: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv("WBENGINE_LEDGER_FILE", str(path))
     elif what == "token":
         monkeypatch.setenv("WBENGINE_DASHBOARD_TOKEN_FILE", str(path))
+    elif what == "notify":
+        to = f'{{x = {{type = "slack", url_file = "{path}"}}}}'
+        settings.write_text(f"notify = {{to = {to}}}\n")
     elif what == "users":
         settings.write_text(f'[dashboard]\nusers = "{path}"\n')
     elif what == "keys":
@@ -40,7 +43,7 @@ def plant(what: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-KINDS = ("settings", "variable", "token", "users", "keys", "store")
+KINDS = ("settings", "variable", "token", "users", "notify", "keys", "store")
 COMMANDS = {
     "worker": ("worker", "t", "--tasks", "tests.support.worker_tasks", "--burst"),
     "serve": ("serve",),

@@ -52,6 +52,7 @@ _TOP_LEVEL_COMMANDS: Final = {
     "status": Lazy("status_command", "Show the broker, the workers and their load."),
     "queues": Lazy("queues_command", "List and purge queues; list and resend requests."),
     "db": Lazy("db_command", "Create, check and copy the store of flows."),
+    "notify": Lazy("notify_command", "Check the destinations of notifications."),
     "dashboard": Lazy("dashboard_command", "Serve the dashboard."),
     "mcp": Lazy("mcp_command", "Serve tools for coding assistants."),
     "dev": Lazy("dev_command", "Start a broker, store, worker and dashboard for development."),

@@ -289,7 +289,8 @@ def _check_tables(ctx: click.Context, context: contexts.Context) -> None:
     group = ctx.parent
     while group is not None and group.parent is not None and isinstance(group.command, Group):
         path.pop()
-        for file in context.files:
+        # A setting can have the name of a group.
+        for file in () if path[0] in SETTINGS else context.files:
             table: Any = file.content
             for key in path:
                 table = table.get(key, {}) if isinstance(table, dict) else {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from wbengine._cli import errors
+from wbengine._cli import errors, settings_schema
 from wbengine._cli.settings_schema import DEFAULTS, SCHEMA, SECRETS, SETTINGS, VARIABLES
 from wbengine._configuration import default_broker
 from wbengine._imports import search_path
@@ -102,6 +102,7 @@ class Settings:
     traceback: bool
     schedules: Mapping[str, Mapping[str, Any]]
     retention: Mapping[str, Any]
+    notify: Mapping[str, Any]
     #: Setting -> origin of its value: 'flag', a variable as '$NAME', a path, or 'default'.
     origins: Mapping[str, str]
     #: The files that were read, in order of precedence.
@@ -346,7 +347,7 @@ def check(where: str, name: str, value: Any) -> None:
     # Imported only here: the import is slow, and often there is nothing to check.
     import jsonschema
 
-    kind = SCHEMA["properties"][name]
+    kind = settings_schema.schema_of(name)
     error = jsonschema.exceptions.best_match(
         jsonschema.Draft202012Validator(kind).iter_errors(value)
     )

@@ -104,7 +104,10 @@ def schema(context: contexts.Context) -> None:
     }
     document = {
         **settings_schema.SCHEMA,
-        "properties": {**tables, **settings_schema.SCHEMA["properties"]},
+        "properties": {
+            **tables,
+            **{name: settings_schema.schema_of(name) for name in settings_schema.SETTINGS},
+        },
         "additionalProperties": False,
     }
     output.write(f"{json.dumps(document, indent=2)}\n")

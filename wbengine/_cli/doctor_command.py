@@ -85,6 +85,7 @@ def command(context: contexts.Context, min_workers: int, strict: bool) -> int:
         persistence=settings.store,
         board=settings.board,
         timeout=settings.timeout,
+        notify=settings.notify,
     )
     return _print_findings(context.printer, _findings(context, place, min_workers, strict))
 

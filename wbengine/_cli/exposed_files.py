@@ -88,6 +88,10 @@ def _files(context: Context) -> Iterator[tuple[Path, str]]:
             for key in (name, name.replace("_", "-")):
                 if isinstance(table.get(key), str):
                     yield Path(table[key]), "a file with tokens of the dashboard"
+    to = settings.notify.get("to", {})
+    for name, value in (pair for table in to.values() for pair in table.items()):
+        if name.endswith("_file") and name != "ca_file":
+            yield Path(value), "a file with a secret of a destination of notifications"
     for setting in SECRETS:
         variable = VARIABLES[setting]
         if path := os.environ.get(f"{variable}_FILE"):

@@ -22,6 +22,7 @@ from wbengine._cli import (
     store_access,
 )
 from wbengine._cli import context as contexts
+from wbengine._introspection import object_names
 
 if TYPE_CHECKING:
     from wbengine.conductors.service import ConductorService
@@ -45,6 +46,9 @@ __all__ = ["command"]
 
     With --retention, or the table [retention] in wbengine.toml, one of these processes at a time
     deletes ended flows that are older. Without it, flows are kept.
+
+    With the table [notify] in wbengine.toml, one of these processes at a time sends messages about
+    failed flows and other events (`wbengine notify test` tests it).
 
     With --code-version, the process runs only flows of this or an earlier version of the code, and
     flows without a version. Versions are ordered by their first appearance in the store.
@@ -100,6 +104,10 @@ def command(
     declared = schedule_command.declared(context)
     with context.settings.failing("retention", ValueError):
         service.Retention.parse(context.settings.retention)
+    notify = context.settings.notify
+    if notify:
+        with context.settings.failing("notify", ValueError, ImportError):
+            object_names.load("wbengine.notifications._settings:parse_settings")(notify)
     watch = _watch(metrics_addr, health_addr)
     with context.backend(upgrade=True, missing_ok=True, patient=True) as backend:
         board = claimed_jobs.separate_board(context, backend)
@@ -115,6 +123,7 @@ def command(
                 app=app,
                 exact_code=code_version_policy == "exact",
                 retention={**context.settings.retention, **retention},
+                notify=notify,
                 listeners=() if watch is None else watch.listeners,
             )
 

@@ -165,6 +165,8 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         {"type": "object", "default": {}, "properties": _RETENTION, "additionalProperties": False,
          "description": "times after which `wbengine serve` deletes ended flows"},
         default="all flows are kept"),
+    "notify": Setting({"type": "object", "default": {}, "description": "destinations of messages of"
+        " `wbengine serve` about failed flows and other events"}, default="no messages"),
 }  # fmt: skip
 
 SCHEMA: Final[dict[str, Any]] = {
@@ -174,6 +176,13 @@ SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {name: found.schema for name, found in SETTINGS.items()},
 }
+
+
+def schema_of(name: str) -> Mapping[str, Any]:
+    """Return the complete schema of a setting: `SCHEMA` contains only the type of a large one."""
+    more = object_names.load("wbengine._cli.notify_schema:NOTIFY") if name == "notify" else {}
+    return {**SCHEMA["properties"][name], **more}
+
 
 DEFAULTS: Final[dict[str, Any]] = {
     name: found["default"] for name, found in SCHEMA["properties"].items() if "default" in found

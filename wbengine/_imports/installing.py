@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 __all__ = ["Extra", "advice", "needs", "pip", "upgrade"]
 
 Extra = Literal[
-    "celery", "client", "dashboard", "etcd", "keys", "mcp", "metrics", "mysql", "otel",
-    "postgresql", "redis", "zookeeper",
+    "apprise", "celery", "client", "dashboard", "etcd", "keys", "mcp", "metrics", "mysql",
+    "otel", "postgresql", "redis", "zookeeper",
 ]  # fmt: skip
 
 #: The folder that contains the package: `site-packages`, or a checkout.

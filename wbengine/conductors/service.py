@@ -22,6 +22,7 @@ from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
 from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as base_listeners
+from wbengine.notifications import _reading, _service, _settings
 from wbengine.operations._retention import Retention
 from wbengine.persistence import _owners, base, models
 from wbengine.persistence.backends import _sql
@@ -85,12 +86,18 @@ class ConductorService:
     :param retention: ended flows are deleted after these times, such as {"success": "7d",
         "failure": "30d", "reverted": 86400, "max_flows": 1_000_000}. Flows in other states, and all
         flows by default, are kept.
+    :param notify: destinations of messages about failed flows and other events, as in the table
+        `[notify]` of wbengine.toml. The value of `hook` may be a function. `persistence` must be a
+        database.
     :param listeners: called with each engine; their listeners are registered while its flow runs.
     :raises ValueError: if there is no `board` and `persistence` is not a database; or if `board`
-        does not store the job of a flow under its uuid; or if `retention` is invalid.
+        does not store the job of a flow under its uuid; or if `retention` or `notify` is invalid.
+    :raises ImportError: if the hook of `notify` cannot be imported, or a package is missing.
     """
 
     POLL_SECONDS: Final = 5.0
+    #: Time in which a message may be sent after `stop`. Otherwise another process repeats it.
+    SEND_SECONDS: Final = 5.0
 
     def __init__(
         self,
@@ -107,6 +114,7 @@ class ConductorService:
         app: str | None = None,
         exact_code: bool = False,
         retention: Mapping[str, Any] | None = None,
+        notify: Mapping[str, Any] | None = None,
         listeners: Iterable[Callable[[engines.Engine], base_listeners.Listener]] = (),
     ) -> None:
         self.name: Final = f"{socket.gethostname()}:{os.getpid()}"
@@ -149,12 +157,29 @@ class ConductorService:
             if retention
             else None
         )
+        self._notifications = self._make_notifications(notify) if notify else []
         self._declared = tuple(schedules)
         for schedule in self._declared:
             _allowed.note_used(schedule.factory)
         self._ended = conditions.Event()
         self._threads: list[threading.Thread] = []
+        self._senders: list[threading.Thread] = []
         self._connecting = False
+
+    def _make_notifications(self, settings: Mapping[str, Any]) -> list[_service.DestinationService]:
+        if not isinstance(self._persistence, _sql.SQLBackend):
+            raise ValueError(f"notify requires a database, got {self._persistence!r}")
+        board = self._board if isinstance(self._board, impl_sql.SQLJobBoard) else None
+        if board is not None and not board.keeps_flows:
+            board = None
+        reader = _reading.EventReader(self._persistence, board)
+        schedules = None if self._schedules is None else self._schedules.schedules
+        return [
+            _service.DestinationService(
+                self._persistence, destination, reader, schedules, self.name
+            )
+            for destination in _settings.parse_settings(settings)
+        ]
 
     def connect(self) -> bool:
         """Connect the board, waiting while it is unavailable. Return False if `stop` was called."""
@@ -194,7 +219,13 @@ class ConductorService:
         self._threads = [
             threads.Thread(target=work, name=name, daemon=True) for name, work in works.items()
         ]
-        for thread in self._threads:
+        self._senders = [
+            threads.Thread(
+                target=self._notify, args=(each,), name=f"wbengine-notify-{each.name}", daemon=True
+            )
+            for each in self._notifications
+        ]
+        for thread in (*self._threads, *self._senders):
             thread.start()
         try:
             self._conductor.run()
@@ -202,6 +233,9 @@ class ConductorService:
             self._ended.set()
             for thread in self._threads:
                 thread.join()
+            until = time.monotonic() + self.SEND_SECONDS
+            for thread in self._senders:
+                thread.join(max(0.0, until - time.monotonic()))
             if self._schedules is not None:
                 self._schedules.close()
             self._board.close()
@@ -229,7 +263,7 @@ class ConductorService:
         """The reason why it claims no jobs now, or None. This reads the board."""
         if self._ended.is_set():
             return "the service is stopping"
-        for thread in self._threads:
+        for thread in (*self._threads, *self._senders):
             if thread.ident is not None and not thread.is_alive():
                 return f"thread {thread.name} has ended"
         try:
@@ -257,6 +291,18 @@ class ConductorService:
                 wait = retention.PERIOD_SECONDS
             if self._ended.wait(wait):
                 return
+
+    def _notify(self, notifications: _service.DestinationService) -> None:
+        while True:
+            try:
+                wait = notifications.run_due()
+            except Exception as error:
+                LOG.warning("cannot collect notifications to %s: %s", notifications.name, error)
+                wait = notifications.PERIOD_SECONDS
+            if self._ended.wait(wait):
+                break
+        with contextlib.suppress(exceptions.StorageFailure):
+            notifications.release()
 
     def _post_missing_jobs(self) -> None:
         while True:

@@ -12,7 +12,9 @@ from wbengine._imports import installing
 from wbengine.diagnosis import _broker_checks, _database_advice
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
+from wbengine.notifications import _progress
 from wbengine.persistence import _codes, backends, base, models
+from wbengine.views import _formatting
 
 if TYPE_CHECKING:
     from wbengine.persistence.backends._sql.schema_revisions import Layout
@@ -44,6 +46,7 @@ def check(place: Place) -> Iterator[Finding]:
                 _check_writing(backend)
                 yield good("store", "wrote, read and deleted a record")
                 yield from _check_conductors(backend)
+                yield from _check_notifications(backend, place)
     except (exceptions.NotFound, ValueError, ImportError, TypeError) as error:
         fix = "correct --persistence, $WBENGINE_PERSISTENCE, or `persistence` in wbengine.toml"
         yield bad("store", line(error), fix)
@@ -113,6 +116,25 @@ def _check_conductors(backend: base.Backend) -> Iterator[Finding]:
             "start `wbengine serve` with this --code-version or a newer one, or run: wbengine flow"
             " assign --from-code VERSION --to-code VERSION",
         )
+
+
+def _check_notifications(backend: base.Backend, place: Place) -> Iterator[Finding]:
+    with contextlib.closing(backend.get_connection()) as connection:
+        for name in _progress.destination_names(place.notify):
+            note_of_work = connection.duty_note(_progress.duty_name(name))
+            stored = _progress.Progress.from_note(note_of_work)
+            if stored is None:
+                yield note("notifications", f"no process has sent notifications to {name} yet",
+                           "start `wbengine serve` with these settings")  # fmt: skip
+            elif stored.error is not None:
+                since = _formatting.iso(stored.failing_since)
+                yield bad("notifications", f"{name} receives none"
+                          f"{f' since {since}' if since else ''}: {stored.error}",
+                          "correct the table [notify], and run: wbengine notify test"
+                          f" --to {name}")  # fmt: skip
+            else:
+                sent = _formatting.iso(stored.sent_at) or "none yet"
+                yield good("notifications", f"{name}: latest message: {sent}")
 
 
 def _check_writing(backend: base.Backend) -> None:

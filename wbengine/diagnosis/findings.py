@@ -45,7 +45,10 @@ def note(check: str, text: str, fix: str | None = None) -> Finding:
 
 @dataclass(frozen=True)
 class Place:
-    """The services to check: broker, ledger, store and job board. `timeout` is in seconds."""
+    """The services to check: broker, ledger, store and job board. `timeout` is in seconds.
+
+    :ivar notify: the settings of notifications, whose progress is in the store.
+    """
 
     exchange: str = "default"
     url: str | None = None
@@ -56,6 +59,7 @@ class Place:
     persistence: str | None = None
     board: str | None = None
     timeout: float = 5.0
+    notify: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def target(self) -> transports.Target:

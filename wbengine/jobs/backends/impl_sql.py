@@ -38,7 +38,7 @@ _WATCHED_POLL_SECONDS: Final = 1.0
 _MIN_NOT_BEFORE: Final = 1.0
 #: `not_before` of a blocked job: this number plus the time of blocking in whole seconds. The index
 #: of `not_before` finds these jobs.
-_MIN_BLOCKED_NOT_BEFORE: Final = 1e12
+MIN_BLOCKED_NOT_BEFORE: Final = 1e12
 
 
 class SQLJobBoard(_stored.BaseStoredJobBoard):
@@ -471,7 +471,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         parameters: dict[str, Any] = {
             "codes": list(self.refused_codes) or [""],
             "board": self.namespace,
-            "blocked": _MIN_BLOCKED_NOT_BEFORE,
+            "blocked": MIN_BLOCKED_NOT_BEFORE,
             "id": 0,
             "limit": _MAX_PAGE_SIZE,
         }
@@ -605,7 +605,7 @@ class _Statements:
         codes: sa.BindParameter[Any] = sa.bindparam("codes", expanding=True)
         self.block = sa.text(
             f"UPDATE {_JOBS} SET {freed},"
-            f" not_before = COALESCE(:blocked, {_MIN_BLOCKED_NOT_BEFORE} + ROUND({now}))"
+            f" not_before = COALESCE(:blocked, {MIN_BLOCKED_NOT_BEFORE} + ROUND({now}))"
             f" WHERE {own_claim} AND owner = :who"
         )
         self.blocked = sa.text(
@@ -648,7 +648,7 @@ class _Statements:
         )
         self.claim_blocked = sa.text(
             f"{claim}, not_before = 0, owner_until = {now} + :expiry"
-            f" WHERE {this_job} AND {free} AND not_before >= {_MIN_BLOCKED_NOT_BEFORE}"
+            f" WHERE {this_job} AND {free} AND not_before >= {MIN_BLOCKED_NOT_BEFORE}"
         )
         free = f"{free} AND not_before <= {now}"
         self.claim = sa.text(f"{claim}, owner_until = NULL WHERE {this_job} AND {free}")
