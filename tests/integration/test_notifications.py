@@ -39,7 +39,7 @@ from wbengine._sql import dialects
 from wbengine.conductors.service import ConductorService
 from wbengine.jobs.backends import impl_sql
 from wbengine.notifications import _collecting, _reading, _service, _settings
-from wbengine.notifications._progress import duty_name
+from wbengine.notifications._progress import Progress, duty_name
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence
 
@@ -203,6 +203,25 @@ def test_recovery_is_sent_once_after_a_failure(
     assert site.requests[1].json["groups"][0]["events"][0]["flow"] != uuid  # the latest
 
 
+def test_success_before_the_failure_is_no_recovery(
+    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
+) -> None:
+    service = begun(store, webhook(site, tmp_path))
+    failed(store, "order", None, states.SUCCESS)
+    failed(store)
+    run(service)
+    run(service)
+    assert kinds(site) == [("flow_failed", "order", 1)]
+
+
+def test_names_that_fail_are_limited_to_the_latest() -> None:
+    stored = Progress()
+    for number in range(1100):
+        stored.note_failing(f"order {number}", float(number))
+    stored.note_failing("order 50", 2.0)
+    assert list(stored.failing) == [f"order {number}" for number in range(100, 1100)]
+
+
 def test_flow_with_a_lost_worker_is_sent_with_the_worker(
     store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
 ) -> None:
@@ -347,6 +366,7 @@ def test_refused_message_is_repeated_with_its_id_and_logged_once(
     assert pauses[:3] == pytest.approx([5, 10, 20], abs=3)
     warnings = [each for each in caplog.messages if "cannot send" in each]
     assert len(warnings) == 1 and f"HTTP status {status}" in warnings[0]
+    assert ("redirects are not followed" in warnings[0]) == (status < 400)
     assert "canary" not in caplog.text and "127.0.0.1" in warnings[0]
     assert sum("are sent again" in each for each in caplog.messages) == 1
     run(service)
@@ -581,6 +601,7 @@ def test_hook_receives_many_events_in_batches(
 ) -> None:
     monkeypatch.setattr(_service.DestinationService, "MAX_EVENTS_OF_HOOK", 7)
     monkeypatch.setattr(_reading, "_PAGE_SIZE", 3)
+    monkeypatch.setattr(_collecting, "OVERLAP_SECONDS", 0.0)
     service = begun(store, {"hook": events.append})
     uuids = [failed(store, state=state) for _ in range(15) for state in _reading.SOURCES[:2]]
     for _ in uuids:

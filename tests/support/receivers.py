@@ -68,7 +68,7 @@ def receiver(certificate: Path | None = None) -> Iterator[Receiver]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
             request = Request(self.path, dict(self.headers), body)
             site.requests.append(request)
             site.arrivals.put(request)
