@@ -28,7 +28,7 @@ def stored(connection: base.Connection, **fields: Any) -> AccessKey:
 
 @places.everywhere
 def test_key_is_read_by_id(connection: base.Connection) -> None:
-    key = stored(connection, expires=9.25)
+    key = stored(connection, expires=9.25, mac="k:abc")
     assert connection.access_key(key.id) == key
     assert key in connection.access_keys()
     assert connection.access_key("unknown") is None

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.dashboard.held import Running
 from tests.dashboard.site import asked, running
 from tests.support.waiting import until
 from wbengine import exceptions
+from wbengine._security import keys
 from wbengine.dashboard import (
     _authentication,
     _failed_attempts,
@@ -28,6 +30,7 @@ from wbengine.dashboard import (
 )
 from wbengine.dashboard._failed_attempts import FailedAttempts
 from wbengine.dashboard._key_visitors import KeyVisitors
+from wbengine.persistence import _access_keys
 from wbengine.persistence.backends import _memory
 
 
@@ -438,3 +441,37 @@ def test_revoked_key_is_not_rotated(store: Store) -> None:
     store.revoke()
     with pytest.raises(exceptions.NotFound, match="not valid any more"):
         _key_management.rotate(store.backend, "ci", keep=60.0)
+
+
+@pytest.fixture
+def key_files(tmp_path: Path) -> Path:
+    """A folder with key files of all roles."""
+    for role, content in keys.new(per_role=True, encrypt=False).items():
+        keys.write(tmp_path / f"{role}.json", content)
+    return tmp_path
+
+
+def test_dashboard_with_keys_accepts_only_signed_access_keys(
+    store: Store, key_files: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A writer of the store must not get the rights of the dashboard."""
+    unsigned = store.new("unsigned", "admin")
+    monkeypatch.setenv("WBENGINE_KEYS", str(key_files / "operator.json"))
+    signed = store.new("signed", "viewer", tags={"team": "billing"})
+    visitor = KeyVisitors(store.backend).visitor_of(signed)
+    assert visitor is not None and visitor.tags == {"team": "billing"}
+    assert KeyVisitors(store.backend).visitor_of(unsigned) is None
+    assert "is not trusted" in caplog.text
+    key = store.stored("signed")
+    changes: list[dict[str, Any]] = [{"role": "admin"}, {"tags": {}}, {"name": "x"}, {"mac": None}]
+    for change in changes:
+        store.backend.access_keys[key.id] = key._replace(**change)
+        assert KeyVisitors(store.backend).visitor_of(signed) is None, change
+    other_id, other = _access_keys.generate()
+    copied = key._replace(id=other_id, digest=_access_keys.digest_of(other))
+    store.backend.access_keys[other_id] = copied
+    assert KeyVisitors(store.backend).visitor_of(other) is None
+    store.backend.access_keys[key.id] = key._replace(expires=9e9, used=1.0)
+    assert KeyVisitors(store.backend).visitor_of(signed) is not None
+    rotated = _key_management.rotate(store.backend, "signed", keep=0.0)
+    assert KeyVisitors(store.backend).visitor_of(rotated.text) == visitor

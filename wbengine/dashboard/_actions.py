@@ -87,7 +87,7 @@ class Actions:
             except (ValueError, RecursionError) as error:
                 raise HTTPException(400, f"The value must be JSON: {error}") from error
             # Read now, because the wait may end when the signal arrives.
-            awaited = self._state.store.read(lambda each: each.awaited_signals(uuid))
+            awaited = self._state.store(request).read(lambda each: each.awaited_signals(uuid))
             self._perform(request, "flow signal", flow=uuid, signal=name, value=value)
             is_awaited = signals.not_awaited(name, awaited) is None
             return None if is_awaited else _flow_pages.NOT_AWAITED
@@ -151,7 +151,7 @@ class Actions:
         request: Request,
         form: Mapping[str, str],
     ) -> None:
-        view = self._state.store.flow(uuid)
+        view = self._state.store(request).flow(uuid)
         allowed = _flow_actions.of_flow(view, self._state.runner is not None)
         if action not in allowed:
             names = ", ".join(each.name for each in allowed) or "none"
@@ -172,16 +172,16 @@ class Actions:
 
     def _perform(self, request: Request, name: str, **arguments: object) -> None:
         """Perform an operation of the table."""
-        scope = _operation.Scope(self._state.store.backend, _audit.sender_of(request))
+        scope = _operation.Scope(self._state.store(request).backend, _audit.sender_of(request))
         _operation.table()[name].perform(scope, arguments)
 
     def _run(self, runner: Runner, name: str, uuid: str, request: Request) -> None:
-        first_redactor = self._state.store.redactor(uuid)
+        first_redactor = self._state.store(request).redactor(uuid)
 
         def mask(text: str) -> str:
             try:
-                return self._state.store.redactor(uuid).text(
-                    text
+                return (
+                    self._state.store(request).redactor(uuid).text(text)
                 )  # Includes secrets in results of this run.
             except Exception:  # The command may have failed because the store is unreadable.
                 return first_redactor.text(text)

@@ -72,7 +72,10 @@ _AFTER: Final = ("The `after` of the previous page.", _TEXT)
 #: Cursors of flows and of events.
 _AFTER_FLOW: Final = (
     _AFTER[0],
-    {"type": "string", "pattern": r"^(\[(0|[1-9][0-9]*)([.][0-9]+)?, (0|[1-9][0-9]*)\])?$"},
+    {
+        "type": "string",
+        "pattern": r'^(\[(0|[1-9][0-9]*)([.][0-9]+)?, (0|[1-9][0-9]*|"[0-9a-f-]{36}")\])?$',
+    },
 )
 _AFTER_EVENT: Final = (
     _AFTER[0],
@@ -223,30 +226,32 @@ class Api:
             )
         until, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
         while (left := until - time.monotonic()) > 0 and not self._state.closing.is_set():
-            if await run_in_threadpool(self._has_ended, _uuid(request)):
+            if await run_in_threadpool(self._has_ended, request):
                 return
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
-    def _has_ended(self, uuid: str) -> bool:
+    def _has_ended(self, request: Request) -> bool:
         """Return whether a flow has ended, and is not to run again."""
+        uuid = _uuid(request)
 
         def read(connection: persistence.Connection) -> bool:
             is_requested = bool(connection.commands([uuid]))
             state = connection.get_flow_details(uuid, lazy=True).state
             return state in states.FLOW_ENDED and not is_requested
 
-        return self._state.store.read(read)
+        return self._state.store(request).read(read)
 
     def flows(self, request: Request) -> dict[str, Any]:
         flow_filter = _listings.FlowFilter.of(request)
-        page = self._state.store.read(lambda each: flow_filter.read(each, self._state.redactor))
+        store, redactor = self._state.store(request), self._state.redactor
+        page = store.read(lambda connection: flow_filter.read(connection, redactor))
         return page.to_dict()
 
     def flow(self, request: Request) -> dict[str, Any]:
         """Return a flow with its atoms, or without them for `?atoms=0`."""
         with_atoms = request.query_params.get("atoms", "1") not in ("0", "false", "no")
-        return self._state.store.flow(_uuid(request)).to_dict(atoms=with_atoms)
+        return self._state.store(request).flow(_uuid(request)).to_dict(atoms=with_atoms)
 
     def result(self, request: Request) -> dict[str, Any]:
         """Return the values of a flow. Only a dashboard that shows values returns them.
@@ -256,8 +261,8 @@ class Api:
         if not self._state.redactor.show_values:
             raise HTTPException(403, "Results are returned only with --show-values.")
         uuid = _uuid(request)
-        ended = self._state.store.read(lambda each: _results.read(each, uuid))
-        mask = self._state.store.redactor(uuid).text
+        ended = self._state.store(request).read(lambda each: _results.read(each, uuid))
+        mask = self._state.store(request).redactor(uuid).text
         error = ended.error and {"type": ended.error.type, "message": mask(ended.error.message)}
         return {
             "uuid": uuid,
@@ -269,7 +274,7 @@ class Api:
 
     def events(self, request: Request) -> dict[str, Any]:
         """Return a page of events, oldest first. Start a stream of later events at `cursor`."""
-        query, store = request.query_params, self._state.store
+        query, store = request.query_params, self._state.store(request)
         limit = _http_errors.int_parameter(request, "limit", _event_history.DEFAULT_LIMIT)
         cursor = store.cursor(_uuid(request))
         page = store.events(_uuid(request), limit, query.get("after") or None)
@@ -279,7 +284,8 @@ class Api:
         """Return the latest log lines of a flow, or of one task (`?task=`)."""
         task = request.query_params.get("task") or None
         limit = _http_errors.int_parameter(request, "limit", _event_history.DEFAULT_LIMIT)
-        lines = self._state.store.logs(_uuid(request), task, min(max(1, limit), _MAX_LINES))
+        store = self._state.store(request)
+        lines = store.logs(_uuid(request), task, min(max(1, limit), _MAX_LINES))
         return {"lines": [line.to_dict() for line in lines]}
 
     def workers(self, request: Request) -> dict[str, Any]:
@@ -297,7 +303,7 @@ class Api:
 
     def pauses(self, request: Request) -> dict[str, Any]:
         """Return the pauses of task types in force."""
-        return {"pauses": [pause.to_dict() for pause in _pause_pages.pauses(self._state)]}
+        return {"pauses": [pause.to_dict() for pause in _pause_pages.pauses(request, self._state)]}
 
     def ledger(self, request: Request) -> dict[str, Any]:
         page = _fleet_pages.ledger_rows(request, self._state)

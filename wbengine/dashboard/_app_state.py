@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -28,10 +29,11 @@ __all__ = ["AppState"]
 class AppState:
     """Shared objects and settings of the pages.
 
-    `runner` is None if the dashboard cannot start flows. Event streams end when `closing` is set.
+    `all_flows` is the store without a restriction; handlers use `store`. `runner` is None if the
+    dashboard cannot start flows. Event streams end when `closing` is set.
     """
 
-    store: Store
+    all_flows: Store
     monitor: WorkerMonitor
     sessions: Sessions
     credentials: Credentials
@@ -41,6 +43,16 @@ class AppState:
     allow_actions: bool = False
     quotas: Quotas = field(default_factory=Quotas)
     closing: threading.Event = field(default_factory=threading.Event)
+
+    def store(self, request: Request) -> Store:
+        """Return the store with the flows to which the visitor of a request has access.
+
+        :raises HTTPException: if the request has no visitor.
+        """
+        visitor = _visitors.of_request(request)
+        if visitor is None:
+            raise HTTPException(401)
+        return self.all_flows.restricted(visitor.tags)
 
     def render(
         self,

@@ -90,7 +90,7 @@ def create_app(
     monitor = WorkerMonitor(fleet, ledger, redactor)
     sessions = Sessions(visitors_by_token)
     app_state = AppState(
-        store=Store(backend, redactor, monitor.offered),
+        all_flows=Store(backend, redactor, monitor.offered),
         monitor=monitor,
         sessions=sessions,
         credentials=Credentials(sessions, KeyVisitors(backend)),
@@ -160,5 +160,5 @@ async def _lifespan(app_state: AppState, app: Starlette) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await run_in_threadpool(app_state.store.close)
+        await run_in_threadpool(app_state.all_flows.close)
         await run_in_threadpool(app_state.monitor.close)

@@ -34,6 +34,7 @@ _STATIC_PREFIX: Final = "/static/"
 #: Maximum size of a piece of a response, which must arrive within `connections.STALL_SECONDS`.
 _MAX_PIECE_BYTES: Final = 65_536
 
+_FLOWS_ONLY: Final = "You have access only to flows with your tags, not to this page."
 _KEY_IN_ADDRESS: Final = (
     "The address must not contain an access key, because logs store addresses; send the key in the"
     " header Authorization: Bearer, and replace it now: wbengine access rotate."
@@ -172,6 +173,8 @@ class Guard:
             if "authorization" in request.headers or request.method == "POST":
                 audit.rejected(request, "no valid token")
             return _http_errors.page(request, self._state, 401)
+        if _visitors.restriction_of(request) and not _urls.is_about_flows(request):
+            return _http_errors.page(request, self._state, 403, _FLOWS_ONLY)
         if request.method == "POST" and not self._is_own(request):
             origin = request.headers.get("origin", "")
             audit.rejected(request, "request from another origin", origin)

@@ -53,7 +53,7 @@ class FleetPages:
         context |= {"backlog": None, "folded": None}
         context |= {"has_broker": monitor.has_broker, "row_problem": None, "tells_all": True}
         with contextlib.suppress(exceptions.StorageFailure):
-            backlog = self._state.store.read(lambda connection: connection.backlog())
+            backlog = self._state.store(request).read(lambda connection: connection.backlog())
             context["backlog"] = queues.describe_backlog(backlog)
         context["row_states"], context["row_state"] = (
             _ledgers.STATES,

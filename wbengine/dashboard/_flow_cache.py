@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from wbengine.dashboard import _cache
 from wbengine.persistence import base as persistence
+from wbengine.persistence._restricted import RestrictedBackend
 from wbengine.views import _event_history, _flow_list, _step_detail, redaction, watcher
 from wbengine.views import _logs as logs
 from wbengine.views import flow_status as flows
@@ -39,11 +41,22 @@ class Store:
         redactor: redaction.Redactor,
         offered: _cache.Offered = lambda: None,
     ) -> None:
-        self.backend = backend
+        self.backend = self._whole = backend
         self._redactor = redactor
         self._offered = offered
         self._lock = threading.Lock()
         self._views: OrderedDict[str, _cache.ViewCache] = OrderedDict()
+
+    def restricted(self, tags: Mapping[str, str]) -> Store:
+        """Return this store with only the flows that have all of these tags.
+
+        It shares the cached views. Its `backend` is restricted, too.
+        """
+        if not tags:
+            return self
+        store = copy.copy(self)
+        store.backend = RestrictedBackend(self._whole, tags)
+        return store
 
     def read(self, read: Callable[[persistence.Connection], _T]) -> _T:
         with contextlib.closing(self.backend.get_connection()) as connection:
@@ -165,10 +178,12 @@ class Store:
         )
 
     def _read_view(self, uuid: str, read: Callable[[_cache.ViewCache], _T]) -> _T:
+        if self.backend is not self._whole:  # All visitors share the cache.
+            self.read(lambda connection: connection.get_flow_details(uuid, lazy=True))
         with self._lock:
             cached = self._views.get(uuid)
             if cached is None:
-                connection = self.backend.get_connection()
+                connection = self._whole.get_connection()
                 records = flows.FlowRecords(connection, uuid, self._redactor)
                 cached = self._views[uuid] = _cache.ViewCache(records, self._offered)
             self._views.move_to_end(uuid)

@@ -39,7 +39,7 @@ def read_head(
 
     :raises NotFound: if the flow was deleted.
     """
-    latest = app_state.store.latest(str(request.path_params["uuid"]))
+    latest = app_state.store(request).latest(str(request.path_params["uuid"]))
     if not isinstance(latest, _cache.Latest):
         return None, None
     context = context_of(app_state, latest.view)

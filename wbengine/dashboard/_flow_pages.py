@@ -82,7 +82,8 @@ class FlowPages:
     def index(self, request: Request) -> Response:
         with _http_errors.as_http_errors():
             flow_filter = _listings.FlowFilter.of(request)
-            page = self._state.store.read(lambda each: flow_filter.read(each, self._state.redactor))
+            store, redactor = self._state.store(request), self._state.redactor
+            page = store.read(lambda connection: flow_filter.read(connection, redactor))
         context = {
             "here": "/",
             "mark": _stream.digest([row.to_dict() for row in page.flows]),
@@ -159,7 +160,8 @@ class FlowPages:
     def events(self, request: Request) -> Response:
         def build_context(view: flows.FlowView) -> dict[str, Any]:
             after = request.query_params.get("after") or None
-            page = self._state.store.events(view.uuid, MAX_EVENTS, after, latest_first=True)
+            store = self._state.store(request)
+            page = store.events(view.uuid, MAX_EVENTS, after, latest_first=True)
             return {"page": page, "after": after}
 
         return self._page(request, "events", build_context)
@@ -167,7 +169,7 @@ class FlowPages:
     def logs(self, request: Request) -> Response:
         def build_context(view: flows.FlowView) -> dict[str, Any]:
             task = request.query_params.get("task", "").strip()[:_MAX_TASK_CHARS]
-            lines = self._state.store.logs(view.uuid, task or None, MAX_LINES)
+            lines = self._state.store(request).logs(view.uuid, task or None, MAX_LINES)
             return {"lines": lines, "is_cut": len(lines) == MAX_LINES, "task": task}
 
         return self._page(request, "logs", build_context)
@@ -175,7 +177,7 @@ class FlowPages:
     def failures(self, request: Request) -> Response:
         def build_context(view: flows.FlowView) -> dict[str, Any]:
             shown = view.failures[:MAX_FAILURES]
-            lines = self._state.store.logs_of_failures(
+            lines = self._state.store(request).logs_of_failures(
                 view.uuid, shown[:MAX_FAILURES_WITH_LINES], MAX_LINES_OF_FAILURE
             )
             return {"failures": list(itertools.zip_longest(shown, lines, fillvalue=()))}
@@ -192,7 +194,7 @@ class FlowPages:
                 inputs = _edits.replaceable_inputs(detail, view.outline.used_inputs)
                 return list(inputs), _edits.replaceable_results(detail)
 
-            inputs, results = self._state.store.read(read)
+            inputs, results = self._state.store(request).read(read)
             return {"inputs": inputs, "results": results}
 
         return self._page(request, "retry", build_context)
@@ -201,7 +203,7 @@ class FlowPages:
         atom_uuid = str(request.path_params["atom"])
 
         def build_context(view: flows.FlowView) -> dict[str, Any]:
-            atom, store = view.atom(atom_uuid), self._state.store
+            atom, store = view.atom(atom_uuid), self._state.store(request)
             step = store.step(view, atom_uuid) if atom is None else None
             atom = atom if step is None else step.atom
             if atom is None:
@@ -229,7 +231,7 @@ class FlowPages:
     ) -> Response:
         """Render a page of a flow, or with `?part=head` or `?part=body` the part that changes."""
         with _http_errors.as_http_errors():
-            latest = self._state.store.latest(str(request.path_params["uuid"]))
+            latest = self._state.store(request).latest(str(request.path_params["uuid"]))
             part = request.query_params.get("part")
             if isinstance(latest, _flow_list.FlowSummary):
                 return self._summary(request, latest, part)
@@ -239,9 +241,10 @@ class FlowPages:
         notice = None if head["failed"] else _NOTICES.get(request.query_params.get("done", ""))
         ended = view.state in states.FLOW_ENDED
         if notice == _NOTICES[NOT_AWAITED]:
+            store = self._state.store(request)
             with _http_errors.as_http_errors():
-                awaited = self._state.store.read(lambda each: each.awaited_signals(view.uuid))
-            text = self._state.store.redactor(view.uuid).text(", ".join(awaited))
+                awaited = store.read(lambda each: each.awaited_signals(view.uuid))
+            text = store.redactor(view.uuid).text(", ".join(awaited))
             notice += f" Awaited signals: {text or 'none'}."
         context = {
             **head,

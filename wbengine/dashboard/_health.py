@@ -39,7 +39,7 @@ class Probes:
     def ready(self, request: Request) -> Response:
         """Return 200, or 503 while the store cannot be read."""
         try:
-            self._state.store.check()
+            self._state.all_flows.check()
         except exceptions.StorageFailure:
             return JSONResponse({"schema": "wbengine/health/1", "ok": False}, 503)
         return JSONResponse({"schema": "wbengine/health/1", "ok": True})
@@ -61,13 +61,13 @@ class Probes:
         return Response(text, headers={"content-type": kind})
 
     def _pauses(self) -> list[TaskPause]:
-        return operations.paused_tasks(self._state.store.backend)
+        return operations.paused_tasks(self._state.all_flows.backend)
 
     def _waits_for_code(self) -> Mapping[str, int]:
-        return self._state.store.read(lambda connection: connection.flows_waiting_for_code())
+        return self._state.all_flows.read(lambda connection: connection.flows_waiting_for_code())
 
     def _backlog(self) -> Backlog:
-        return self._state.store.read(lambda connection: connection.backlog())
+        return self._state.all_flows.read(lambda connection: connection.backlog())
 
     def _queues(self) -> list[tuple[str, int]]:
         queue_views = self._state.monitor.queues()

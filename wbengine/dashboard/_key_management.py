@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
-from wbengine.dashboard import _roles, _visitors
+from wbengine.dashboard import _key_macs, _roles, _visitors
 from wbengine.persistence import _access_keys, base
 from wbengine.persistence import _listing as listings
 from wbengine.persistence._access_keys import AccessKey
@@ -140,5 +140,5 @@ def _store(
         expires,
     )
     with contextlib.closing(backend.get_connection()) as connection:
-        connection.add_access_key(key)
+        connection.add_access_key(_key_macs.signed(key))
     return NewKey(key, text)

@@ -10,7 +10,7 @@ from typing import Final
 
 from wbengine import exceptions
 from wbengine._concurrency import clocks
-from wbengine.dashboard import _roles, _visitors
+from wbengine.dashboard import _key_macs, _roles, _visitors
 from wbengine.dashboard._visitors import Visitor
 from wbengine.persistence import _access_keys, base
 from wbengine.persistence._access_keys import AccessKey
@@ -68,7 +68,7 @@ class KeyVisitors:
         if moment - read_at < REFRESH_SECONDS:
             return key
         with contextlib.closing(self._backend.get_connection()) as connection:
-            stored = connection.access_key(key_id)
+            stored = _trusted(connection.access_key(key_id))
         with self._lock:
             self._keys.pop(key_id, None)
             if stored is not None:
@@ -97,3 +97,13 @@ class KeyVisitors:
                 connection.note_use_of_access_key(key_id, now)
         except exceptions.StorageFailure as error:
             LOG.warning("the use of access key %s was not stored: %s", key_id, error)
+
+
+def _trusted(key: AccessKey | None) -> AccessKey | None:
+    try:
+        if key is not None:
+            _key_macs.verify(key)
+        return key
+    except exceptions.NotTrusted as error:
+        LOG.warning("an access key cannot be used: %s", error)
+        return None

@@ -52,7 +52,7 @@ class OperationRoutes:
         arguments = await _arguments(request, operation)
         if operation.target is not None:
             action = f"{operation.name} {arguments[operation.target]!r:.120}"
-        scope = _operation.Scope(self._state.store.backend, _audit.sender_of(request))
+        scope = _operation.Scope(self._state.store(request).backend, _audit.sender_of(request))
         act = functools.partial(operation.perform, scope, arguments)
         result = await _audited_actions.perform(self._state, request, action, act)
         headers = None

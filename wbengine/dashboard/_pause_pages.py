@@ -44,7 +44,7 @@ class PausePages:
         with _http_errors.as_http_errors():
             context: dict[str, Any] = {
                 "here": "/pauses",
-                "pauses": pauses(self._state),
+                "pauses": pauses(request, self._state),
                 "lengths": {value: label for value, (label, _) in LENGTHS.items()},
                 "max_pattern": MAX_PATTERN_CHARACTERS,
                 "max_reason": MAX_REASON_CHARACTERS,
@@ -54,12 +54,12 @@ class PausePages:
         return self._state.render(request, "_pauses.html" if part else "pauses.html", context)
 
 
-def pauses(app_state: AppState) -> list[TaskPause]:
+def pauses(request: Request, app_state: AppState) -> list[TaskPause]:
     """Return the pauses in force, by pattern, with masked reasons."""
     mask = app_state.redactor.text
     return [
         pause._replace(reason=pause.reason and mask(pause.reason))
-        for pause in operations.paused_tasks(app_state.store.backend)
+        for pause in operations.paused_tasks(app_state.store(request).backend)
     ]
 
 

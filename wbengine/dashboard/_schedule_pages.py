@@ -55,13 +55,13 @@ def page(request: Request, app_state: AppState) -> tuple[list[Entry], str | None
     :raises ValueError: if a parameter of the address is not valid.
     """
     limit = _http_errors.limit(request, DEFAULT_LIMIT, MAX_LIMIT)
-    stored = schedules(app_state)
+    stored = schedules(request, app_state)
     return (
         ([], None) if stored is None else stored.page(limit, request.query_params.get("after", ""))
     )
 
 
-def schedules(app_state: AppState) -> Schedules | None:
+def schedules(request: Request, app_state: AppState) -> Schedules | None:
     """Return the schedules of the store, or None if the store is not a database."""
-    backend = app_state.store.backend
+    backend = app_state.store(request).backend
     return Schedules(backend) if isinstance(backend, _sql.SQLBackend) else None

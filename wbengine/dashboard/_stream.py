@@ -18,7 +18,15 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from wbengine import exceptions, states
-from wbengine.dashboard import _feeds, _flow_head, _http_errors, _listings, _rendering, _urls
+from wbengine.dashboard import (
+    _feeds,
+    _flow_head,
+    _http_errors,
+    _listings,
+    _rendering,
+    _urls,
+    _visitors,
+)
 from wbengine.dashboard._app_state import AppState
 from wbengine.drawing import _styles
 from wbengine.fleet import client as fleets
@@ -171,10 +179,11 @@ class Streams:
         """Stream the rows of the list of flows that changed."""
         with _http_errors.as_http_errors():
             flow_filter = _listings.FlowFilter.of(request)
-        app_state, root = self._state, str(request.scope.get("root_path", ""))
+        root, redactor = str(request.scope.get("root_path", "")), self._state.redactor
+        store = self._state.store(request)
 
         def read() -> _flow_list.ListingView:
-            return app_state.store.read(lambda each: flow_filter.read(each, app_state.redactor))
+            return store.read(lambda each: flow_filter.read(each, redactor))
 
         begin, render = functools.partial(_Listing, read), functools.partial(_encode_rows, request)
         return await self._stream(request, self._lists, flow_filter, begin, root, render)
@@ -188,7 +197,8 @@ class Streams:
         self, request: Request, variant: Any, render: Callable[[_feeds.Update[_Events]], bytes]
     ) -> Response:
         uuid = str(request.path_params["uuid"])
-        begin = functools.partial(_Flow, functools.partial(self._state.store.watch, uuid))
+        watch = functools.partial(self._state.store(request).watch, uuid)
+        begin = functools.partial(_Flow, watch)
         return await self._stream(request, self._flows, uuid, begin, variant, render)
 
     async def _stream(
@@ -201,6 +211,8 @@ class Streams:
         render: Callable[[_feeds.Update[Any]], bytes],
     ) -> Response:
         cursor = _cursor(request)
+        # Visitors share a feed only if they have access to the same flows.
+        key = _visitors.restriction_of(request), key
         with _http_errors.as_http_errors():
             listener = await kind.join(key, cursor, functools.partial(begin, cursor))
 
@@ -211,8 +223,11 @@ class Streams:
 
         return _Stream(messages(), functools.partial(kind.leave, listener))
 
-    def _marks(self, uuids: Iterable[str]) -> Mapping[str, str]:
-        return self._state.store.read(lambda each: each.marks(list(uuids)))
+    def _marks(self, keys: Iterable[tuple[Any, str]]) -> Mapping[tuple[Any, str], str]:
+        """Return the marks of feeds, whose sources check the restriction in each poll."""
+        uuids = {key: key[1] for key in keys}
+        marks = self._state.all_flows.read(lambda each: each.marks(set(uuids.values())))
+        return {key: marks[uuid] for key, uuid in uuids.items() if uuid in marks}
 
     def _encode_changes(self, request: Request, update: _feeds.Update[_Events]) -> bytes:
         assert isinstance(update.source, _Flow)

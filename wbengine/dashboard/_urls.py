@@ -14,10 +14,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from wbengine.dashboard import _http_headers
 
-__all__ = ["Prefixed", "check_prefix", "href", "is_api", "is_stream", "path_of", "wants_json"]
+__all__ = [
+    "Prefixed", "check_prefix", "href", "is_api", "is_about_flows", "is_stream", "path_of",
+    "wants_json",
+]  # fmt: skip
 
 _API: Final = re.compile(r"/(api/|livez$|readyz$)")
 _STREAM: Final = re.compile(r"/stream/|/(api/v1/)?flows/[^/]+/(events/)?stream$")
+#: Paths that show or change only flows, through the store of the visitor.
+_ABOUT_FLOWS: Final = re.compile(
+    r"/$|/flows/|/stream/flows$|/api$|/api/v1/openapi\.json$|/api/v1/flows(/|$)"
+)
 
 
 def path_of(request: Request) -> str:
@@ -37,6 +44,11 @@ def href(request: Request, path: str, **query: object) -> str:
 
 def is_api(request: Request) -> bool:
     return path_of(request).startswith("/api/")
+
+
+def is_about_flows(request: Request) -> bool:
+    """Return whether visitors who have access only to some flows may use the path."""
+    return _ABOUT_FLOWS.match(path_of(request)) is not None
 
 
 def wants_json(request: Request) -> bool:

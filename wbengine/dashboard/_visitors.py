@@ -15,7 +15,10 @@ from wbengine.persistence import _listing as listings
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["KEY_PREFIX", "Visitor", "check_token", "of_request", "parse_users", "role_of"]
+__all__ = [
+    "KEY_PREFIX", "Visitor", "check_name", "check_token", "of_request", "parse_users",
+    "restriction_of", "role_of",
+]  # fmt: skip
 
 #: Start of the names of visitors with access keys. No user has such a name.
 KEY_PREFIX: Final = "key:"
@@ -58,6 +61,12 @@ def role_of(request: Request) -> str | None:
     return None if visitor is None else visitor.role
 
 
+def restriction_of(request: Request) -> tuple[tuple[str, str], ...]:
+    """Return the tags of the visitor: visitors with equal ones have access to the same flows."""
+    visitor = of_request(request)
+    return () if visitor is None else tuple(sorted(visitor.tags.items()))
+
+
 def check_token(token: str) -> str:
     """Return `token`.
 
@@ -88,9 +97,9 @@ def check_name(name: str, subject: str = "user") -> str:
 
 
 def parse_users(text: str) -> Mapping[str, Visitor]:
-    """Return visitors by token, from lines with a name, a role and a token each.
+    """Return visitors by token, from lines with a name, a role, a token and optional tags each.
 
-    A ``#`` at the beginning of a word starts a comment.
+    A tag is ``KEY=VALUE``. A ``#`` at the beginning of a word starts a comment.
 
     :raises ValueError: if a line is not valid, or two lines have the same token. The message has
         the number of the line and never a token.
@@ -101,9 +110,9 @@ def parse_users(text: str) -> Mapping[str, Visitor]:
         if not fields:
             continue
         try:
-            if len(fields) != 3:
+            if len(fields) < 3:
                 raise ValueError(f"must have a name, a role and a token, got {len(fields)} words")
-            visitor = Visitor(check_name(fields[0]), fields[1])
+            visitor = Visitor(check_name(fields[0]), fields[1], _tags(fields[3:]))
             if check_token(fields[2]) in users:
                 raise ValueError(
                     f"{visitor.name!r} must have another token than {users[fields[2]].name!r}"
@@ -114,3 +123,14 @@ def parse_users(text: str) -> Mapping[str, Visitor]:
     if not users:
         raise ValueError("must contain at least one user")
     return users
+
+
+def _tags(words: list[str]) -> dict[str, str]:
+    tags: dict[str, str] = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator or key in tags:
+            # The word may be a part of a token.
+            raise ValueError("must have different tags such as team=billing after the token")
+        tags[key] = value
+    return tags

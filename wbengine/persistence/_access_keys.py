@@ -37,6 +37,7 @@ class AccessKey(NamedTuple):
     :ivar expires: end of its validity; None: no end.
     :ivar used: the latest use, up to a minute ago; None: never used.
     :ivar revoked: time of its revocation; None: not revoked.
+    :ivar mac: MAC of the fields that never change; None: the process that created it had no keys.
     """
 
     id: str
@@ -49,6 +50,7 @@ class AccessKey(NamedTuple):
     expires: float | None = None
     used: float | None = None
     revoked: float | None = None
+    mac: str | None = None
 
     def is_valid(self, now: float) -> bool:
         return self.revoked is None and (self.expires is None or now < self.expires)
@@ -58,8 +60,9 @@ class AccessKey(NamedTuple):
         return hmac.compare_digest(digest_of(text), self.digest)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields without the digest."""
-        return {name: value for name, value in self._asdict().items() if name != "digest"}
+        """Return the fields without the digest and the MAC."""
+        fields = self._asdict().items()
+        return {name: value for name, value in fields if name not in ("digest", "mac")}
 
 
 def generate() -> tuple[str, str]:

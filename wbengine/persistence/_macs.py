@@ -1,10 +1,10 @@
 """MACs of records from which a process builds and runs flows.
 
 If `WBENGINE_KEYS` names keys, a MAC with the secret for stores protects the factory note of a
-flow, values injected later, the notes of steps of workflows, the details of jobs, and schedules.
-The MAC also covers the id of the flow or job, or the name of the schedule. It is verified before a
-flow is built from the record, and before a workflow continues or reverts its steps. It is not
-verified for display.
+flow, values injected later, the notes of steps of workflows, the details of jobs, schedules, and
+access keys. The MAC also covers the id of the flow, job or access key, or the name of the schedule.
+It is verified before a flow is built from the record, before a workflow continues or reverts its
+steps, and before an access key is accepted. It is not verified for display.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wbengine.persistence import models
 from wbengine.types import codec
 
 __all__ = [
-    "FLOW", "JOB", "MAC", "SCHEDULE", "STEP",
+    "ACCESS_KEY", "FLOW", "JOB", "MAC", "SCHEDULE", "STEP",
     "check_inputs", "check_step", "sign", "sign_again", "sign_injected", "signed_note",
     "signed_step", "verify",
 ]  # fmt: skip
@@ -31,6 +31,7 @@ FLOW: Final = "flow"
 JOB: Final = "job"
 SCHEDULE: Final = "schedule"
 STEP: Final = "step"
+ACCESS_KEY: Final = "access key"
 _INJECTED: Final = "what is injected into flow"
 
 #: Key of the MAC in the signed data.

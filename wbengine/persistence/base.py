@@ -326,6 +326,13 @@ class Connection(abc.ABC):
     def find_flows(self, query: _listing.Query) -> Page:
         """Return the page of flows for a validated query (see `list_flows`)."""
 
+    @abc.abstractmethod
+    def position(self, flow_uuid: str) -> _listing.Position:
+        """Return the position of a flow in the order of creation.
+
+        :raises NotFound: if the flow does not exist.
+        """
+
     def backlog(self) -> _listing.Backlog:
         """Return the number and the age of the flows that no engine has started."""
         count, oldest, after = 0, None, None

@@ -10,6 +10,7 @@ from wbengine import engines, exceptions
 from wbengine.engines import _allowed
 from wbengine.jobs import base as jobs
 from wbengine.operations import _operation as op
+from wbengine.persistence import _restricted
 
 _Factory = Annotated[
     str,
@@ -84,11 +85,12 @@ def submit(
             "Flows can be submitted here only if the server has a list of allowed flows: --flows,"
             f" ${_allowed.FLOWS_VARIABLE} or flows="
         )
+    backend, tags, unique = _restricted.submission(scope.backend, tags, unique)
     try:
         allowed.load(factory)
         handle = engines.submit(
             factory,
-            backend=scope.backend,
+            backend=backend,
             inputs=inputs,
             name=name,
             priority=priority,

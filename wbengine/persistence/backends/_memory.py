@@ -378,6 +378,10 @@ class MemoryConnection(base.Connection):
             after = str(page[-1].place) if len(matching_flows) > len(page) else None
             return base.Page([self._row(flow) for flow in page], after)
 
+    def position(self, flow_uuid: str) -> _listing.Position:
+        with self._backend.lock:
+            return self._flow(flow_uuid).place
+
     def _row(self, stored_flow: StoredFlow) -> base.FlowRow:
         flow, lease = stored_flow.detail, self._current_lease(stored_flow)
         tasks, steps = list[models.AtomDetail](), list[models.AtomDetail]()

@@ -248,6 +248,15 @@ class SQLConnection(base.Connection):
             return base.Page([], None)
         return self._transact("Listing flows", lambda it: flow_queries.page(it, query), write=False)
 
+    def position(self, flow_uuid: str) -> queries.Position:
+        def work(connection: sa.Connection) -> queries.Position:
+            row = connection.execute(self._sql.position, {"flow_uuid": flow_uuid}).first()
+            if row is None:
+                raise reading.missing("flow detail", flow_uuid)
+            return queries.Position(row.created, row.id)
+
+        return self._read("flow detail", flow_uuid, work)
+
     def backlog(self) -> queries.Backlog:
         if not self._backend.has_tables():
             return queries.Backlog()

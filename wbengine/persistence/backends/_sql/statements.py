@@ -291,6 +291,7 @@ class Statements:
             " WHERE name = :name AND owner = :owner"
         )
         self.duty_note = sa.text(f"SELECT note FROM {_DUTIES} WHERE name = :name")
+        self.position = sa.text(f"SELECT created, id FROM {_FLOWS} WHERE uuid = :flow_uuid")
         self.count_flows = sa.text(f"SELECT COUNT(*) FROM {_FLOWS}")
         self.oldest_flow = sa.text(f"SELECT MIN(created) FROM {_FLOWS}")
 

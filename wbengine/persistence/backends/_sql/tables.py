@@ -250,6 +250,7 @@ ACCESS_KEYS: Final = sa.Table(
     sa.Column("expires", sa.Double),
     sa.Column("used", sa.Double),
     sa.Column("revoked", sa.Double),
+    _text("mac"),
     sa.PrimaryKeyConstraint("id", name="pk_wbe_access_keys"),
     **dialects.TABLE,
 )

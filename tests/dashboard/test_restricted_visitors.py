@@ -1,0 +1,532 @@
+"""Visitors with tags find nothing about other flows: not in pages, lists, counts or errors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from tests.dashboard import story
+from tests.dashboard.conftest import client
+from tests.dashboard.forms import send
+from tests.dashboard.site import asked, serving
+from wbengine import engines, task
+from wbengine.dashboard import Site, Visitor, _key_management, create_app, parse_users
+from wbengine.dashboard._sessions import Sessions
+from wbengine.engines import _allowed
+from wbengine.operations import _operation, pause_tasks
+from wbengine.patterns import linear_flow
+from wbengine.persistence import _listing, backends, base
+from wbengine.persistence._restricted import RestrictedBackend
+from wbengine.schedules import Schedule, Schedules
+
+FACTORY = "tests.operations.flows:steps"
+OTHER_FACTORY = "tests.dashboard.api_flows:approval"
+USERS = """\
+ann   admin  token-of-ann-0123456789
+bill  admin  token-of-bill-0123456789  team=billing
+"""
+BILL = {"authorization": "Bearer token-of-bill-0123456789"}
+ANN = {"authorization": "Bearer token-of-ann-0123456789"}
+UNKNOWN = "00000000-0000-4000-8000-000000000000"
+#: Text in all values of foreign flows.
+FOREIGN = "zzforeign"
+FOREIGN_TAGS: tuple[dict[str, str], ...] = (
+    {},
+    {"team": "sales"},
+    {"team": "Billing"},
+    {"team": "BILLING"},
+    {"team": "billing2"},
+    {"team": "billin"},
+    {"Team": "billing"},
+    {"team ": "billing"},
+    {"shop": "billing"},
+    {"team": "bílling"},
+)
+
+
+class Talk(task.Task):
+    def execute(self, word: str) -> str:
+        return f"{word} result"
+
+
+class Fail(task.Task):
+    def execute(self, word: str) -> None:
+        raise RuntimeError(f"{word} error")
+
+
+class Shop:
+    """A store with flows of several teams, and the visitors of its dashboard."""
+
+    def __init__(self, backend: base.Backend) -> None:
+        self.backend = backend
+        self.own: list[str] = []
+        self.foreign: list[str] = []
+
+    def run(self, word: str, tags: dict[str, str], *, fails: bool = False) -> str:
+        last: Any = Fail if fails else Talk
+        flow = linear_flow.Flow(f"{word} flow").add(Talk(f"{word} first"), last(f"{word} last"))
+        detail = base.create_flow_detail(flow, backend=self.backend, meta={"tags": tags})
+        engine = engines.load(
+            flow, flow_detail=detail, backend=self.backend, store={"word": word}, engine="serial"
+        )
+        with contextlib.suppress(RuntimeError):
+            engine.run()
+        return str(detail.uuid)
+
+    def add_own(self, count: int = 2) -> None:
+        for number in range(count):
+            tags = {"team": "billing", "number": str(number)}
+            self.own.append(self.run(f"own-{number}", tags, fails=bool(number % 2)))
+
+    def add_foreign(self) -> None:
+        for number, tags in enumerate(FOREIGN_TAGS):
+            self.foreign.append(self.run(FOREIGN, tags, fails=bool(number % 2)))
+        pause_tasks(self.backend, f"{FOREIGN}.*", reason=f"{FOREIGN} reason")
+        with contextlib.suppress(ValueError):  # not in all stores
+            schedules = Schedules(self.backend)
+            schedule = Schedule(name=f"{FOREIGN} schedule", factory=FACTORY, cron="0 0 * * *")
+            schedules.add(schedule)
+
+    def client(self, **options: Any) -> TestClient:
+        users = parse_users(USERS)
+        options = {"allow_actions": True, "show_values": True, **options}
+        return client(self, token=None, users=users, **options)
+
+    def atoms_of(self, uuid: str) -> list[str]:
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            return [atom.uuid for atom in connection.get_atoms_for_flow(uuid)]
+
+
+@pytest.fixture(params=["memory://", "sqlite"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    url = f"sqlite:///{tmp_path}/flows.db" if request.param == "sqlite" else request.param
+    _allowed.set_for_process(["tests.operations.flows", "tests.dashboard.api_flows"])
+    with contextlib.closing(backends.fetch(url)) as backend:
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.upgrade()
+        yield Shop(backend)
+    _allowed.set_for_process(None)
+
+
+@pytest.fixture
+def sold(tmp_path: Path) -> Iterator[Shop]:
+    """A database, to which flows can be submitted."""
+    _allowed.set_for_process(["tests.operations.flows", "tests.dashboard.api_flows"])
+    with contextlib.closing(backends.fetch(f"sqlite:///{tmp_path}/flows.db")) as backend:
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.upgrade()
+        yield Shop(backend)
+    _allowed.set_for_process(None)
+
+
+def routes_of(app: Any, method: str) -> list[str]:
+    """Return the templates of all routes of a dashboard for a method."""
+    routes = [each for each in app._app.routes if isinstance(each, Route)]
+    return [each.path for each in routes if method in (each.methods or ())]
+
+
+def filled(template: str, flow: str, atom: str) -> str:
+    """Return a path for a template, for a flow and one of its atoms."""
+    values = {"uuid": flow, "flow": flow, "atom": atom, "action": "cancel", "schedule": "s"}
+    return re.sub(r"{(\w+)(:\w+)?}", lambda match: values[match[1]], template)
+
+
+#: Parts of responses that differ between two equal requests.
+VOLATILE = re.compile(
+    r'nonce(=|-)"?[^"\' ]+|\d+ s ago|\bnow\b|name="form_token" value="\w+"|"cursor":"[^"]+"|'
+    "content-length: [0-9]+"
+)
+
+
+def walked(shop: Shop, headers: dict[str, str]) -> dict[str, tuple[int, str]]:
+    """Return status and text of each path that can be read, for own flows and a missing one."""
+    closing = threading.Event()
+    closing.set()  # Streams end after their first events.
+    answers = {}
+    with shop.client(closing=closing) as browser:
+        flows = [*((uuid, shop.atoms_of(uuid)[-1]) for uuid in shop.own), (UNKNOWN, UNKNOWN)]
+        queries = (
+            "", "?part=1", "?part=head", "?find=flow", f"?find={FOREIGN}", "?find=team=billing",
+            "?find=team=sales", "?state=FAILURE", "?limit=1", "?name=flow", "?since=1h",
+            "?engine=serial", "?after=", "?wait=0",
+        )  # fmt: skip
+        for template in routes_of(browser.app, "GET"):
+            for flow, atom in flows:
+                for query in queries:
+                    path = f"{filled(template, flow, atom)}{query}"
+                    if path not in answers:
+                        answer = browser.get(path, headers=headers)
+                        lines = [f"{name}: {value}" for name, value in answer.headers.items()]
+                        text = VOLATILE.sub("", "\n".join([answer.text, *lines]))
+                        answers[path] = answer.status_code, text
+    return answers
+
+
+def test_no_response_depends_on_foreign_flows(shop: Shop) -> None:
+    shop.add_own()
+    before = walked(shop, BILL)
+    shop.add_foreign()
+    after = walked(shop, BILL)
+    assert before.keys() == after.keys() and len(before) > 150
+    for path, answer in before.items():
+        assert after[path] == answer, path
+        for text in (FOREIGN, *shop.foreign, *(uuid[:8] for uuid in shop.foreign)):
+            if text not in path:
+                assert text not in answer[1].replace(FOREIGN, "", path.count(FOREIGN)), path
+    seen = [path for path, (status, text) in after.items() if status == 200 and "own-0" in text]
+    assert len(seen) > 50, "own flows are visible"
+    everything = walked(shop, ANN)
+    assert FOREIGN in everything["/api/v1/flows"][1], "the test can see foreign flows"
+    assert FOREIGN in everything["/pauses"][1]
+
+
+def test_foreign_flow_is_answered_as_a_missing_one(shop: Shop) -> None:
+    shop.add_own()
+    shop.add_foreign()
+    closing = threading.Event()
+    closing.set()
+    counted = 0
+    with shop.client(closing=closing) as browser:
+        for method in ("GET", "HEAD", "POST"):
+            for template in routes_of(browser.app, method):
+                if "{uuid" not in template and "{flow" not in template:
+                    continue
+                for foreign in shop.foreign:
+                    answers = []
+                    for uuid, atom in (
+                        (foreign, shop.atoms_of(foreign)[-1]), (UNKNOWN, UNKNOWN),
+                    ):  # fmt: skip
+                        path = filled(template, uuid, atom)
+                        body = {"signal": "s"} if "signal" in template else {}
+                        answer = browser.request(
+                            method, path, headers=BILL, json=body if method == "POST" else None
+                        )
+                        text = VOLATILE.sub("", answer.text).replace(uuid, "ID").replace(atom, "ID")
+                        answers.append((answer.status_code, text, len(answer.headers)))
+                    assert answers[0] == answers[1], (method, template)
+                    assert answers[0][0] in (403, 404, 415), (method, template)
+                    counted += answers[0][0] == 404
+    assert counted > 150
+
+
+def test_foreign_atom_in_the_address_of_an_own_flow_is_not_found(shop: Shop) -> None:
+    shop.add_own(1)
+    shop.add_foreign()
+    with shop.client() as browser:
+        for atom in (*shop.atoms_of(shop.foreign[1]), UNKNOWN):
+            answer = browser.get(f"/flows/{shop.own[0]}/atoms/{atom}", headers=BILL)
+            assert answer.status_code == 404 and FOREIGN not in answer.text
+            answer = browser.get(f"/api/v1/flows/{shop.own[0]}/logs?task={atom}", headers=BILL)
+            assert answer.status_code == 404 and FOREIGN not in answer.text
+
+
+def test_pages_that_are_not_about_flows_are_refused(shop: Shop) -> None:
+    """A new path is refused until it is listed."""
+    allowed = {"/", "/api", "/api/v1/openapi.json", "/api/v1/flows", "/stream/flows"}
+    public = {"/livez", "/readyz", "/login", "/static/graph.css"}
+    shop.add_own(1)
+    closing = threading.Event()
+    closing.set()
+    with shop.client(closing=closing) as browser:
+        for method in ("GET", "POST"):
+            for template in routes_of(browser.app, method):
+                if template in public or "/flows/" in template or template in allowed:
+                    continue
+                answer = browser.request(method, filled(template, UNKNOWN, UNKNOWN), headers=BILL)
+                assert answer.status_code == 403, (method, template)
+                assert "only to flows with your tags" in answer.text
+        for path in ("/metrics", "/workers", "/queues", "/schedules", "/pauses", "/stream/workers"):
+            assert browser.get(path, headers=BILL).status_code == 403
+        page = browser.get("/", headers=BILL).text
+        assert "team=billing · " in page and 'href="/workers"' not in page
+        assert 'href="/workers"' in browser.get("/", headers=ANN).text
+
+
+def test_operation_without_a_flow_is_refused(sold: Shop) -> None:
+    for operation in _operation.table().values():
+        if operation.subject == "flow":
+            continue
+        path = f"/api/v1/{operation.subject}s/x/{operation.verb}"
+        with sold.client() as browser:
+            assert browser.post(path, json={}, headers=BILL).status_code == 403, operation.name
+
+
+def cursors(browser: TestClient, headers: dict[str, str], limit: int = 1) -> Iterator[Any]:
+    after = ""
+    while after is not None:
+        page = browser.get(
+            "/api/v1/flows", params={"limit": str(limit), "after": after}, headers=headers
+        ).json()
+        yield page
+        after = page["after"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_pages_contain_each_own_flow_once(shop: Shop, limit: int) -> None:
+    shop.add_own(2)
+    shop.add_foreign()
+    shop.add_own(3)
+    with shop.client() as browser:
+        pages = list(cursors(browser, BILL, limit))
+    listed = [flow["uuid"] for page in pages for flow in page["flows"]]
+    assert listed == shop.own[::-1]
+    assert all(len(page["flows"]) == limit for page in pages[:-1])
+    for page in pages[:-1]:
+        assert json.loads(page["after"])[1] == page["flows"][-1]["uuid"], "no number of the store"
+
+
+def test_page_after_a_deleted_flow_continues(shop: Shop) -> None:
+    shop.add_own(3)
+    with shop.client() as browser:
+        first = next(cursors(browser, BILL))
+        deleted = browser.post(f"/api/v1/flows/{shop.own[2]}/delete", headers=BILL)
+        assert deleted.status_code == 200 or "FAILURE" in deleted.text
+        parameters = {"after": first["after"], "limit": "9"}
+        rest = browser.get("/api/v1/flows", params=parameters, headers=BILL).json()
+    assert [flow["uuid"] for flow in rest["flows"]] == shop.own[1::-1]
+
+
+def test_numeric_or_foreign_cursor_reveals_nothing(shop: Shop) -> None:
+    shop.add_own(1)
+    shop.add_foreign()
+    shop.add_own(1)
+    with shop.client() as browser:
+        everything = next(cursors(browser, ANN, 3))
+        assert isinstance(json.loads(everything["after"])[1], int)
+        for after in (everything["after"], "[9e9, 5]"):
+            answer = browser.get("/api/v1/flows", params={"after": after}, headers=BILL)
+            assert answer.status_code == 400 and "after must be" in answer.text
+        texts = {
+            browser.get(
+                "/api/v1/flows", params={"after": json.dumps([9e9, uuid])}, headers=BILL
+            ).text
+            for uuid in (*shop.foreign, UNKNOWN, "", "x" * 300)
+        }
+        assert len(texts) == 1 and shop.own[0] in texts.pop()
+
+
+@pytest.mark.parametrize("tags", FOREIGN_TAGS[1:6], ids=str)
+def test_filter_of_another_tag_is_empty(shop: Shop, tags: dict[str, str]) -> None:
+    shop.add_own(1)
+    shop.add_foreign()
+    ((key, value),) = tags.items()
+    with shop.client() as browser:
+        answer = browser.get("/api/v1/flows", params={"find": f"{key}={value}"}, headers=BILL)
+    assert answer.json()["flows"] == [] and answer.json()["after"] is None
+
+
+def test_prefix_of_a_foreign_id_finds_nothing(shop: Shop) -> None:
+    shop.add_foreign()
+    with shop.client() as browser:
+        for length in (1, 4, 8, 36):
+            query = {"find": shop.foreign[1][:length]}
+            assert browser.get("/api/v1/flows", params=query, headers=BILL).json()["flows"] == []
+
+
+def test_submitted_flow_has_the_tags_of_its_submitter(sold: Shop) -> None:
+    with sold.client() as browser:
+        body = {"factory": FACTORY, "tags": {"number": "17"}}
+        uuid = browser.post("/api/v1/flows", json=body, headers=BILL).json()["uuid"]
+        flow = browser.get(f"/api/v1/flows/{uuid}", headers=BILL).json()
+        assert flow["tags"] == {"team": "billing", "number": "17"}
+        conflict = {"factory": FACTORY, "tags": {"team": "sales"}}
+        answer = browser.post("/api/v1/flows", json=conflict, headers=BILL)
+        assert answer.status_code == 400
+        assert "tag team must be 'billing', got 'sales'" in answer.json()["detail"]
+        listed = browser.get("/api/v1/flows", headers=ANN).json()["flows"]
+        assert [row["uuid"] for row in listed] == [uuid]
+
+
+def test_idempotency_key_of_another_team_is_independent(sold: Shop) -> None:
+    """The foreign flow is neither returned nor compared."""
+    key = {"idempotency-key": "order-17"}
+
+    def submit(headers: dict[str, str], factory: str = FACTORY, **body: Any) -> Any:
+        content = {"factory": factory, **body}
+        return browser.post("/api/v1/flows", json=content, headers={**headers, **key})
+
+    sales = _key_management.new(sold.backend, "sales", "operator", tags={"team": "sales"})
+    seller = {"authorization": f"Bearer {sales.text}"}
+    with sold.client() as browser:
+        foreign = [submit(ANN), submit(seller, OTHER_FACTORY)]
+        first, again = submit(BILL), submit(BILL)
+        assert [answer.status_code for answer in (*foreign, first, again)] == [201] * 4
+        uuids = [answer.json()["uuid"] for answer in (*foreign, first)]
+        assert len(set(uuids)) == 3 and again.json()["uuid"] == uuids[2]
+        conflict = submit(BILL, OTHER_FACTORY)
+        assert conflict.status_code == 409
+        assert uuids[2] in conflict.text and uuids[0] not in conflict.text
+        long = {"idempotency-key": "x" * 255}
+        answer = browser.post("/api/v1/flows", json={"factory": FACTORY}, headers={**BILL, **long})
+        assert answer.status_code == 201, answer.text
+
+
+def test_restricted_admin_changes_own_flows(sold: Shop, audit: Callable[[], list[str]]) -> None:
+    with sold.client() as browser:
+        created = browser.post("/api/v1/flows", json={"factory": OTHER_FACTORY}, headers=BILL)
+        path = f"/api/v1/flows/{created.json()['uuid']}"
+        signal = browser.post(f"{path}/signal", json={"signal": "approved"}, headers=BILL)
+        assert signal.status_code == 200, signal.text
+        cancelled = browser.post(f"{path}/cancel", json={"reason": "x"}, headers=BILL)
+        assert cancelled.status_code == 200, cancelled.text
+        ended = sold.run("own", {"team": "billing"})
+        deleted = browser.post(f"/api/v1/flows/{ended}/delete", headers=BILL)
+        assert deleted.status_code == 200, deleted.text
+        assert browser.get(f"/api/v1/flows/{ended}", headers=ANN).status_code == 404
+    assert all("from bill, admin, 192.0.2.5" in line for line in audit())
+
+
+def test_form_changes_only_own_flows(shop: Shop) -> None:
+    shop.add_own(2)
+    shop.add_foreign()
+    with shop.client() as browser:
+        answer = send(browser, "/login", {"token": "token-of-bill-0123456789"})
+        assert answer.status_code == 303
+        (cookie,) = browser.cookies.values()
+        form_token = Sessions(parse_users(USERS)).form_token(cookie)
+        form = {"form_token": str(form_token), "signal": "s"}
+        for action in ("suspend", "cancel", "resume", "retry", "revert", "signal"):
+            answers = [
+                send(browser, f"/flows/{uuid}/{action}", form)
+                for uuid in (shop.foreign[1], UNKNOWN)
+            ]
+            assert [answer.status_code for answer in answers] == [404, 404], action
+            texts = [VOLATILE.sub("", answer.text) for answer in answers]
+            assert texts[0].replace(shop.foreign[1], UNKNOWN) == texts[1]
+
+
+def test_stream_of_a_list_has_no_foreign_events(shop: Shop) -> None:
+    shop.add_own(1)
+    users = parse_users(USERS)
+    site = Site(shop.backend, port=0, users=users)
+    with serving(site), asked(site, "GET", "/stream/flows", BILL) as answer:
+        assert answer.readline()
+        with asked(site, "GET", "/stream/flows", ANN) as all_events:
+            assert all_events.readline()
+            shop.add_foreign()
+            assert FOREIGN in read_until(all_events, shop.foreign[-1])
+        received = read_until(answer, shop.run("own-new", {"team": "billing"}))
+    assert not [uuid for uuid in shop.foreign if uuid in received]
+    assert FOREIGN not in received
+
+
+def read_until(answer: Any, text: str) -> str:
+    received = ""
+    while text not in received:
+        received += answer.readline().decode()
+    return received
+
+
+def test_feed_of_a_flow_is_not_shared_with_other_visitors(shop: Shop) -> None:
+    """A visitor with access has opened the stream."""
+    shop.add_foreign()
+    path = f"/api/v1/flows/{shop.foreign[1]}/events/stream"
+    site = Site(shop.backend, port=0, users=parse_users(USERS))
+    with serving(site), asked(site, "GET", path, ANN) as answer:
+        assert answer.status == 200 and answer.readline()
+        for other in (path, f"/flows/{shop.foreign[1]}/stream"):
+            with asked(site, "GET", other, BILL) as refused:
+                assert refused.status == 404 and FOREIGN not in refused.read().decode()
+
+
+def test_stream_ends_when_the_flow_loses_its_tag(shop: Shop) -> None:
+    uuid = shop.run("own", {"team": "billing"})
+    site = Site(shop.backend, port=0, users=parse_users(USERS))
+    with serving(site), asked(site, "GET", f"/api/v1/flows/{uuid}/events/stream", BILL) as answer:
+        assert answer.status == 200 and answer.readline()
+        with contextlib.closing(shop.backend.get_connection()) as connection:
+            detail = connection.get_flow_details(uuid, lazy=True)
+            detail.meta["tags"] = {"team": "sales"}
+            connection.save_changes(detail, ())
+        answer.read()  # ends
+        with asked(site, "GET", f"/api/v1/flows/{uuid}", BILL) as refused:
+            assert refused.status == 404
+
+
+def test_cached_view_is_not_shown_to_other_visitors(shop: Shop) -> None:
+    shop.add_foreign()
+    with shop.client() as browser:
+        path = f"/flows/{shop.foreign[1]}"
+        assert browser.get(path, headers=ANN).status_code == 200
+        assert browser.get(path, headers=BILL).status_code == 404
+
+
+def test_users_of_a_restricted_proxy_are_restricted(shop: Shop) -> None:
+    shop.add_own(1)
+    shop.add_foreign()
+    users = parse_users("gateway proxy token-of-gateway-0123456789 team=billing")
+    headers = {"authorization": "Bearer token-of-gateway-0123456789", "x-wbengine-user": "eve"}
+    with client(shop, token=None, users=users) as browser:
+        listed = browser.get("/api/v1/flows", headers=headers).json()["flows"]
+        assert [flow["uuid"] for flow in listed] == shop.own
+        assert browser.get("/workers", headers=headers).status_code == 403
+
+
+def test_visitor_needs_all_tags(shop: Shop) -> None:
+    both = shop.run("both", {"team": "billing", "shop": "paris"})
+    shop.run("one", {"team": "billing"})
+    text = _key_management.new(
+        shop.backend, "paris", "viewer", tags={"shop": "paris", "team": "billing"}
+    ).text
+    with client(shop) as browser:
+        headers = {"authorization": f"Bearer {text}"}
+        listed = browser.get("/api/v1/flows", headers=headers).json()["flows"]
+    assert [flow["uuid"] for flow in listed] == [both]
+
+
+def test_rotated_key_keeps_its_tags(shop: Shop) -> None:
+    shop.add_foreign()
+    _key_management.new(shop.backend, "ci", "viewer", tags={"team": "billing"})
+    text = _key_management.rotate(shop.backend, "ci", keep=0.0).text
+    with client(shop) as browser:
+        answer = browser.get("/api/v1/flows", headers={"authorization": f"Bearer {text}"})
+    assert answer.json()["flows"] == []
+
+
+def test_restriction_of_a_mounted_application(shop: Shop) -> None:
+    shop.add_own(1)
+    shop.add_foreign()
+    app = create_app(shop.backend, users=parse_users(USERS), url_prefix="/wbe")
+    with TestClient(app, base_url=story.HOST) as browser:
+        listed = browser.get("/wbe/api/v1/flows", headers=BILL).json()["flows"]
+        assert [flow["uuid"] for flow in listed] == shop.own
+        for path in ("/wbe/workers", "/wbe//workers", "/wbe/workers/", "/wbe/flows/../workers"):
+            assert browser.get(path, headers=BILL).status_code in (403, 404), path
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("bill admin token-of-bill-0123456789 team", "different tags such as team=billing"),
+        ("bill admin token-of-bill-0123456789 team=a team=b", "different tags"),
+        ("bill admin token-of-bill-0123456789 team=", "the value of tag team must be"),
+        ("bill admin token-of-bill-0123456789 te$am=x", "the key of a tag must be"),
+    ],
+)
+def test_invalid_tags_in_the_file_of_users_are_refused(line: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        parse_users(line)
+    assert "token-of-bill" not in str(caught.value)
+
+
+def test_tags_in_the_file_of_users() -> None:
+    (visitor,) = parse_users("bill admin token-of-bill-0123456789 team=a shop=b=c # x=y").values()
+    assert visitor == Visitor("bill", "admin", {"team": "a", "shop": "b=c"})
+
+
+def test_query_is_restricted_for_operations_on_many_flows(shop: Shop) -> None:
+    part = RestrictedBackend(shop.backend, {"team": "billing"})
+    query = _listing.Query(tags={"shop": "paris"}, limit=3)
+    restricted = part.restrict(query)
+    assert restricted is not None and restricted.limit == 3
+    assert restricted.tags == {"shop": "paris", "team": "billing"}
+    assert part.restrict(_listing.Query(tags={"team": "sales"})) is None
