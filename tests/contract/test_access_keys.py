@@ -92,13 +92,13 @@ def test_key_with_damaged_tags_is_not_read(
     key = stored(connection)
     with backend.engine.begin() as sql:
         sql.execute(
-            sa.text("UPDATE wbe_access_keys SET tags = :tags WHERE id = :id"),
+            sa.text("UPDATE wbe_access_keys SET tags = :tags WHERE key_id = :id"),
             {"tags": text, "id": key.id},
         )
     with pytest.raises(exceptions.CorruptRecord, match=f"wbe_access_keys/{key.id} is damaged"):
         connection.access_key(key.id)
     with backend.engine.begin() as sql:
-        sql.execute(sa.text("DELETE FROM wbe_access_keys WHERE id = :id"), {"id": key.id})
+        sql.execute(sa.text("DELETE FROM wbe_access_keys WHERE key_id = :id"), {"id": key.id})
 
 
 def test_generated_keys_have_a_public_id_and_a_secret() -> None:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from wbengine import engines, exceptions, operations
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends
+from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence.backends import _sql
 from wbengine.persistence.backends._sql import copying
 from wbengine.schedules import Schedule, Schedules
@@ -55,12 +56,16 @@ def test_rows_that_belong_to_no_flow_are_copied_once(
     operations.pause_tasks(old, "shop.*", reason="closed")
     with contextlib.closing(old.get_connection()) as connection:
         connection.add_codes("v43", ["shop"], ["v42"])
+        for key_id in ("a", "b", "c"):
+            key = AccessKey(key_id, "digest", "ci", "viewer", {"team": "x"}, 1.0, revoked=2.0)
+            connection.add_access_key(key)
     with boards.backend("b", "sql", persistence=old) as board:
         board.claim(board.find(first.id), "a conductor that ended")
 
     for _ in range(2):
         assert len(list(operations.move(old, new))) == 5
-        for table in ("wbe_schedules", "wbe_unique_keys", "wbe_pauses", "wbe_codes"):
+        tables = ("wbe_schedules", "wbe_unique_keys", "wbe_pauses", "wbe_codes", "wbe_access_keys")
+        for table in tables:
             assert rows(new, table) == rows(old, table) != [], table
         jobs = [{**row, "owner": None, "owner_until": None} for row in rows(old, "wbe_jobs")]
         assert rows(new, "wbe_jobs") == jobs and len(jobs) == 5

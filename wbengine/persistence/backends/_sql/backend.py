@@ -656,10 +656,11 @@ class SQLConnection(base.Connection):
         return self._transact("Reading the pauses", work, write=False)
 
     def add_access_key(self, key: AccessKey) -> None:
-        parameters = {**key._asdict(), "tags": rows.text_of(dict(key.tags))}
+        fields = {**key._asdict(), "tags": rows.text_of(dict(key.tags))}
+        parameters = {"key_id": fields.pop("id"), **fields}
 
         def work(connection: sa.Connection) -> None:
-            if connection.execute(self._sql.access_key, {"id": key.id}).first() is not None:
+            if connection.execute(self._sql.access_key, {"key_id": key.id}).first():
                 raise exceptions.Duplicate(f"Access key {key.id} already exists")
             connection.execute(self._sql.add_access_key, parameters)
 
@@ -669,12 +670,12 @@ class SQLConnection(base.Connection):
         statement = self._sql.revoke_access_key if revoke else self._sql.limit_access_key
 
         def work(connection: sa.Connection) -> bool:
-            return connection.execute(statement, {"id": key_id, "at": at}).rowcount > 0
+            return connection.execute(statement, {"key_id": key_id, "at": at}).rowcount > 0
 
         return self._transact(f"Ending access key {key_id}", work)
 
     def note_use_of_access_key(self, key_id: str, at: float) -> None:
-        parameters = {"id": key_id, "at": at}
+        parameters = {"key_id": key_id, "at": at}
         self._transact(
             f"Saving the latest use of access key {key_id}",
             lambda connection: connection.execute(self._sql.note_use_of_access_key, parameters),
@@ -695,7 +696,7 @@ class SQLConnection(base.Connection):
             return None
 
         def work(connection: sa.Connection) -> AccessKey | None:
-            row = connection.execute(self._sql.access_key, {"id": key_id}).first()
+            row = connection.execute(self._sql.access_key, {"key_id": key_id}).first()
             return None if row is None else _access_key(row)
 
         return self._transact(f"Reading access key {key_id}", work, write=False)
@@ -788,5 +789,5 @@ class SQLConnection(base.Connection):
 
 
 def _access_key(row: sa.Row[Any]) -> AccessKey:
-    fields = dict(row._mapping)
-    return AccessKey(**{**fields, "tags": _access_keys.tags_of(row.tags, row.id)})
+    fields = {**row._mapping, "tags": _access_keys.tags_of(row.tags, row.key_id)}
+    return AccessKey(fields.pop("key_id"), **fields)

@@ -243,22 +243,21 @@ class Statements:
 
         access_columns = [column.name for column in tables.ACCESS_KEYS.columns]
         read_keys = f"SELECT {', '.join(access_columns)} FROM {_ACCESS_KEYS}"
-        self.access_keys = sa.text(f"{read_keys} ORDER BY name, created, id")
-        self.access_key = sa.text(f"{read_keys} WHERE id = :id")
+        of_key = "WHERE key_id = :key_id"
+        self.access_keys = sa.text(f"{read_keys} ORDER BY name, created, key_id")
+        self.access_key = sa.text(f"{read_keys} {of_key}")
         self.add_access_key = sa.text(
             f"INSERT INTO {_ACCESS_KEYS} ({', '.join(access_columns)})"
             f" VALUES (:{', :'.join(access_columns)})"
         )
         self.revoke_access_key = sa.text(
-            f"UPDATE {_ACCESS_KEYS} SET revoked = :at WHERE id = :id AND revoked IS NULL"
+            f"UPDATE {_ACCESS_KEYS} SET revoked = :at {of_key} AND revoked IS NULL"
         )
         self.limit_access_key = sa.text(
-            f"UPDATE {_ACCESS_KEYS} SET expires = :at"
-            " WHERE id = :id AND (expires IS NULL OR expires > :at)"
+            f"UPDATE {_ACCESS_KEYS} SET expires = :at {of_key}"
+            " AND (expires IS NULL OR expires > :at)"
         )
-        self.note_use_of_access_key = sa.text(
-            f"UPDATE {_ACCESS_KEYS} SET used = :at WHERE id = :id"
-        )
+        self.note_use_of_access_key = sa.text(f"UPDATE {_ACCESS_KEYS} SET used = :at {of_key}")
 
         self.add_code = dialects.upsert(dialect, _CODES, ("app", "version"), ("app", "version"))
         self.report_code = sa.text(f"UPDATE {_CODES} SET seen = {now} WHERE version = :version")

@@ -237,7 +237,7 @@ PAUSES: Final = sa.Table(
 ACCESS_KEYS: Final = sa.Table(
     "wbe_access_keys",
     METADATA,
-    _key("id"),
+    _key("key_id"),
     # SHA-256 of the key.
     _key("digest"),
     _key("name"),
@@ -251,7 +251,7 @@ ACCESS_KEYS: Final = sa.Table(
     sa.Column("used", sa.Double),
     sa.Column("revoked", sa.Double),
     _text("mac"),
-    sa.PrimaryKeyConstraint("id", name="pk_wbe_access_keys"),
+    sa.PrimaryKeyConstraint("key_id", name="pk_wbe_access_keys"),
     **dialects.TABLE,
 )
 
