@@ -19,7 +19,7 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
-from tests.support import conducted, python, receivers, servers
+from tests.support import conducted, fragile_tasks, python, receivers, servers, workers
 from tests.support.killed import is_killed
 from tests.support.notified import (
     KEY,
@@ -40,6 +40,7 @@ from wbengine.conductors.service import ConductorService
 from wbengine.jobs.backends import impl_sql
 from wbengine.notifications import _collecting, _reading, _service, _settings
 from wbengine.notifications._progress import Progress, duty_name
+from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence
 
@@ -170,8 +171,9 @@ def test_only_failures_are_sent(
     failed(store, "requested", None, states.REVERTED)
     failed(store, "reverted", state=states.REVERTED)
     failed(store, "done", None, states.SUCCESS)
+    failed(store, "stuck", "undo: ValueError: oops", cancelled={"at": 1.0, "reason": None})
     run(service)
-    assert kinds(site) == [("flow_failed", "reverted", 1)]
+    assert sorted(kinds(site)) == [("flow_failed", "reverted", 1), ("flow_failed", "stuck", 1)]
 
 
 def test_flows_are_selected_by_name_and_tag(
@@ -244,6 +246,34 @@ def test_flow_with_a_lost_worker_is_sent_with_the_worker(
     groups = site.requests[0].json["groups"]
     (lost,) = [group for group in groups if group["name"] == "lost"]
     assert lost["events"][0]["worker"] == "host:7"
+
+
+@pytest.mark.parametrize("is_resent", [True, False])
+def test_killed_worker_is_sent(
+    is_resent: bool, store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
+) -> None:
+    service = begun(store, webhook(site, tmp_path))
+    url = f"filesystem://{tmp_path / 'broker'}"
+    arguments = ("--url", url, "--topic", "t", "--threads", "1")
+    tasks = ("--tasks", "tests.support.fragile_tasks")
+    mortal = fragile_tasks.Mortal("m") if is_resent else fragile_tasks.Once("m")
+    with workers.workers(tmp_path, *arguments, *tasks, count=2 if is_resent else 1):
+        engine = engines.load(
+            linear_flow.Flow("fragile").add(mortal),
+            store={"folder": str(tmp_path), "numbers": [7]},
+            engine="worker-based",
+            backend=store,
+            url=url,
+            worker_expiry=2.0,
+            transition_timeout=300,
+        )
+        with contextlib.nullcontext() if is_resent else pytest.raises(exceptions.WorkerLost):
+            engine.run()
+    run(service)
+    lost = [each for each in site.requests[0].json["groups"] if each["kind"] == "worker_lost"]
+    assert [(group["name"], group["count"]) for group in lost] == [("fragile", 1)]
+    assert socket.gethostname() in lost[0]["events"][0]["worker"]
+    assert len(site.requests[0].json["groups"]) == (1 if is_resent else 2)
 
 
 def test_backlog_is_sent_once_until_it_is_over(
@@ -337,8 +367,11 @@ def test_messages_of_errors_are_left_out_on_request(
 ) -> None:
     service = begun(store, webhook(site, tmp_path, error_messages=False))
     failed(store)
+    failed(store, "engine", "StorageFailure: the disk is full")
     run(service)
-    assert site.requests[0].json["groups"][0]["events"][0]["reason"] == "pay: ValueError"
+    groups = site.requests[0].json["groups"]
+    reasons = {group["name"]: group["events"][0]["reason"] for group in groups}
+    assert reasons == {"order": "pay: ValueError", "engine": "StorageFailure"}
 
 
 @pytest.mark.parametrize("status", [302, 307, 400, 500])
@@ -440,6 +473,15 @@ def test_server_that_sends_single_bytes_is_given_up(
     ended.set()
     thread.join()
     listener.close()
+
+
+def test_mail_server_that_is_silent_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        table = {"type": "email", "host": "127.0.0.1", "port": port, "tls": "none", "timeout": 1,
+                 "from": "a@example.com", "to": ["b@example.com"]}  # fmt: skip
+        (destination,) = _settings.parse_settings({"to": {"mail": table}})
+        assert _service.send_test(destination) == "not sent: timed out"
 
 
 def test_certificate_is_checked(store: persistence.Backend, tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ class Collector:
             yield self._event(_event.WORKER_LOST, change, change.at)
         elif source == BLOCKED:
             yield self._event(_event.FLOW_BLOCKED, change, change.at)
-        elif change.error is not None and not change.is_cancelled:
+        elif change.error is not None and not (
+            change.is_cancelled and change.state == states.REVERTED
+        ):
             yield self._event(_event.FLOW_FAILED, change, change.entered_at)
             if change.error.split(": ")[1:2] == [_WORKER_LOST]:
                 yield self._event(_event.WORKER_LOST, change, change.entered_at)
@@ -206,8 +208,12 @@ class Collector:
 
 
 def _type_of(error: str | None) -> str | None:
-    """Return the name of the atom and the type of its exception."""
-    return None if error is None else masking.masked(": ".join(error.split(": ")[:2]))
+    """Return the name of the atom and the type of its exception, or what of these is known."""
+    if error is None:
+        return None
+    parts = error.split(": ")
+    is_of_atom = len(parts) > 1 and parts[1].isidentifier()
+    return masking.masked(": ".join(parts[: 2 if is_of_atom else 1]))
 
 
 def _lost_worker(connection: base.Connection, flow: str) -> str | None:
