@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         run,
         save_factory_details,
     )
-    from wbengine.engines._submission import FlowHandle, handle, submit, submit_many
+    from wbengine.engines._submission import FlowHandle, asubmit, handle, submit, submit_many
 
 __all__ = [
     "load",
@@ -43,6 +43,7 @@ __all__ = [
     "Compilation",
     "Difference",
     "FlowHandle",
+    "asubmit",
     "handle",
     "submit",
     "submit_many",
@@ -64,6 +65,6 @@ __getattr__, __dir__ = lazily.lazy_attributes(
             "run",
             "save_factory_details",
         ),
-        "._submission": ("FlowHandle", "handle", "submit", "submit_many"),
+        "._submission": ("FlowHandle", "asubmit", "handle", "submit", "submit_many"),
     },
 )

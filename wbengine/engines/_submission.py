@@ -27,7 +27,7 @@ from wbengine.persistence.backends import _sql
 from wbengine.storage import Storage
 from wbengine.types import codec
 
-__all__ = ["FlowHandle", "handle", "new_book", "new_flow", "submit", "submit_many"]
+__all__ = ["FlowHandle", "asubmit", "handle", "new_book", "new_flow", "submit", "submit_many"]
 
 
 #: A job board, or an argument for `jobs.backends.fetch`; None: the board in the flows' database.
@@ -282,6 +282,48 @@ def submit(
         board=board,
     )
     return flow_handle
+
+
+async def asubmit(
+    flow_factory: _flow_factories.Factory,
+    factory_args: Iterable[Any] | None = None,
+    factory_kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: _loading.Backend,
+    inputs: _loading.Store = None,
+    name: str | None = None,
+    priority: jobs.JobPriority | str = jobs.JobPriority.NORMAL,
+    eta: datetime | float | None = None,
+    unique: str | None = None,
+    unique_for: str | float | None = None,
+    tags: Mapping[str, str] | None = None,
+    board: Board = None,
+) -> FlowHandle:
+    """Submit a flow as `submit` does, in a thread, so that the event loop of asyncio continues.
+
+    If the awaiting task is cancelled, the submission ends first: `CancelledError` is raised when
+    the flow is stored completely, or not at all. A repetition with the same `unique` returns the
+    handle of a stored flow. The factory is called in the thread, with the context of the caller.
+
+    :raises RuntimeError: outside of an event loop of asyncio.
+    :raises Exception: as `submit`.
+    """
+    return await _async_run.in_thread(
+        lambda: submit(
+            flow_factory,
+            factory_args,
+            factory_kwargs,
+            backend=backend,
+            inputs=inputs,
+            name=name,
+            priority=priority,
+            eta=eta,
+            unique=unique,
+            unique_for=unique_for,
+            tags=tags,
+            board=board,
+        )
+    )
 
 
 def submit_many(
