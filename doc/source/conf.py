@@ -15,7 +15,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "_ext"))
 project = "wbengine"
 author = "The wbengine developers"
 version = release = wbengine.__version__
-extensions = ["sphinx.ext.autodoc", "sphinx_click", "myst_parser", "from_code"]
+extensions = ["sphinx.ext.autodoc", "sphinx_click", "myst_parser", "from_code", "llms_index"]
+llms_summary = "A workflow engine for Python: undo after failures, continuation after crashes."
 html_static_path = ["_static"]
 html_theme = "furo"
 # Docstrings are read in editors more often than here: names in them stand between single backticks.

@@ -82,6 +82,9 @@ def test_documentation_builds_without_warnings(tmp_path: Path) -> None:
     options = (build / "reference" / "worker_options.html").read_text(encoding="utf-8")
     assert "transition_timeout" in options and "seconds that a task waits" in options.lower()
     assert documented_names(build) == listed_names()
+    index = (build / "llms.txt").read_text(encoding="utf-8")
+    urls = [page.relative_to(SOURCE).with_suffix(".html").as_posix() for page in PAGES]
+    assert [url for url in urls if f"]({url})" not in index] == ["index.html"]
 
 
 def documented_names(build: Path) -> set[str]:
