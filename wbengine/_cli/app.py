@@ -85,7 +85,9 @@ Settings are read from these sources, in this order of precedence:
 
 root = base.Group(
     "wbengine",
-    commands=[base.Group("flow", lazy=_FLOW_COMMANDS, help="Run, watch and repair flows.")],
+    commands=[
+        base.Group("flow", lazy=_FLOW_COMMANDS, subject="flow", help="Run, watch and repair flows.")
+    ],
     lazy=_TOP_LEVEL_COMMANDS,
     entry_points="wbengine.commands",
     params=[*base.common_options()],

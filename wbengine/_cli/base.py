@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -106,6 +107,8 @@ class Lazy(NamedTuple):
 class Group(click.Group):
     """A group of commands. `lazy` commands are loaded when they are used; help loads none of them.
 
+    :param subject: the subject of operations of the table. Those without another command of this
+        name become commands.
     :param renamed: earlier names of commands, which help does not show.
     :param entry_points: the entry point group of commands that other packages provide.
     """
@@ -116,14 +119,24 @@ class Group(click.Group):
         self,
         *args: Any,
         lazy: Mapping[str, Lazy] | None = None,
+        subject: str | None = None,
         renamed: Mapping[str, Lazy] | None = None,
         entry_points: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = dict(lazy or {})
+        self._subject = subject
         self._renamed = dict(renamed or {})
         self._entry_points = entry_points
+
+    @functools.cached_property
+    def generated(self) -> Mapping[str, Any]:
+        """Commands of operations, by name. They are listed when no other command has the name."""
+        if self._subject is None:
+            return {}
+        commands = object_names.load("wbengine._cli.generated_commands:commands_of")(self._subject)
+        return {key: commands[key] for key in commands if key not in {**self.commands, **self.lazy}}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -134,18 +147,20 @@ class Group(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(dict.fromkeys([*self.commands, *self.lazy, *self._plugin_names()]))
+        own = (*self.commands, *self.lazy, *self.generated)
+        return list(dict.fromkeys((*own, *self._plugin_names())))
 
     def has_command(self, name: str) -> bool:
         """Return whether there is a command of this name. Aliases do not count."""
         is_own = name in self.commands or name in self.lazy or name in self._renamed
-        return is_own or name in self._plugin_names()
+        return is_own or name in self.generated or name in self._plugin_names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         cmd_name = self._full_name(cmd_name)
         if (command := super().get_command(ctx, cmd_name)) is not None:
             return command
-        lazy_command = self.lazy.get(cmd_name) or self._renamed.get(cmd_name)
+        lazy_command: Any = self.lazy.get(cmd_name) or self._renamed.get(cmd_name)
+        lazy_command = lazy_command or self.generated.get(cmd_name)
         if lazy_command is not None:
             command = lazy_command.load()
         elif cmd_name in self._plugin_names():
@@ -183,7 +198,7 @@ class Group(click.Group):
             name: command.short_help or command.help or ""
             for name, command in self.commands.items()
         }
-        rows |= {name: command.help for name, command in self.lazy.items()}
+        rows |= {name: command.help for name, command in {**self.lazy, **self.generated}.items()}
         aliases = {name: alias for alias, name in ALIASES.items() if alias not in rows}
         with formatter.section("Commands"):
             formatter.write_dl(
@@ -195,7 +210,8 @@ class Group(click.Group):
 
     def _full_name(self, name: str) -> str:
         full = ALIASES.get(name, name)
-        return full if full in self.commands or full in self.lazy else name
+        is_known = full in self.commands or full in self.lazy or full in self.generated
+        return full if is_known else name
 
     def _plugin_names(self) -> list[str]:
         return [] if self._entry_points is None else plugins.names(self._entry_points)

@@ -3,162 +3,84 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from wbengine import exceptions, operations, signals
-from wbengine._cli import base, common_options, confirmation, errors, flow_selection, params
-from wbengine._cli import context as contexts
-from wbengine.operations import _operation
+from wbengine import operations, signals
+from wbengine._cli import errors, flow_selection, params
+from wbengine._cli.operation_command import Call, create
 from wbengine.persistence._listing import FlowRow
 from wbengine.views import _flow_list
 
 __all__ = ["cancel", "signal", "suspend"]
 
 
-_SUSPEND: Final = _operation.load("flow suspend")
-_CANCEL: Final = _operation.load("flow cancel")
-_SIGNAL: Final = _operation.load("flow signal")
+class _Request(Call):
+    """A request to the engine of a flow, which the command can wait for."""
 
-_WAIT: Final = click.option("--wait", type=params.WAIT, metavar="DURATION",
-    help="Wait until the run has ended; exit with 75 if it lasts longer than this.")  # fmt: skip
+    extra_options = (
+        click.option("--wait", type=params.WAIT, metavar="DURATION",
+            help="Wait until the run has ended; exit with 75 if it lasts longer than this."),
+    )  # fmt: skip
 
+    def run_flows(self, selection: flow_selection.Selection) -> int:
+        if self.options["wait"] is not None and (not selection.is_single or selection.dry_run):
+            raise errors.Failed("--wait requires one ID", errors.USAGE)
+        return super().run_flows(selection)
 
-@base.command(
-    "suspend",
-    help="""Suspend a running flow.
-
-    The engine that runs the flow finishes its running tasks and starts no others. `wbengine flow
-    resume` continues the flow. Filters select flows that have not ended and are not suspended.
-
-    \b
-    Examples:
-      wbengine flow suspend 3f2a9c --wait 1m --reason 'the shop is closed'
-      wbengine flow suspend --name order --tag shop=paris
-    """,
-)
-@flow_selection.flows_option
-@_WAIT
-@common_options.REASON
-def suspend(context: contexts.Context, **options: Any) -> int:
-    return _request(context, _SUSPEND, operations.suspend, **options)
-
-
-@base.command(
-    "cancel",
-    help="""Cancel a flow and revert its tasks.
-
-    The engine that runs the flow reverts it. If no engine runs it, its next engine does so: a
-    conductor, or `wbengine flow resume`. To revert such a flow at once, use `wbengine flow revert`.
-    Filters select flows that have not ended.
-
-    \b
-    Examples:
-      wbengine flow cancel 3f2a9c --wait 1m --reason 'order withdrawn'
-      wbengine flow cancel --tag customer=17 --dry-run
-    """,
-)
-@flow_selection.flows_option
-@_WAIT
-@common_options.REASON
-def cancel(context: contexts.Context, **options: Any) -> int:
-    return _request(context, _CANCEL, operations.cancel, **options)
-
-
-def _request(
-    context: contexts.Context,
-    operation: _operation.Operation,
-    ask: Callable[..., Any],
-    selection: flow_selection.Selection,
-    wait: float | None,
-    reason: str | None,
-) -> int:
-    by = confirmation.current_user()
-    with context.backend() as backend:
-        rows = flow_selection.rows_of(backend, selection, operation.states)
-        if not selection.is_single or selection.dry_run:
-            if wait is not None:
-                raise errors.Failed("--wait requires one ID", errors.USAGE)
-            return flow_selection.perform(context, operation, selection, rows,
-                lambda row: ask(backend, row.uuid, reason=reason, by=by))  # fmt: skip
-        (row,) = rows
+    def run_one(self, row: FlowRow) -> int:
         # Computed now, because the owner may exit while this command waits.
-        before = _flow_list.shown_state(row)
-        change = ask(backend, row.uuid, reason=reason, by=by, wait=wait)
-        now = operations.find(backend, row.uuid)
-    printer, shown = context.printer, _flow_list.shown_state(now)
-    content = {"uuid": row.uuid, "old": change.old, "new": change.new, "shown_state": shown}
-    printer.document(f"flow-{operation.verb}/1", content)
-    printer.line(f"{row.name} {row.uuid}: {before} → {shown}")
-    if now.lease is not None:
-        printer.guide(f"to watch it: wbengine flow watch {row.uuid}")
-    elif now.command is not None:
-        printer.guide(
-            f"no engine runs it: its next engine will {now.command} it, a conductor or"
-            f" wbengine flow resume {row.uuid}"
+        before, verb = _flow_list.shown_state(row), self.operation.verb
+        with errors.failing(errors.USAGE, ValueError):
+            self.operation.check({**self.arguments, "flow": row.uuid})
+        request = operations.cancel if verb == "cancel" else operations.suspend
+        change = request(
+            self.backend,
+            row.uuid,
+            reason=self.arguments.get("reason"),
+            by=self.by,
+            wait=self.options["wait"],
         )
-    return errors.OK
+        now = operations.find(self.backend, row.uuid)
+        printer, shown = self.context.printer, _flow_list.shown_state(now)
+        content = {"uuid": row.uuid, "old": change.old, "new": change.new, "shown_state": shown}
+        printer.document(f"flow-{verb}/1", content)
+        printer.line(f"{row.name} {row.uuid}: {before} → {shown}")
+        if now.lease is not None:
+            printer.guide(f"to watch it: wbengine flow watch {row.uuid}")
+        elif now.command is not None:
+            printer.guide(
+                f"no engine runs it: its next engine will {now.command} it, a conductor or"
+                f" wbengine flow resume {row.uuid}"
+            )
+        return errors.OK
 
 
-@base.command(
-    "signal",
-    help="""Send a signal to a flow.
+class _Send(Call):
+    """A signal, with a remark if nothing waits for it."""
 
-    A task (task.WaitFor) of the flow waits for the signal, or will do so later; its result is the
-    value of the signal. If a signal of the same name was sent before, the first value counts,
-    unless the flow has a workflow, which receives all signals. Filters select flows that are
-    WAITING for the signal.
+    def is_selected(self, row: FlowRow) -> bool:
+        return any(wait.signal == self.arguments["signal"] for wait in row.waits_for)
 
-    If nothing waits for the signal, the command lists the awaited signals. A workflow may wait for
-    it later.
-
-    \b
-    Examples:
-      wbengine flow signal 3f2a9c approved --value '{"by": "ann", "limit": 500}'
-      wbengine flow signal approved --name order --tag shop=paris
-    """,
-)
-@flow_selection.flows_option
-@click.option("--value", type=params.JSON, help="Value of the signal.", show_default="null")
-@click.option("--strict", is_flag=True,
-    help="Send nothing if nothing waits for the signal now; exit with 66.")  # fmt: skip
-@click.argument("signal_name", metavar="NAME")
-def signal(
-    context: contexts.Context,
-    selection: flow_selection.Selection,
-    signal_name: str,
-    value: Any,
-    strict: bool,
-) -> int:
-    name = signal_name
-    with context.backend() as backend:
-        rows = flow_selection.rows_of(
-            backend,
-            selection,
-            _SIGNAL.states,
-            lambda row: any(wait.signal == name for wait in row.waits_for),
-        )
-        if not selection.is_single or selection.dry_run:
-
-            def send(row: FlowRow) -> int:
-                return operations.signal(backend, row.uuid, name, value, strict=strict)
-
-            return flow_selection.perform(context, _SIGNAL, selection, rows, send)
-        (row,) = rows
+    def run_one(self, row: FlowRow) -> int:
+        name: str = self.arguments["signal"]
         # Read now, because the wait may end when the signal arrives.
         reason = signals.not_awaited(name, [wait.signal for wait in row.waits_for])
-        if reason is not None and not strict:
-            with contextlib.closing(backend.get_connection()) as connection:
+        if reason is not None and not self.arguments.get("strict"):
+            with contextlib.closing(self.backend.get_connection()) as connection:
                 has_run = connection.get_outline(row.uuid) is not None
                 awaited = connection.awaited_signals(row.uuid) if has_run else [name]
             reason = signals.not_awaited(name, awaited)
-        with errors.failing(errors.USAGE, exceptions.NotEncodable, ValueError):
-            number = operations.signal(backend, row.uuid, name, value, strict=strict)
-    context.printer.document("flow-signal/1", {"uuid": row.uuid, "signal": name, "number": number})
-    label = signals.label(name, number)
-    context.printer.line(f"{row.name} {row.uuid}: received signal {label}")
-    if reason is not None:
-        context.printer.hint(reason)
-    return errors.OK
+        result = self.perform_on(row)
+        self.context.printer.document("flow-signal/1", result)
+        label = signals.label(name, result["number"])
+        self.context.printer.line(f"{row.name} {row.uuid}: received signal {label}")
+        if reason is not None:
+            self.context.printer.hint(reason)
+        return errors.OK
+
+
+suspend: Final = create("flow suspend", _Request)
+cancel: Final = create("flow cancel", _Request)
+signal: Final = create("flow signal", _Send)

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "declared"]
 
-command = base.Group("schedule", help="Manage schedules, which submit flows at given times.")
+command = base.Group(
+    "schedule", subject="schedule", help="Manage schedules, which submit flows at given times."
+)
 
 _named = click.argument("name", metavar="NAME", shell_complete=completions.schedules)
 
@@ -142,62 +144,6 @@ def ls(context: contexts.Context) -> None:
 
 
 @command.command(
-    "pause",
-    help="""Pause a schedule.
-
-    The schedule fires again after `wbengine schedule resume`; times that pass until then are
-    skipped. Flows that it has submitted continue.
-
-    \b
-    Example:
-      wbengine schedule pause nightly
-    """,
-)
-@_named
-def pause(context: contexts.Context, name: str) -> None:
-    with _stored_schedules(context) as schedules:
-        schedules.pause(name)
-    context.printer.note(f"{name} is paused")
-
-
-@command.command(
-    "resume",
-    help="""Resume a paused schedule from its next time on.
-
-    \b
-    Example:
-      wbengine schedule resume nightly
-    """,
-)
-@_named
-def resume(context: contexts.Context, name: str) -> None:
-    with _stored_schedules(context) as schedules:
-        schedules.resume(name)
-        entry = schedules.get(name)
-    context.printer.note(f"{name} fires next at {_format_time(entry.fires_at)}")
-
-
-@command.command(
-    "run",
-    help="""Fire a schedule once, now.
-
-    The command prints the uuid of the flow, which `wbengine serve` then submits. The planned times
-    do not change. The schedule may be paused.
-
-    \b
-    Example:
-      wbengine schedule run nightly
-    """,
-)
-@_named
-def run(context: contexts.Context, name: str) -> None:
-    with _stored_schedules(context) as schedules:
-        uuid = schedules.run(name)
-    context.printer.document("schedule-run/1", {"name": name, "uuid": uuid})
-    context.printer.line(uuid)
-
-
-@command.command(
     "backfill",
     help="""Submit flows for past times of a schedule that have no flow.
 
@@ -252,22 +198,6 @@ def backfill(
             printer.event("schedule-backfill/1", {**content, "dry_run": dry_run})
             printer.line(f"{scheduled_at}  {uuid or '-'}")
     printer.note(f"{'would submit' if dry_run else 'submitted'} {count} flows of {name}")
-
-
-@command.command(
-    "delete",
-    help="""Delete a schedule, but not the flows that it submitted.
-
-    \b
-    Example:
-      wbengine schedule delete nightly
-    """,
-)
-@_named
-def delete(context: contexts.Context, name: str) -> None:
-    with _stored_schedules(context) as schedules:
-        schedules.remove(name)
-    context.printer.note(f"deleted schedule {name}")
 
 
 def declared(context: contexts.Context) -> list[Any]:

@@ -1,7 +1,8 @@
 """Operations as data: what each does, its parameters, who may use it, and its result.
 
 A module of `_definitions` defines one operation. Its name is that of the module: `flow_cancel` is
-the operation `flow cancel`. The HTTP API, its description and the pages use the definition.
+the operation `flow cancel`. The commands, the HTTP API, its description and the pages use the
+definition.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import functools
 import importlib
 import inspect
 import json
-import pkgutil
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from wbengine._introspection import object_names
+from wbengine.operations import _names
 from wbengine.persistence import base
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ADMIN",
     "OPERATOR",
+    "Command",
     "FlowId",
     "Many",
     "Operation",
@@ -33,6 +35,8 @@ __all__ = [
     "Role",
     "ScheduleName",
     "Scope",
+    "Shown",
+    "Text",
     "load",
     "operation",
     "table",
@@ -43,7 +47,6 @@ Role = Literal["viewer", "operator", "admin"]
 OPERATOR: Final = "operator"
 ADMIN: Final = "admin"
 
-_DEFINITIONS: Final = f"{__package__}._definitions"
 _MAX_SHOWN_CHARS: Final = 80
 #: Names of the types of JSON values, for messages.
 _JSON_TYPES: Final[Mapping[type, str]] = {
@@ -52,6 +55,11 @@ _JSON_TYPES: Final[Mapping[type, str]] = {
 }  # fmt: skip
 
 Function = Callable[..., Mapping[str, Any]]
+#: A template with names of arguments and of values of the result, or a function of these values.
+Text = str | Callable[[Mapping[str, Any]], str]
+
+#: Groups of commands, and collections in paths of the API, whose names are not the subject.
+_GROUPS: Final[Mapping[str, str]] = {"worker": "workers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,25 @@ class Scope:
 
     backend: base.Backend
     by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How the command line shows a parameter. Each value has a default.
+
+    :ivar option: its option, if that is not its name.
+    :ivar is_argument: whether it is an argument instead of an option.
+    :ivar help: the help of the option, if that is not `Parameter.doc`.
+    :ivar default: what the help shows as its default.
+    :ivar is_duration: whether the number of seconds is given as a duration, such as 5m.
+    """
+
+    option: str | None = None
+    metavar: str | None = None
+    is_argument: bool = False
+    help: str | None = None
+    default: str | None = None
+    is_duration: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +101,26 @@ class Parameter:
     doc: str
     schema: Mapping[str, Any]
     is_target: bool = False
+    shown: Shown = Shown()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How the command line shows an operation.
+
+    :ivar examples: arguments of calls, for the help.
+    :ivar line: the result; without `line` and `note`, all values are printed. Operations on flows
+        also have the values `uuid`, `name`, and `before`, the displayed state before.
+    :ivar note: a remark.
+    :ivar guide: a hint about the next step.
+    :ivar creates_store: whether a missing store is created.
+    """
+
+    examples: tuple[str, ...] = ()
+    line: Text | None = None
+    note: Text | None = None
+    guide: Text | None = None
+    creates_store: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +129,34 @@ class Many:
 
     :ivar states: displayed states of the flows that filters select without a state.
     :ivar done: what a report states about the flows, such as "deleted".
+    :ivar selects: which flows that are, for the help.
     :ivar is_destructive: whether the user confirms flows that are selected by id, too.
     """
 
     states: tuple[str, ...]
     done: str
+    selects: str
     is_destructive: bool = False
 
 
 FlowId = Annotated[
-    str, Parameter("The uuid of the flow.", {"type": "string", "format": "uuid"}, is_target=True)
+    str,
+    Parameter(
+        "The uuid of the flow.",
+        {"type": "string", "format": "uuid"},
+        is_target=True,
+        shown=Shown(metavar="ID"),
+    ),
 ]
 Reason = Annotated[
     str | None,
-    Parameter("The reason, for the history of the flow.", {"type": "string", "maxLength": 500}),
+    Parameter("Reason, stored with the flow.", {"type": "string", "maxLength": 500}),
 ]
 ScheduleName = Annotated[
-    str, Parameter("The name of the schedule.", {"type": "string"}, is_target=True)
+    str,
+    Parameter(
+        "The name of the schedule.", {"type": "string"}, is_target=True, shown=Shown(metavar="NAME")
+    ),
 ]
 
 
@@ -108,7 +166,7 @@ class Operation:
 
     :ivar name: subject and verb, such as `flow cancel`.
     :ivar summary: the first line of the docstring of its function, and `description` the rest.
-    :ivar required: names of the parameters without a default.
+    :ivar required: names of the parameters without a default, and `defaults` those of the others.
     :ivar result: JSON schemas of the values in the result, by name. All are present.
     :ivar creates: whether it creates what `result` names with `uuid`.
     :ivar many: how it applies to many flows; None: its target is a single one.
@@ -120,14 +178,21 @@ class Operation:
     role: Role
     parameters: Mapping[str, Parameter]
     required: frozenset[str]
+    defaults: Mapping[str, Any]
     result: Mapping[str, Mapping[str, Any]]
     creates: bool
     many: Many | None
+    command: Command
     function: Function
 
     @property
     def subject(self) -> str:
         return self.name.partition(" ")[0]
+
+    @property
+    def group(self) -> str:
+        """The group of its command: `workers` of `worker drain`."""
+        return _GROUPS.get(self.subject, self.subject)
 
     @property
     def verb(self) -> str:
@@ -146,8 +211,16 @@ class Operation:
     def perform(self, scope: Scope, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Check JSON arguments, and perform the operation.
 
-        :raises ValueError: if an argument is unknown, missing or invalid.
+        :raises ValueError: see `check`.
         :raises Exception: errors of the operation.
+        """
+        self.check(arguments)
+        return self.function(scope, **arguments)
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        """Check the names and the values of JSON arguments.
+
+        :raises ValueError: if an argument is unknown, missing or invalid.
         """
         for name in arguments:
             if name not in self.parameters:
@@ -160,7 +233,6 @@ class Operation:
                 raise ValueError(f"{self.name} requires parameter {name!r}")
         for name, value in arguments.items():
             _check(name, self.parameters[name].schema, value)
-        return self.function(scope, **arguments)
 
 
 def operation(
@@ -169,6 +241,7 @@ def operation(
     result: Mapping[str, Mapping[str, Any]],
     creates: bool = False,
     many: Many | None = None,
+    command: Command = Command(),
 ) -> Callable[[Function], Operation]:
     """Return a decorator that defines an operation by a function.
 
@@ -176,25 +249,27 @@ def operation(
     """
 
     def define(function: Function) -> Operation:
-        parameters, required = {}, set()
+        parameters, defaults = {}, {}
         hints = typing.get_type_hints(function, include_extras=True)
         for name, each in [*inspect.signature(function).parameters.items()][1:]:
             (parameters[name],) = (
                 data for data in hints[name].__metadata__ if isinstance(data, Parameter)
             )
-            if each.default is inspect.Parameter.empty:
-                required.add(name)
-        summary, _, description = (inspect.getdoc(function) or "").partition("\n\n")
+            if each.default is not inspect.Parameter.empty:
+                defaults[name] = each.default
+        text = inspect.getdoc(function) or ""
         return Operation(
             function.__module__.rpartition(".")[2].replace("_", " "),
-            " ".join(summary.split()),
-            description.strip(),
+            _names.first_paragraph(text),
+            text.partition("\n\n")[2].strip(),
             role,
             parameters,
-            frozenset(required),
+            frozenset(parameters.keys() - defaults),
+            defaults,
             result,
             creates,
             many,
+            command,
             function,
         )
 
@@ -203,16 +278,14 @@ def operation(
 
 def load(name: str) -> Operation:
     """Return the operation of this name. Only its module is imported."""
-    module = importlib.import_module(f"{_DEFINITIONS}.{name.replace(' ', '_')}")
+    module = importlib.import_module(_names.module_of(name))
     return next(each for each in vars(module).values() if isinstance(each, Operation))
 
 
 @functools.cache
 def table() -> Mapping[str, Operation]:
     """Return all operations by name, ordered."""
-    package = importlib.import_module(_DEFINITIONS)
-    names = [module.name.replace("_", " ") for module in pkgutil.iter_modules(package.__path__)]
-    return {name: load(name) for name in sorted(names)}
+    return {name: load(name) for name in _names.names()}
 
 
 def _check(name: str, schema: Mapping[str, Any], value: Any) -> None:

@@ -6,15 +6,14 @@ import fnmatch
 import re
 from typing import Any, Final, NamedTuple
 
-__all__ = ["MAX_PATTERN_CHARACTERS", "MAX_REASON_CHARACTERS", "PATTERN", "TaskPause", "pause_of"]
+__all__ = ["MAX_PATTERN_CHARACTERS", "MAX_REASON_CHARACTERS", "TaskPause", "pause_of"]
 
 MAX_PATTERN_CHARACTERS: Final = 200
 MAX_REASON_CHARACTERS: Final = 500
 
 _SURROGATE: Final = re.compile("[\\ud800-\\udfff]")
 #: Regular expression of a valid pattern.
-PATTERN: Final = r"^[\w.*?\[\]!<>-]+$"
-_PATTERN: Final = re.compile(PATTERN)
+_PATTERN: Final = re.compile(r"[\w.*?\[\]!<>-]+")
 
 
 class TaskPause(NamedTuple):

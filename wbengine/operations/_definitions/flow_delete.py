@@ -12,7 +12,13 @@ from wbengine.operations import _removing
 @op.operation(
     role=op.ADMIN,
     result={"uuid": {"type": "string"}},
-    many=op.Many((*sorted(states.FLOW_ENDED), states.CANCELLED), "deleted", is_destructive=True),
+    many=op.Many(
+        (*sorted(states.FLOW_ENDED), states.CANCELLED),
+        "deleted",
+        "that have ended, unless --state is given",
+        is_destructive=True,
+    ),
+    command=op.Command(("3f2a9c --yes", "--name test --state REVERTED --dry-run")),
 )
 def delete(scope: op.Scope, flow: op.FlowId) -> dict[str, Any]:
     """Delete a flow that has ended, with all its records and logs."""

@@ -13,7 +13,11 @@ from wbengine.views import _shown_states
 @op.operation(
     role=op.OPERATOR,
     result=_views.REQUESTED,
-    many=op.Many((states.SUSPENDED, states.BLOCKED, _shown_states.INTERRUPTED), "resumed"),
+    many=op.Many(
+        (states.SUSPENDED, states.BLOCKED, _shown_states.INTERRUPTED),
+        "resumed",
+        "that are SUSPENDED, BLOCKED or INTERRUPTED",
+    ),
 )
 def resume(scope: op.Scope, flow: op.FlowId, reason: op.Reason = None) -> dict[str, Any]:
     """Continue a submitted flow that is suspended, blocked or was interrupted.

@@ -23,7 +23,7 @@ _Results = Annotated[
 @op.operation(
     role=op.OPERATOR,
     result=_views.REQUESTED,
-    many=op.Many((states.FAILURE, states.REVERTED), "retried"),
+    many=op.Many((states.FAILURE, states.REVERTED), "retried", "in FAILURE or REVERTED"),
 )
 def retry(
     scope: op.Scope,

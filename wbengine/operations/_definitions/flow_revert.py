@@ -22,6 +22,7 @@ from wbengine.views import _shown_states
             _shown_states.INTERRUPTED,
         ),
         "reverted",
+        "that have not ended, and flows in FAILURE",
         is_destructive=True,
     ),
 )

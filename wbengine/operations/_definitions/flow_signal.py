@@ -10,11 +10,17 @@ from wbengine.operations import _signalling
 
 _Name = Annotated[
     str,
-    op.Parameter("The name of the signal.", {"type": "string", "minLength": 1, "maxLength": 255}),
+    op.Parameter(
+        "The name of the signal.",
+        {"type": "string", "minLength": 1, "maxLength": 255},
+        shown=op.Shown(is_argument=True, metavar="NAME"),
+    ),
 ]
-_Value = Annotated[Any, op.Parameter("The value of the signal: any JSON value.", {})]
+_Value = Annotated[
+    Any, op.Parameter("Value of the signal: any JSON value.", {}, shown=op.Shown(default="null"))
+]
 _Strict = Annotated[
-    bool, op.Parameter("Refuse the signal if nothing waits for it now.", {"type": "boolean"})
+    bool, op.Parameter("Send nothing if nothing waits for the signal now.", {"type": "boolean"})
 ]
 
 
@@ -28,15 +34,25 @@ _Strict = Annotated[
             "description": "The number of the signal among those of its name.",
         },
     },
-    many=op.Many((states.WAITING,), "sent the signal to"),
+    many=op.Many((states.WAITING,), "sent the signal to", "that are WAITING for the signal"),
+    command=op.Command(
+        (
+            """3f2a9c approved --value '{"by": "ann", "limit": 500}'""",
+            "approved --name order --tag shop=paris",
+        )
+    ),
 )
 def signal(
     scope: op.Scope, flow: op.FlowId, signal: _Name, value: _Value = None, strict: _Strict = False
 ) -> dict[str, Any]:
-    """Send a signal to a flow, whose tasks wait for it now or later.
+    """Send a signal to a flow.
 
-    If a signal of the same name was sent before, the request is refused, unless the flow has a
-    workflow, which receives all signals.
+    A task (task.WaitFor) of the flow waits for the signal, or will do so later; its result is the
+    value of the signal. If a signal of the same name was sent before, the request is refused,
+    unless the flow has a workflow, which receives all signals.
+
+    If nothing waits for the signal, the result of the command contains the awaited signals. A
+    workflow may wait for it later.
     """
     number = _signalling.signal(scope.backend, flow, signal, value, strict=strict)
     return {"uuid": flow, "signal": signal, "number": number}

@@ -8,8 +8,12 @@ from wbengine.operations import _operation as op
 from wbengine.schedules import Schedules
 
 
-@op.operation(role=op.ADMIN, result={"schedule": {"type": "string"}})
+@op.operation(
+    role=op.ADMIN,
+    result={"schedule": {"type": "string"}},
+    command=op.Command(("nightly",), note="deleted schedule {schedule}"),
+)
 def delete(scope: op.Scope, schedule: op.ScheduleName) -> dict[str, Any]:
-    """Delete a schedule. Its flows stay."""
+    """Delete a schedule, but not the flows that it submitted."""
     Schedules(scope.backend).remove(schedule)
     return {"schedule": schedule}

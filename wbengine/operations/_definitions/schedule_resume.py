@@ -6,10 +6,19 @@ from typing import Any
 
 from wbengine.operations import _operation as op
 from wbengine.schedules import Schedules
+from wbengine.views import _formatting
 
 
-@op.operation(role=op.OPERATOR, result={"schedule": {"type": "string"}})
+@op.operation(
+    role=op.OPERATOR,
+    result={
+        "schedule": {"type": "string"},
+        "next": {"type": ["string", "null"], "description": "The time of the next firing."},
+    },
+    command=op.Command(("nightly",), note="{schedule} fires next at {next}"),
+)
 def resume(scope: op.Scope, schedule: op.ScheduleName) -> dict[str, Any]:
-    """Resume a paused schedule. Ticks that were due before the pause are still due."""
-    Schedules(scope.backend).resume(schedule)
-    return {"schedule": schedule}
+    """Resume a paused schedule from its next time on."""
+    schedules = Schedules(scope.backend)
+    schedules.resume(schedule)
+    return {"schedule": schedule, "next": _formatting.iso(schedules.get(schedule).fires_at)}

@@ -8,11 +8,15 @@ from wbengine.operations import _operation as op
 from wbengine.schedules import Schedules
 
 
-@op.operation(role=op.OPERATOR, result={"schedule": {"type": "string"}, "uuid": {"type": "string"}})
+@op.operation(
+    role=op.OPERATOR,
+    result={"schedule": {"type": "string"}, "uuid": {"type": "string"}},
+    command=op.Command(("nightly",), line="{uuid}"),
+)
 def run(scope: op.Scope, schedule: op.ScheduleName) -> dict[str, Any]:
-    """Fire a schedule once now, in addition to its ticks.
+    """Fire a schedule once, now.
 
-    A conductor (`wbengine serve`) starts the flow with this uuid, also if the schedule is paused.
-    Until then, a second request returns the same uuid.
+    The result is the uuid of the flow, which `wbengine serve` then submits; until then, a second
+    request has the same result. The planned times do not change. The schedule may be paused.
     """
     return {"schedule": schedule, "uuid": Schedules(scope.backend).run(schedule)}

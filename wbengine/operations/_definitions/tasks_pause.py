@@ -7,17 +7,15 @@ from typing import Annotated, Any
 from wbengine.operations import _operation as op
 from wbengine.operations import _pausing
 from wbengine.persistence import _pauses
+from wbengine.views import _formatting
 
 _Pattern = Annotated[
     str,
     op.Parameter(
         "The dotted name of a class or function, with the wildcards * and ?.",
-        {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": _pauses.MAX_PATTERN_CHARACTERS,
-            "pattern": _pauses.PATTERN,
-        },
+        # The store checks the characters, with a better message.
+        {"type": "string", "maxLength": _pauses.MAX_PATTERN_CHARACTERS},
+        shown=op.Shown(is_argument=True, metavar="NAME"),
     ),
 ]
 _Seconds = Annotated[
@@ -25,11 +23,26 @@ _Seconds = Annotated[
     op.Parameter(
         "The length of the pause in seconds. Without it, the pause has no end.",
         {"type": "number", "exclusiveMinimum": 0, "maximum": _pausing.MAX_PAUSE_SECONDS},
+        shown=op.Shown(
+            option="--for",
+            metavar="DURATION",
+            help="Length of the pause, such as 90, 5m, 2h.",
+            default="until `tasks resume`",
+            is_duration=True,
+        ),
     ),
+]
+
+_Reason = Annotated[
+    str | None, op.Parameter("Reason, stored with the pause.", {"type": "string", "maxLength": 500})
 ]
 
 _TIME = {"type": ["number", "null"], "description": "Unix time in seconds."}
 _TEXT = {"type": ["string", "null"]}
+
+
+def _until(at: float | None) -> str:
+    return "" if at is None else f" until {_formatting.iso(at)}"
 
 
 @op.operation(
@@ -41,13 +54,24 @@ _TEXT = {"type": ["string", "null"]}
         "since": _TIME,
         "until": _TIME,
     },
+    command=op.Command(
+        (
+            "shop.billing.charge --reason 'the bank is down'",
+            "'shop.billing.*' --for 2h",
+        ),
+        line=lambda values: f"{values['pattern']}: paused{_until(values['until'])}",
+        guide="to resume it: wbengine tasks resume '{pattern}'",
+        creates_store=True,
+    ),
 )
 def pause(
-    scope: op.Scope, pattern: _Pattern, seconds: _Seconds = None, reason: op.Reason = None
+    scope: op.Scope, pattern: _Pattern, seconds: _Seconds = None, reason: _Reason = None
 ) -> dict[str, Any]:
-    """Pause the task types that match a pattern, in all flows of the store.
+    """Pause a task type.
 
-    Running engines follow within a second. Running tasks and reversions continue.
+    The pattern is the dotted name of a class or function, with the wildcards * and ?. Tasks of this
+    type do not start in any flow of the store until `wbengine tasks resume`. Running engines follow
+    within a second. Running tasks and reversions continue.
     """
     paused = _pausing.pause_tasks(
         scope.backend, pattern, reason=reason, by=scope.by, seconds=seconds
