@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from wbengine import engines, exceptions, states
 from wbengine._concurrency import conditions, threads
-from wbengine.conductors import _code_versions, _retention
+from wbengine.conductors import _bulks, _code_versions, _retention
 from wbengine.conductors.backends import impl_nonblocking
 from wbengine.engines import _allowed
 from wbengine.jobs import _stored
@@ -66,6 +66,8 @@ class _Conductor(impl_nonblocking.NonBlockingConductor):
 
 class ConductorService:
     """Runs submitted flows, resumes flows whose engine died, and fires schedules.
+
+    It also carries out operations on many flows (`operations._bulk`).
 
     If the engine of a flow died and the flow has no job, one of the services posts a job. The same
     applies if a suspended flow was cancelled, if a flow was requested to run again, or if a
@@ -158,6 +160,7 @@ class ConductorService:
             else None
         )
         self._notifications = self._make_notifications(notify) if notify else []
+        self._bulks = _bulks.BulkService(persistence, self.name)
         self._declared = tuple(schedules)
         for schedule in self._declared:
             _allowed.note_used(schedule.factory)
@@ -209,7 +212,10 @@ class ConductorService:
         self._versions.register()
         if isinstance(self._board, impl_sql.SQLJobBoard):
             self._board.refused_codes = self._versions.refused
-        works = {"wbengine-lost-flows": self._post_missing_jobs}
+        works = {
+            "wbengine-lost-flows": self._post_missing_jobs,
+            "wbengine-bulks": self._carry_out_bulks,
+        }
         if self._schedules is not None:
             for schedule in self._declared:
                 self._schedules.schedules.declare(schedule)
@@ -303,6 +309,20 @@ class ConductorService:
                 break
         with contextlib.suppress(exceptions.StorageFailure):
             notifications.release()
+
+    def _carry_out_bulks(self) -> None:
+        while True:
+            try:
+                wait = self._bulks.run_due()
+            except Exception as error:
+                LOG.warning("cannot carry out operations on many flows: %s", error)
+                wait = self._bulks.POLL_SECONDS
+            if self._ended.wait(wait):
+                break
+        try:
+            self._bulks.release()
+        except exceptions.StorageFailure as error:
+            LOG.debug("operations were not released: %s", error)
 
     def _post_missing_jobs(self) -> None:
         while True:

@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wbengine import exceptions, states
 from wbengine._introspection import object_names
@@ -21,6 +21,9 @@ from wbengine.persistence._listing import EndedFlow, FlowRow, Page, Removable
 from wbengine.persistence._pauses import TaskPause
 from wbengine.signals import Signal
 from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
+
+if TYPE_CHECKING:
+    from wbengine.persistence._bulk import BulkStore
 
 __all__ = [
     "Backend",
@@ -643,6 +646,14 @@ class Connection(abc.ABC):
         Return their number.
         """
         return 0
+
+    @property
+    def bulks(self) -> BulkStore:
+        """The operations on many flows.
+
+        :raises StorageFailure: if the store does not keep them.
+        """
+        raise exceptions.StorageFailure(f"{self.backend} does not keep operations on many flows")
 
     def delete_expired_keys(self) -> None:  # noqa: B027  (a default, not a stub)
         """Delete unique keys of submissions that have expired and whose flows are deleted."""

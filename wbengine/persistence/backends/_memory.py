@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Final, TypeVar
 from wbengine import exceptions, states
 from wbengine._concurrency import clocks
 from wbengine._configuration import named_options
-from wbengine.persistence import _changes, _leases, _listing, base, models
+from wbengine.persistence import _bulk, _changes, _leases, _listing, base, models
 from wbengine.persistence import _commands as commands
 from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._codes import Code
 from wbengine.persistence._pauses import TaskPause
 from wbengine.persistence._step_notes import StepNote
+from wbengine.persistence.backends import _memory_bulks
 from wbengine.signals import Signal, oldest_first
 from wbengine.types._outline import Outline
 
@@ -60,9 +61,15 @@ class MemoryBackend(base.Backend):
         self.access_keys: dict[str, AccessKey] = {}
         #: Times of the latest reports of code versions, by app and version, in order.
         self.codes: dict[tuple[str, str], float] = {}
+        self.bulks: Final = _memory_bulks.MemoryBulkStore(self, clock, self._state_of)
 
     def get_connection(self) -> MemoryConnection:
         return MemoryConnection(self)
+
+    def _state_of(self, flow_uuid: str) -> str | None:
+        with self.lock:
+            flow = self.flows.get(flow_uuid)
+            return None if flow is None else flow.detail.state or states.PENDING
 
     def close(self) -> None:
         """Do nothing; the logbooks stay readable."""
@@ -529,6 +536,10 @@ class MemoryConnection(base.Connection):
     def access_key(self, key_id: str) -> AccessKey | None:
         with self._backend.lock:
             return self._backend.access_keys.get(key_id)
+
+    @property
+    def bulks(self) -> _bulk.BulkStore:
+        return self._backend.bulks
 
     def add_codes(self, version: str, apps: Iterable[str], earlier: Iterable[str] = ()) -> None:
         versions = (*earlier, version)

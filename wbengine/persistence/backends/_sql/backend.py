@@ -7,13 +7,14 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from wbengine import _sql, exceptions, states
 from wbengine._concurrency import clocks
 from wbengine._concurrency.crash_points import crashpoint
+from wbengine._introspection import object_names
 from wbengine._sql import dialects
 from wbengine.persistence import _access_keys, _leases, _trees, base, models
 from wbengine.persistence import _commands as commands
@@ -33,11 +34,17 @@ from wbengine.persistence.backends._sql.statements import Statements
 from wbengine.signals import Signal, oldest_first
 from wbengine.types._outline import Outline
 
+if TYPE_CHECKING:
+    from wbengine.persistence._bulk import BulkStore
+
 __all__ = ["SQLBackend", "SQLConnection"]
 
 LOG: Final = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+
+#: Loaded when it is used, because this is rare.
+_BULK_STORE: Final = f"{__package__}.bulk_store:SQLBulkStore"
 
 #: Databases limit the length of statements.
 _MAX_UUIDS_PER_STATEMENT: Final = 500
@@ -86,6 +93,10 @@ class SQLBackend(base.Backend):
     def get_connection(self) -> SQLConnection:
         """Return a connection, at no cost: each of its calls uses a connection of the pool."""
         return SQLConnection(self)
+
+    def in_transaction(self, transaction: sa.Connection) -> base.Backend:
+        """Return this store for the time of a transaction, to which all of its calls belong."""
+        return _BackendInTransaction(self, transaction)
 
     def check_identity(self) -> None:
         _sql.check_file(self.engine)
@@ -198,10 +209,13 @@ class SQLConnection(base.Connection):
 
     Thread-safe, because no pool connection is in use between calls. If the database fails during a
     commit, the write raises an error although it may be stored; it can be repeated safely.
+
+    :param transaction: a transaction of the caller, to which each call belongs instead.
     """
 
-    def __init__(self, backend: SQLBackend) -> None:
+    def __init__(self, backend: SQLBackend, transaction: sa.Connection | None = None) -> None:
         self._backend = backend
+        self._transaction = transaction
         self._sql = backend.statements
 
     @property
@@ -308,7 +322,8 @@ class SQLConnection(base.Connection):
     ) -> None:
         batch = writing.batch_of(flow if flow_row else flow.uuid, atoms, items, logs=logs)
 
-        if lease is not None and settled is None and self._backend.has_fast_batches:
+        is_fast = self._backend.has_fast_batches and self._transaction is None
+        if lease is not None and settled is None and is_fast:
             crashpoint("sql.before-save")
             if self._write_batch_fast(batch, lease):
                 crashpoint("sql.after-commit")
@@ -598,6 +613,14 @@ class SQLConnection(base.Connection):
             lambda connection: connection.execute(self._sql.drop_job, parameters),
         )
 
+    @property
+    def bulks(self) -> BulkStore:
+        backend = self._backend
+        store: BulkStore = object_names.load(_BULK_STORE)(
+            backend.options.dialect, self._transact, backend.has_tables, backend.in_transaction
+        )
+        return store
+
     def delete_expired_keys(self) -> None:
         self._transact(
             "Removing expired keys",
@@ -780,6 +803,8 @@ class SQLConnection(base.Connection):
         durable: bool = True,
         idempotent: bool = False,
     ) -> _T:
+        if self._transaction is not None:
+            return work(self._transaction)
         if write:
             self._backend.prepare()
         return _sql.transact(
@@ -791,3 +816,18 @@ class SQLConnection(base.Connection):
 def _access_key(row: sa.Row[Any]) -> AccessKey:
     fields = {**row._mapping, "tags": _access_keys.tags_of(row.tags, row.key_id)}
     return AccessKey(fields.pop("key_id"), **fields)
+
+
+class _BackendInTransaction(base.Backend):
+    """A store whose connections belong to one transaction."""
+
+    def __init__(self, backend: SQLBackend, transaction: sa.Connection) -> None:
+        super().__init__(backend.conf)
+        self._backend = backend
+        self._transaction = transaction
+
+    def get_connection(self) -> SQLConnection:
+        return SQLConnection(self._backend, self._transaction)
+
+    def close(self) -> None:
+        """Do nothing; the transaction belongs to the caller."""

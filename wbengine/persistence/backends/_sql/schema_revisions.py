@@ -28,6 +28,7 @@ __all__ = ["HEAD", "REVISIONS", "Layout", "stored_layout", "upgrade"]
 #: the values never decrease. The mapping avoids the slow import of alembic.
 REVISIONS: Final[Mapping[str, str]] = {
     "0001": "0001", "0002": "0001", "0003": "0001", "0004": "0001",
+    "0005": "0001",
     "0006": "0001",
 }  # fmt: skip
 HEAD: Final = list(REVISIONS)[-1]

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from wbengine._sql import dialects
 
 __all__ = [
-    "ACCESS_KEYS", "ATOMS", "BOOKS", "CODES", "DUTIES", "ENDED_INDEX", "FLOWS", "ITEMS", "JOBS",
-    "LIMITS", "LOGS", "METADATA", "OUTLINES", "PAUSES", "SCHEDULES", "SIGNALS", "SPARSE_INDEXES",
-    "UNIQUE_KEYS", "VERSION_TABLE", "select",
+    "ACCESS_KEYS", "ATOMS", "BOOKS", "BULKS", "BULK_FLOWS", "CODES", "DUTIES", "ENDED_INDEX",
+    "FLOWS", "ITEMS", "JOBS", "LIMITS", "LOGS", "METADATA", "OUTLINES", "PAUSES", "SCHEDULES",
+    "SIGNALS", "SPARSE_INDEXES", "UNIQUE_KEYS", "VERSION_TABLE", "select",
 ]  # fmt: skip
 
 #: Alembic's table with the revision of the layout.
@@ -294,6 +294,50 @@ DUTIES: Final = sa.Table(
     # JSON object about the latest end of the work.
     _text("note"),
     sa.PrimaryKeyConstraint("name", name="pk_wbe_duties"),
+    **dialects.TABLE,
+)
+
+#: Operations on many flows (`persistence._bulk.Bulk`). Times are Unix seconds.
+BULKS: Final = sa.Table(
+    "wbe_bulks",
+    METADATA,
+    _number(),
+    _key("uuid"),
+    _text("operation", nullable=False),
+    # JSON objects.
+    _text("arguments"),
+    _text("filter"),
+    _text("reason"),
+    _text("sender"),
+    sa.Column("rate", sa.Double),
+    _text("state", nullable=False),
+    # Numbers of flows. The first `done + skipped` flows in the order of their position are settled.
+    _count("total"),
+    _count("done"),
+    _count("skipped"),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("ended", sa.Double),
+    # Owner of the claim (NULL: none), and its expiry on the database's clock.
+    _text("owner"),
+    sa.Column("owner_until", sa.Double),
+    sa.UniqueConstraint("uuid", name="uq_wbe_bulks"),
+    **dialects.TABLE,
+)
+
+#: The flows of operations on many flows.
+BULK_FLOWS: Final = sa.Table(
+    "wbe_bulk_flows",
+    METADATA,
+    _key("bulk_uuid"),
+    sa.Column("position", sa.BigInteger, nullable=False, autoincrement=False),
+    _key("flow_uuid"),
+    # Stored state of the flow when the operation was confirmed.
+    _text("state", nullable=False),
+    # JSON object of arguments for this flow only (NULL: none).
+    _text("arguments"),
+    # Why the flow was skipped (NULL: it was not).
+    _text("reason"),
+    sa.PrimaryKeyConstraint("bulk_uuid", "position", name="pk_wbe_bulk_flows"),
     **dialects.TABLE,
 )
 

@@ -7,7 +7,7 @@ from alembic import op
 from wbengine.persistence.backends._sql import tables
 
 revision = "0006"
-down_revision = "0004"
+down_revision = "0005"
 
 
 def upgrade() -> None:

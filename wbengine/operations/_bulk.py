@@ -1,0 +1,217 @@
+"""Operations on many flows: `start` stores one, and `BulkRun` carries it out in batches."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid as uuids
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from wbengine import exceptions, states
+from wbengine.operations import _operation
+from wbengine.persistence import base
+from wbengine.persistence._bulk import CANCELLED, RUNNING, Bulk, BulkFlow
+
+__all__ = ["MAX_REASON_CHARS", "BulkRun", "cancel", "find", "operations", "resume", "start"]
+
+MAX_REASON_CHARS: Final = 500
+_MAX_SKIP_REASON_CHARS: Final = 1000
+_MIN_PREFIX: Final = 4
+
+
+def operations() -> Mapping[str, _operation.Operation]:
+    """Return the operations that can be applied to many flows, by name."""
+    table = _operation.table()
+    return {name: each for name, each in table.items() if each.many is not None}
+
+
+def start(
+    backend: base.Backend,
+    name: str,
+    flows: Sequence[BulkFlow],
+    arguments: Mapping[str, Any],
+    *,
+    filter: Mapping[str, Any] | None = None,
+    reason: str | None = None,
+    by: str | None = None,
+    rate: float | None = None,
+) -> Bulk:
+    """Store an operation on many flows. `wbengine serve` or a `BulkRun` carries it out.
+
+    :param flows: different flows; the operation is carried out in their order.
+    :param arguments: JSON arguments of the operation, without the flow and the reason.
+    :param rate: maximum number of flows per second.
+    :raises ValueError: if the operation or an argument is unknown or invalid.
+    """
+    operation = operations().get(name)
+    if operation is None:
+        raise ValueError(f"operation must be one of {', '.join(operations())}, got {name!r:.80}")
+    if rate is not None and not 0 < rate < float("inf"):
+        raise ValueError(f"rate must be a number above 0, got {rate!r:.80}")
+    if reason is not None and len(reason) > MAX_REASON_CHARS:
+        raise ValueError(
+            f"reason must have at most {MAX_REASON_CHARS} characters, got {len(reason)}"
+        )
+    bulk = Bulk(
+        str(uuids.uuid4()),
+        name,
+        dict(arguments),
+        dict(filter or {}),
+        reason,
+        by,
+        rate,
+        time.time(),
+        len(flows),
+    )
+    operation.check(_arguments(operation, bulk, BulkFlow("", "")))
+    for flow in flows:
+        if flow.arguments is not None:
+            operation.check(_arguments(operation, bulk, flow))
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.bulks.add(bulk, flows)
+    return bulk
+
+
+def find(backend: base.Backend, text: str) -> Bulk:
+    """Return the operation whose uuid is or begins with a text.
+
+    :raises NotFound: if there is none.
+    :raises MultipleChoices: if several begin with it.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        try:
+            return connection.bulks.get(text)
+        except exceptions.NotFound:
+            if len(text) < _MIN_PREFIX:
+                raise
+        bulks = connection.bulks.latest(limit=10_000)
+    matching = [bulk for bulk in bulks if bulk.uuid.startswith(text)]
+    if not matching:
+        raise exceptions.NotFound(f"Unknown operation {text!r:.80}")
+    if len(matching) > 1:
+        raise exceptions.MultipleChoices(f"{len(matching)} operations begin with {text!r:.80}")
+    return matching[0]
+
+
+def cancel(backend: base.Backend, uuid: str) -> Bulk:
+    """Cancel an operation. It ends after the batch that is being carried out. Idempotent.
+
+    :raises InvalidState: if it is complete.
+    :raises NotFound: if it does not exist.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        return connection.bulks.change_state(uuid, CANCELLED)
+
+
+def resume(backend: base.Backend, uuid: str) -> Bulk:
+    """Continue a cancelled operation with its open flows. Idempotent.
+
+    :raises InvalidState: if it is complete.
+    :raises NotFound: if it does not exist.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        return connection.bulks.change_state(uuid, RUNNING)
+
+
+class BulkRun:
+    """Carries an operation out, one batch at a time. One process at a time has the claim.
+
+    :param owner: name of this process in the store.
+    """
+
+    #: Time after which another process continues the work of one that died.
+    CLAIM_SECONDS: Final = 10.0
+    #: Transactions should be so short, because other writers of a SQLite file wait for them.
+    TRANSACTION_SECONDS: Final = 0.05
+    #: Pause between two transactions, as a part of their length.
+    PAUSE: Final = 0.5
+    MAX_FLOWS_PER_TRANSACTION: Final = 200
+    #: Batches per second at most if there is a rate limit.
+    _LIMITED_BATCHES_PER_SECOND: Final = 4
+
+    def __init__(self, backend: base.Backend, bulk: Bulk, owner: str) -> None:
+        self._backend = backend
+        self._owner = owner
+        self._batch = 10
+        #: The operation after the latest batch.
+        self.bulk = bulk
+        #: Time on the monotonic clock of the next batch.
+        self.due = 0.0
+
+    def advance(self) -> bool:
+        """Carry out the next batch. Return False if another process does, or it is over.
+
+        :raises StorageFailure: if the store fails; the batch can be repeated.
+        """
+        rate, batch = self.bulk.rate, self._batch
+        if rate is not None:
+            batch = max(1, min(batch, int(rate / self._LIMITED_BATCHES_PER_SECOND)))
+        length = 0.0 if rate is None else batch / rate
+        began = time.monotonic()
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            bulk = connection.bulks.advance(
+                self.bulk.uuid, self._owner, self.CLAIM_SECONDS + length, batch, change
+            )
+            if bulk is None:
+                self.bulk = connection.bulks.get(self.bulk.uuid)
+                return False
+        self.bulk = bulk
+        seconds = max(1e-4, time.monotonic() - began)
+        fitting = int(batch * self.TRANSACTION_SECONDS / seconds)
+        self._batch = max(1, min(fitting, 2 * batch, self.MAX_FLOWS_PER_TRANSACTION))
+        self.due = began + max(length, seconds * (1 + self.PAUSE))
+        return True
+
+    def release(self) -> None:
+        """Let another process continue at once."""
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            connection.bulks.release(self.bulk.uuid, self._owner)
+
+
+def change(backend: base.Backend, bulk: Bulk, flows: Iterable[BulkFlow]) -> dict[str, str]:
+    """Carry an operation out on some of its flows. Return the reasons of skipped ones by uuid.
+
+    :raises StorageFailure: if the store fails, or this release has no such operation.
+    """
+    operation = operations().get(bulk.operation)
+    if operation is None:
+        raise exceptions.StorageFailure(f"This release has no operation {bulk.operation!r:.80}")
+    scope = _operation.Scope(backend, bulk.by)
+    skipped = {}
+    for flow in flows:
+        reason = _changed(flow)
+        if reason is None:
+            try:
+                operation.perform(scope, _arguments(operation, bulk, flow))
+            except exceptions.CorruptRecord as error:
+                reason = str(error)
+            except exceptions.StorageFailure:
+                raise
+            except (exceptions.WbengineException, LookupError, TypeError, ValueError) as error:
+                reason = str(error) or type(error).__name__
+        if reason is not None:
+            skipped[flow.uuid] = reason.replace(flow.uuid, "ID")[:_MAX_SKIP_REASON_CHARS]
+    return skipped
+
+
+def _changed(flow: BulkFlow) -> str | None:
+    """Return why a flow is not the one that was confirmed, or None.
+
+    The operation itself decides on a flow that has not ended, whose state changes all the time.
+    """
+    if flow.current_state is None:
+        return "Flow ID was deleted"
+    has_ended = {flow.state, flow.current_state} & states.FLOW_ENDED
+    if flow.current_state != flow.state and has_ended:
+        return (
+            f"Flow ID has changed from {flow.state} to {flow.current_state} since it was selected"
+        )
+    return None
+
+
+def _arguments(operation: _operation.Operation, bulk: Bulk, flow: BulkFlow) -> dict[str, Any]:
+    arguments = {**bulk.arguments, **(flow.arguments or {}), str(operation.target): flow.uuid}
+    if bulk.reason is not None and "reason" in operation.parameters:
+        arguments["reason"] = bulk.reason
+    return arguments
