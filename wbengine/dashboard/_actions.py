@@ -20,6 +20,7 @@ from wbengine.dashboard import (
     _flow_actions,
     _flow_pages,
     _http_errors,
+    _operation_forms,
     _pause_pages,
     _roles,
     _schedule_pages,
@@ -66,12 +67,12 @@ class Actions:
         return self._state.admit(request, token, _urls.href(request, "/"))
 
     async def flow(self, request: Request) -> Response:
-        """Suspend, resume, retry, revert or cancel a flow."""
+        """Perform an operation of the page on a flow."""
         uuid, name = str(request.path_params["uuid"]), request.path_params["action"]
-        action = _flow_actions.ACTIONS.get(name)
+        action = _flow_actions.actions().get(name)
         if action is None:
             raise HTTPException(404)
-        form = await self._check(request, f"{name} flow {uuid}", _roles.OPERATOR)
+        form = await self._check(request, f"{name} flow {uuid}", action.role)
         act = functools.partial(self._act, action, uuid, request, form)
         return await self._do(request, f"{name} flow {uuid}", act, f"/flows/{uuid}", name)
 
@@ -106,15 +107,17 @@ class Actions:
         return await self._do(request, f"drain worker {worker!r}", act, "/workers", "drain")
 
     async def schedule(self, request: Request) -> Response:
-        """Pause, resume or run a schedule."""
+        """Perform an operation of the page on a schedule."""
         name = request.path_params["action"]
-        if name not in _schedule_pages.ACTIONS:
+        action = _schedule_pages.actions().get(name)
+        if action is None:
             raise HTTPException(404)
-        form = await self._check(request, f"{name} schedule", _roles.OPERATOR)
+        form = await self._check(request, f"{name} schedule", action.role)
         schedule = form.get("schedule", "")
 
         def act() -> None:
-            self._perform(request, f"schedule {name}", schedule=schedule)
+            given = _operation_forms.arguments_of(action, form)
+            self._perform(request, action.name, schedule=schedule, **given)
 
         return await self._do(request, f"{name} schedule {schedule!r}", act, "/schedules", name)
 
@@ -146,29 +149,33 @@ class Actions:
 
     def _act(
         self,
-        action: _flow_actions.Action,
+        action: _operation.Operation,
         uuid: str,
         request: Request,
         form: Mapping[str, str],
     ) -> None:
         view = self._state.store(request).flow(uuid)
         allowed = _flow_actions.of_flow(view, self._state.runner is not None)
-        if action not in allowed:
-            names = ", ".join(each.name for each in allowed) or "none"
+        others = _flow_actions.others_of_flow(view)
+        if action not in [*allowed, *others]:
+            names = ", ".join(each.verb for each in allowed) or "none"
             raise HTTPException(
                 409,
-                f"Action {action.name!r} is not available in state {view.state}; available:"
+                f"Action {action.verb!r} is not available in state {view.state}; available:"
                 f" {names}.",
             )
         edits = _edits(form)
         if edits and not view.is_submitted:
             raise HTTPException(409, "Only a submitted flow can be retried with other values here.")
-        if action.runs and not view.is_submitted and self._state.runner is not None:
-            self._run(self._state.runner, action.name, uuid, request)
+        if (
+            action.verb in _flow_actions.RUNS
+            and not view.is_submitted
+            and self._state.runner is not None
+        ):
+            self._run(self._state.runner, action.verb, uuid, request)
             return
-        reason = form.get("reason", "").strip()
-        given = {**edits, **({"reason": reason} if reason else {})}
-        self._perform(request, f"flow {action.name}", flow=uuid, **given)
+        given = {**edits, **_operation_forms.arguments_of(action, form)}
+        self._perform(request, action.name, flow=uuid, **given)
 
     def _perform(self, request: Request, name: str, **arguments: object) -> None:
         """Perform an operation of the table."""

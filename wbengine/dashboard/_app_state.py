@@ -78,6 +78,7 @@ class AppState:
         context = {
             "allow_actions": self.allow_actions and _roles.includes(role, _roles.OPERATOR),
             "allow_drain": self.allow_actions and _roles.includes(role, _roles.ADMIN),
+            "may": lambda operation: self.allow_actions and _roles.includes(role, operation.role),
             "asset": functools.partial(_asset, request),
             "form_token": self.sessions.form_token(cookie) if cookie else "",
             "href": functools.partial(_urls.href, request),

@@ -1,62 +1,37 @@
-"""Actions that are available for a flow."""
+"""Operations that are available for a flow."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from wbengine import states
+from wbengine.dashboard import _operation_forms
+from wbengine.operations._operation import Operation
 from wbengine.views import flow_status as flows
 
-__all__ = ["ACTIONS", "Action", "of_flow"]
+__all__ = ["RUNS", "actions", "of_flow", "others_of_flow"]
 
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A button: its label, the confirmation before the action, and the notice after it.
-
-    `runs`: whether the action starts the flow in a separate process.
-    """
-
-    name: str
-    word: str
-    asks: str
-    done: str
-    runs: bool = False
-    danger: bool = False
-
-
-ACTIONS: Final[Mapping[str, Action]] = {
-    action.name: action
-    for action in (
-        Action("suspend", "Suspend", "", "The engine was asked to suspend the flow."),
-        Action("resume", "Resume", "", "The flow is being resumed.", runs=True),
-        Action("retry", "Retry failed", "", "The failed tasks are being retried.", runs=True),
-        Action(
-            "revert",
-            "Revert",
-            "Revert all completed tasks of this flow?",
-            "The flow is being reverted.",
-            runs=True,
-            danger=True,
-        ),
-        Action(
-            "cancel",
-            "Cancel",
-            "Cancel this flow and revert its completed tasks?",
-            "The engine was asked to cancel the flow.",
-            danger=True,
-        ),
-    )
-}
+#: Operations that run a flow that was not submitted in a separate process.
+RUNS: Final = frozenset({"resume", "retry", "revert"})
+#: Operations that are available as `of_flow` describes.
+_ACTIONS: Final = RUNS | {"suspend", "cancel"}
+#: Operations with a form of their own.
+_SPECIAL: Final = frozenset({"signal"})
 
 _WITH_FAILURES: Final = frozenset({states.FAILURE, states.SUSPENDED, states.REVERTED})
 _ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
 
 
-def of_flow(view: flows.FlowView, can_run: bool) -> list[Action]:
-    """Return the actions for the state of the flow.
+@functools.cache
+def actions() -> Mapping[str, Operation]:
+    """Return the operations on flows that the page shows, by verb."""
+    return _operation_forms.of_subject("flow")
+
+
+def of_flow(view: flows.FlowView, can_run: bool) -> list[Operation]:
+    """Return the operations for the state of the flow that change its run.
 
     :param can_run: whether the dashboard can start flows. Conductors run submitted ones.
     """
@@ -64,7 +39,7 @@ def of_flow(view: flows.FlowView, can_run: bool) -> list[Action]:
         requested = {states.SUSPENDING: "suspend", states.CANCELLING: "cancel"}.get(
             view.shown_state
         )
-        return [ACTIONS[name] for name in ("suspend", "cancel") if name != requested]
+        return [actions()[name] for name in ("suspend", "cancel") if name != requested]
     if not (can_run or view.is_submitted):
         return []
     names = []
@@ -74,4 +49,14 @@ def of_flow(view: flows.FlowView, can_run: bool) -> list[Action]:
         names.append("retry")
     if view.state not in (states.REVERTED, states.PENDING, states.SUCCESS):
         names.append("revert")
-    return [ACTIONS[name] for name in names if name != view.command]
+    return [actions()[name] for name in names if name != view.command]
+
+
+def others_of_flow(view: flows.FlowView) -> list[Operation]:
+    """Return the other operations for the state of the flow."""
+    return [
+        each
+        for verb, each in actions().items()
+        if verb not in _ACTIONS | _SPECIAL
+        and (each.many is None or view.shown_state in each.many.states)
+    ]

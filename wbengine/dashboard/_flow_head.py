@@ -24,7 +24,7 @@ def context_of(app_state: AppState, view: flows.FlowView) -> dict[str, Any]:
         "actions": actions,
         "failed": _failed(app_state, view),
         # If the mark changes, the browser reloads the head, because forms differ between visitors.
-        "mark": " ".join([view.shown_state, *(action.name for action in actions)]),
+        "mark": " ".join([view.shown_state, *(action.verb for action in actions)]),
         "view": view,
         "where": f"/flows/{view.uuid}",
     }

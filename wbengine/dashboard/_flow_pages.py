@@ -19,6 +19,7 @@ from wbengine.dashboard import (
     _flow_head,
     _http_errors,
     _listings,
+    _operation_forms,
     _stream,
     _urls,
 )
@@ -51,12 +52,9 @@ _PARAMETERS: Final = (
 #: Value of the URL parameter `done` after a signal for which nothing waited.
 NOT_AWAITED: Final = "signal-not-awaited"
 
-#: Notices by the value of the URL parameter `done`.
-_NOTICES: Final[Mapping[str, str]] = {
-    **{name: each.done for name, each in _flow_actions.ACTIONS.items()},
-    "signal": "The signal was sent to the flow.",
-    NOT_AWAITED: "The signal was sent to the flow. Nothing waits for a signal of this name now.",
-}
+_NOT_AWAITED_NOTICE: Final = (
+    "The signal was sent to the flow. Nothing waits for a signal of this name now."
+)
 
 
 class FlowPages:
@@ -238,9 +236,9 @@ class FlowPages:
             view = latest.view
             content = {} if part == "head" else build_context(view)
         head = _flow_head.context_of(self._state, view)
-        notice = None if head["failed"] else _NOTICES.get(request.query_params.get("done", ""))
+        notice = None if head["failed"] else _notice(request.query_params.get("done", ""))
         ended = view.state in states.FLOW_ENDED
-        if notice == _NOTICES[NOT_AWAITED]:
+        if notice is not None and notice == _NOT_AWAITED_NOTICE:
             store = self._state.store(request)
             with _http_errors.as_http_errors():
                 awaited = store.read(lambda each: each.awaited_signals(view.uuid))
@@ -256,6 +254,7 @@ class FlowPages:
             "signals": () if ended else _awaited_signals(view),
             "tab": tab,
             "notice": notice,
+            "others": _flow_actions.others_of_flow(view),
             "parameters": {name: request.query_params.getlist(name) for name in _PARAMETERS},
             **content,
         }
@@ -278,6 +277,13 @@ class FlowPages:
 
     def _atom_page(self, request: Request, flow_uuid: str, uuid: str | None) -> str:
         return _urls.href(request, f"/flows/{flow_uuid}/atoms/{uuid}") if uuid else ""
+
+
+def _notice(done: str) -> str | None:
+    """Return the notice for a value of the URL parameter `done`."""
+    if done == NOT_AWAITED:
+        return _NOT_AWAITED_NOTICE
+    return _operation_forms.notice(_flow_actions.actions(), done)
 
 
 def _labels(atom: _atoms.AtomView) -> Mapping[int, str]:

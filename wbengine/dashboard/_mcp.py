@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message
 
 from wbengine import version
 from wbengine.dashboard import _openapi
+from wbengine.operations import _operation
 
 __all__ = ["MAX_RESULT_CHARS", "Tool", "client_of", "serve", "serve_app", "server", "tools"]
 
@@ -33,8 +34,6 @@ _INSTRUCTIONS: Final = (
     "wbengine runs flows: graphs of tasks, and workflows. Find a flow with `flows`, read it with"
     " `flow`, `events` and `logs`. A flow that failed can be retried, reverted or left."
 )
-#: Verbs of operations after which something is lost.
-_DESTRUCTIVE: Final = frozenset({"cancel", "delete", "revert"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +196,14 @@ def _description(tool: Tool) -> types.Tool:
         input_schema=dict(tool.schema),
         annotations=types.ToolAnnotations(
             read_only_hint=tool.is_read,
-            destructive_hint=tool.name.rpartition("_")[2] in _DESTRUCTIVE,
+            destructive_hint=tool.name in _destructive_names(),
         ),
     )
+
+
+def _destructive_names() -> set[str]:
+    operations = _operation.table().values()
+    return {each.name.replace(" ", "_") for each in operations if each.is_destructive}
 
 
 def _result(text: str, *, is_error: bool = False) -> types.CallToolResult:

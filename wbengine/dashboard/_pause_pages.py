@@ -10,16 +10,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from wbengine import operations
-from wbengine.dashboard import _http_errors
+from wbengine.dashboard import _http_errors, _operation_forms
 from wbengine.dashboard._app_state import AppState
 from wbengine.persistence._pauses import MAX_PATTERN_CHARACTERS, MAX_REASON_CHARACTERS, TaskPause
 
-__all__ = ["ACTIONS", "PausePages", "length", "pauses"]
+__all__ = ["PausePages", "length", "pauses"]
 
-ACTIONS: Final[Mapping[str, str]] = {
-    "pause": "The task type is paused.",
-    "resume": "The task type is resumed.",
-}
 #: Lengths of a pause: value in the form, label and seconds.
 LENGTHS: Final[Mapping[str, tuple[str, float | None]]] = {
     "": ("until resumed", None),
@@ -48,7 +44,9 @@ class PausePages:
                 "lengths": {value: label for value, (label, _) in LENGTHS.items()},
                 "max_pattern": MAX_PATTERN_CHARACTERS,
                 "max_reason": MAX_REASON_CHARACTERS,
-                "notice": ACTIONS.get(request.query_params.get("done", "")),
+                "notice": _operation_forms.notice(
+                    _operation_forms.of_subject("tasks"), request.query_params.get("done", "")
+                ),
             }
         part = request.query_params.get("part")
         return self._state.render(request, "_pauses.html" if part else "pauses.html", context)

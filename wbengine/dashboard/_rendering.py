@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 
 from wbengine import states
 from wbengine._text.terminal_text import escaped_json
+from wbengine.dashboard import _operation_forms
 from wbengine.drawing import _box_text, _styles
 from wbengine.views import _formatting
 from wbengine.views._atoms import QUEUED
@@ -108,9 +109,10 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.filters.update(
-        ago=_ago, clock=_formatting.clock, count=_formatting.count, icon=_styles.icon,
-        iso=_formatting.iso, json=_json, nth=_formatting.nth, ordered=ordered,
-        seconds=_formatting.seconds, segments=segments, short=_short,
+        ago=_ago, clock=_formatting.clock, count=_formatting.count,
+        fields=_operation_forms.fields_of, icon=_styles.icon, iso=_formatting.iso, json=_json,
+        nth=_formatting.nth, ordered=ordered, seconds=_formatting.seconds, segments=segments,
+        short=_short,
     )  # fmt: skip
     env.globals.update(htmx_config=_HTMX)
     return env

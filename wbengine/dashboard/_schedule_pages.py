@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,20 +10,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from wbengine.dashboard import _http_errors
+from wbengine.dashboard import _http_errors, _operation_forms
 from wbengine.dashboard._app_state import AppState
+from wbengine.operations._operation import Operation
 from wbengine.persistence.backends import _sql
 from wbengine.schedules import Entry, Schedules
 
-__all__ = ["ACTIONS", "SchedulePages", "schedules"]
+__all__ = ["SchedulePages", "actions", "schedules"]
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1000
-ACTIONS: Final[Mapping[str, str]] = {
-    "pause": "The schedule is paused.",
-    "resume": "The schedule is resumed.",
-    "run": "A `wbengine serve` process will fire the schedule once.",
-}
+
+
+@functools.cache
+def actions() -> Mapping[str, Operation]:
+    """Return the operations on schedules that the page shows, by verb."""
+    return _operation_forms.of_subject("schedule")
+
+
+def of_entry(entry: Entry) -> list[Operation]:
+    """Return the operations for the state of a schedule."""
+    unavailable = "pause" if entry.paused else "resume"
+    return [each for verb, each in actions().items() if verb != unavailable]
 
 
 class SchedulePages:
@@ -43,7 +52,8 @@ class SchedulePages:
             "next": after,
             "after": request.query_params.get("after", ""),
             "mask": self._state.redactor.text,
-            "notice": ACTIONS.get(request.query_params.get("done", "")),
+            "notice": _operation_forms.notice(actions(), request.query_params.get("done", "")),
+            "operations_of": of_entry,
         }
         part = request.query_params.get("part")
         return self._state.render(request, "_schedules.html" if part else "schedules.html", context)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ADMIN",
     "OPERATOR",
+    "Button",
     "Command",
     "FlowId",
     "Many",
@@ -124,6 +125,22 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class Button:
+    """How pages show an operation: as a button, with a field for each simple parameter.
+
+    :ivar label: text of the button; by default, the verb.
+    :ivar notice: notice after the operation.
+    :ivar asks: confirmation before it.
+    :ivar is_danger: whether something is lost.
+    """
+
+    label: str | None = None
+    notice: str = "Done."
+    asks: str = ""
+    is_danger: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Many:
     """How an operation applies to many flows.
 
@@ -170,6 +187,7 @@ class Operation:
     :ivar result: JSON schemas of the values in the result, by name. All are present.
     :ivar creates: whether it creates what `result` names with `uuid`.
     :ivar many: how it applies to many flows; None: its target is a single one.
+    :ivar button: how pages show it; None: not.
     """
 
     name: str
@@ -183,6 +201,7 @@ class Operation:
     creates: bool
     many: Many | None
     command: Command
+    button: Button | None
     function: Function
 
     @property
@@ -197,6 +216,19 @@ class Operation:
     @property
     def verb(self) -> str:
         return self.name.partition(" ")[2]
+
+    @property
+    def label(self) -> str:
+        """The text of its button."""
+        label = None if self.button is None else self.button.label
+        return self.verb.capitalize() if label is None else label
+
+    @property
+    def is_destructive(self) -> bool:
+        """Whether something is lost."""
+        return (self.many is not None and self.many.is_destructive) or (
+            self.button is not None and self.button.is_danger
+        )
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -242,6 +274,7 @@ def operation(
     creates: bool = False,
     many: Many | None = None,
     command: Command = Command(),
+    button: Button | None = Button(),
 ) -> Callable[[Function], Operation]:
     """Return a decorator that defines an operation by a function.
 
@@ -270,6 +303,7 @@ def operation(
             creates,
             many,
             command,
+            button,
             function,
         )
 

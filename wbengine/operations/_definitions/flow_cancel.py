@@ -19,6 +19,12 @@ from wbengine.views import _shown_states
     command=op.Command(
         ("3f2a9c --wait 1m --reason 'order withdrawn'", "--tag customer=17 --dry-run")
     ),
+    button=op.Button(
+        "Cancel",
+        "The engine was asked to cancel the flow.",
+        "Cancel this flow and revert its completed tasks?",
+        is_danger=True,
+    ),
 )
 def cancel(scope: op.Scope, flow: op.FlowId, reason: op.Reason = None) -> dict[str, Any]:
     """Cancel a flow and revert its tasks.

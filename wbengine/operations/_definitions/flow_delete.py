@@ -19,6 +19,7 @@ from wbengine.operations import _removing
         is_destructive=True,
     ),
     command=op.Command(("3f2a9c --yes", "--name test --state REVERTED --dry-run")),
+    button=None,
 )
 def delete(scope: op.Scope, flow: op.FlowId) -> dict[str, Any]:
     """Delete a flow that has ended, with all its records and logs."""

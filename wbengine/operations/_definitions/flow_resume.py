@@ -18,6 +18,7 @@ from wbengine.views import _shown_states
         "resumed",
         "that are SUSPENDED, BLOCKED or INTERRUPTED",
     ),
+    button=op.Button(notice="The flow is being resumed."),
 )
 def resume(scope: op.Scope, flow: op.FlowId, reason: op.Reason = None) -> dict[str, Any]:
     """Continue a submitted flow that is suspended, blocked or was interrupted.

@@ -24,6 +24,7 @@ _Results = Annotated[
     role=op.OPERATOR,
     result=_views.REQUESTED,
     many=op.Many((states.FAILURE, states.REVERTED), "retried", "in FAILURE or REVERTED"),
+    button=op.Button("Retry failed", "The failed tasks are being retried."),
 )
 def retry(
     scope: op.Scope,

@@ -25,6 +25,12 @@ from wbengine.views import _shown_states
         "that have not ended, and flows in FAILURE",
         is_destructive=True,
     ),
+    button=op.Button(
+        "Revert",
+        "The flow is being reverted.",
+        "Revert all completed tasks of this flow?",
+        is_danger=True,
+    ),
 )
 def revert(scope: op.Scope, flow: op.FlowId, reason: op.Reason = None) -> dict[str, Any]:
     """Revert all completed tasks of a submitted flow.

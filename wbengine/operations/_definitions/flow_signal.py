@@ -41,6 +41,7 @@ _Strict = Annotated[
             "approved --name order --tag shop=paris",
         )
     ),
+    button=op.Button(notice="The signal was sent to the flow."),
 )
 def signal(
     scope: op.Scope, flow: op.FlowId, signal: _Name, value: _Value = None, strict: _Strict = False

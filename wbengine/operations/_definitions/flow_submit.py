@@ -62,6 +62,7 @@ _Tags = Annotated[
     role=op.OPERATOR,
     result={"uuid": {"type": "string"}, "state": {"type": "string"}},
     creates=True,
+    button=None,
 )
 def submit(
     scope: op.Scope,

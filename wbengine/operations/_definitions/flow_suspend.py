@@ -24,6 +24,7 @@ from wbengine.views import _shown_states
             "--name order --tag shop=paris",
         )
     ),
+    button=op.Button(notice="The engine was asked to suspend the flow."),
 )
 def suspend(scope: op.Scope, flow: op.FlowId, reason: op.Reason = None) -> dict[str, Any]:
     """Suspend a running flow.

@@ -12,6 +12,11 @@ from wbengine.schedules import Schedules
     role=op.ADMIN,
     result={"schedule": {"type": "string"}},
     command=op.Command(("nightly",), note="deleted schedule {schedule}"),
+    button=op.Button(
+        notice="The schedule is deleted.",
+        asks="Delete this schedule? Its flows stay.",
+        is_danger=True,
+    ),
 )
 def delete(scope: op.Scope, schedule: op.ScheduleName) -> dict[str, Any]:
     """Delete a schedule, but not the flows that it submitted."""

@@ -12,6 +12,7 @@ from wbengine.schedules import Schedules
     role=op.OPERATOR,
     result={"schedule": {"type": "string"}},
     command=op.Command(("nightly",), note="{schedule} is paused"),
+    button=op.Button(notice="The schedule is paused."),
 )
 def pause(scope: op.Scope, schedule: op.ScheduleName) -> dict[str, Any]:
     """Pause a schedule.

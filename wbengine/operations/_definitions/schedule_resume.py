@@ -16,6 +16,7 @@ from wbengine.views import _formatting
         "next": {"type": ["string", "null"], "description": "The time of the next firing."},
     },
     command=op.Command(("nightly",), note="{schedule} fires next at {next}"),
+    button=op.Button(notice="The schedule is resumed."),
 )
 def resume(scope: op.Scope, schedule: op.ScheduleName) -> dict[str, Any]:
     """Resume a paused schedule from its next time on."""

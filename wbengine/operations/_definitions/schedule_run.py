@@ -12,6 +12,7 @@ from wbengine.schedules import Schedules
     role=op.OPERATOR,
     result={"schedule": {"type": "string"}, "uuid": {"type": "string"}},
     command=op.Command(("nightly",), line="{uuid}"),
+    button=op.Button("Run now", "A `wbengine serve` process will fire the schedule once."),
 )
 def run(scope: op.Scope, schedule: op.ScheduleName) -> dict[str, Any]:
     """Fire a schedule once, now.

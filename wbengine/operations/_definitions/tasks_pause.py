@@ -63,6 +63,7 @@ def _until(at: float | None) -> str:
         guide="to resume it: wbengine tasks resume '{pattern}'",
         creates_store=True,
     ),
+    button=op.Button(notice="The task type is paused."),
 )
 def pause(
     scope: op.Scope, pattern: _Pattern, seconds: _Seconds = None, reason: _Reason = None

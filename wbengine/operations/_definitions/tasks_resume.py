@@ -21,6 +21,7 @@ _Pattern = Annotated[
     role=op.OPERATOR,
     result={"pattern": {"type": "string"}},
     command=op.Command(("'shop.billing.*'",), line="{pattern}: resumed"),
+    button=op.Button(notice="The task type is resumed."),
 )
 def resume(scope: op.Scope, pattern: _Pattern) -> dict[str, Any]:
     """Resume a paused task type.
