@@ -18,10 +18,13 @@ FILE = """\
 # name      role      token
 ann         admin     token-of-ann-0123456789
 olga        operator  token-of-olga-0123456789   # on duty
+edith       editor    token-of-edith-0123456789
 victor      viewer    token-of-victor-0123456789
 gateway     proxy     token-of-gateway-0123456789
 """
-TOKENS = {name: f"token-of-{name}-0123456789" for name in ("ann", "olga", "victor", "gateway")}
+TOKENS = {
+    name: f"token-of-{name}-0123456789" for name in ("ann", "edith", "olga", "victor", "gateway")
+}
 
 
 @pytest.fixture(scope="module")

@@ -170,6 +170,21 @@ def test_roles(server: Server) -> None:
     assert refused.status_code == 403 and "needs role admin" in refused.json()["detail"]
 
 
+@pytest.mark.parametrize("edits", [{"inputs": {"amount": 2}}, {"results": {"first": 2}}], ids=str)
+def test_retry_with_other_values_needs_role_editor(
+    server: Server, audit: Any, edits: dict[str, Any]
+) -> None:
+    uuid = server.post("flows", {"factory": FACTORY}).json()["uuid"]
+    for user, body in (("olga", {}), ("olga", {"inputs": {}, "results": None}), ("edith", edits)):
+        answer = server.post(f"flows/{uuid}/retry", body, user=user)
+        assert answer.status_code != 403, "the flow has not failed, but the role suffices"
+    refused = server.post(f"flows/{uuid}/retry", edits)
+    assert refused.status_code == 403
+    assert refused.json()["detail"] == "This action needs role editor, got operator."
+    assert "flow retry refused, from olga, operator, 192.0.2.5" in audit()[-1]
+    assert server.post(f"flows/{uuid}/delete", user="edith").status_code == 403
+
+
 def test_cookie_is_not_enough(server: Server, kept: story.Kept) -> None:
     """A hostile page can send the cookie of a browser, but not the token."""
     with site(server, "olga") as browser:
@@ -226,7 +241,7 @@ def test_submitted_flow_is_retried_with_other_inputs(server: Server) -> None:
     assert answer.json()["is_new"] is True, answer.text
     answer = server.post(f"flows/{handle.id}/resume")
     assert answer.json()["is_new"] is False
-    answer = server.post(f"flows/{handle.id}/retry", {"inputs": {"unknown": 1}})
+    answer = server.post(f"flows/{handle.id}/retry", {"inputs": {"unknown": 1}}, user="edith")
     assert answer.status_code in (404, 409), answer.text
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.conftest import admitted, client
+from tests.dashboard.conftest import admitted, client, site
 from tests.dashboard.forms import send, token_in
 from tests.support import conducted, requested
 from tests.support.waiting import until
@@ -101,3 +101,17 @@ def test_form_needs_allowed_actions(store: base.Backend) -> None:
         admitted(browser)
         assert "The dashboard is read-only" in browser.get(f"/flows/{uuid}/retry").text
         assert "Retry with other values</a>" not in browser.get(f"/flows/{uuid}").text
+
+
+@pytest.mark.parametrize(("user", "is_allowed"), [("olga", False), ("edith", True), ("ann", True)])
+def test_other_values_need_role_editor(store: base.Backend, user: str, is_allowed: bool) -> None:
+    uuid = failed(store, never_resolve=True)
+    with site(types.SimpleNamespace(backend=store), user) as browser:
+        page = browser.get(f"/flows/{uuid}").text
+        assert ("Retry with other values" in page) is is_allowed
+        form = browser.get(f"/flows/{uuid}/retry").text
+        assert ("needs role editor" in form) is not is_allowed
+        fields = {"form_token": token_in(page), "input:card": '"4111"'}
+        answer = send(browser, f"/flows/{uuid}/retry", fields)
+        assert answer.status_code == (303 if is_allowed else 403), answer.text
+        assert (requested.command_of(store, uuid) is not None) is is_allowed

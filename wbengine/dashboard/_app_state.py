@@ -77,6 +77,7 @@ class AppState:
         role = _visitors.role_of(request)
         context = {
             "allow_actions": self.allow_actions and _roles.includes(role, _roles.OPERATOR),
+            "allow_edits": self.allow_actions and _roles.includes(role, _roles.EDITOR),
             "allow_drain": self.allow_actions and _roles.includes(role, _roles.ADMIN),
             "may": lambda operation: self.allow_actions and _roles.includes(role, operation.role),
             "asset": functools.partial(_asset, request),

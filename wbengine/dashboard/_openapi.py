@@ -171,7 +171,7 @@ def _of_operation(operation: Operation) -> dict[str, Any]:
     return {
         "operationId": operation.name.replace(" ", "_"),
         "summary": operation.summary,
-        "description": f"{operation.description}\n\nNeeds role {operation.role}.".strip(),
+        "description": f"{operation.description}\n\nNeeds role {operation.roles}.".strip(),
         "tags": [_operation_routes.path_of(operation).split("/")[3]],
         "parameters": outside,
         "requestBody": {

@@ -50,6 +50,8 @@ class OperationRoutes:
         problem = None if request.state.has_token else _NO_TOKEN
         _audited_actions.check_allowed(self._state, request, action, operation.role, problem)
         arguments = await _arguments(request, operation)
+        for role in operation.needed_roles(arguments):
+            _audited_actions.check_allowed(self._state, request, action, role, None)
         if operation.target is not None:
             action = f"{operation.name} {arguments[operation.target]!r:.120}"
         scope = _operation.Scope(self._state.store(request).backend, _audit.sender_of(request))

@@ -6,15 +6,16 @@ from typing import Final
 
 from wbengine._introspection import object_names
 
-__all__ = ["ADMIN", "OPERATOR", "PROXY", "ROLES", "VIEWER", "check_role", "includes"]
+__all__ = ["ADMIN", "EDITOR", "OPERATOR", "PROXY", "ROLES", "VIEWER", "check_role", "includes"]
 
 VIEWER: Final = "viewer"
 OPERATOR: Final = "operator"
+EDITOR: Final = "editor"
 ADMIN: Final = "admin"
 #: Roles, lowest first. A viewer reads pages. An operator also submits and changes flows, and
-#: changes schedules and pauses of tasks. An admin also drains workers, and deletes flows and
-#: schedules.
-ROLES: Final = (VIEWER, OPERATOR, ADMIN)
+#: changes schedules and pauses of tasks. An editor also retries flows with other inputs and
+#: results. An admin also drains workers, and deletes flows and schedules.
+ROLES: Final = (VIEWER, OPERATOR, EDITOR, ADMIN)
 #: The role of a proxy, which names the visitor of each request.
 PROXY: Final = "proxy"
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADMIN",
+    "EDITOR",
     "OPERATOR",
     "Button",
     "Command",
@@ -44,8 +45,9 @@ __all__ = [
 ]
 
 #: The lowest role that may use an operation; see `dashboard._roles`.
-Role = Literal["viewer", "operator", "admin"]
+Role = Literal["viewer", "operator", "editor", "admin"]
 OPERATOR: Final = "operator"
+EDITOR: Final = "editor"
 ADMIN: Final = "admin"
 
 _MAX_SHOWN_CHARS: Final = 80
@@ -97,12 +99,14 @@ class Parameter:
     :ivar doc: its meaning, as a sentence.
     :ivar schema: JSON schema of its value.
     :ivar is_target: whether it names what the operation changes. The API has it in the path.
+    :ivar role: the lowest role that may use it; None: that of the operation.
     """
 
     doc: str
     schema: Mapping[str, Any]
     is_target: bool = False
     shown: Shown = Shown()
+    role: Role | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +243,21 @@ class Operation:
     def target(self) -> str | None:
         """The name of the parameter that names what the operation changes, if any."""
         return next((name for name, each in self.parameters.items() if each.is_target), None)
+
+    @property
+    def roles(self) -> str:
+        """The roles that it needs, as a text: `operator (inputs: editor)`."""
+        others = [
+            f"{name}: {each.role}"
+            for name, each in self.parameters.items()
+            if each.role is not None
+        ]
+        return f"{self.role} ({', '.join(others)})" if others else self.role
+
+    def needed_roles(self, arguments: Mapping[str, Any]) -> list[Role]:
+        """Return the roles that a call needs. A caller must have each of them, or a higher one."""
+        used = [each.role for name, each in self.parameters.items() if arguments.get(name)]
+        return [self.role, *(role for role in used if role is not None)]
 
     def perform(self, scope: Scope, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Check JSON arguments, and perform the operation.

@@ -14,6 +14,7 @@
    .. methods:: MODULE:CLASS    a table of the public methods of a class
    .. scripts:: FOLDER          a table of the Lua scripts in a folder of the package
    .. operations:: MODULE:NAME  a table of the operations; NAME returns the path of each
+   .. roles:: MODULE:NAME       a table of the operations of each role in a tuple
    .. formats:: MODULE:NAME     a table of a tuple of `wbengine._text.data_formats.Format`
    .. public_names:: KIND       the entries of a kind in the list of the public interface
 """
@@ -175,8 +176,21 @@ def operations(arguments: Sequence[str]) -> list[str]:
     for each in _operation.table().values():
         names = (name for name in each.parameters if name != each.target)
         parameters = ", ".join(f"``{name}``" for name in names)
-        rows.append((f"``POST {path_of(each)}``", each.role, parameters, each.summary))
+        rows.append((f"``POST {path_of(each)}``", each.roles, parameters, each.summary))
     return table(("path", "role", "parameters", "meaning"), (36, 10, 22, 32), rows)
+
+
+def roles(arguments: Sequence[str]) -> list[str]:
+    """List the operations of each role."""
+    rows = []
+    for role in named(arguments[0]):
+        names = [f"``{each.name}``" for each in _operation.table().values() if each.role == role]
+        for each in _operation.table().values():
+            others = [f"``{name}``" for name, it in each.parameters.items() if it.role == role]
+            names += [f"``{each.name}`` with {' or '.join(others)}"] if others else []
+        if names:
+            rows.append((f"``{role}``", ", ".join(names)))
+    return table(("role", "operations"), (16, 84), rows)
 
 
 def formats(arguments: Sequence[str]) -> list[str]:
@@ -217,7 +231,7 @@ def directive(write: Callable[[Sequence[str]], list[str]]) -> type[SphinxDirecti
 def setup(app: Sphinx) -> dict[str, Any]:
     for write in (
         *(schema, constants, tables, metrics, settings, options),
-        *(transport_options, methods, scripts, operations, formats, public_names),
+        *(transport_options, methods, scripts, operations, roles, formats, public_names),
     ):
         app.add_directive(write.__name__, directive(write))
     return {"parallel_read_safe": True}

@@ -10,12 +10,15 @@ from wbengine.operations import _operation as op
 from wbengine.operations import _requesting, _views
 
 _Inputs = Annotated[
-    Mapping[str, Any] | None, op.Parameter("Inputs to replace, by name.", {"type": "object"})
+    Mapping[str, Any] | None,
+    op.Parameter("Inputs to replace, by name.", {"type": "object"}, role=op.EDITOR),
 ]
 _Results = Annotated[
     Mapping[str, Any] | None,
     op.Parameter(
-        "Results of complete tasks to replace, by the name of the task.", {"type": "object"}
+        "Results of complete tasks to replace, by the name of the task.",
+        {"type": "object"},
+        role=op.EDITOR,
     ),
 ]
 
