@@ -177,6 +177,20 @@ def test_missing_store_is_reported_and_not_created(
     assert not (home / "none.db").exists()
 
 
+def test_access_key_that_expires_soon_is_reported(wbengine: Command, served: str) -> None:
+    for name, expires in (("soon", "13d"), ("late", "15d"), ("rotated", "1h"), ("gone", "1d")):
+        assert wbengine("access", "new", name, "--expires", expires).code == 0
+    assert wbengine("access", "new", "forever").code == 0
+    assert wbengine("access", "rotate", "rotated").code == 0
+    assert wbengine("access", "revoke", "gone").code == 0
+    findings = wbengine("doctor", "--json").json["findings"]
+    (finding,) = [each for each in findings if each["check"] == "access keys"]
+    assert finding["text"].startswith("the key of soon expires at 2") and finding["good"] is None
+    assert wbengine(*finding["fix"].split()[2:]).code == 0
+    findings = wbengine("doctor", "--json").json["findings"]
+    assert "access keys" not in {each["check"] for each in findings}
+
+
 def test_store_of_an_older_version_is_reported(
     wbengine: Command, served: str, tmp_path: Path
 ) -> None:

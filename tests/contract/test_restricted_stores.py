@@ -101,6 +101,7 @@ REFUSED: dict[str, Call] = {
     "get_flows_for_book": lambda part, all, uuid: part.get_flows_for_book(uuid),
     "save_logbook": lambda part, all, uuid: part.save_logbook(models.LogBook("b")),
     "destroy_logbook": lambda part, all, uuid: part.destroy_logbook(uuid),
+    "bulks": lambda part, all, uuid: part.bulks,
     "clear_all": lambda part, all, uuid: part.clear_all(),
     "put_pause": lambda part, all, uuid: part.put_pause(TaskPause("shop.charge")),
     "remove_pause": lambda part, all, uuid: part.remove_pause("shop.charge"),

@@ -254,3 +254,12 @@ def test_value_with_failing_repr_is_shown_by_its_type():
 @pytest.mark.timeout(60)
 def test_masking_of_hostile_text_ends_in_time(text):
     Redactor().with_secrets_from({"token": CANARY}).text(text)
+
+
+def test_secrets_of_access_keys_are_masked():
+    key = f"wbe_{'a1' * 6}_{'Xy3z' * 10}"
+    text = f"sent {key} to https://host/?key={key}, wbe_flowdetails"
+    assert Redactor().text(text) == (
+        "sent wbe_a1a1a1a1a1a1_*** to https://host/?key=wbe_a1a1a1a1a1a1_***, wbe_flowdetails"
+    )
+    assert Redactor(show_values=True).value([key]) == ["wbe_a1a1a1a1a1a1_***"]

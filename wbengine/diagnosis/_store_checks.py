@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
 from wbengine._imports import installing
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from wbengine.persistence.backends._sql.schema_revisions import Layout
 
 __all__ = ["check"]
+
+_EXPIRY_NOTICE_SECONDS: Final = 14 * 86400.0
 
 
 def check(place: Place) -> Iterator[Finding]:
@@ -47,6 +50,7 @@ def check(place: Place) -> Iterator[Finding]:
                 yield good("store", "wrote, read and deleted a record")
                 yield from _check_conductors(backend)
                 yield from _check_notifications(backend, place)
+                yield from _check_access_keys(backend)
     except (exceptions.NotFound, ValueError, ImportError, TypeError) as error:
         fix = "correct --persistence, $WBENGINE_PERSISTENCE, or `persistence` in wbengine.toml"
         yield bad("store", line(error), fix)
@@ -135,6 +139,20 @@ def _check_notifications(backend: base.Backend, place: Place) -> Iterator[Findin
             else:
                 sent = _formatting.iso(stored.sent_at) or "none yet"
                 yield good("notifications", f"{name}: latest message: {sent}")
+
+
+def _check_access_keys(backend: base.Backend) -> Iterator[Finding]:
+    """Report the names of which no key is valid for long."""
+    now = time.time()
+    with contextlib.closing(backend.get_connection()) as connection:
+        keys = [key for key in connection.access_keys() if key.is_valid(now)]
+    ends: dict[str, float] = {}
+    for key in keys:
+        ends[key.name] = max(ends.get(key.name, 0.0), key.expires or math.inf)
+    for name, end in ends.items():
+        if end < now + _EXPIRY_NOTICE_SECONDS:
+            yield note("access keys", f"the key of {name} expires at {_formatting.iso(end)}",
+                       f"run: wbengine access rotate {name}")  # fmt: skip
 
 
 def _check_writing(backend: base.Backend) -> None:

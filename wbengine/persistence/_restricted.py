@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 from wbengine import exceptions
 from wbengine.persistence import _leases, _listing, base, models
 from wbengine.persistence._access_keys import AccessKey
+from wbengine.persistence._bulk import BulkStore
 from wbengine.persistence._codes import Code
 from wbengine.persistence._commands import FlowCommand, SettledCommand
 from wbengine.persistence._pauses import TaskPause
@@ -243,6 +244,10 @@ class RestrictedConnection(base.Connection):
     def codes(self) -> Sequence[Code]:
         """Return all versions of code, by which views find that of a flow."""
         return self._whole.codes()
+
+    @property
+    def bulks(self) -> BulkStore:
+        _refuse()
 
     def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
         _refuse()
