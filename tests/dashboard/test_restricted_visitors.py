@@ -471,6 +471,57 @@ def test_users_of_a_restricted_proxy_are_restricted(shop: Shop) -> None:
         assert browser.get("/workers", headers=headers).status_code == 403
 
 
+GATEWAYS = """\
+gateway  proxy  token-of-gateway-0123456789
+limited  proxy  token-of-limited-0123456789  team=billing
+"""
+
+
+@pytest.mark.parametrize(
+    ("proxy", "tags", "expected"),
+    [
+        ("gateway", ["team=billing"], ["own", "paris"]),
+        ("gateway", ["team=billing , shop=paris"], ["paris"]),
+        ("gateway", ["team=Billing"], []),
+        ("limited", ["shop=paris"], ["paris"]),
+        ("limited", ["team=billing"], ["own", "paris"]),
+        ("limited", ["team=sales"], None),
+        ("gateway", [""], None),
+        ("gateway", ["team"], None),
+        ("gateway", ["team=billing,"], None),
+        ("gateway", ["team=billing,team=sales"], None),
+        ("gateway", ["team=billing", "shop=paris"], None),
+    ],
+)
+def test_proxy_names_tags_of_its_user(
+    shop: Shop, proxy: str, tags: list[str], expected: list[str] | None
+) -> None:
+    uuids = {
+        "own": shop.run("own", {"team": "billing"}),
+        "paris": shop.run("paris", {"team": "billing", "shop": "paris"}),
+        "sales": shop.run("sales", {"team": "sales", "shop": "paris"}),
+    }
+    with client(shop, token=None, users=parse_users(GATEWAYS)) as browser:
+        headers = [
+            ("authorization", f"Bearer token-of-{proxy}-0123456789"), ("x-wbengine-user", "eve"),
+            *(("x-wbengine-tags", each) for each in tags),
+        ]  # fmt: skip
+        answer = browser.get("/api/v1/flows", headers=headers)
+    if expected is None:
+        assert answer.status_code == 401
+    else:
+        listed = {flow["uuid"] for flow in answer.json()["flows"]}
+        assert listed == {uuids[name] for name in expected}
+
+
+def test_tags_of_a_proxy_are_ignored_from_others(shop: Shop) -> None:
+    """They neither restrict nor extend access."""
+    uuid = shop.run("sales", {"team": "sales"})
+    with shop.client() as browser:
+        headers = {**BILL, "x-wbengine-tags": "team=sales", "x-wbengine-role": "admin"}
+        assert browser.get(f"/api/v1/flows/{uuid}", headers=headers).status_code == 404
+
+
 def test_visitor_needs_all_tags(shop: Shop) -> None:
     both = shop.run("both", {"team": "billing", "shop": "paris"})
     shop.run("one", {"team": "billing"})
@@ -506,8 +557,8 @@ def test_restriction_of_a_mounted_application(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("bill admin token-of-bill-0123456789 team", "different tags such as team=billing"),
-        ("bill admin token-of-bill-0123456789 team=a team=b", "different tags"),
+        ("bill admin token-of-bill-0123456789 team", "tags must be different"),
+        ("bill admin token-of-bill-0123456789 team=a team=b", "tags must be different"),
         ("bill admin token-of-bill-0123456789 team=", "the value of tag team must be"),
         ("bill admin token-of-bill-0123456789 te$am=x", "the key of a tag must be"),
     ],

@@ -2,8 +2,8 @@
 
     wbengine dashboard
 
-The dashboard reads the store, the heartbeats of the workers and the ledger. It stores no data, so a
-restart loses nothing.
+The dashboard reads the store, the heartbeats of the workers and the ledger. It stores no data
+except the latest use of access keys, so a restart loses nothing.
 
 Names are imported on first use. If a dependency is missing, the error names the extra that installs
 it.

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import traceback
-from collections.abc import Awaitable, Collection, Iterator
+from collections.abc import Awaitable, Collection, Iterator, Mapping
 from typing import Final
 from urllib.parse import urlencode
 
@@ -202,7 +202,8 @@ class Guard:
             request.state.proxy_token = token
             role = _single_header(request.headers, "x-wbengine-role", _roles.VIEWER)
             name = _visitors.check_name(_single_header(request.headers, "x-wbengine-user", ""))
-            return Visitor(name, _roles.check_role(role), visitor.tags)
+            tags = _tags_from_proxy(request.headers, visitor.tags)
+            return Visitor(name, _roles.check_role(role), tags)
         # Behind a proxy, the cookie is used only for forms.
         return None if visitor is not None and visitor.role == _roles.PROXY else visitor
 
@@ -265,6 +266,22 @@ def _single_header(headers: Headers, name: str, default: str) -> str:
     if len(values) > 1:
         raise ValueError(f"{name} must occur once, got {len(values)} values")
     return values[0]
+
+
+def _tags_from_proxy(headers: Headers, tags: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the tags of the proxy and those that it names.
+
+    :raises ValueError: if they are invalid or contradict each other. An empty header is invalid: a
+        proxy whose user lacks tags must not open the store.
+    """
+    if "x-wbengine-tags" not in headers:
+        return tags
+    words = _single_header(headers, "x-wbengine-tags", "").split(",")
+    named = _visitors.parse_tags(word.strip() for word in words)
+    for key, value in tags.items():
+        if named.get(key, value) != value:
+            raise ValueError(f"x-wbengine-tags must not change tag {key} of the proxy")
+    return {**named, **tags}
 
 
 def _bearer(headers: Headers) -> str | None:

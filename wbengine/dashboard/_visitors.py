@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 __all__ = [
-    "KEY_PREFIX", "Visitor", "check_name", "check_token", "of_request", "parse_users",
+    "KEY_PREFIX", "Visitor", "check_name", "check_token", "of_request", "parse_tags", "parse_users",
     "restriction_of", "role_of",
 ]  # fmt: skip
 
@@ -112,7 +112,7 @@ def parse_users(text: str) -> Mapping[str, Visitor]:
         try:
             if len(fields) < 3:
                 raise ValueError(f"must have a name, a role and a token, got {len(fields)} words")
-            visitor = Visitor(check_name(fields[0]), fields[1], _tags(fields[3:]))
+            visitor = Visitor(check_name(fields[0]), fields[1], parse_tags(fields[3:]))
             if check_token(fields[2]) in users:
                 raise ValueError(
                     f"{visitor.name!r} must have another token than {users[fields[2]].name!r}"
@@ -125,12 +125,16 @@ def parse_users(text: str) -> Mapping[str, Visitor]:
     return users
 
 
-def _tags(words: list[str]) -> dict[str, str]:
+def parse_tags(words: Iterable[str]) -> dict[str, str]:
+    """Return the tags in words such as ``team=billing``.
+
+    :raises ValueError: if a word is not a valid tag, or two have the same key. A word may be a part
+        of a token, so the message does not contain it.
+    """
     tags: dict[str, str] = {}
     for word in words:
         key, separator, value = word.partition("=")
         if not separator or key in tags:
-            # The word may be a part of a token.
-            raise ValueError("must have different tags such as team=billing after the token")
+            raise ValueError("tags must be different and have the form team=billing")
         tags[key] = value
     return tags
