@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.request
 
 import pytest
 
@@ -78,3 +80,27 @@ def test_invalid_name_is_refused(wbengine: Command) -> None:
 def test_key_in_a_memory_store_is_refused(wbengine: Command) -> None:
     answer = wbengine("access", "new", "ci", "--persistence", "memory://")
     assert answer.code != 0 and "memory" in answer.err
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_dashboard_process_writes_actions_of_keys_into_its_log(
+    wbengine: Command, form: str
+) -> None:
+    """The default level of the log is WARNING."""
+    key = wbengine("access", "new", "ci", "--role", "operator").out.strip()
+    process = wbengine.begin("--log-format", form, "dashboard", "--port", "0", "--allow-actions")
+    assert process.stderr is not None
+    address = process.stderr.readline().split()[-1].partition("?")[0]
+    request = urllib.request.Request(
+        f"{address}api/v1/tasks/pause",
+        json.dumps({"pattern": "shop.charge"}).encode(),
+        {"authorization": f"Bearer {key}", "content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.status == 200
+    process.terminate()
+    _, log = process.communicate(timeout=60)
+    (line,) = [each for each in log.splitlines() if "wbengine.audit" in each]
+    assert "tasks pause, from key:ci, operator, 127.0.0.1" in line and "INFO" in line
+    assert "wbengine.dashboard" not in log, "other loggers keep the level"
+    assert key.rpartition("_")[2] not in log

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wbengine._cli import base, common_options, errors, fleets, params
+from wbengine._cli import base, common_options, errors, fleets, log_output, params
 from wbengine._cli import context as contexts
 
 __all__ = ["command"]
@@ -98,7 +97,7 @@ def command(
 
 def show_audit() -> None:
     """Enable the log lines of the audit log, independent of the log level."""
-    logging.getLogger("wbengine.audit").setLevel(logging.INFO)
+    log_output.show_all("wbengine.audit")
 
 
 def read_secret(path: Path) -> str:

@@ -14,7 +14,7 @@ from wbengine._concurrency import contexts
 from wbengine._logs import line_format, stored_lines
 from wbengine._text.terminal_text import escaped_json
 
-__all__ = ["JSONLines", "fields", "install"]
+__all__ = ["JSONLines", "fields", "install", "show_all"]
 
 #: Fields of all JSON lines of this process.
 _FIELDS: Final[dict[str, str]] = {}
@@ -103,3 +103,23 @@ def install(level: str, form: str, color: str, all_frames: bool = False) -> None
             each.setLevel(root.level)
         logging.getLogger("wbengine").setLevel(root.level)
         root.setLevel(stored_lines.DEFAULT_LEVEL)
+
+
+def show_all(name: str) -> None:
+    """Write the lines of a logger from level INFO, independent of the level of the log."""
+    logging.getLogger(name).setLevel(logging.INFO)
+    for handler in logging.getLogger().handlers:
+        if handler.level > logging.INFO:
+            handler.addFilter(_LevelOfOthers(name, handler.level))
+            handler.setLevel(logging.INFO)
+
+
+class _LevelOfOthers(logging.Filter):
+    """Filter for the records of one logger, and of others from a level."""
+
+    def __init__(self, name: str, level: int) -> None:
+        super().__init__(name)
+        self._level = level
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= self._level or bool(super().filter(record))

@@ -36,8 +36,8 @@ _MAX_PIECE_BYTES: Final = 65_536
 
 _FLOWS_ONLY: Final = "You have access only to flows with your tags, not to this page."
 _KEY_IN_ADDRESS: Final = (
-    "The address must not contain an access key, because logs store addresses; send the key in the"
-    " header Authorization: Bearer, and replace it now: wbengine access rotate."
+    "The address must not contain an access key, because logs store addresses. Send keys only as"
+    " Bearer tokens in a header, and replace this one now: wbengine access rotate --keep 0."
 )
 
 #: Interval between two checks of the visitor of an event stream.
