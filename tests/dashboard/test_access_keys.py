@@ -370,6 +370,28 @@ def test_address_with_many_failures_is_blocked(
     assert browser.get("/livez").status_code == 200
 
 
+def test_failures_do_not_block_clients_of_a_dashboard_without_users(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_failed_attempts, "MAX_FAILURES", 2)
+    with TestClient(create_app(store.backend), base_url=story.HOST) as program:
+        for number in range(3):
+            answer = program.get(FLOWS, headers=bearer(f"wbe_{'a' * 12}_{number:040}"))
+        assert answer.status_code == 429
+        for headers in ({}, bearer("token-of-another-service")):
+            assert program.get(FLOWS, headers=headers).status_code == 200
+
+
+def test_cookie_works_while_the_address_is_blocked(
+    store: Store, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_failed_attempts, "MAX_FAILURES", 1)
+    assert send(browser, "/login", {"token": TOKENS["victor"]}).status_code == 303
+    assert browser.get(FLOWS, headers=bearer(f"wbe_{'a' * 12}_{'b' * 40}")).status_code == 401
+    for headers in ({}, bearer("token-of-another-service")):
+        assert browser.get(FLOWS, headers=headers).status_code == 200
+
+
 def test_failures_count_by_address_and_window() -> None:
     clock = Clock()
     attempts = FailedAttempts(clock)  # type: ignore[arg-type]

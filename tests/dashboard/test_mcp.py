@@ -16,7 +16,7 @@ import mcp
 from tests.dashboard import story
 from tests.dashboard.conftest import TOKENS, site
 from wbengine import engines
-from wbengine.dashboard import _mcp
+from wbengine.dashboard import _key_management, _mcp
 
 FACTORY = "tests.dashboard.api_flows:approval"
 
@@ -91,7 +91,7 @@ def test_tools_of_a_server_have_the_role_of_the_token(kept: story.Kept) -> None:
         assert "needs role operator" in await failed(client, "flow_cancel", flow=uuid)
 
     with site(kept) as browser:
-        connect(browser.app, "victor", use)
+        connect(browser.app, TOKENS["victor"], use)
 
 
 def test_long_result_is_cut(kept: story.Kept, monkeypatch: Any) -> None:
@@ -102,16 +102,38 @@ def test_long_result_is_cut(kept: story.Kept, monkeypatch: Any) -> None:
         assert len(text) < 300 and "the first 100 are shown" in text
 
     with site(kept) as browser:
-        connect(browser.app, "victor", use)
+        connect(browser.app, TOKENS["victor"], use)
 
 
-def connect(app: Any, user: str, use: Callable[[mcp.Client], Awaitable[None]]) -> None:
-    """Use the tools with a dashboard and the token of a user."""
+def test_tools_have_access_to_the_flows_of_a_key(kept: story.Kept) -> None:
+    """The error about a flow of others is that of a missing one."""
+    key = _key_management.new(kept.backend, "mcp", "admin", tags={"team": "billing"}).text
+    unknown = "00000000-0000-4000-8000-000000000000"
+
+    async def use(client: mcp.Client) -> None:
+        assert (await called(client, "flows"))["flows"] == []
+        for name, parameter in (
+            ("flow", "uuid"), ("events", "uuid"), ("logs", "uuid"), ("flow_cancel", "flow"),
+            ("flow_delete", "flow"),
+        ):  # fmt: skip
+            uuid = kept.uuids["good"]
+            foreign = await failed(client, name, **{parameter: uuid})
+            missing = await failed(client, name, **{parameter: unknown})
+            assert foreign.replace(uuid, unknown) == missing and unknown in missing
+        for name in ("workers", "queues", "ledger", "schedules", "pauses"):
+            assert "only to flows with your tags" in await failed(client, name)
+
+    with site(kept) as browser:
+        connect(browser.app, key, use)
+
+
+def connect(app: Any, token: str, use: Callable[[mcp.Client], Awaitable[None]]) -> None:
+    """Use the tools with a dashboard and a token."""
 
     async def run() -> None:
         api = httpx2.AsyncClient(
             base_url=f"{story.HOST}/api/v1",
-            headers={"authorization": f"Bearer {TOKENS[user]}"},
+            headers={"authorization": f"Bearer {token}"},
             transport=httpx2.ASGITransport(app=app),
         )
         async with mcp.Client(_mcp.server(api, allow_actions=True)) as client:

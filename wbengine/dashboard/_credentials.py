@@ -33,17 +33,19 @@ class Credentials:
         :raises Exceeded: if the address sent too many invalid tokens.
         :raises StorageFailure: if the store with the access keys cannot be read.
         """
-        if token is None and not self._sessions.open_to_all:
+        is_key = token is not None and _access_keys.is_key(token)
+        if self._sessions.open_to_all and not is_key:
+            return self._sessions.visitor_of_token(token), True
+        if token is None:
             return self._visitor_of_cookie(request), False
-        address, text = _audit.address(request), token or ""
-        is_blocked = self._attempts.is_blocked(address, text)
-        visitor = None if is_blocked else await self._visitor_of(text)
+        address = _audit.address(request)
+        is_blocked = self._attempts.is_blocked(address, token)
+        visitor = None if is_blocked else await self._visitor_of(token)
         if visitor is not None:
-            if token is not None:
-                self._attempts.accept(token)
+            self._attempts.accept(token)
             return visitor, True
         # A program with a revoked key must not work because of a cookie.
-        visitor = None if _access_keys.is_key(text) else self._visitor_of_cookie(request)
+        visitor = None if is_key else self._visitor_of_cookie(request)
         if visitor is None:
             self._fail(address, is_blocked)
         return visitor, False
