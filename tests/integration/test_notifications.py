@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -721,6 +722,22 @@ def test_apprise_sends_without_redirects(
         site.location, site.statuses = other.url, [302]
         assert "was not sent" in str(_service.send_test(destination))
         assert other.requests == []
+
+
+def test_certificate_authority_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("https://127.0.0.1:1/canary")
+    (tmp_path / "empty").touch()
+    for name in ("none", "empty"):
+        table = {"type": "slack", "url_file": f"{tmp_path}/url", "ca_file": f"{tmp_path}/{name}"}
+        with pytest.raises(ValueError, match=f"notify.to.x: ca_file .*{name}' cannot be used"):
+            _settings.parse_settings({"to": {"x": table}})
+
+
+def test_hook_that_ends_the_process_is_an_error(store: persistence.Backend) -> None:
+    service = begun(store, {"hook": lambda event: sys.exit(3)})
+    failed(store)
+    run(service)
+    assert progress(store, "hook").error == "the hook failed: SystemExit: 3"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,6 @@ class Hook:
         for event in message.events:
             try:
                 self._function(event)
-            except Exception as error:
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
                 reason = masking.masked(f"{type(error).__name__}: {error}")
                 raise SendError(f"the hook failed: {reason}") from error

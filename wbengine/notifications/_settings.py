@@ -10,7 +10,7 @@ from urllib import parse
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
 from wbengine._text import durations
-from wbengine.notifications import _email, _event
+from wbengine.notifications import _email, _event, _http
 from wbengine.notifications._apprise import Apprise
 from wbengine.notifications._hook import Hook
 from wbengine.notifications._progress import HOOK
@@ -185,9 +185,14 @@ def _required(name: str, secret: Secret | None) -> Secret:
 
 def _timed(table: Mapping[str, Any]) -> dict[str, Any]:
     ca_file = table.get("ca_file")
+    if ca_file is not None:
+        try:
+            _http.tls_context(named_options.text("ca_file", ca_file))
+        except OSError as error:
+            raise ValueError(f"ca_file {ca_file!r} cannot be used: {error.strerror}") from error
     return {
         "timeout": _seconds("timeout", table.get("timeout", "10s"), 0.1, _MAX_TIMEOUT_SECONDS),
-        "ca_file": None if ca_file is None else named_options.text("ca_file", ca_file),
+        "ca_file": ca_file,
     }
 
 
