@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,27 +157,34 @@ def test_each_result_is_reported_and_refusals_are_grouped(
     assert "2  Flow ID has ended in SUCCESS: there is nothing to cancel; " in text.out
 
 
-def test_error_of_the_store_stops_the_loop_and_keeps_the_report(
+def test_operation_that_the_store_interrupts_is_resumed(
     wbengine: Command,
     flows: dict[str, models.FlowDetail],
     store: base.Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from wbengine import exceptions, operations
+    from wbengine import exceptions
+    from wbengine.operations import _bulk, _suspend_and_cancel
 
-    cancel = operations.cancel
+    cancel, calls = _suspend_and_cancel.cancel, itertools.count(1)
 
     def fails_second(backend: base.Backend, uuid: str, **options: Any) -> Any:
-        if store.commands([flow.uuid for flow in flows.values()]):
+        if next(calls) == 2:
             raise exceptions.StorageFailure("disk full")
         return cancel(backend, uuid, **options)
 
-    monkeypatch.setattr(operations, "cancel", fails_second)
+    monkeypatch.setattr(_bulk.BulkRun, "FIRST_BATCH", 1)
+    monkeypatch.setattr(_suspend_and_cancel, "cancel", fails_second)
     answer = wbengine("flow", "cancel", "--all", "--yes", "--json")
     assert answer.code == 69
     assert len(answer.json["flows"]) == 1 and answer.json["count"] == 3
     assert json.loads(answer.err.splitlines()[-1])["error"] == "disk full"
-    assert answer.err.splitlines()[0] == "not tried: 2 flows"
+    hint, not_tried, _ = answer.err.splitlines()
+    assert hint.endswith(f"wbengine bulk resume {answer.json['bulk']}")
+    assert not_tried == "not tried: 2 flows"
+    resumed = wbengine("bulk", "resume", answer.json["bulk"][:8], "--json")
+    assert (resumed.code, resumed.json["state"], resumed.json["done"]) == (0, "COMPLETE", 3)
+    assert len(store.commands([flow.uuid for flow in flows.values()])) == 3
 
 
 def test_signal_is_sent_to_all_flows_that_wait_for_it(

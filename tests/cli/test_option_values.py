@@ -27,6 +27,7 @@ LEAVES = {
 }
 #: Values of required parameters by name.
 REQUIRED = {
+    "bulk": commands.UNKNOWN,
     "factory": "tests.cli.shop:order",
     "flow": commands.UNKNOWN,
     "ids": commands.UNKNOWN,

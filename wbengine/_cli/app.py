@@ -45,6 +45,7 @@ _TOP_LEVEL_COMMANDS: Final = {
     "graph": Lazy("graph_command", "Draw a flow."),
     "serve": Lazy("serve_command", "Run submitted flows and fire schedules."),
     "schedule": Lazy("schedule_command", "Manage schedules, which submit flows at given times."),
+    "bulk": Lazy("bulk_command", "List, resume and cancel operations on many flows."),
     "tasks": Lazy("tasks_command", "Pause and resume task types in all flows of the store."),
     "limits": Lazy("limits_command", "List the limits in use."),
     "worker": Lazy("worker_command", "Run a worker."),

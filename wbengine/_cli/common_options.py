@@ -10,10 +10,9 @@ import click
 from wbengine._cli import completions, params
 
 __all__ = [
-    "CODE_VERSION", "DEADLINE", "ENGINE", "FACTORY", "FLOW", "HEALTH", "INPUTS", "METRICS", "NAME",
-    "PORT",
-    "PRIORITIES", "PRIORITY", "PROGRESS", "REASON", "REPORT", "STRICT", "YES", "dry_run",
-    "strict", "tags",
+    "BACKGROUND", "CODE_VERSION", "DEADLINE", "ENGINE", "FACTORY", "FLOW", "HEALTH", "INPUTS",
+    "METRICS", "NAME", "PORT", "PRIORITIES", "PRIORITY", "PROGRESS", "REASON", "REPORT", "STRICT",
+    "YES", "dry_run", "strict", "tags",
 ]  # fmt: skip
 
 Decorator = Callable[[Callable[..., Any]], Any]
@@ -21,6 +20,8 @@ Decorator = Callable[[Callable[..., Any]], Any]
 PRIORITIES: Final = ("VERY_HIGH", "HIGH", "NORMAL", "LOW", "VERY_LOW")
 
 FLOW: Final = click.argument("flow", metavar="ID", shell_complete=completions.flows)
+BACKGROUND: Final = click.option("--background", is_flag=True,
+    help="Let `wbengine serve` carry the operation out, and do not wait for it.")  # fmt: skip
 CODE_VERSION: Final = click.option("--code-version", metavar="VERSION",
     help="Version of the code of this process, for example v43.")  # fmt: skip
 FACTORY: Final = click.argument("factory", metavar="MODULE:FACTORY")

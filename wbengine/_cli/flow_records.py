@@ -8,7 +8,14 @@ from typing import BinaryIO, Final
 import click
 
 from wbengine import exceptions, operations
-from wbengine._cli import base, common_options, errors, flow_selection, params
+from wbengine._cli import (
+    base,
+    common_options,
+    errors,
+    flow_selection,
+    params,
+    stored_operation,
+)
 from wbengine._cli import context as contexts
 from wbengine._text.terminal_text import escaped_json
 from wbengine.operations import _operation
@@ -108,4 +115,7 @@ def delete(context: contexts.Context, selection: flow_selection.Selection, force
         def work(row: _listing.FlowRow) -> None:
             operations.delete(backend, row.uuid, force=force, states=(row.state,))
 
-        return flow_selection.perform(context, _DELETE, selection, rows, work, "flow-delete/1")
+        stored = stored_operation.Stored(backend, {"any_state": True, "force": force})
+        return flow_selection.perform(
+            context, _DELETE, selection, rows, work, "flow-delete/1", stored
+        )

@@ -23,6 +23,7 @@ from wbengine._cli import (
     flow_selection,
     params,
     standard_streams,
+    stored_operation,
 )
 from wbengine._cli import context as contexts
 from wbengine.operations import _operation
@@ -275,14 +276,9 @@ def _perform_all(
             raise errors.Failed(f"--{name} requires one ID", errors.USAGE)
     with context.backend(upgrade=True, patient=True) as backend:
         rows = flow_selection.rows_of(backend, selection, operation.states)
-        submitted, requested = _submitted(backend, rows), list[str]()
+        submitted = _submitted(backend, rows)
 
         def work(row: FlowRow) -> None:
-            if row.uuid in submitted and not here:
-                operations.request(backend, row.uuid, operation.verb, reason=reason,
-                    by=confirmation.current_user(), edits=edits(row.uuid))  # fmt: skip
-                requested.append(row.uuid)
-                return
             arguments = _arguments(operation.verb, reason, edits(row.uuid))
             is_submitted = row.uuid in submitted
             with (
@@ -306,8 +302,16 @@ def _perform_all(
             operation = dataclasses.replace(operation, many=many)
         if selection.dry_run:
             rows = _editable(context, backend, rows, edits)
-        code = flow_selection.perform(context, operation, selection, rows, work)
-        if requested:
+
+        def edits_of(uuid: str) -> dict[str, Any] | None:
+            given = edits(uuid)
+            return {"inputs": given.inputs, "results": given.results} if given else None
+
+        stored = stored_operation.Stored(
+            backend, {}, reason, lambda row: row.uuid in submitted and not here, edits_of
+        )
+        code = flow_selection.perform(context, operation, selection, rows, work, stored=stored)
+        if submitted and not here and not selection.dry_run:
             context.printer.note(flow_request.carried_out(backend))
         return code
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from wbengine import exceptions, operations
-from wbengine._cli import common_options, completions, confirmation, errors, output, params
-from wbengine.views import _flow_list, _shown_states
+from wbengine._cli import (
+    common_options,
+    completions,
+    confirmation,
+    errors,
+    params,
+    stored_operation,
+)
+from wbengine.operations import _bulk_selection
+from wbengine.views import _shown_states
 
 if TYPE_CHECKING:
     from wbengine._cli.context import Context
@@ -23,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Selection", "filters", "flows_option", "perform", "rows_of"]
 
-#: Number of flows that one statement lists.
-_ROWS_PER_PAGE: Final = 1000
 #: Maximum numbers of flows that a confirmation names, and that a dry run prints.
 _MAX_NAMED: Final = 3
 _MAX_EXAMPLES: Final = 10
@@ -43,10 +48,22 @@ class Selection(NamedTuple):
     has_all: bool
     dry_run: bool
     yes: bool
+    rate: float | None = None
+    background: bool = False
 
     @property
     def has_filter(self) -> bool:
-        return self._replace(ids=(), has_all=False, dry_run=False, yes=False) != _NOTHING
+        return self.conditions() != _bulk_selection.Filter()
+
+    def conditions(self) -> _bulk_selection.Filter:
+        return _bulk_selection.Filter(
+            states=self.states,
+            name=self.name,
+            since=self.since,
+            tags=self.tags,
+            error=self.error,
+            incident=self.incident,
+        )
 
     @property
     def is_given(self) -> bool:
@@ -68,9 +85,10 @@ class Selection(NamedTuple):
             raise errors.Failed(
                 f"select flows by IDs, by filters ({options}), or all with --all", errors.USAGE
             )
+        for name in ("rate", "background"):
+            if self.is_single and getattr(self, name):
+                raise errors.Failed(f"--{name} requires filters or several IDs", errors.USAGE)
 
-
-_NOTHING: Final = Selection((), (), None, None, {}, None, None, False, False, False)
 
 _FILTERS: Final = (
     click.option("--state", "state_names", multiple=True, metavar="STATE",
@@ -115,14 +133,21 @@ def flows_option(function: Any) -> Any:
         has_all: bool,
         dry_run: bool,
         yes: bool,
+        rate: float | None,
+        background: bool,
         **others: Any,
     ) -> Any:
         selection = Selection(
-            ids, state_names, name, since, tags, error, incident, has_all, dry_run, yes
+            *(ids, state_names, name, since, tags, error, incident),
+            *(has_all, dry_run, yes, rate, background),
         )
         return function(context, selection=selection, **others)
 
     for option in (
+        common_options.BACKGROUND,
+        click.option("--rate", type=params.RATE, metavar="RATE",
+            help="Maximum number of flows per second or minute, such as 20/s or 300/m.",
+            show_default="no limit"),
         common_options.YES,
         common_options.dry_run("the number of flows and some of them"),
         click.option("--all", "has_all", is_flag=True,
@@ -152,31 +177,8 @@ def rows_of(
     if selection.ids:
         found = [operations.find(backend, text) for text in selection.ids]
         return list({row.uuid: row for row in found}.values())
-    rows: list[FlowRow] = []
-    after: str | None = None
     with contextlib.closing(backend.get_connection()) as connection:
-        while True:
-            page = connection.list_flows(
-                states=_shown_states.stored_states(selection.states or states),
-                name=selection.name,
-                since=selection.since,
-                tags=selection.tags,
-                error=selection.error,
-                resent=selection.incident is not None,
-                limit=_ROWS_PER_PAGE,
-                after=after,
-            )
-            for row in page.flows:
-                shown = _flow_list.shown_state(row)
-                if selection.states:
-                    matches = row.state in selection.states or shown in selection.states
-                else:
-                    matches = shown in states and is_selected(row)
-                if matches:
-                    rows.append(row)
-            after = page.after
-            if after is None:
-                return rows
+        return _bulk_selection.select(connection, selection.conditions(), states, is_selected)
 
 
 class _Result:
@@ -186,6 +188,17 @@ class _Result:
         self.rows = rows
         self.done: list[FlowRow] = []
         self.refused: list[tuple[FlowRow, str]] = []
+        #: uuid of the stored operation, if there is one.
+        self.bulk: str | None = None
+
+    def add(self, results: Iterable[tuple[str, str | None]]) -> None:
+        """Add results of the stored operation: uuids with the reason of a skipped flow."""
+        by_uuid = {row.uuid: row for row in self.rows}
+        for uuid, reason in results:
+            if reason is None:
+                self.done.append(by_uuid[uuid])
+            else:
+                self.refused.append((by_uuid[uuid], reason))
 
 
 def perform(
@@ -193,15 +206,17 @@ def perform(
     operation: Operation,
     selection: Selection,
     rows: Sequence[FlowRow],
-    work: Callable[[FlowRow], object],
+    work: Callable[[FlowRow], object] | None,
     schema: str | None = None,
+    stored: stored_operation.Stored | None = None,
 ) -> int:
     """Perform an operation on these flows after a confirmation. Return the exit code.
 
     An error of one flow does not stop the others, except for errors of the store. If the user named
     one flow, its error is raised.
 
-    :param work: performs the operation on one flow.
+    :param work: performs the operation on one flow; None: all are part of the stored operation.
+    :param stored: how the operation is stored if it has several flows.
     :param schema: name and version of the JSON document, if it is also that of a single flow.
     :raises Failed: if there is no terminal for the confirmation.
     :raises Abort: if the answer is no.
@@ -213,9 +228,21 @@ def perform(
     if rows and (operation.many.is_destructive or not selection.ids):
         confirmation.confirm(context, f"{operation.verb} {described(rows)}", selection.yes)
     result = _Result(rows)
+    own = list(rows)
     try:
-        for row in _shown(context, operation, rows):
+        if stored is not None and not selection.is_single:
+            own = [row for row in rows if not stored.includes(row)]
+            if selection.background and own:
+                raise errors.Failed(
+                    f"--background requires submitted flows, got {len(own):,} others", errors.USAGE
+                )
+            others = {row.uuid for row in own}
+            to_store = [row for row in rows if row.uuid not in others]
+            if to_store:
+                _carry_out(context, operation, stored, selection, to_store, result)
+        for row in _shown(context, operation, own):
             try:
+                assert work is not None
                 work(row)
             except exceptions.StorageFailure:
                 raise
@@ -229,7 +256,29 @@ def perform(
         if result.done:
             _print_result(context, operation.many, result, schema)
         raise
-    return _print_result(context, operation.many, result, schema)
+    return _print_result(context, operation.many, result, schema, selection.background)
+
+
+def _carry_out(
+    context: Context,
+    operation: Operation,
+    stored: stored_operation.Stored,
+    selection: Selection,
+    rows: Sequence[FlowRow],
+    result: _Result,
+) -> None:
+    """Store an operation on these flows, and carry it out unless the user left it to `serve`."""
+    bulk = stored_operation.start(
+        operation, stored, rows, selection.conditions().to_dict(), selection.rate
+    )
+    result.bulk = bulk.uuid
+    if selection.background:
+        return
+    try:
+        stored_operation.follow(context, stored.backend, bulk)
+    finally:
+        with contextlib.suppress(exceptions.StorageFailure):
+            result.add(stored_operation.results(stored.backend, bulk))
 
 
 def described(rows: Sequence[FlowRow]) -> str:
@@ -241,22 +290,12 @@ def described(rows: Sequence[FlowRow]) -> str:
     return f"{len(rows):,} flows: {', '.join([*named, *more])}"
 
 
-@contextlib.contextmanager
-def _progress(context: Context, operation: Operation, count: int) -> Iterator[Callable[[], None]]:
-    show = output.is_seen(sys.stderr) and not context.settings.quiet and count > 1
-    if not show:
-        yield lambda: None
-        return
-    with click.progressbar(length=count, label=operation.verb, file=sys.stderr) as bar:
-        yield lambda: bar.update(1)
-
-
 def _shown(context: Context, operation: Operation, rows: Sequence[FlowRow]) -> Iterator[FlowRow]:
     """Yield the rows, and show the progress on a terminal."""
-    with _progress(context, operation, len(rows)) as advance:
-        for row in rows:
+    with stored_operation.progress(context, operation.verb, len(rows)) as show:
+        for number, row in enumerate(rows, 1):
             yield row
-            advance()
+            show(number)
 
 
 def _print_examples(
@@ -285,7 +324,9 @@ def _print_examples(
     return errors.OK
 
 
-def _print_result(context: Context, many: Many, result: _Result, schema: str) -> int:
+def _print_result(
+    context: Context, many: Many, result: _Result, schema: str, background: bool = False
+) -> int:
     printer = context.printer
     refused = [
         {"uuid": row.uuid, "name": row.name, "reason": reason} for row, reason in result.refused
@@ -296,7 +337,13 @@ def _print_result(context: Context, many: Many, result: _Result, schema: str) ->
         "flows": [row.uuid for row in result.done],
         "refused": refused,
     }
+    if result.bulk is not None:
+        content["bulk"] = result.bulk
     printer.document(schema, content)
+    if background and result.bulk is not None:
+        printer.line(f"stored operation {result.bulk} on {len(result.rows):,} flows")
+        printer.guide(f"to watch it: wbengine bulk show {result.bulk}")
+        return errors.OK
     if not result.rows:
         printer.hint("No flows found.")
         return errors.OK

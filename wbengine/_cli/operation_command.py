@@ -18,6 +18,7 @@ from wbengine._cli import (
     flow_selection,
     params,
     store_access,
+    stored_operation,
 )
 from wbengine._text import json_text
 from wbengine.operations import _operation
@@ -88,8 +89,11 @@ class Call:
             return self.run_one(rows[0])
         else:
             schema = None
+        arguments = {key: value for key, value in self.arguments.items() if key != "reason"}
+        reason = self.arguments.get("reason")
+        stored = stored_operation.Stored(self.backend, arguments, reason)
         return flow_selection.perform(
-            self.context, operation, selection, rows, self.perform_on, schema
+            self.context, operation, selection, rows, self.perform_on, schema, stored
         )
 
     def print(self, result: Mapping[str, Any], others: Mapping[str, Any]) -> int:

@@ -16,7 +16,7 @@ import click
 from wbengine import exceptions
 from wbengine._cli import errors
 from wbengine._introspection import object_names
-from wbengine._text import durations
+from wbengine._text import durations, rates
 
 if TYPE_CHECKING:
     Kind = click.ParamType[Any]
@@ -27,7 +27,7 @@ else:  # older versions of click have no generic types here
 
 __all__ = [
     "ADDRESS", "ASSIGNMENT", "DURATION", "ENGINE", "ENGINE_KIND", "INPUTS", "JSON", "LIFETIME",
-    "TIMESTAMP", "NEW_FILE", "TAG", "WAIT", "Choice", "Parsed", "file_text", "once",
+    "NEW_FILE", "RATE", "TAG", "TIMESTAMP", "WAIT", "Choice", "Parsed", "file_text", "once",
 ]  # fmt: skip
 
 
@@ -96,6 +96,13 @@ def _lifetime(text: str) -> float | str:
     if not seconds and text != "forever":
         raise ValueError(f"must be a duration above 0, such as 24h, or forever, got {text!r}")
     return seconds or text
+
+
+def _rate(text: str) -> float:
+    seconds = rates.interval(text)
+    if seconds is None:
+        raise ValueError(f"must be a number per s, m, h or d, such as 20/s, got {text!r}")
+    return 1 / seconds
 
 
 def _tag(text: str) -> tuple[str, str]:
@@ -194,6 +201,7 @@ ADDRESS: Final = Parsed("HOST:PORT", _address)
 DURATION: Final = Parsed("DURATION", _duration)
 #: A duration above 0.
 WAIT: Final = Parsed("DURATION", _wait)
+RATE: Final = Parsed("RATE", _rate)
 #: A duration above 0, or 'forever'.
 LIFETIME: Final = Parsed("DURATION", _lifetime)
 #: Unix seconds of a date and time, or of a time that lies a duration before now.

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine._introspection import object_names
 from wbengine._security import masking
 from wbengine._tasks import functors
+from wbengine._text import rates
 
 __all__ = ["ATTRIBUTES", "UNLIMITED", "Limit", "Quota", "check", "limit_of", "limit_of_step"]
 
 ATTRIBUTES: Final = ("rate_limit", "concurrency", "concurrency_key", "limit")
 
-_SECONDS_PER_UNIT: Final[Mapping[str, float]] = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_RATE: Final = re.compile(r"([1-9][0-9]{0,8})/([smhd])")
 #: Longer names end in a digest.
 _MAX_NAME_LENGTH: Final = 200
 
@@ -82,7 +80,7 @@ def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) ->
     rate, concurrency, shared = owner.rate_limit, owner.concurrency, owner.limit
     key = _key_of(owner)
     check(what, rate, concurrency, key, shared)
-    quota = Quota(rate, None if rate is None else _interval(rate), concurrency)
+    quota = Quota(rate, None if rate is None else rates.interval(rate), concurrency)
     takes = () if key is None else _argument_names(key, what, known)
     return Limit(name if shared is None else shared, quota, key, takes)
 
@@ -106,7 +104,7 @@ def check(what: str, rate: Any, concurrency: Any, key: Any, shared: Any) -> None
     if rate is concurrency is None and not (key is shared is None):
         word = "limit" if key is None else "concurrency_key"
         raise ValueError(f"{word} of {what} requires rate_limit or concurrency")
-    if rate is not None and (not isinstance(rate, str) or not _RATE.fullmatch(rate)):
+    if rate is not None and (not isinstance(rate, str) or rates.interval(rate) is None):
         raise ValueError(
             f"rate_limit of {what} must be a number from 1 per s, m, h or d, such as '100/m', got"
             f" {rate!r:.80}"
@@ -135,11 +133,6 @@ def _key_of(owner: Any) -> Any:
     if inspect.isfunction(key) and next(iter(inspect.signature(key).parameters), "") != "self":
         return key
     return owner.concurrency_key
-
-
-def _interval(rate: str) -> float:
-    many, unit = rate.split("/")
-    return _SECONDS_PER_UNIT[unit] / int(many)
 
 
 def _argument_names(

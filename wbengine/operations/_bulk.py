@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid as uuids
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions, states
@@ -13,11 +13,22 @@ from wbengine.operations import _operation
 from wbengine.persistence import base
 from wbengine.persistence._bulk import CANCELLED, RUNNING, Bulk, BulkFlow
 
-__all__ = ["MAX_REASON_CHARS", "BulkRun", "cancel", "find", "operations", "resume", "start"]
+__all__ = [
+    "MAX_REASON_CHARS",
+    "BulkRun",
+    "cancel",
+    "carry_out",
+    "find",
+    "operations",
+    "resume",
+    "start",
+]
 
 MAX_REASON_CHARS: Final = 500
 _MAX_SKIP_REASON_CHARS: Final = 1000
 _MIN_PREFIX: Final = 4
+#: Interval at which a process reads an operation that another one carries out.
+_FOLLOW_SECONDS: Final = 0.5
 
 
 def operations() -> Mapping[str, _operation.Operation]:
@@ -126,6 +137,7 @@ class BulkRun:
     TRANSACTION_SECONDS: Final = 0.05
     #: Pause between two transactions, as a part of their length.
     PAUSE: Final = 0.5
+    FIRST_BATCH = 10
     MAX_FLOWS_PER_TRANSACTION: Final = 200
     #: Batches per second at most if there is a rate limit.
     _LIMITED_BATCHES_PER_SECOND: Final = 4
@@ -133,7 +145,7 @@ class BulkRun:
     def __init__(self, backend: base.Backend, bulk: Bulk, owner: str) -> None:
         self._backend = backend
         self._owner = owner
-        self._batch = 10
+        self._batch = self.FIRST_BATCH
         #: The operation after the latest batch.
         self.bulk = bulk
         #: Time on the monotonic clock of the next batch.
@@ -153,9 +165,9 @@ class BulkRun:
             bulk = connection.bulks.advance(
                 self.bulk.uuid, self._owner, self.CLAIM_SECONDS + length, batch, change
             )
-            if bulk is None:
-                self.bulk = connection.bulks.get(self.bulk.uuid)
-                return False
+        if bulk is None:
+            self.refresh()
+            return False
         self.bulk = bulk
         seconds = max(1e-4, time.monotonic() - began)
         fitting = int(batch * self.TRANSACTION_SECONDS / seconds)
@@ -163,10 +175,32 @@ class BulkRun:
         self.due = began + max(length, seconds * (1 + self.PAUSE))
         return True
 
+    def refresh(self) -> None:
+        """Read the state of the operation, which another process may have changed."""
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            self.bulk = connection.bulks.get(self.bulk.uuid)
+
     def release(self) -> None:
         """Let another process continue at once."""
         with contextlib.closing(self._backend.get_connection()) as connection:
             connection.bulks.release(self.bulk.uuid, self._owner)
+
+
+def carry_out(run: BulkRun, report: Callable[[Bulk], object]) -> Bulk:
+    """Carry an operation out until it is over, or follow the process that does.
+
+    :param report: receives the operation after each batch.
+    :raises StorageFailure: if the store fails.
+    """
+    while run.bulk.state == RUNNING:
+        pause = max(0.0, run.due - time.monotonic())
+        time.sleep(min(pause, _FOLLOW_SECONDS))
+        if pause > _FOLLOW_SECONDS:
+            run.refresh()
+        elif not run.advance():
+            run.due = time.monotonic() + _FOLLOW_SECONDS
+        report(run.bulk)
+    return run.bulk
 
 
 def change(backend: base.Backend, bulk: Bulk, flows: Iterable[BulkFlow]) -> dict[str, str]:
@@ -191,7 +225,7 @@ def change(backend: base.Backend, bulk: Bulk, flows: Iterable[BulkFlow]) -> dict
             except (exceptions.WbengineException, LookupError, TypeError, ValueError) as error:
                 reason = str(error) or type(error).__name__
         if reason is not None:
-            skipped[flow.uuid] = reason.replace(flow.uuid, "ID")[:_MAX_SKIP_REASON_CHARS]
+            skipped[flow.uuid] = reason[:_MAX_SKIP_REASON_CHARS]
     return skipped
 
 
@@ -201,11 +235,12 @@ def _changed(flow: BulkFlow) -> str | None:
     The operation itself decides on a flow that has not ended, whose state changes all the time.
     """
     if flow.current_state is None:
-        return "Flow ID was deleted"
+        return f"Flow {flow.uuid} was deleted"
     has_ended = {flow.state, flow.current_state} & states.FLOW_ENDED
     if flow.current_state != flow.state and has_ended:
         return (
-            f"Flow ID has changed from {flow.state} to {flow.current_state} since it was selected"
+            f"Flow {flow.uuid} has changed from {flow.state} to {flow.current_state} since it was"
+            " selected"
         )
     return None
 

@@ -39,6 +39,7 @@ __all__ = [
     "Scope",
     "Shown",
     "Text",
+    "check",
     "load",
     "operation",
     "table",
@@ -283,7 +284,7 @@ class Operation:
             if name in self.required and name not in arguments:
                 raise ValueError(f"{self.name} requires parameter {name!r}")
         for name, value in arguments.items():
-            _check(name, self.parameters[name].schema, value)
+            check(name, self.parameters[name].schema, value)
 
 
 def operation(
@@ -341,7 +342,11 @@ def table() -> Mapping[str, Operation]:
     return {name: load(name) for name in _names.names()}
 
 
-def _check(name: str, schema: Mapping[str, Any], value: Any) -> None:
+def check(name: str, schema: Mapping[str, Any], value: Any) -> None:
+    """Check the value of a JSON argument.
+
+    :raises ValueError: if it does not satisfy the schema.
+    """
     if _is_valid(json.dumps(schema), value):
         return
     import jsonschema  # Slow to import.

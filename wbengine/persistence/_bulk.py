@@ -75,10 +75,9 @@ class Bulk(NamedTuple):
         return self.done + self.skipped
 
     def to_dict(self) -> dict[str, Any]:
-        """Return data for JSON, without the owner."""
-        fields = self._asdict()
-        del fields["owner"]
-        return {**fields, "open": self.total - self.settled}
+        """Return data for JSON. Arguments are only names, because the values may be secret."""
+        names = {"arguments": sorted(self.arguments)}
+        return {**self._asdict(), **names, "open": self.total - self.settled}
 
 
 #: Carries an operation out on flows of a `base.Backend`. Returns the reasons of skipped flows by

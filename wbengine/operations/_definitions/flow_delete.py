@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from wbengine import states
 from wbengine.operations import _operation as op
 from wbengine.operations import _removing
+
+_AnyState = Annotated[
+    bool,
+    op.Parameter(
+        "Also delete a flow that has not ended and that no engine runs.", {"type": "boolean"}
+    ),
+]
+_Force = Annotated[
+    bool,
+    op.Parameter("Delete the flow in any state, also if an engine runs it.", {"type": "boolean"}),
+]
 
 
 @op.operation(
@@ -21,7 +32,10 @@ from wbengine.operations import _removing
     command=op.Command(("3f2a9c --yes", "--name test --state REVERTED --dry-run")),
     button=None,
 )
-def delete(scope: op.Scope, flow: op.FlowId) -> dict[str, Any]:
+def delete(
+    scope: op.Scope, flow: op.FlowId, any_state: _AnyState = False, force: _Force = False
+) -> dict[str, Any]:
     """Delete a flow that has ended, with all its records and logs."""
-    _removing.delete(scope.backend, flow, states=_removing.ENDED)
+    among = states.FLOW_STATES if any_state or force else _removing.ENDED
+    _removing.delete(scope.backend, flow, force=force, states=among)
     return {"uuid": flow}

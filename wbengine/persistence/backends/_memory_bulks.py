@@ -93,7 +93,8 @@ class MemoryBulkStore(_bulk.BulkStore):
 
     def skipped(self, uuid: str) -> list[Skipped]:
         with self._lock:
-            reasons = self._stored(uuid).reasons
+            stored_reasons = self._stored(uuid).reasons
+            reasons = {key: text.replace(key, "ID") for key, text in stored_reasons.items()}
             counts = Counter(reasons.values())
             return sorted(
                 (

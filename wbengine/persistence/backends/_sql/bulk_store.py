@@ -74,9 +74,10 @@ class _Statements:
             f" ended = CASE WHEN :is_over = 1 THEN {now} END {one}"
         )
         self.reasons = sa.text(
-            f"SELECT reason, COUNT(*) AS number, MIN(flow_uuid) AS example FROM {_BULK_FLOWS}"
+            "SELECT REPLACE(reason, flow_uuid, 'ID') AS label, COUNT(*) AS number,"
+            f" MIN(flow_uuid) AS example FROM {_BULK_FLOWS}"
             " WHERE bulk_uuid = :uuid AND reason IS NOT NULL"
-            " GROUP BY reason ORDER BY number DESC, reason"
+            " GROUP BY label ORDER BY number DESC, label"
         )
         self.flows = sa.text(
             f"SELECT flow_uuid, reason FROM {_BULK_FLOWS}"
@@ -214,7 +215,7 @@ class SQLBulkStore(_bulk.BulkStore):
 
     def skipped(self, uuid: str) -> list[Skipped]:
         found = self._read("Reading reasons", self._sql.reasons, uuid=uuid)
-        return [Skipped(row["reason"], row["number"], row["example"]) for row in found]
+        return [Skipped(row["label"], row["number"], row["example"]) for row in found]
 
     def flows(self, uuid: str, limit: int = 1000, start: int = 0) -> list[tuple[str, str | None]]:
         found = self._read("Reading flows", self._sql.flows, uuid=uuid, limit=limit, start=start)

@@ -1,0 +1,131 @@
+"""Selection of the flows of an operation on many flows, by filters or by ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from wbengine import exceptions
+from wbengine.operations._operation import Operation
+from wbengine.persistence import _listing, base
+from wbengine.views import _flow_list, _shown_states
+
+__all__ = ["FILTER", "MAX_FLOWS", "Filter", "select", "select_by_id", "select_for"]
+
+#: Number of flows that one statement lists.
+_ROWS_PER_PAGE: Final = 1000
+#: Maximum number of flows that a request names by id.
+MAX_FLOWS: Final = 10_000
+
+_TEXT: Final = {"type": "string", "maxLength": 500}
+#: JSON schema of a filter.
+FILTER: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "states": {"type": "array", "items": {"enum": list(_shown_states.LISTED)}},
+        "name": _TEXT,
+        "text": _TEXT,
+        "since": {"type": ["number", "null"]},
+        "tags": {"type": "object", "additionalProperties": {"type": "string"}},
+        "error": _TEXT,
+        "incident": {"enum": ["resent"]},
+        "engine": _TEXT,
+    },
+    "additionalProperties": False,
+}
+
+
+class Filter(NamedTuple):
+    """Conditions of flows; see `Connection.list_flows`.
+
+    :ivar states: stored or displayed states; empty: those that the operation accepts.
+    :ivar incident: "resent": only flows of which a task was resent.
+    """
+
+    states: tuple[str, ...] = ()
+    name: str | None = None
+    text: str | None = None
+    since: float | None = None
+    tags: Mapping[str, str] = {}
+    error: str | None = None
+    incident: str | None = None
+    engine: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the conditions that are set."""
+        return {name: value for name, value in self._asdict().items() if value}
+
+
+def select(
+    connection: base.Connection,
+    conditions: Filter,
+    states: Collection[str],
+    is_selected: Callable[[_listing.FlowRow], bool] = lambda row: True,
+) -> list[_listing.FlowRow]:
+    """Return the rows of all flows that meet the conditions, the newest first.
+
+    :param states: displayed states of the flows if the conditions have none.
+    :param is_selected: a further condition if they have none.
+    :raises ValueError: if a condition is invalid.
+    """
+    rows: list[_listing.FlowRow] = []
+    after: str | None = None
+    while True:
+        page = connection.list_flows(
+            states=_shown_states.stored_states(conditions.states or states),
+            name=conditions.name,
+            text=conditions.text,
+            since=conditions.since,
+            tags=conditions.tags,
+            error=conditions.error,
+            resent=conditions.incident is not None,
+            engine=conditions.engine,
+            limit=_ROWS_PER_PAGE,
+            after=after,
+        )
+        for row in page.flows:
+            shown = _flow_list.shown_state(row)
+            if conditions.states:
+                matches = row.state in conditions.states or shown in conditions.states
+            else:
+                matches = shown in states and is_selected(row)
+            if matches:
+                rows.append(row)
+        after = page.after
+        if after is None:
+            return rows
+
+
+def select_for(
+    connection: base.Connection,
+    operation: Operation,
+    conditions: Filter,
+    arguments: Mapping[str, Any],
+) -> list[_listing.FlowRow]:
+    """Return the rows of the flows for an operation with these arguments.
+
+    Without states, `flow signal` selects the flows that wait for its signal.
+
+    :raises ValueError: if a condition is invalid.
+    """
+
+    def waits(row: _listing.FlowRow) -> bool:
+        return any(wait.signal == arguments.get("signal") for wait in row.waits_for)
+
+    if operation.verb == "signal":
+        return select(connection, conditions, operation.states, waits)
+    return select(connection, conditions, operation.states)
+
+
+def select_by_id(connection: base.Connection, uuids: Sequence[str]) -> list[_listing.FlowRow]:
+    """Return the rows of these flows, each once.
+
+    :raises NotFound: if a flow does not exist.
+    """
+    rows = {}
+    for uuid in uuids:
+        row = next(iter(connection.list_flows(uuid=uuid, limit=1).flows), None)
+        if row is None or row.uuid != uuid:
+            raise exceptions.NotFound(f"Unknown flow {uuid!r:.80}")
+        rows[uuid] = row
+    return list(rows.values())
