@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from wbengine import states
 from wbengine.dashboard import (
+    _bulk_views,
     _fleet_pages,
     _http_errors,
     _listings,
@@ -184,6 +185,20 @@ READS: Final[Mapping[str, Read]] = {
         },
     ),
     "pauses": Read("pauses", "pauses", "List the pauses of task types in force."),
+    "bulks": Read(
+        "bulks",
+        "bulks",
+        "List the operations on many flows, the latest first.",
+        result={
+            "bulks": {"type": "array", "items": {"type": "object", "properties": _bulk_views.BULK}}
+        },
+    ),
+    "bulk": Read(
+        "bulks/{uuid:uuid}",
+        "bulk",
+        "Show an operation on many flows, with the reasons of skipped flows.",
+        result={**_bulk_views.BULK, "reasons": _bulk_views.REASONS},
+    ),
 }
 
 
@@ -304,6 +319,14 @@ class Api:
     def pauses(self, request: Request) -> dict[str, Any]:
         """Return the pauses of task types in force."""
         return {"pauses": [pause.to_dict() for pause in _pause_pages.pauses(request, self._state)]}
+
+    def bulks(self, request: Request) -> dict[str, Any]:
+        """Return the latest operations on many flows."""
+        return {"bulks": [bulk.to_dict() for bulk in _bulk_views.latest(self._state, request)]}
+
+    def bulk(self, request: Request) -> dict[str, Any]:
+        """Return an operation on many flows, with the reasons of skipped flows."""
+        return _bulk_views.one(self._state, request).to_dict()
 
     def ledger(self, request: Request) -> dict[str, Any]:
         page = _fleet_pages.ledger_rows(request, self._state)

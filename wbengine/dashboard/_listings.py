@@ -17,7 +17,7 @@ from wbengine.persistence import _listing as listings
 from wbengine.persistence import base as persistence
 from wbengine.views import _flow_list, _shown_states, redaction
 
-__all__ = ["PERIODS", "FlowFilter", "engine_kinds"]
+__all__ = ["PERIODS", "FlowFilter", "check_engine", "engine_kinds"]
 
 #: Periods of the filter: name, label and seconds.
 PERIODS: Final[Mapping[str, tuple[str, float]]] = {
@@ -35,6 +35,17 @@ def engine_kinds() -> list[str]:
     """Return the kinds of engines that can be selected, each with one name."""
     names = plugins.names(_engine_kinds.ENGINES_NAMESPACE)
     return [name for name in names if listings.engine_names(name)[0] == name]
+
+
+def check_engine(engine: str) -> str:
+    """Return the first name of a kind of engines.
+
+    :raises ValueError: if there is no such kind.
+    """
+    engine = listings.engine_names(engine)[0]
+    if engine not in (kinds := engine_kinds()):
+        raise ValueError(f"engine must be one of {', '.join(kinds)}, got {engine!r:.40}")
+    return engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +80,7 @@ class FlowFilter:
             raise ValueError(f"after must be the cursor of a page, got {after!r:.40}")
         find, engine = query.get("find", "").strip()[:330], query.get("engine", "")
         if engine:
-            engine = listings.engine_names(engine)[0]
-            if engine not in (kinds := engine_kinds()):
-                raise ValueError(f"engine must be one of {', '.join(kinds)}, got {engine!r:.40}")
+            engine = check_engine(engine)
         return cls(name, flow_states, since, after, limit, find, engine)
 
     @property

@@ -12,14 +12,26 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from wbengine import version
-from wbengine.dashboard import _api, _http_errors, _operation_routes, _rendering, _urls
+from wbengine.dashboard import (
+    _api,
+    _bulk_routes,
+    _bulk_views,
+    _http_errors,
+    _operation_routes,
+    _rendering,
+    _urls,
+)
 from wbengine.dashboard._app_state import AppState
-from wbengine.operations import _operation
+from wbengine.operations import _bulk, _operation
 from wbengine.operations._operation import Operation
 
 __all__ = ["Description", "document"]
 
 _PATH_PARAMETER: Final = re.compile(r"{(\w+)(:\w+)?}")
+
+_UUID_OF_FLOW: Final = "The uuid of the flow."
+#: What the uuid in the path of a read names, if it is not a flow.
+_UUIDS: Final = {"bulk": "The uuid of the operation."}
 
 _ERROR: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -49,6 +61,18 @@ _ERRORS: Final[Mapping[str, str]] = {
     "429": "The client sends too many requests at a time.",
     "502": "It failed.",
     "503": "The store or the broker is unavailable, or the server is busy.",
+}
+_EXAMPLES: Final = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "uuid": {"type": "string"},
+            "name": {"type": "string"},
+            "state": {"type": "string"},
+            "error": {"type": ["string", "null"]},
+        },
+    },
 }
 _READ_ERRORS: Final = ("400", "401", "403", "404", "429", "502", "503")
 
@@ -102,6 +126,10 @@ def document() -> Mapping[str, Any]:
     for operation in _operation.table().values():
         path = _template(_operation_routes.path_of(operation)).removeprefix("/api/v1")
         paths.setdefault(path, {})["post"] = _of_operation(operation)
+    for operation in _bulk.operations().values():
+        paths[f"/flows/{operation.verb}"] = {"post": _of_many(operation)}
+    for verb, summary in _bulk_routes.VERBS.items():
+        paths[f"/bulks/{{uuid}}/{verb}"] = {"post": _of_bulk(verb, summary)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -128,7 +156,7 @@ def _of_read(name: str, read: _api.Read) -> dict[str, Any]:
         for each, (doc, schema) in read.parameters.items()
     ]
     in_path = [
-        _in_path(each, {"type": "string", "format": "uuid"})
+        _in_path(each, {"type": "string", "format": "uuid"}, _UUIDS.get(name, _UUID_OF_FLOW))
         for each, _ in _PATH_PARAMETER.findall(read.path)
     ]
     return {
@@ -187,9 +215,58 @@ def _of_operation(operation: Operation) -> dict[str, Any]:
     }
 
 
+def _of_many(operation: Operation) -> dict[str, Any]:
+    in_body = {
+        name: {**each.schema, "description": each.doc}
+        for name, each in _bulk_routes.parameters(operation).items()
+    }
+    needed = sorted(operation.required - {operation.target})
+    body = {"type": "object", "properties": in_body, "additionalProperties": False}
+    dry_run = {"dry_run": {"const": True}, "count": {"type": "integer"}, "examples": _EXAMPLES}
+    schema = f"{operation.name.replace(' ', '-')}-many"
+    return {
+        "operationId": f"{operation.name.replace(' ', '_')}_many",
+        "summary": f"Apply `{operation.name}` to many flows.",
+        "description": "Select flows by `flows`, `filter` or `all`. Conductors (`wbengine serve`)"
+        f" carry the stored operation out.\n\nNeeds role {operation.role}.",
+        "tags": ["bulks"],
+        "parameters": [],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": {**body, "required": needed} if needed else body}
+            },
+        },
+        "responses": {
+            "200": _response("The result of a dry run.", schema, dry_run),
+            "201": _response("The stored operation.", "bulk", _bulk_views.BULK),
+            **_errors(_ERRORS),
+        },
+    }
+
+
+def _of_bulk(verb: str, summary: str) -> dict[str, Any]:
+    uuid = {"type": "string", "format": "uuid"}
+    return {
+        "operationId": f"bulk_{verb}",
+        "summary": summary,
+        "description": "Needs the role of the operation.",
+        "tags": ["bulks"],
+        "parameters": [_in_path("uuid", uuid, "The uuid of the operation.")],
+        "responses": {
+            "200": _response("The operation.", "bulk", _bulk_views.BULK),
+            **_errors(_ERRORS),
+        },
+    }
+
+
 def _links() -> dict[str, Any]:
     """Return the paths of a new flow, with the parameter that contains its uuid."""
-    reads = {name: "uuid" for name, each in _api.READS.items() if "{uuid:uuid}" in each.path}
+    reads = {
+        name: "uuid"
+        for name, each in _api.READS.items()
+        if each.path.startswith("flows/{uuid:uuid}")
+    }
     changes = {
         each.name.replace(" ", "_"): "flow"
         for each in _operation.table().values()
@@ -201,9 +278,7 @@ def _links() -> dict[str, Any]:
     }
 
 
-def _in_path(
-    name: str, schema: Mapping[str, Any], doc: str = "The uuid of the flow."
-) -> dict[str, Any]:
+def _in_path(name: str, schema: Mapping[str, Any], doc: str = _UUID_OF_FLOW) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "description": doc, "schema": schema}
 
 

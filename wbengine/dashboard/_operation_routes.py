@@ -17,11 +17,18 @@ from wbengine.dashboard._app_state import AppState
 from wbengine.operations import _operation
 from wbengine.operations._operation import Operation
 
-__all__ = ["IDEMPOTENCY_KEY", "MAX_BODY_BYTES", "OperationRoutes", "path_of"]
+__all__ = [
+    "IDEMPOTENCY_KEY",
+    "MAX_BODY_BYTES",
+    "NO_TOKEN",
+    "OperationRoutes",
+    "path_of",
+    "read_json",
+]
 
 MAX_BODY_BYTES: Final = 1024 * 1024
 
-_NO_TOKEN: Final = "This path needs the token in the header Authorization: Bearer."
+NO_TOKEN: Final = "This path needs the token in the header Authorization: Bearer."
 
 #: A header that sets `unique`, so that a client can repeat a submission whose response was lost.
 IDEMPOTENCY_KEY: Final = "idempotency-key"
@@ -47,7 +54,7 @@ class OperationRoutes:
 
     async def _handle(self, operation: Operation, request: Request) -> Response:
         action = operation.name
-        problem = None if request.state.has_token else _NO_TOKEN
+        problem = None if request.state.has_token else NO_TOKEN
         _audited_actions.check_allowed(self._state, request, action, operation.role, problem)
         arguments = await _arguments(request, operation)
         for role in operation.needed_roles(arguments):
@@ -80,7 +87,7 @@ async def _arguments(request: Request, operation: Operation) -> dict[str, Any]:
 
     :raises HTTPException: if the body is not a JSON object, is too long, or arrives too late.
     """
-    arguments = _parse(request, await _audited_actions.read_body(request, "body", MAX_BODY_BYTES))
+    arguments = await read_json(request)
     key = request.headers.get(IDEMPOTENCY_KEY)
     if key is not None and "unique" in operation.parameters and "unique" not in arguments:
         arguments = {"unique_for": _IDEMPOTENT_FOR, **arguments, "unique": key}
@@ -89,6 +96,14 @@ async def _arguments(request: Request, operation: Operation) -> dict[str, Any]:
             raise HTTPException(400, f"{name} must not be in the body: it is in the path")
         arguments[name] = value
     return arguments
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """Return the JSON object in the body; an empty one if there is no body.
+
+    :raises HTTPException: if it is not a JSON object, is too long, or arrives too late.
+    """
+    return _parse(request, await _audited_actions.read_body(request, "body", MAX_BODY_BYTES))
 
 
 def _parse(request: Request, body: bytes) -> dict[str, Any]:
