@@ -146,3 +146,11 @@ def test_paths_are_described(server: Server) -> None:
     assert body["schema"]["properties"]["any_state"]["type"] == "boolean"
     assert paths["/bulks/{uuid}"]["get"]["parameters"][0]["description"].endswith("operation.")
     assert {"/bulks", "/bulks/{uuid}/cancel", "/bulks/{uuid}/resume"} <= set(paths)
+
+
+def test_other_values_need_role_editor(server: Server) -> None:
+    store_flows(server.backend, 1)
+    body = {"all": True, "inputs": {"x": 1}}
+    assert server.post("flows/retry", body, user="olga").status_code == 403
+    uuid = server.post("flows/retry", body, user="ann").json()["uuid"]
+    assert server.post(f"bulks/{uuid}/cancel", user="olga").status_code == 403

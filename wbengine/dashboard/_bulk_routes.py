@@ -138,7 +138,10 @@ class BulkRoutes:
         body = await _operation_routes.read_json(request)
         with _http_errors.as_http_errors():
             bulk_request = BulkRequest.parse(operation, body)
-            rows = await run_in_threadpool(rows_of, self._state, bulk_request)
+        for role in operation.needed_roles(bulk_request.arguments):
+            _audited_actions.check_allowed(self._state, request, operation.name, role, None)
+        with _http_errors.as_http_errors():
+            rows = await run_in_threadpool(rows_of, self._state, request, bulk_request)
         if bulk_request.dry_run:
             content = {"schema": f"wbengine/{operation.name.replace(' ', '-')}-many/1"}
             return _rendering.SafeJSONResponse({**content, **examples(self._state, rows)})
@@ -184,20 +187,23 @@ async def change(app_state: AppState, request: Request, verb: str, check: Any) -
     """
     uuid = str(request.path_params["uuid"])
     with _http_errors.as_http_errors():
-        bulk = await run_in_threadpool(_bulk.find, app_state.store.backend, uuid)
+        bulk = await run_in_threadpool(_bulk.find, app_state.store(request).backend, uuid)
     action = f"{verb} operation {uuid} ({bulk.operation})"
-    check(request, action, _bulk.operations().get(bulk.operation))
-    act = functools.partial(getattr(_bulk, verb), app_state.store.backend, bulk.uuid)
+    operation = _bulk.operations().get(bulk.operation)
+    check(request, action, operation)
+    for role in () if operation is None else operation.needed_roles(bulk.arguments):
+        _audited_actions.check_allowed(app_state, request, action, role, None)
+    act = functools.partial(getattr(_bulk, verb), app_state.store(request).backend, bulk.uuid)
     return await _audited_actions.perform(app_state, request, action, act)
 
 
-def rows_of(app_state: AppState, request: BulkRequest) -> list[FlowRow]:
+def rows_of(app_state: AppState, http_request: Request, request: BulkRequest) -> list[FlowRow]:
     """Return the rows of the selected flows.
 
     :raises ValueError: if a condition is invalid.
     :raises NotFound: if a flow does not exist.
     """
-    with contextlib.closing(app_state.store.backend.get_connection()) as connection:
+    with contextlib.closing(app_state.store(http_request).backend.get_connection()) as connection:
         if request.flows is not None:
             return _bulk_selection.select_by_id(connection, request.flows)
         return _bulk_selection.select_for(
@@ -237,7 +243,7 @@ async def start(
         action += f", reason {app_state.redactor.text(request.reason)!r:.520}"
     act = functools.partial(
         _bulk.start,
-        app_state.store.backend,
+        app_state.store(http_request).backend,
         request.operation.name,
         [BulkFlow(row.uuid, row.state) for row in rows],
         request.arguments,

@@ -63,7 +63,7 @@ def latest(app_state: AppState, request: Request) -> list[Bulk]:
     :raises HTTPException: if the visitor has access to some flows only.
     """
     _check(request)
-    bulks = app_state.store.read(lambda connection: connection.bulks.latest())
+    bulks = app_state.store(request).read(lambda connection: connection.bulks.latest())
     return [_masked(app_state, bulk) for bulk in bulks]
 
 
@@ -75,8 +75,8 @@ def one(app_state: AppState, request: Request) -> BulkView:
     """
     _check(request)
     uuid = str(request.path_params["uuid"])
-    bulk = app_state.store.read(lambda connection: connection.bulks.get(uuid))
-    skipped = app_state.store.read(lambda connection: connection.bulks.skipped(uuid))
+    bulk = app_state.store(request).read(lambda connection: connection.bulks.get(uuid))
+    skipped = app_state.store(request).read(lambda connection: connection.bulks.skipped(uuid))
     mask = app_state.redactor.text
     reasons = tuple(each._replace(reason=mask(each.reason)) for each in skipped)
     return BulkView(_masked(app_state, bulk), reasons)
