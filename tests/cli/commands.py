@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import click
 
 from wbengine._cli import app
+from wbengine.operations import _operation
 
 UNKNOWN = "12345678-1234-4123-8123-123456789012"
 
@@ -23,3 +24,12 @@ def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], 
 
 
 ALL = dict(commands(app.root))
+
+
+def generated(subject: str) -> Iterator[tuple[str, ...]]:
+    """Yield words that call each command that is made from an operation on flows."""
+    for operation in _operation.table().values():
+        command = ALL[operation.group, operation.verb]
+        if operation.subject == subject and operation.target == "flow":
+            arguments = [each.name for each in command.params if isinstance(each, click.Argument)]
+            yield (operation.group, operation.verb, UNKNOWN, *["text"] * (len(arguments) - 1))

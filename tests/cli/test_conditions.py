@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.cli.commands import ALL, UNKNOWN
+from tests.cli.commands import ALL, UNKNOWN, generated
 from tests.cli.conftest import Answer, Command
 from tests.support import servers
 from tests.support.later_layout import later_release
@@ -89,6 +89,12 @@ OF_A_STORE: dict[Words, int] = {
     ("schedule", "run", "s"): 66,
     ("schedule", "backfill", "s", "--from", "1h"): 66,
     ("schedule", "delete", "s"): 66,
+}
+#: Generated commands of flows need no line.
+OF_A_STORE |= {
+    words: 66
+    for words in generated("flow")
+    if not any(words[:2] == listed[:2] for listed in OF_A_STORE)
 }
 #: Commands that create a missing store, or report it as missing.
 OF_NO_STORE: dict[Words, int] = {

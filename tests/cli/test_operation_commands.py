@@ -101,7 +101,7 @@ def example(**defaults: Any) -> op.Operation:
     }
     return op.Operation(
         "test run", "Test a command.", "", op.OPERATOR, parameters, frozenset(), defaults, {},
-        False, None, op.Command(), lambda scope, **arguments: arguments,
+        False, None, op.Command(), None, lambda scope, **arguments: arguments,
     )  # fmt: skip
 
 

@@ -133,7 +133,7 @@ def required(command: click.Command, without: str | None = None) -> Iterator[str
         if param.required and param.name != without:
             if isinstance(param, click.Option):
                 yield param.opts[0]
-            yield REQUIRED[str(param.name)]
+            yield REQUIRED.get(str(param.name), "text")
 
 
 #: All options and arguments of commands that have limited sets of values.

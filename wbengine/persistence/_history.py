@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wbengine import states
 from wbengine.types import failure as ft
 
 __all__ = [
-    "FAILED", "MAX_CHANGES", "UNKNOWN", "Attempt", "Change", "Incident", "Outcome", "with_change",
-    "error", "latest_runtime", "one_line", "with_attempt", "outcome", "runtime", "with_incident",
-    "with_worker",
+    "FAILED", "MAX_CHANGES", "NOTE", "UNKNOWN", "Attempt", "Change", "Incident", "Outcome",
+    "with_change", "error", "latest_runtime", "notes_of", "one_line", "with_attempt", "outcome",
+    "runtime", "with_incident", "with_worker",
 ]  # fmt: skip
 
 #: Maximum numbers of stored attempts (in addition to the latest one), incidents and state changes.
@@ -163,6 +163,20 @@ def with_change(history: tuple[Change, ...], latest: Change) -> tuple[Change, ..
         latest = latest._replace(why=reason or None)
     return (*history, latest)[-MAX_CHANGES:]
 
+
+def notes_of(stored: Any) -> tuple[Change, ...]:
+    """Return the notes in a field of `meta`, which can contain any value."""
+    try:
+        notes = [(float(at), author, str(text)) for at, author, text in stored or ()]
+    except (TypeError, ValueError):
+        return ()
+    return tuple(
+        Change(NOTE, at, f"{author}: {text}" if author else text) for at, author, text in notes
+    )
+
+
+#: State of a note in the events of a flow.
+NOTE: Final = "NOTE"
 
 #: Reason in the history of a parked flow.
 PARKED: Final = "it waits"

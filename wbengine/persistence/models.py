@@ -98,6 +98,8 @@ STEP: Final = "step"
 FACTORY: Final = "factory"
 ENGINE: Final = "engine"
 TAGS: Final = "tags"
+#: Key in the `meta` of a flow: notes of users, each with its time, author and text.
+NOTES: Final = "notes"
 #: Key in the `meta` of a flow: why other processes cannot import its workflow.
 NO_FACTORY: Final = "no_factory"
 #: Key in the `meta` of a submitted flow: the board and the priority of its job.
@@ -864,6 +866,16 @@ class FlowDetail(_Named):
             self.meta[LOG_LEVEL] = level
         elif self.meta_value(LOG_LEVEL) is not None:
             del self.meta[LOG_LEVEL]
+
+    @property
+    def notes(self) -> tuple[Change, ...]:
+        """Notes of users in the form of changes, oldest first."""
+        return history.notes_of(self.meta_value(NOTES))
+
+    def add_note(self, at: float, text: str, author: str | None) -> None:
+        """Add a note at a time in Unix seconds. Drop notes beyond `MAX_CHANGES`, oldest first."""
+        stored = self.meta_value(NOTES) if self.notes else []
+        self.meta[NOTES] = [*stored, [at, author, text]][-history.MAX_CHANGES :]
 
     @property
     def is_cancelled(self) -> bool:

@@ -255,11 +255,12 @@ class EventCollector:
         return sorted(events, key=lambda event: latest if event.at is None else event.at)
 
     def _flow_moments(self, flow: models.FlowDetail) -> Iterator[Moment]:
-        for change in flow.history:
+        changes = (*flow.history, *flow.notes)
+        for change in changes:
             if change not in self._changes:
                 self._changes.add(change)
                 yield Moment(change.at, change.state, None, None, change.why)
-        self._changes.intersection_update(flow.history)
+        self._changes.intersection_update(changes)
 
     def _atom_events(
         self,
@@ -374,7 +375,7 @@ def _parse_cursor(after: str) -> _Position:
 
 
 def _positioned_moments(detail: models.FlowDetail) -> Iterator[tuple[_Position, Moment]]:
-    for number, change in enumerate(detail.history):
+    for number, change in enumerate((*detail.history, *detail.notes)):
         moment = Moment(change.at, change.state, None, None, change.why)
         yield _Position(change.at, -1, number), moment
     for index, atom in enumerate(detail):

@@ -1,0 +1,54 @@
+"""Changes of the record of a flow that no engine runs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from wbengine import exceptions
+from wbengine.operations import _suspend_and_cancel
+from wbengine.persistence import _leases, _owners, base, models
+
+__all__ = ["changing"]
+
+_PAUSE_SECONDS: Final = 0.05
+
+
+@contextlib.contextmanager
+def changing(backend: base.Backend, uuid: str) -> Iterator[models.FlowDetail]:
+    """Yield the record of a flow, without its atoms, and store it at the end of the block.
+
+    Other changes of this kind wait for the end. An error in the block leaves the record unchanged.
+
+    :raises NotFound: if the flow does not exist.
+    :raises FlowBusy: if an engine runs it.
+    """
+    owner = _owners.new(momentary=True)
+    try:
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.get_flow_details(uuid, lazy=True)  # Raises NotFound.
+            lease = _acquire(connection, uuid, str(owner))
+            try:
+                detail = connection.get_flow_details(uuid, lazy=True)
+                yield detail
+                connection.save_changes(detail, (), lease=lease)
+            finally:
+                connection.release_lease(lease)
+    finally:
+        owner.end_run()
+
+
+def _acquire(connection: base.Connection, uuid: str, owner: str) -> _leases.Lease:
+    """Acquire the lease; wait for another owner that only makes such a change."""
+    until = time.monotonic() + _leases.CHANGE_WAIT_SECONDS
+    dead: int | None = None
+    while True:
+        try:
+            return connection.acquire_lease(uuid, owner, _leases.LEASE_SECONDS, dead=dead)
+        except exceptions.FlowBusy as error:
+            dead = error.epoch if _owners.is_dead(error.owner) else None
+            if dead is None and time.monotonic() >= until:
+                raise _suspend_and_cancel.busy(uuid, error.owner) from None
+        time.sleep(_PAUSE_SECONDS if dead is None else 0)
