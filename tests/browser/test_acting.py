@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from playwright.sync_api import expect
 from tests.browser.conftest import Opener, accessible, is_the_same, marked
 from tests.browser.stage import TASKS, Stage
 from tests.dashboard import story
+from tests.support.failed_flows import store_flows
+from tests.support.waiting import until
+from wbengine.conductors import _bulks
 from wbengine.dashboard import Site
 
 pytestmark = pytest.mark.timeout(280)
@@ -61,6 +65,31 @@ def test_task_type_is_paused_and_resumed_from_the_page(
         flow.let_go()
         state = flow_page.locator("#head h1 + .badge")
         expect(state).to_have_text(re.compile("SUCCESS"))
+
+
+def test_operation_on_all_matching_flows_is_confirmed_and_followed(
+    stage: Stage, acting: Site, opened: Opener
+) -> None:
+    uuids = store_flows(stage.backend, 3, tags={"shop": "paris"})
+    page = opened(acting)
+    page.goto(f"{acting.address}?find=shop%3Dparis")
+    page.get_by_label("Operation", exact=True).select_option("Retry")
+    page.get_by_role("button", name="Apply to all matching flows").click()
+    expect(page.get_by_role("heading", name="3 flows")).to_be_visible()
+    accessible(page)
+    page.get_by_label("Reason").fill("release 43")
+    page.get_by_label("Flows per second").fill("50")
+    page.get_by_role("button", name="Retry 3 flows").click()
+    expect(page.get_by_text("The operation is stored.")).to_be_visible()
+    expect(page.get_by_text("0 of 3 flows done")).to_be_visible()
+    accessible(page)
+    service = _bulks.BulkService(stage.backend, "serve")
+    with contextlib.closing(stage.backend.get_connection()) as connection:
+        until(lambda: service.run_due() >= 0 and len(connection.commands(uuids)) == 3)
+    expect(page.get_by_text("3 of 3 flows done, 0 skipped")).to_be_visible()
+    page.get_by_role("link", name="Operations").click()
+    expect(page.locator("#bulks tbody tr").first).to_contain_text("release 43")
+    accessible(page)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -17,9 +18,12 @@ from wbengine import signals
 from wbengine.dashboard import (
     _audit,
     _audited_actions,
+    _bulk_pages,
+    _bulk_routes,
     _flow_actions,
     _flow_pages,
     _http_errors,
+    _listings,
     _operation_forms,
     _pause_pages,
     _roles,
@@ -49,6 +53,8 @@ class Actions:
             Route("/flows/{uuid:uuid}/{action:str}", self.flow, methods=["POST"]),
             Route("/workers/drain", self.drain, methods=["POST"]),
             Route("/schedules/{action:str}", self.schedule, methods=["POST"]),
+            Route("/bulks", self.start_bulk, methods=["POST"]),
+            Route("/bulks/{uuid:uuid}/{action:str}", self.change_bulk, methods=["POST"]),
             Route("/pauses/pause", self.pause, methods=["POST"]),
             Route("/pauses/resume", self.resume, methods=["POST"]),
         ]
@@ -122,6 +128,32 @@ class Actions:
             self._perform(request, action.name, schedule=schedule, **given)
 
         return await self._do(request, f"{name} schedule {schedule!r}", act, "/schedules", name)
+
+    async def start_bulk(self, request: Request) -> Response:
+        """Store an operation on all flows of a filter."""
+        operation = _bulk_pages.operation_of(request.query_params.get("operation", ""))
+        name = f"{operation.name} of many flows"
+        form = await self._check(request, name, operation.role)
+        _bulk_routes.check_role(self._state, request, name, operation, None)
+        with _http_errors.as_http_errors():
+            flow_filter = _listings.FlowFilter.of(request)
+            bulk_request = _bulk_pages.request_of(operation, flow_filter, form)
+            rows = await run_in_threadpool(_bulk_routes.rows_of, self._state, request, bulk_request)
+        bulk = await _bulk_routes.start(self._state, request, bulk_request, rows)
+        return RedirectResponse(_urls.href(request, f"/bulks/{bulk.uuid}", done="start"), 303)
+
+    async def change_bulk(self, request: Request) -> Response:
+        """Cancel or resume an operation on many flows."""
+        verb = request.path_params["action"]
+        if verb not in _bulk_routes.VERBS:
+            raise HTTPException(404)
+        await self._check(request, f"{verb} operation", _roles.OPERATOR)
+
+        def check(request: Request, action: str, operation: _operation.Operation | None) -> None:
+            _bulk_routes.check_role(self._state, request, action, operation, None)
+
+        bulk = await _bulk_routes.change(self._state, request, verb, check)
+        return RedirectResponse(_urls.href(request, f"/bulks/{bulk.uuid}", done=verb), 303)
 
     async def pause(self, request: Request) -> Response:
         """Pause a task type in all flows of the store."""

@@ -25,6 +25,7 @@ from wbengine.dashboard._api import Api
 from wbengine.dashboard._app_state import AppState
 from wbengine.dashboard._audit import Audit
 from wbengine.dashboard._authentication import Guard
+from wbengine.dashboard._bulk_pages import BulkPages
 from wbengine.dashboard._bulk_routes import BulkRoutes
 from wbengine.dashboard._credentials import Credentials
 from wbengine.dashboard._fleet_pages import FleetPages
@@ -111,6 +112,7 @@ def _routed_app(app_state: AppState) -> Starlette:
         FleetPages(app_state),
         SchedulePages(app_state),
         PausePages(app_state),
+        BulkPages(app_state),
         Streams(app_state),
         Api(app_state),
         BulkRoutes(app_state),

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from wbengine import drawing, exceptions, states
 from wbengine.dashboard import (
     _atom_table,
+    _bulk_pages,
     _flow_actions,
     _flow_head,
     _http_errors,
@@ -90,6 +91,8 @@ class FlowPages:
             "periods": _listings.PERIODS,
             "states": _shown_states.LISTED,
             "flow_filter": flow_filter,
+            "operations": _bulk_pages.offered(self._state, request),
+            "filters": _bulk_pages.fields_of_filter(flow_filter),
         }
         part = request.query_params.get("part")
         return self._state.render(request, "_rows.html" if part else "flows.html", context)

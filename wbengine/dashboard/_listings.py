@@ -13,6 +13,7 @@ from wbengine import states
 from wbengine._configuration import plugins
 from wbengine.dashboard import _http_errors
 from wbengine.engines import _engine_kinds
+from wbengine.operations import _bulk_selection
 from wbengine.persistence import _listing as listings
 from wbengine.persistence import base as persistence
 from wbengine.views import _flow_list, _shown_states, redaction
@@ -95,6 +96,19 @@ class FlowFilter:
             return listings.check_tags({key: value})
         except ValueError:  # The text is a part of a name.
             return {}
+
+    def conditions(self) -> _bulk_selection.Filter:
+        """Return the conditions of the list, without its position."""
+        tags = self._tags
+        since = time.time() - PERIODS[self.since][1] if self.since else None
+        return _bulk_selection.Filter(
+            self.states,
+            self.name or None,
+            None if tags else self.find or None,
+            since,
+            tags,
+            engine=self.engine or None,
+        )
 
     def query(self, **changes: Any) -> dict[str, Any]:
         """Return the query parameters of the URL of this list, updated with `changes`."""

@@ -133,10 +133,10 @@ class BulkRun:
 
     #: Time after which another process continues the work of one that died.
     CLAIM_SECONDS: Final = 10.0
-    #: Transactions should be so short, because other writers of a SQLite file wait for them.
-    TRANSACTION_SECONDS: Final = 0.05
+    #: Processor time of a transaction: other writers of a SQLite file wait for its end.
+    TRANSACTION_SECONDS: Final = 0.1
     #: Pause between two transactions, as a part of their length.
-    PAUSE: Final = 0.5
+    PAUSE: Final = 0.2
     FIRST_BATCH = 10
     MAX_FLOWS_PER_TRANSACTION: Final = 200
     #: Batches per second at most if there is a rate limit.
@@ -160,7 +160,7 @@ class BulkRun:
         if rate is not None:
             batch = max(1, min(batch, int(rate / self._LIMITED_BATCHES_PER_SECOND)))
         length = 0.0 if rate is None else batch / rate
-        began = time.monotonic()
+        began, began_thread = time.monotonic(), time.thread_time()
         with contextlib.closing(self._backend.get_connection()) as connection:
             bulk = connection.bulks.advance(
                 self.bulk.uuid, self._owner, self.CLAIM_SECONDS + length, batch, change
@@ -169,9 +169,10 @@ class BulkRun:
             self.refresh()
             return False
         self.bulk = bulk
-        seconds = max(1e-4, time.monotonic() - began)
-        fitting = int(batch * self.TRANSACTION_SECONDS / seconds)
+        worked = max(1e-4, time.thread_time() - began_thread)
+        fitting = int(batch * self.TRANSACTION_SECONDS / worked)
         self._batch = max(1, min(fitting, 2 * batch, self.MAX_FLOWS_PER_TRANSACTION))
+        seconds = time.monotonic() - began
         self.due = began + max(length, seconds * (1 + self.PAUSE))
         return True
 
