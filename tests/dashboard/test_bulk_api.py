@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.dashboard.api_server import Server
 from tests.dashboard.conftest import TOKENS, site
-from tests.dashboard.test_operation_api import Server
 from tests.support.failed_flows import store_flows
 from wbengine import states
 from wbengine.conductors import _bulks

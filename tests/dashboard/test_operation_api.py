@@ -12,45 +12,19 @@ import openapi_spec_validator
 import pytest
 
 from tests.dashboard import story
+from tests.dashboard.api_server import Server
 from tests.dashboard.conftest import TOKENS, client, site
 from tests.dashboard.forms import OURS
 from tests.dashboard.site import PATIENCE
-from tests.support import conducted
 from wbengine import engines, operations
-from wbengine.conductors import backends as conductors
 from wbengine.dashboard import _operation_routes
 from wbengine.engines import _allowed
-from wbengine.jobs import backends as boards
 from wbengine.operations import _operation
 from wbengine.persistence import backends
 from wbengine.schedules import Schedule, Schedules
 
 FACTORY = "tests.operations.flows:steps"
 SIGNAL_FACTORY = "tests.dashboard.api_flows:approval"
-
-
-class Server:
-    """A dashboard with a database, as its users see it."""
-
-    def __init__(self, backend: Any) -> None:
-        self.backend = backend
-        self.browser = site(self)
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Run a conductor during a `with` block."""
-        with boards.backend("b", "sql", persistence=self.backend) as board:
-            conductor = conductors.fetch("nonblocking", "c", board, persistence=self.backend)
-            with conducted.running(conductor):
-                yield
-
-    def post(self, path: str, body: Any = None, user: str = "olga", **headers: str) -> Any:
-        bearer = {"authorization": f"Bearer {TOKENS[user]}", **headers}
-        return self.browser.post(f"/api/v1/{path}", json=body or {}, headers=bearer)
-
-    def get(self, path: str) -> Any:
-        bearer = {"authorization": f"Bearer {TOKENS['victor']}"}
-        return self.browser.get(f"/api/v1/{path}", headers=bearer).json()
 
 
 @pytest.fixture
