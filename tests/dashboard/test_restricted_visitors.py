@@ -19,7 +19,14 @@ from tests.dashboard.conftest import client
 from tests.dashboard.forms import send
 from tests.dashboard.site import asked, serving
 from wbengine import engines, task
-from wbengine.dashboard import Site, Visitor, _key_management, create_app, parse_users
+from wbengine.dashboard import (
+    Site,
+    Visitor,
+    _key_management,
+    _operation_routes,
+    create_app,
+    parse_users,
+)
 from wbengine.dashboard._sessions import Sessions
 from wbengine.engines import _allowed
 from wbengine.operations import _operation, pause_tasks
@@ -195,6 +202,10 @@ def test_foreign_flow_is_answered_as_a_missing_one(shop: Shop) -> None:
     closing = threading.Event()
     closing.set()
     counted = 0
+    bodies = {
+        _operation_routes.path_of(each): dict.fromkeys(each.required - {each.target}, "text")
+        for each in _operation.table().values()
+    }
     with shop.client(closing=closing) as browser:
         for method in ("GET", "HEAD", "POST"):
             for template in routes_of(browser.app, method):
@@ -206,7 +217,7 @@ def test_foreign_flow_is_answered_as_a_missing_one(shop: Shop) -> None:
                         (foreign, shop.atoms_of(foreign)[-1]), (UNKNOWN, UNKNOWN),
                     ):  # fmt: skip
                         path = filled(template, uuid, atom)
-                        body = {"signal": "s"} if "signal" in template else {}
+                        body = bodies.get(template, {})
                         answer = browser.request(
                             method, path, headers=BILL, json=body if method == "POST" else None
                         )
@@ -572,6 +583,20 @@ def test_invalid_tags_in_the_file_of_users_are_refused(line: str, message: str) 
 def test_tags_in_the_file_of_users() -> None:
     (visitor,) = parse_users("bill admin token-of-bill-0123456789 team=a shop=b=c # x=y").values()
     assert visitor == Visitor("bill", "admin", {"team": "a", "shop": "b=c"})
+
+
+def test_operation_on_many_flows_is_refused(sold: Shop) -> None:
+    """It would be carried out by a conductor, without the restriction."""
+    sold.add_own(1)
+    sold.add_foreign()
+    with sold.client() as browser:
+        for verb in ("retry", "cancel", "delete"):
+            for body in ({"all": True}, {"flows": sold.foreign}, {"filter": {"name": FOREIGN}}):
+                for dry_run in (True, False):
+                    content = {**body, "dry_run": dry_run}
+                    answer = browser.post(f"/api/v1/flows/{verb}", json=content, headers=BILL)
+                    assert answer.status_code == 403 and FOREIGN not in answer.text
+        assert browser.get("/api/v1/bulks", headers=ANN).json()["bulks"] == []
 
 
 def test_query_is_restricted_for_operations_on_many_flows(shop: Shop) -> None:
