@@ -44,8 +44,10 @@ def test_names_and_summaries_of_sources_are_those_of_the_table() -> None:
 def test_every_operation_has_a_command() -> None:
     for operation in _operation.table().values():
         command = commands.ALL[operation.group, operation.verb]
-        spellings = Counter(each for param in command.params for each in param.opts)
-        assert {each for each, count in spellings.items() if count > 1} == set()
+        names = Counter(
+            each for param in command.params for each in (f"name {param.name}", *param.opts)
+        )
+        assert {each for each, count in names.items() if count > 1} == set()
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,15 @@ def test_worker_is_drained_by_its_form(browser: TestClient) -> None:
     page = browser.get("/workers").text
     name = known(browser)[0]["name"]
     fields = {"form_token": token_in(page), "worker": name}
+    assert ">Suspend</button>" in page and ">Resume</button>" not in page
+    assert send(browser, "/workers/explode", fields).status_code == 404
     assert send(browser, "/workers/drain", {**fields, "worker": "nobody"}).status_code == 404
+    assert send(browser, "/workers/suspend", fields).status_code == 303
+    workers.until(lambda: "suspended" in {worker["state"] for worker in known(browser)})
+    page = browser.get("/workers").text
+    assert ">Suspend</button>" not in page and ">Resume</button>" in page
+    assert send(browser, "/workers/resume", fields).status_code == 303
+    workers.until(lambda: "suspended" not in {worker["state"] for worker in known(browser)})
     answer = send(browser, "/workers/drain", fields)
     assert answer.status_code == 303
     assert "The worker is draining" in browser.get(answer.headers["location"]).text

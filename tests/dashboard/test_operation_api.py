@@ -258,3 +258,34 @@ def test_each_operation_is_one_module() -> None:
     for name, operation in _operation.table().items():
         assert operation.function.__module__.endswith("." + name.replace(" ", "_"))
         assert operation.summary.endswith(".") and len(operation.summary) <= 90
+
+
+def test_schedule_is_added_only_for_allowed_flows(server: Server) -> None:
+    times = {"every": 3600, "tags": {"shop": "paris"}}
+    body = {"factory": FACTORY, **times}
+    assert server.post("schedules/hourly/add", body).status_code == 403, "an operator"
+    added = server.post("schedules/hourly/add", body, user="ann")
+    assert added.status_code == 200 and added.json()["next"].endswith(":00:00.000Z"), added.text
+    again = server.post("schedules/hourly/add", body, user="ann")
+    assert again.status_code == 409, again.text
+    replaced = server.post("schedules/hourly/add", {**body, "replace": True}, user="ann")
+    assert replaced.status_code == 200, replaced.text
+    (entry,) = Schedules(server.backend).all()
+    assert (entry.schedule.every, entry.schedule.tags) == (3600, {"shop": "paris"})
+    foreign = server.post("schedules/x/add", {"factory": "os:system", **times}, user="ann")
+    assert foreign.status_code == 403 and "not allowed" in foreign.json()["detail"]
+    both = server.post("schedules/x/add", {**body, "cron": "0 0 * * *"}, user="ann")
+    assert both.status_code == 400 and "either cron or every" in both.json()["detail"]
+
+
+def test_flows_of_unknown_code_are_not_assigned(server: Server) -> None:
+    body = {"from_code": "v43", "to_code": "v42"}
+    assert server.post("flows/assign", body).status_code == 403, "an operator"
+    answer = server.post("flows/assign", {**body, "dry_run": True}, user="ann")
+    assert answer.status_code == 404 and "Unknown code version 'v43'" in answer.json()["detail"]
+
+
+def test_worker_is_not_found_without_a_broker(server: Server) -> None:
+    assert server.post("workers/w/drain").status_code == 403, "an operator"
+    answer = server.post("workers/w/drain", user="ann")
+    assert answer.status_code == 404 and "broker" in answer.json()["detail"]

@@ -143,10 +143,12 @@ def routes_of(app: Any, method: str) -> list[str]:
 
 def filled(template: str, flow: str, atom: str) -> str:
     """Return a path for a template, for a flow and one of its atoms."""
-    values = {"uuid": flow, "flow": flow, "atom": atom, "action": "cancel", "schedule": "s"}
+    values = {"uuid": flow, "flow": flow, "atom": atom, "action": "cancel"}
+    values |= {"schedule": "s", "worker": "w"}
     return re.sub(r"{(\w+)(:\w+)?}", lambda match: values[match[1]], template)
 
 
+#: Required parameters of operations.
 #: Parts of responses that differ between two equal requests.
 VOLATILE = re.compile(
     r'nonce(=|-)"?[^"\' ]+|\d+ s ago|\bnow\b|name="form_token" value="\w+"|"cursor":"[^"]+"|'
@@ -206,6 +208,7 @@ def test_foreign_flow_is_answered_as_a_missing_one(shop: Shop) -> None:
         _operation_routes.path_of(each): dict.fromkeys(each.required - {each.target}, "text")
         for each in _operation.table().values()
     }
+    bodies["/api/v1/flows/{flow}/tag"] = {"set": {"team": "sales"}}
     with shop.client(closing=closing) as browser:
         for method in ("GET", "HEAD", "POST"):
             for template in routes_of(browser.app, method):
@@ -390,6 +393,14 @@ def test_restricted_admin_changes_own_flows(sold: Shop, audit: Callable[[], list
         cancelled = browser.post(f"{path}/cancel", json={"reason": "x"}, headers=BILL)
         assert cancelled.status_code == 200, cancelled.text
         ended = sold.run("own", {"team": "billing"})
+        path = f"/api/v1/flows/{ended}"
+        assert browser.post(f"{path}/annotate", json={"text": "t"}, headers=BILL).status_code == 200
+        for body in ({"set": {"team": "sales"}}, {"remove": ["team"]}):
+            assert browser.post(f"{path}/tag", json=body, headers=BILL).status_code == 403
+        assert browser.get(path, headers=BILL).json()["tags"] == {"team": "billing"}
+        codes = {"from_code": "v1", "to_code": "v2"}
+        assigned = browser.post("/api/v1/flows/assign", json=codes, headers=BILL)
+        assert assigned.status_code == 403 and "all flows" in assigned.text
         deleted = browser.post(f"/api/v1/flows/{ended}/delete", headers=BILL)
         assert deleted.status_code == 200, deleted.text
         assert browser.get(f"/api/v1/flows/{ended}", headers=ANN).status_code == 404

@@ -16,7 +16,6 @@ from starlette.routing import Route
 
 from wbengine import signals
 from wbengine.dashboard import (
-    _audit,
     _audited_actions,
     _bulk_pages,
     _bulk_routes,
@@ -51,7 +50,7 @@ class Actions:
             Route("/login", self.login, methods=["POST"]),
             Route("/flows/{uuid:uuid}/signal", self.signal, methods=["POST"]),
             Route("/flows/{uuid:uuid}/{action:str}", self.flow, methods=["POST"]),
-            Route("/workers/drain", self.drain, methods=["POST"]),
+            Route("/workers/{action:str}", self.worker, methods=["POST"]),
             Route("/schedules/{action:str}", self.schedule, methods=["POST"]),
             Route("/bulks", self.start_bulk, methods=["POST"]),
             Route("/bulks/{uuid:uuid}/{action:str}", self.change_bulk, methods=["POST"]),
@@ -105,14 +104,22 @@ class Actions:
             request, f"signal flow {uuid} {name!r}", act, f"/flows/{uuid}", "signal"
         )
 
-    async def drain(self, request: Request) -> Response:
-        """Ask a worker to accept no new tasks and to exit."""
-        form = await self._check(request, "drain worker", _roles.ADMIN)
+    async def worker(self, request: Request) -> Response:
+        """Perform an operation of the page on a worker."""
+        name = request.path_params["action"]
+        action = _operation_forms.of_subject("worker").get(name)
+        if action is None:
+            raise HTTPException(404)
+        form = await self._check(request, f"{name} worker", action.role)
         worker = form.get("worker", "")
         if not worker:
             raise HTTPException(400, "The field 'worker' is required.")
-        act = functools.partial(self._state.monitor.drain, worker)
-        return await self._do(request, f"drain worker {worker!r}", act, "/workers", "drain")
+
+        def act() -> None:
+            full_name = self._state.monitor.full_name(worker)
+            self._perform(request, action.name, worker=full_name)
+
+        return await self._do(request, f"{name} worker {worker!r}", act, "/workers", name)
 
     async def schedule(self, request: Request) -> Response:
         """Perform an operation of the page on a schedule."""
@@ -213,7 +220,7 @@ class Actions:
 
     def _perform(self, request: Request, name: str, **arguments: object) -> None:
         """Perform an operation of the table."""
-        scope = _operation.Scope(self._state.store(request).backend, _audit.sender_of(request))
+        scope = self._state.scope(request)
         _operation.table()[name].perform(scope, arguments)
 
     def _run(self, runner: Runner, name: str, uuid: str, request: Request) -> None:

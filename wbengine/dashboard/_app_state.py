@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from wbengine.dashboard import _rendering, _roles, _urls, _visitors
+from wbengine.dashboard import _audit, _rendering, _roles, _urls, _visitors
 from wbengine.dashboard._audit import Audit
 from wbengine.dashboard._credentials import Credentials
 from wbengine.dashboard._flow_cache import Store
@@ -20,6 +20,7 @@ from wbengine.dashboard._quotas import Quotas
 from wbengine.dashboard._runner import Runner
 from wbengine.dashboard._sessions import Sessions
 from wbengine.dashboard._worker_monitor import WorkerMonitor
+from wbengine.operations import _operation
 from wbengine.views import redaction
 
 __all__ = ["AppState"]
@@ -78,7 +79,6 @@ class AppState:
         context = {
             "allow_actions": self.allow_actions and _roles.includes(role, _roles.OPERATOR),
             "allow_edits": self.allow_actions and _roles.includes(role, _roles.EDITOR),
-            "allow_drain": self.allow_actions and _roles.includes(role, _roles.ADMIN),
             "may": lambda operation: self.allow_actions and _roles.includes(role, operation.role),
             "asset": functools.partial(_asset, request),
             "form_token": self.sessions.form_token(cookie) if cookie else "",
@@ -93,6 +93,11 @@ class AppState:
         if fresh:
             self.set_cookie(request, response, fresh)
         return response
+
+    def scope(self, request: Request) -> _operation.Scope:
+        """Return the scope of operations that the visitor requests."""
+        fleet = self.monitor.open_fleet if self.monitor.has_broker else None
+        return _operation.Scope(self.store(request).backend, _audit.sender_of(request), fleet)
 
     def admit(self, request: Request, token: str, url: str) -> Response:
         """Redirect a browser to `url`, with a cookie of the user who has this token."""

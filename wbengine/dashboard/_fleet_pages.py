@@ -11,10 +11,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from wbengine import exceptions
-from wbengine.dashboard import _http_errors, _stream
+from wbengine.dashboard import _http_errors, _operation_forms, _stream
 from wbengine.dashboard._app_state import AppState
+from wbengine.engines.worker_based._messages import worker_life
 from wbengine.fleet import _ledgers
 from wbengine.fleet import _queues as queues
+from wbengine.fleet.client import WorkerView
+from wbengine.operations._operation import Operation
 
 __all__ = ["FleetPages", "ledger_rows"]
 
@@ -43,8 +46,10 @@ class FleetPages:
             except exceptions.TransportFailure as error:
                 context["problem"] = self._state.redactor.text(str(error))
         part = request.query_params.get("part")
-        if request.query_params.get("done") == "drain":
-            context["notice"] = "The worker is draining."
+        context["operations_of"] = of_worker
+        context["notice"] = _operation_forms.notice(
+            _operation_forms.of_subject("worker"), request.query_params.get("done", "")
+        )
         return self._state.render(request, "_workers.html" if part else "workers.html", context)
 
     def queues(self, request: Request) -> Response:
@@ -74,6 +79,13 @@ class FleetPages:
                     context["row_problem"] = self._state.redactor.text(error.detail)
         part = request.query_params.get("part")
         return self._state.render(request, "_queues.html" if part else "queues.html", context)
+
+
+def of_worker(worker: WorkerView) -> list[Operation]:
+    """Return the operations for the state of a worker."""
+    unavailable = "suspend" if worker.state == worker_life.SUSPENDED else "resume"
+    operations = _operation_forms.of_subject("worker")
+    return [each for verb, each in operations.items() if verb != unavailable]
 
 
 def ledger_rows(request: Request, app_state: AppState) -> _ledgers.RowPage | None:

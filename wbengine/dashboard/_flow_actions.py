@@ -58,5 +58,6 @@ def others_of_flow(view: flows.FlowView) -> list[Operation]:
         each
         for verb, each in actions().items()
         if verb not in _ACTIONS | _SPECIAL
+        and each.target is not None
         and (each.many is None or view.shown_state in each.many.states)
     ]

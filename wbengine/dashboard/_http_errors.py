@@ -95,7 +95,7 @@ def as_http_errors() -> Iterator[None]:
         yield
     except exceptions.NotFound as error:
         raise HTTPException(404, str(error)) from error
-    except exceptions.NotTrusted as error:
+    except (exceptions.NotTrusted, exceptions.DisallowedAccess) as error:
         raise HTTPException(403, str(error)) from error
     except (
         ValueError,

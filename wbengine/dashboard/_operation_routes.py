@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -12,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from wbengine.dashboard import _audit, _audited_actions, _rendering, _urls
+from wbengine.dashboard import _audited_actions, _rendering, _urls
 from wbengine.dashboard._app_state import AppState
 from wbengine.operations import _operation
 from wbengine.operations._operation import Operation
@@ -33,11 +32,6 @@ NO_TOKEN: Final = "This path needs the token in the header Authorization: Bearer
 #: A header that sets `unique`, so that a client can repeat a submission whose response was lost.
 IDEMPOTENCY_KEY: Final = "idempotency-key"
 _IDEMPOTENT_FOR: Final = "24h"
-
-#: Collections in paths, by subject.
-_COLLECTIONS: Final[Mapping[str, str]] = {
-    "flow": "flows", "schedule": "schedules", "tasks": "tasks",
-}  # fmt: skip
 
 
 class OperationRoutes:
@@ -61,7 +55,7 @@ class OperationRoutes:
             _audited_actions.check_allowed(self._state, request, action, role, None)
         if operation.target is not None:
             action = f"{operation.name} {arguments[operation.target]!r:.120}"
-        scope = _operation.Scope(self._state.store(request).backend, _audit.sender_of(request))
+        scope = self._state.scope(request)
         act = functools.partial(operation.perform, scope, arguments)
         result = await _audited_actions.perform(self._state, request, action, act)
         headers = None
@@ -74,7 +68,8 @@ class OperationRoutes:
 
 def path_of(operation: Operation) -> str:
     """Return the path of an operation as a template, such as `/api/v1/flows/{flow}/cancel`."""
-    parts = ["/api/v1", _COLLECTIONS[operation.subject]]
+    subject = operation.subject
+    parts = ["/api/v1", subject if subject.endswith("s") else f"{subject}s"]
     if operation.target is not None:
         parts.append(f"{{{operation.target}}}")
     if not operation.creates:

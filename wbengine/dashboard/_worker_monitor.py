@@ -94,16 +94,10 @@ class WorkerMonitor:
             self.open_fleet().workers()
             self._has_settled = True
 
-    def drain(self, name: str) -> None:
-        """Ask the worker of this displayed name to accept no new tasks and to exit.
-
-        :raises NotFound: if there is no such worker.
-        """
-        fleet = self.open_fleet()
-        matching_names = [
-            worker.name for worker in fleet.workers() if self._redactor.text(worker.name) == name
-        ]
-        fleet.control("drain", matching_names[:1] or [name])
+    def full_name(self, shown: str) -> str:
+        """Return the name of the worker that is displayed with this name, or the same name."""
+        names = [worker.name for worker in self.open_fleet().workers()]
+        return next((name for name in names if self._redactor.text(name) == shown), shown)
 
     def open_fleet(self) -> Fleet:
         """Return the fleet, opened.

@@ -31,6 +31,7 @@ def assign(
         `from_code` is unknown.
     """
     with contextlib.closing(backend.get_connection()) as connection:
+        numbers = connection.flows_by_code()
         codes = [code for code in connection.codes() if code.app and app in (None, code.app)]
         known = {code.text for code in codes}
         versions = [code.version for code in codes]
@@ -39,7 +40,6 @@ def assign(
             raise exceptions.NotFound(
                 f"Unknown code version {from_code!r}{object_names.hint(from_code, versions)}"
             )
-        numbers = connection.flows_by_code()
         flows = {each: numbers.get(f"{each}:{from_code}", 0) for each in apps}
         for each, number in flows.items():
             if number and f"{each}:{to_code}" not in known:

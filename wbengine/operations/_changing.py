@@ -7,11 +7,19 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from wbengine import exceptions
+from wbengine import exceptions, states
 from wbengine.operations import _suspend_and_cancel
 from wbengine.persistence import _leases, _owners, base, models
+from wbengine.views import _shown_states
 
-__all__ = ["changing"]
+__all__ = ["STATES", "changing"]
+
+#: Displayed states of flows that no engine runs. An engine may run those that are WAITING.
+STATES: Final = (
+    *(*sorted(states.FLOW_ENDED), states.CANCELLED),
+    *(states.PENDING, states.SUSPENDED, states.WAITING, states.BLOCKED),
+    _shown_states.INTERRUPTED,
+)
 
 _PAUSE_SECONDS: Final = 0.05
 

@@ -16,12 +16,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+from wbengine import exceptions
 from wbengine._introspection import object_names
 from wbengine.operations import _names
 from wbengine.persistence import base
 
 if TYPE_CHECKING:
     import jsonschema
+
+    from wbengine.fleet.client import Fleet
 
 __all__ = [
     "ADMIN",
@@ -39,6 +42,7 @@ __all__ = [
     "Scope",
     "Shown",
     "Text",
+    "WorkerName",
     "check",
     "load",
     "operation",
@@ -68,10 +72,24 @@ _GROUPS: Final[Mapping[str, str]] = {"worker": "workers"}
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The store on which an operation works, and who requested it."""
+    """The store on which an operation works, and who requested it.
+
+    :ivar fleet: returns the workers; None: there is no broker.
+    """
 
     backend: base.Backend
     by: str | None = None
+    fleet: Callable[[], Fleet] | None = None
+
+    def open_fleet(self) -> Fleet:
+        """Return the workers.
+
+        :raises NotFound: if there is no broker.
+        :raises TransportFailure: if the broker cannot be reached.
+        """
+        if self.fleet is None:
+            raise exceptions.NotFound("The operation needs a broker.")
+        return self.fleet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +196,15 @@ ScheduleName = Annotated[
     str,
     Parameter(
         "The name of the schedule.", {"type": "string"}, is_target=True, shown=Shown(metavar="NAME")
+    ),
+]
+WorkerName = Annotated[
+    str,
+    Parameter(
+        "The name of the worker, its beginning, or its host.",
+        {"type": "string", "minLength": 1},
+        is_target=True,
+        shown=Shown(metavar="NAME"),
     ),
 ]
 

@@ -249,6 +249,15 @@ class RestrictedConnection(base.Connection):
     def bulks(self) -> BulkStore:
         _refuse()
 
+    def flows_by_code(self) -> Mapping[str, int]:
+        _refuse()
+
+    def flows_waiting_for_code(self) -> Mapping[str, int]:
+        return {}
+
+    def assign_code(self, old: str, new: str) -> int:
+        _refuse()
+
     def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
         _refuse()
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from wbengine import states
 from wbengine.operations import _changing
 from wbengine.operations import _operation as op
-from wbengine.views import _shown_states
 
 _Text = Annotated[
     str,
@@ -24,11 +22,7 @@ _Text = Annotated[
     role=op.OPERATOR,
     result={"uuid": {"type": "string"}, "at": {"type": "number", "description": "Unix time."}},
     many=op.Many(
-        (
-            *(*sorted(states.FLOW_ENDED), states.CANCELLED),
-            *(states.PENDING, states.SUSPENDED, states.WAITING, states.BLOCKED),
-            _shown_states.INTERRUPTED,
-        ),
+        _changing.STATES,
         "annotated",
         "that no engine runs",
     ),

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from wbengine import engines, exceptions
-from wbengine.engines import _allowed
+from wbengine import engines
 from wbengine.jobs import base as jobs
+from wbengine.operations import _allowed_flows
 from wbengine.operations import _operation as op
 from wbengine.persistence import _restricted
 
@@ -80,15 +80,8 @@ def submit(
     The factory must be among the allowed flows of the server (`--flows`, `WBENGINE_FLOWS`), and the
     server must be able to import it.
     """
-    allowed = _allowed.of_process()
-    if not allowed.names:
-        raise exceptions.NotTrusted(
-            "Flows can be submitted here only if the server has a list of allowed flows: --flows,"
-            f" ${_allowed.FLOWS_VARIABLE} or flows="
-        )
     backend, tags, unique = _restricted.submission(scope.backend, tags, unique)
-    try:
-        allowed.load(factory)
+    with _allowed_flows.loading(factory):
         handle = engines.submit(
             factory,
             backend=backend,
@@ -100,8 +93,4 @@ def submit(
             unique_for=unique_for,
             tags=tags,
         )
-    except (exceptions.WbengineException, ValueError):
-        raise
-    except Exception as error:  # The factory is code of the user.
-        raise ValueError(f"{factory}: {type(error).__name__}: {error}") from error
     return {"uuid": handle.id, "state": handle.state}

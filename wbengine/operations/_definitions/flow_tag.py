@@ -1,0 +1,61 @@
+"""The operation `flow tag`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from wbengine.operations import _changing
+from wbengine.operations import _operation as op
+from wbengine.persistence import _listing, models
+
+_Tags = Annotated[
+    Mapping[str, str] | None,
+    op.Parameter(
+        "Tags to add or replace.",
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        shown=op.Shown(metavar="KEY=VALUE", help="Add or replace this tag (repeatable)."),
+    ),
+]
+_Removed = Annotated[
+    Sequence[str] | None,
+    op.Parameter(
+        "Keys of tags to remove.",
+        {"type": "array", "items": {"type": "string"}},
+        shown=op.Shown(metavar="KEY", help="Remove the tag with this key (repeatable)."),
+    ),
+]
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    tags = ", ".join(f"{key}={value}" for key, value in sorted(values["tags"].items()))
+    return f"{values['name']} {values['uuid']}: {tags or 'no tags'}"
+
+
+@op.operation(
+    role=op.OPERATOR,
+    result={
+        "uuid": {"type": "string"},
+        "tags": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+    many=op.Many(_changing.STATES, "tagged", "that no engine runs"),
+    command=op.Command(
+        ("3f2a9c --set ticket=4711", "--set incident=17 --remove owner --error 'card declined'"),
+        line=_line,
+    ),
+    button=None,
+)
+def tag(
+    scope: op.Scope, flow: op.FlowId, set: _Tags = None, remove: _Removed = None
+) -> dict[str, Any]:
+    """Change the tags of a flow, by which lists are filtered.
+
+    An engine must not run the flow. A tag that is absent can be removed without an error.
+    """
+    if not set and not remove:
+        raise ValueError("a tag to set or to remove is required")
+    with _changing.changing(scope.backend, flow) as detail:
+        kept = {key: value for key, value in detail.tags.items() if key not in (remove or ())}
+        changed = _listing.check_tags({**kept, **(set or {})})
+        detail.meta[models.TAGS] = changed
+    return {"uuid": flow, "tags": changed}
