@@ -15,8 +15,8 @@ from tests.support import fresh
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 14_560
-MAX_LINES_OF_FLOW_RUN = 26_160
+MAX_LINES_OF_FLOW_SHOW = 14_950
+MAX_LINES_OF_FLOW_RUN = 26_750
 
 FLOW = """
 from wbengine import task

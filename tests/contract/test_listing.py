@@ -259,7 +259,7 @@ def test_combined_filters_select_flows_on_pages_of_any_size(
 def test_malformed_tags_are_ignored(connection: Connection) -> None:
     odd, mixed = a_flow("odd", 1.0), a_flow("mixed", 2.0)
     odd.meta["tags"] = ["a", {"b": 1}]
-    mixed.meta["tags"] = {"a": "b", "c": 1}
+    mixed.meta["tags"] = {"a": "b", "c": [1], "d": {"e": 1}}
     shelve(connection, odd, mixed)
     rows = connection.list_flows(newest_first=False).flows
     assert [dict(row.tags) for row in rows] == [{}, {"a": "b"}]

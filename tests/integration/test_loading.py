@@ -41,7 +41,7 @@ WRONG = {
     "name in the store": (sound, {"store": {1: 2}}, TypeError),
     "inputs twice": (sound, {"store": {"a": 1}, "inputs": {"a": 1}}, ValueError),
     "key of a tag": (sound, {"tags": {"a b": "c"}}, ValueError),
-    "kind of a tag": (sound, {"tags": {"a": 1}}, TypeError),
+    "kind of a tag": (sound, {"tags": {"a": None}}, TypeError),
 }
 
 

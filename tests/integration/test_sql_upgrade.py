@@ -264,3 +264,28 @@ def test_interrupted_upgrade_is_completed(mariadb_url: str, tmp_path: Path) -> N
             columns = sa.inspect(made.engine).get_columns("wbe_jobs")
             assert {"later", "later_text"} < {column["name"] for column in columns}
             assert sa.inspect(made.engine).has_table("wbe_later")
+
+
+# Contents.
+
+
+def test_upgrade_adds_stored_tags_to_index(backend: _sql.SQLBackend) -> None:
+    connection, book = backend.get_connection(), models.LogBook("b")
+    for number in range(1002):  # The migration reads 1000 flows at a time.
+        flow = models.FlowDetail(str(number))
+        flow.meta["tags"] = {"team": "a"} if number % 500 else {"team": "b", "bad key": "x"}
+        book.add(flow)
+    connection.save_logbook(book)
+    execute(
+        backend,
+        "DROP TABLE wbe_tags",
+        "UPDATE wbe_flowdetails SET meta = '{damaged' WHERE name = '7'",
+        f"UPDATE {tables.VERSION_TABLE} SET version_num = '0006'",
+    )
+    with contextlib.closing(backends.fetch(backend.engine.url.render_as_string(False))) as again:
+        again.get_connection().upgrade()
+        assert isinstance(again, _sql.SQLBackend)
+        assert differences(again) == []
+        rows = again.get_connection().list_flows(tags={"team": "b"}, newest_first=False).flows
+        assert [row.name for row in rows] == ["0", "500", "1000"]
+        assert len(again.get_connection().list_flows(tags={"team": "a"}, limit=2000).flows) == 998

@@ -88,7 +88,7 @@ def command(
             _format_time(row.created, printer.is_terminal),
             row.owner_short if printer.is_terminal else row.owner,
             *([_signals(row)] if waiting else []),
-            *([" ".join(f"{key}={value}" for key, value in row.tags.items())] if tagged else []),
+            *([" ".join(f"{key}={text}" for key, text in row.tag_texts.items())] if tagged else []),
             row.error,
         )
         for row in page.flows

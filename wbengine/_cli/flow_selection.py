@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wbengine.operations._operation import Many, Operation
     from wbengine.persistence import base as persistence
     from wbengine.persistence._listing import FlowRow
+    from wbengine.persistence._tags import Condition
 
 __all__ = ["Selection", "filters", "flows_option", "perform", "rows_of"]
 
@@ -42,7 +43,7 @@ class Selection(NamedTuple):
     states: tuple[str, ...]
     name: str | None
     since: float | None
-    tags: Mapping[str, str]
+    tags: tuple[Condition, ...]
     error: str | None
     incident: str | None
     has_all: bool
@@ -60,7 +61,7 @@ class Selection(NamedTuple):
             states=self.states,
             name=self.name,
             since=self.since,
-            tags=self.tags,
+            tags=tuple(map(str, self.tags)),
             error=self.error,
             incident=self.incident,
         )
@@ -96,7 +97,9 @@ _FILTERS: Final = (
         help=f"Only flows in this state (repeatable): {', '.join(_shown_states.LISTED)}."),
     click.option("--name", metavar="TEXT",
         help="Only flows whose name contains TEXT, in upper or lower case."),
-    common_options.tags("Only flows with this tag (repeatable; a flow must have all of them)."),
+    click.option("--tag", "tags", type=params.TAG_CONDITION, multiple=True, metavar="KEY=VALUE",
+        help="Only flows with this tag (repeatable; a flow must have all of them). <, <=, > and >="
+        " compare numbers and times: 'amount>100', 'due<2026-12-01' (UTC)."),
     click.option("--since", type=params.TIMESTAMP, metavar="WHEN",
         help="Only flows created since this time: 2h, 3d, 2026-11-21T08:00 (UTC)."),
     click.option("--error", metavar="TEXT",
@@ -127,7 +130,7 @@ def flows_option(function: Any) -> Any:
         state_names: tuple[str, ...],
         name: str | None,
         since: float | None,
-        tags: dict[str, str],
+        tags: tuple[Condition, ...],
         error: str | None,
         incident: str | None,
         has_all: bool,

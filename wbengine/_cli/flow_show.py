@@ -112,7 +112,7 @@ def _head(printer: Printer, view: FlowView) -> None:
         ("flow", f"{view.name}  {view.uuid}"),
         ("state", view.shown_state),
         ("logbook", None if view.book_name == view.name else view.book_name),
-        ("tags", ", ".join(f"{key}={value}" for key, value in view.tags.items()) or None),
+        ("tags", ", ".join(f"{key}={text}" for key, text in view.tag_texts.items()) or None),
         ("owner", view.owner),
         ("created", _formatting.iso(view.created)),
         ("started", _formatting.iso(view.started)),

@@ -19,6 +19,8 @@ from wbengine._introspection import object_names
 from wbengine._text import durations, rates
 
 if TYPE_CHECKING:
+    from wbengine.persistence._tags import Condition
+
     Kind = click.ParamType[Any]
     Words = click.Choice[str]
 else:  # older versions of click have no generic types here
@@ -27,7 +29,8 @@ else:  # older versions of click have no generic types here
 
 __all__ = [
     "ADDRESS", "ASSIGNMENT", "DURATION", "ENGINE", "ENGINE_KIND", "INPUTS", "JSON", "LIFETIME",
-    "NEW_FILE", "RATE", "TAG", "TIMESTAMP", "WAIT", "Choice", "Parsed", "file_text", "once",
+    "NEW_FILE", "RATE", "TAG", "TAG_CONDITION", "TIMESTAMP", "WAIT", "Choice", "Parsed",
+    "file_text", "once",
 ]  # fmt: skip
 
 
@@ -105,14 +108,17 @@ def _rate(text: str) -> float:
     return 1 / seconds
 
 
-def _tag(text: str) -> tuple[str, str]:
-    from wbengine.persistence import _listing
+def _tag_condition(text: str) -> Condition:
+    from wbengine.persistence import _tags
 
-    key, separator, value = text.partition("=")
-    if not separator:
+    return _tags.Condition.parse(text)
+
+
+def _tag(text: str) -> tuple[str, str]:
+    condition = _tag_condition(text)
+    if condition.operator != "=":
         raise ValueError(f"must be a tag such as team=billing, got {text!r}")
-    _listing.check_tags({key: value})
-    return key, value
+    return condition.key, condition.text
 
 
 def once(context: click.Context, option: click.Parameter, pairs: Any) -> dict[str, Any]:
@@ -212,4 +218,6 @@ INPUTS: Final = Parsed("JSON", _inputs)
 #: A name, '=', and JSON or `@file` that contains it ('@-': the standard input).
 ASSIGNMENT: Final = Parsed("NAME=JSON", _assignment)
 TAG: Final = Parsed("KEY=VALUE", _tag)
+#: A tag, or a comparison with one.
+TAG_CONDITION: Final = Parsed("KEY=VALUE", _tag_condition)
 NEW_FILE: Final = _NewFile()

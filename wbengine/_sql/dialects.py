@@ -12,7 +12,7 @@ __all__ = [
     "BYTES", "IDLE_SECONDS", "KEY", "LOCK_TIMEOUT_SECONDS", "MAX_KEY_LENGTH", "MYSQL", "NUMBER",
     "POSTGRESQL", "SQLITE", "TABLE", "TEXT",
 ]  # fmt: skip
-__all__ += ["now", "upsert"]
+__all__ += ["exact_text", "now", "upsert"]
 
 SQLITE: Final = "sqlite"
 MYSQL: Final = "mysql"
@@ -29,10 +29,15 @@ _COLLATION: Final = "utf8mb4_bin"
 
 MAX_KEY_LENGTH: Final = 255
 
-#: Type of identifiers. All databases compare them exactly.
-KEY: Final = sa.String(MAX_KEY_LENGTH).with_variant(
-    mysql.VARCHAR(MAX_KEY_LENGTH, collation=_COLLATION), MYSQL
-)
+
+def exact_text(length: int) -> sa.types.TypeEngine[str]:
+    """Return the type of texts of a maximum length that all databases compare exactly."""
+    exact = mysql.VARCHAR(length, collation=_COLLATION)
+    return sa.String(length).with_variant(exact, MYSQL)
+
+
+#: Type of identifiers.
+KEY: Final = exact_text(MAX_KEY_LENGTH)
 
 #: Type of texts of any length (MySQL limits a plain TEXT to 64 KB).
 TEXT: Final = sa.Text().with_variant(mysql.LONGTEXT(collation=_COLLATION), MYSQL)

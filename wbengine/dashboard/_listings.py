@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from wbengine.dashboard import _http_errors
 from wbengine.engines import _engine_kinds
 from wbengine.operations import _bulk_selection
 from wbengine.persistence import _listing as listings
+from wbengine.persistence import _tags
 from wbengine.persistence import base as persistence
 from wbengine.views import _flow_list, _shown_states, redaction
 
@@ -30,6 +32,7 @@ PERIODS: Final[Mapping[str, tuple[str, float]]] = {
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 500
 _MAX_CURSOR_CHARS: Final = 500
+_OPERATOR: Final = re.compile(r"\s*(<=|>=|=|<|>)\s*")
 
 
 def engine_kinds() -> list[str]:
@@ -58,7 +61,7 @@ class FlowFilter:
     since: str = ""
     after: str = ""
     limit: int = DEFAULT_LIMIT
-    #: A part of the name, a prefix of the id, or `key=value` of a tag.
+    #: A part of the name, a prefix of the id, or a tag: `key=value`, `key>number`.
     find: str = ""
     #: Kind of the engine that ran the flows last.
     engine: str = ""
@@ -90,12 +93,11 @@ class FlowFilter:
         return not (filters or self.after)
 
     @property
-    def _tags(self) -> dict[str, str]:
-        key, _, value = (each.strip() for each in self.find.partition("="))
+    def _tags(self) -> tuple[str, ...]:
         try:
-            return listings.check_tags({key: value})
+            return (str(_tags.Condition.parse(_OPERATOR.sub(r"\1", self.find, count=1))),)
         except ValueError:  # The text is a part of a name.
-            return {}
+            return ()
 
     def conditions(self) -> _bulk_selection.Filter:
         """Return the conditions of the list, without its position."""

@@ -15,7 +15,7 @@ from wbengine import storage as storage_module
 from wbengine._introspection import object_names
 from wbengine.engines import _allowed, _async_run, _engine_kinds, _flow_factories, base
 from wbengine.engines._engine_kinds import ENGINE_DEFAULT, ENGINES_NAMESPACE, defaults
-from wbengine.persistence import _listing, _macs, backends, models
+from wbengine.persistence import _macs, _tags, backends, models
 from wbengine.persistence import base as persistence
 from wbengine.types import codec
 
@@ -53,7 +53,7 @@ def load(
     *,
     inputs: Store = None,
     name: str | None = None,
-    tags: Mapping[str, str] | None = None,
+    tags: Mapping[str, _tags.Value] | None = None,
     **options: Any,
 ) -> base.Engine:
     """Return an engine for `flow`, ready to run.
@@ -99,7 +99,7 @@ class _NewRecord(NamedTuple):
     """
 
     name: str | None = None
-    tags: Mapping[str, str] = MappingProxyType({})
+    tags: Mapping[str, _tags.Value] = MappingProxyType({})
     uuid: str | None = None
     make_note: _MakeNote | None = None
     require_inputs: bool = False
@@ -117,7 +117,7 @@ def _with_workflow_note(record: _NewRecord, workflow: Any) -> _NewRecord:
 
 def _new_record(
     name: str | None,
-    tags: Mapping[str, str] | None,
+    tags: Mapping[str, _tags.Value] | None,
     uuid: str | None = None,
     make_note: _MakeNote | None = None,
     require_inputs: bool = False,
@@ -125,7 +125,7 @@ def _new_record(
     if name is not None and not (isinstance(name, str) and name):
         raise TypeError(f"name must be a non-empty str, got {name!r:.200}")
     object_names.check_length("The name of a flow", name or "")
-    checked = _listing.check_tags({} if tags is None else tags)
+    checked = _tags.check({} if tags is None else tags)
     return _NewRecord(name, checked, uuid, make_note, require_inputs)
 
 
@@ -171,7 +171,7 @@ def _load(
             if record.no_factory is not None:
                 detail.meta[models.NO_FACTORY] = record.no_factory
             if record.tags:
-                detail.meta[models.TAGS] = record.tags
+                detail.meta[_tags.GIVEN] = dict(record.tags)
             if open_backend is not None and kind != ENGINE_DEFAULT:
                 detail.meta[models.ENGINE] = kind
             if inputs:
@@ -307,7 +307,7 @@ def load_from_factory(
     uuid: str | None = None,
     inputs: Store = None,
     name: str | None = None,
-    tags: Mapping[str, str] | None = None,
+    tags: Mapping[str, _tags.Value] | None = None,
     require_inputs: bool = False,
     **options: Any,
 ) -> base.Engine:

@@ -19,7 +19,7 @@ from wbengine.jobs import _stored
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.jobs.backends import impl_memory, impl_sql
-from wbengine.persistence import _commands, _lease_renewer, _owners, models
+from wbengine.persistence import _commands, _lease_renewer, _owners, _tags, models
 from wbengine.persistence import base as persistence
 from wbengine.persistence._published_values import published_in
 from wbengine.persistence._unique_keys import UniqueKey
@@ -243,7 +243,7 @@ def submit(
     eta: datetime | float | None = None,
     unique: str | None = None,
     unique_for: str | float | None = None,
-    tags: Mapping[str, str] | None = None,
+    tags: Mapping[str, _tags.Value] | None = None,
     board: Board = None,
 ) -> FlowHandle:
     """Submit a flow to a conductor (`wbengine serve`): it is stored when this returns.
@@ -338,7 +338,7 @@ def submit_many(
     eta: datetime | float | None = None,
     unique: Iterable[str] | None = None,
     unique_for: str | float | None = None,
-    tags: Mapping[str, str] | None = None,
+    tags: Mapping[str, _tags.Value] | None = None,
     board: Board = None,
 ) -> list[FlowHandle]:
     """Submit one flow for each element of `inputs`, see `submit`; all are stored on return.
@@ -453,7 +453,7 @@ def new_flow(
     factory_kwargs: Mapping[str, Any] | None = None,
     *,
     inputs: _loading.Store,
-    tags: Mapping[str, str] | None,
+    tags: Mapping[str, _tags.Value] | None,
     name: str | None = None,
     uuid: str | None = None,
     flows: _allowed.AllowedFlows | None = None,

@@ -14,7 +14,7 @@ from wbengine.notifications._event import Event
 from wbengine.notifications._progress import Progress
 from wbengine.notifications._reading import BLOCKED, LOST, SOURCES, EventReader, FlowChange
 from wbengine.notifications._selection import Selection
-from wbengine.persistence import base
+from wbengine.persistence import _tags, base
 from wbengine.schedules import _ticks
 from wbengine.schedules._store import Entry, Schedules
 from wbengine.types import codec
@@ -133,7 +133,7 @@ class Collector:
                 flow=oldest.uuid,
                 state=states.PENDING,
                 reason=f"the oldest flow waits since {_formatting.iso(oldest.created)}",
-                tags=redaction.tags(oldest.tags, redaction.Redactor()),
+                tags=_tags.texts_of(redaction.tags(oldest.tags, redaction.Redactor())),
                 url=self._page("flows", oldest.uuid),
             )
 
@@ -182,7 +182,7 @@ class Collector:
             flow=change.uuid,
             state=change.state if kind != _event.FLOW_BLOCKED else states.BLOCKED,
             reason=blocked if kind == _event.FLOW_BLOCKED else _type_of(change.error),
-            tags=redaction.tags(change.tags, redactor),
+            tags=_tags.texts_of(redaction.tags(change.tags, redactor)),
             url=self._page("flows", change.uuid),
         )
 

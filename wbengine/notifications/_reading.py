@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from wbengine import _sql, states
 from wbengine._sql import dialects
 from wbengine.jobs.backends import impl_sql
-from wbengine.persistence import _history, _listing, models
+from wbengine.persistence import _history, _tags, models
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import rows, tables
 
@@ -44,7 +44,7 @@ class FlowChange(NamedTuple):
     at: float
     entered_at: float
     error: str | None
-    tags: Mapping[str, str]
+    tags: Mapping[str, _tags.Value]
     is_cancelled: bool
     code: str | None
 
@@ -53,7 +53,7 @@ class PendingFlow(NamedTuple):
     uuid: str
     name: str
     created: float
-    tags: Mapping[str, str]
+    tags: Mapping[str, _tags.Value]
 
 
 class EventReader:
@@ -114,7 +114,7 @@ class EventReader:
         if not page:
             return None
         oldest = min(page, key=lambda row: float(row["created"]))
-        tags = _listing.tags_of(rows.object_of(oldest["meta"]).get(models.TAGS))
+        tags = _tags.tags_in(rows.object_of(oldest["meta"]))
         return PendingFlow(oldest["uuid"], oldest["name"], oldest["created"], tags)
 
     def _read(self, statement: sa.TextClause, parameters: Mapping[str, Any]) -> list[Any]:
@@ -135,7 +135,7 @@ def _change(row: Mapping[str, Any], offset: float) -> FlowChange:
         row["moment"] - offset,
         entered,
         _history.error(row["state"], history),
-        _listing.tags_of(meta.get(models.TAGS)),
+        _tags.tags_in(meta),
         meta.get(models.CANCELLED) is not None,
         row["code"],
     )

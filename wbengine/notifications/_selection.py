@@ -7,6 +7,7 @@ import fnmatch
 from collections.abc import Mapping
 
 from wbengine.notifications import _event
+from wbengine.persistence import _tags
 
 __all__ = ["Selection"]
 
@@ -30,8 +31,8 @@ class Selection:
     def includes(self, *kinds: str) -> bool:
         return not self.kinds.isdisjoint(kinds)
 
-    def matches_flow(self, name: str, tags: Mapping[str, str]) -> bool:
+    def matches_flow(self, name: str, tags: Mapping[str, _tags.Value]) -> bool:
         is_named = not self.flows or any(
             fnmatch.fnmatchcase(name, pattern) for pattern in self.flows
         )
-        return is_named and self.tags.items() <= tags.items()
+        return is_named and _tags.has_texts(tags, self.tags)

@@ -26,7 +26,11 @@ FILTER: Final[Mapping[str, Any]] = {
         "name": _TEXT,
         "text": _TEXT,
         "since": {"type": ["number", "null"]},
-        "tags": {"type": "object", "additionalProperties": {"type": "string"}},
+        "tags": {
+            "type": ["object", "array"],
+            "additionalProperties": {"type": "string"},
+            "items": _TEXT,
+        },
         "error": _TEXT,
         "incident": {"enum": ["resent"]},
         "engine": _TEXT,
@@ -39,6 +43,7 @@ class Filter(NamedTuple):
     """Conditions of flows; see `Connection.list_flows`.
 
     :ivar states: stored or displayed states; empty: those that the operation accepts.
+    :ivar tags: values by key, or conditions such as "amount>100".
     :ivar incident: "resent": only flows of which a task was resent.
     """
 
@@ -46,7 +51,7 @@ class Filter(NamedTuple):
     name: str | None = None
     text: str | None = None
     since: float | None = None
-    tags: Mapping[str, str] = {}
+    tags: Mapping[str, str] | Sequence[str] = ()
     error: str | None = None
     incident: str | None = None
     engine: str | None = None

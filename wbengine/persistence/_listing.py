@@ -13,18 +13,15 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, states
 from wbengine._introspection import object_names
+from wbengine.persistence import _tags
 
 __all__ = [
     "LIMIT", "Backlog", "EndedFlow", "FlowRow", "Page", "Position", "Query", "Removable", "Wait",
-    "check_tags", "engine_names", "latest_step_counts", "tags_of", "waits_of",
+    "check_tags", "engine_names", "latest_step_counts", "waits_of",
 ]  # fmt: skip
 
 #: Default number of flows on a page.
 LIMIT: Final = 50
-MAX_TAGS: Final = 32
-_TAG: Final = re.compile(r"[A-Za-z0-9._/-]+")
-_MAX_KEY_LENGTH: Final = 64
-_MAX_VALUE_LENGTH: Final = 256
 #: Kind of the engine of flows whose record contains none.
 UNRECORDED_ENGINE: Final = "serial"
 #: Kinds of engines with two names.
@@ -62,36 +59,14 @@ def _forms_of_letters(text: str) -> Iterator[str]:
 
 
 def check_tags(tags: object) -> dict[str, str]:
-    """Return valid tags of a flow as a dict.
+    """Return valid tags that are texts as a dict.
 
     :raises TypeError: if `tags` is not a dict of str.
     :raises ValueError: if there are too many tags, or a key or value is invalid.
     """
-    if not isinstance(tags, Mapping) or not all(
-        isinstance(each, str) for pair in tags.items() for each in pair
-    ):
+    if not isinstance(tags, Mapping) or not all(isinstance(each, str) for each in tags.values()):
         raise TypeError(f"tags must be a dict of str, got {tags!r:.200}")
-    if len(tags) > MAX_TAGS:
-        raise ValueError(f"a flow can have at most {MAX_TAGS} tags, got {len(tags)}")
-    for key, value in tags.items():
-        if not _TAG.fullmatch(object_names.check_length("The key of a tag", key, _MAX_KEY_LENGTH)):
-            raise ValueError(
-                f"the key of a tag must be up to {_MAX_KEY_LENGTH} letters, digits and"
-                f" ._/-, got {key!r}"
-            )
-        object_names.check_length(f"The value of tag {key}", value, _MAX_VALUE_LENGTH)
-        if not value or not value.isprintable() or value != value.strip():
-            raise ValueError(
-                f"the value of tag {key} must be 1 to {_MAX_VALUE_LENGTH} printable"
-                f" characters without surrounding blanks, got {value!r:.80}"
-            )
-    return dict(tags)
-
-
-def tags_of(value: object) -> dict[str, str]:
-    """Return the valid tags in a field of `meta`, which can contain any value."""
-    pairs = value.items() if isinstance(value, Mapping) else ()
-    return {key: v for key, v in pairs if isinstance(key, str) and isinstance(v, str)}
+    return {key: _tags.text_of(value) for key, value in _tags.check(tags).items()}
 
 
 class Wait(NamedTuple):
@@ -210,7 +185,7 @@ class FlowRow(NamedTuple):
     counts: Mapping[str, int]
     lease: str | None
     error: str | None
-    tags: Mapping[str, str] = MappingProxyType({})
+    tags: Mapping[str, _tags.Value] = MappingProxyType({})
     cancelled: bool = False
     command: str | None = None
     parked: bool = False
@@ -280,7 +255,7 @@ class Query:
     limit: int = LIMIT
     after: Position | None = None
     text: str | None = None
-    tags: Mapping[str, str] | None = None
+    tags: tuple[_tags.Condition, ...] = ()
     commanded: bool = False
     error: str | None = None
     resent: bool = False
@@ -293,7 +268,6 @@ class Query:
             states.check_known("state of a flow", state, states.FLOW_STATES)
         if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
             raise ValueError(f"limit must be a whole number of at least 1, got {self.limit!r}")
-        check_tags(self.tags or {})
         if self.engine is not None and (not self.engine or ":" in self.engine):
             raise ValueError(f"engine must be a kind without options, got {self.engine!r:.80}")
 
@@ -305,13 +279,13 @@ class Query:
     def matches_state(self, state: str | None) -> bool:
         return self.states is None or (state or states.PENDING) in self.states
 
-    def matches(self, uuid: str, name: str, tags: Mapping[str, str]) -> bool:
+    def matches(self, uuid: str, name: str, meta: Mapping[str, Any]) -> bool:
         text = self.text
         return (
             (self.name is None or _has_part(name, self.name))
             and (self.uuid is None or uuid.startswith(self.uuid))
             and (text is None or _has_part(name, text) or uuid.startswith(text))
-            and (self.tags or {}).items() <= tags.items()
+            and all(condition.matches(meta) for condition in self.tags)
         )
 
     def matches_error(self, error: str | None) -> bool:

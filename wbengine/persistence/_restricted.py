@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn
 
 from wbengine import exceptions
-from wbengine.persistence import _leases, _listing, base, models
+from wbengine.persistence import _leases, _listing, _tags, base, models
 from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._bulk import BulkStore
 from wbengine.persistence._codes import Code
@@ -47,14 +47,17 @@ class RestrictedBackend(base.Backend):
 
         Return None if no flow can match.
         """
-        tags = query.tags or {}
-        if any(tags.get(key, value) != value for key, value in self.tags.items()):
-            return None
-        return dataclasses.replace(query, tags={**tags, **self.tags})
+        for condition in query.tags:
+            other = self.tags.get(condition.key, condition.text) != condition.text
+            if other and condition.operator == "=":
+                return None
+        # Not those of the run: a task must not move its flow to another part.
+        conditions = _tags.conditions_of(self.tags, given=True)
+        return dataclasses.replace(query, tags=(*conditions, *query.tags))
 
-    def includes(self, tags: Mapping[str, str]) -> bool:
-        """Return whether a flow with these tags is in this part."""
-        return self.tags.items() <= tags.items()
+    def includes(self, tags: Mapping[str, _tags.Value]) -> bool:
+        """Return whether a flow with these tags of its submission is in this part."""
+        return _tags.has_texts(tags, self.tags)
 
     def check_identity(self) -> None:
         self.whole.check_identity()
@@ -64,8 +67,8 @@ class RestrictedBackend(base.Backend):
 
 
 def submission(
-    backend: base.Backend, tags: Mapping[str, str] | None, unique: str | None
-) -> tuple[base.Backend, Mapping[str, str] | None, str | None]:
+    backend: base.Backend, tags: Mapping[str, _tags.Value] | None, unique: str | None
+) -> tuple[base.Backend, Mapping[str, _tags.Value] | None, str | None]:
     """Return the backend, the tags and the unique key of a submission.
 
     For a restricted backend, the new flow has its tags, and unique keys are separate for each set
@@ -166,7 +169,7 @@ class RestrictedConnection(base.Connection):
         lease: _leases.Lease | None = None,
         settled: SettledCommand | None = None,
     ) -> None:
-        if flow_row and not self._backend.includes(flow.tags):
+        if flow_row and not self._backend.includes(flow.given_tags):
             _refuse()
         self._checked(flow.uuid).save_changes(
             flow, atoms, flow_row=flow_row, items=items, logs=logs, lease=lease, settled=settled
@@ -308,7 +311,7 @@ class RestrictedConnection(base.Connection):
                 flow = self._whole.get_flow_details(flow_uuid, lazy=True)
         except (exceptions.NotFound, exceptions.CorruptRecord):  # Tags may be damaged, too.
             return False
-        return self._backend.includes(flow.tags)
+        return self._backend.includes(flow.given_tags)
 
     def _own(self, flow_uuids: Collection[str]) -> list[str]:
         return [uuid for uuid in flow_uuids if self._has(uuid)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wbengine import exceptions, states
 from wbengine._introspection import object_names
-from wbengine.persistence import _leases, _listing, _owners, models
+from wbengine.persistence import _leases, _listing, _owners, _tags, models
 from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._changes import Changes
 from wbengine.persistence._codes import Code, missing_counts
@@ -278,7 +278,7 @@ class Connection(abc.ABC):
         limit: int = _listing.LIMIT,
         after: str | None = None,
         text: str | None = None,
-        tags: Mapping[str, str] | None = None,
+        tags: _tags.Selection | None = None,
         commanded: bool = False,
         error: str | None = None,
         resent: bool = False,
@@ -294,7 +294,8 @@ class Connection(abc.ABC):
         :param after: the value of `after` on the previous page.
         :param text: only flows whose name contains this text, in upper or lower case, or whose uuid
             starts with it.
-        :param tags: only flows with all of these tags.
+        :param tags: only flows with all of these tags: values by key, or conditions such as
+            "amount>100", "paid=true" or "due<2026-12-01". Values are equal if their texts are.
         :param commanded: only flows with a command.
         :param error: only flows in FAILURE or REVERTED whose error (`FlowRow.error`) contains this
             text, in upper or lower case. This reads the rows of all such flows that match the
@@ -317,7 +318,7 @@ class Connection(abc.ABC):
                 limit,
                 place,
                 text,
-                tags,
+                _tags.conditions_of(tags),
                 commanded,
                 error,
                 resent,

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from wbengine import exceptions, states
 from wbengine._introspection import object_names
 from wbengine._logs import stored_lines
-from wbengine.persistence import _fields, _listing, _pictures
+from wbengine.persistence import _fields, _listing, _pictures, _tags
 from wbengine.persistence import _history as history
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._fields import field
@@ -56,7 +56,6 @@ __all__ = [
     "PUBLISHED",
     "STEP",
     "SUBMITTED",
-    "TAGS",
     "WAITS_FOR",
     "WORKFLOW",
     "atom_detail_class",
@@ -94,10 +93,9 @@ WORKFLOW: Final = "workflow"
 PUBLISHED: Final = "published"
 #: Key in the `meta` of a step of a workflow: the fields of its `StepNote`.
 STEP: Final = "step"
-#: Keys in the `meta` of a flow: factory, kind of its latest engine (missing: default), tags.
+#: Keys in the `meta` of a flow: factory, kind of its latest engine (missing: default).
 FACTORY: Final = "factory"
 ENGINE: Final = "engine"
-TAGS: Final = "tags"
 #: Key in the `meta` of a flow: notes of users, each with its time, author and text.
 NOTES: Final = "notes"
 #: Key in the `meta` of a flow: why other processes cannot import its workflow.
@@ -795,9 +793,14 @@ class FlowDetail(_Named):
         self.created = time.time()
 
     @property
-    def tags(self) -> Mapping[str, str]:
-        """The tags of the flow, for searches."""
-        return _listing.tags_of(self.meta.get(TAGS))
+    def tags(self) -> Mapping[str, _tags.Value]:
+        """The tags of the flow, for searches: those of its submission, and those of its run."""
+        return _tags.tags_in(self.own_meta)
+
+    @property
+    def given_tags(self) -> Mapping[str, _tags.Value]:
+        """The tags of the submission. They never change, so permissions may depend on them."""
+        return _tags.given_in(self.own_meta)
 
     @property
     def is_parked(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from wbengine import exceptions
 from wbengine import states as st
-from wbengine.persistence import _listing, _owners, base
+from wbengine.persistence import _listing, _owners, _tags, base
 from wbengine.persistence._listing import FlowRow
 from wbengine.types import _outline as outlines
 from wbengine.views import _formatting, _shown_states, redaction
@@ -66,7 +66,7 @@ class RowView:
     owner_short: str | None
     owner_died: bool
     error: str | None
-    tags: Mapping[str, str]
+    tags: Mapping[str, redaction.TagValue]
     waits_for: tuple[WaitView, ...] = ()
     will_wait_for: tuple[WaitView, ...] = ()
     step_counts: Mapping[str, int] = field(default_factory=dict)
@@ -75,6 +75,10 @@ class RowView:
     def done(self) -> str:
         """The number of complete tasks and steps, such as "5 of 7 steps"."""
         return _formatting.done(self.counts, self.step_counts)
+
+    @property
+    def tag_texts(self) -> Mapping[str, str]:
+        return _tags.texts_of(self.tags)
 
     @property
     def shown_counts(self) -> Mapping[str, int]:
@@ -113,7 +117,7 @@ def page(
     limit: int = _listing.LIMIT,
     after: str | None = None,
     text: str | None = None,
-    tags: Mapping[str, str] | None = None,
+    tags: _tags.Selection | None = None,
     error: str | None = None,
     resent: bool = False,
     engine: str | None = None,

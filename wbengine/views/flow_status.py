@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from wbengine import states
-from wbengine.persistence import _changes, _codes, _leases, _owners, base, models
+from wbengine.persistence import _changes, _codes, _leases, _owners, _tags, base, models
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._history import MAX_CHANGES, why_suspended
 from wbengine.persistence._pauses import TaskPause
@@ -513,7 +513,7 @@ class FlowView:
     values: Mapping[str, Any]
     cursor: str | None
     outline: outlines.Outline = field(repr=False)
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, redaction.TagValue] = field(default_factory=dict)
     cancelled: bool = False
     command: str | None = None
     parked: bool = False
@@ -529,6 +529,10 @@ class FlowView:
     def total(self) -> int:
         """Number of tasks."""
         return sum(self.counts.values())
+
+    @property
+    def tag_texts(self) -> Mapping[str, str]:
+        return _tags.texts_of(self.tags)
 
     @property
     def finished(self) -> bool:

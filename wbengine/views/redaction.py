@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import threading
 import uuid as uuids
 from collections import OrderedDict
@@ -13,7 +14,7 @@ from typing import Any, Final, TypeVar
 from wbengine import exceptions
 from wbengine._security import masking as _secrets
 from wbengine._security.masking import MASK, SecretMatcher, is_secret_key, secrets_in
-from wbengine.persistence import _listing, base, models
+from wbengine.persistence import _listing, _tags, base, models
 from wbengine.types import codec
 from wbengine.types import failure as ft
 from wbengine.views import _formatting, _record_values
@@ -198,15 +199,22 @@ def _redacted(value: Any, redactor: Redactor, masked_texts: dict[str, str]) -> A
 _MAX_ATOMS_READ: Final = 200
 _MAX_CACHED_REDACTORS: Final = 1000
 
+#: Type of a tag in a view: times are ISO texts.
+TagValue = str | int | float | bool
+
 _cache_lock: Final = threading.Lock()
 #: Redactors with the secrets of flows, valid until the flow is written again.
 _cached_redactors: OrderedDict[tuple[str, float | None, bool], Redactor] = OrderedDict()
 
 
-def tags(flow_tags: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
-    """Return the tags of a flow. Values of keys that look secret are masked."""
-    pairs = ((key, redactor.text(f"{key}={value}")) for key, value in flow_tags.items())
-    return {key: masked.partition("=")[2] for key, masked in pairs}
+def tags(flow_tags: Mapping[str, _tags.Value], redactor: Redactor) -> dict[str, TagValue]:
+    """Return the tags of a flow for JSON. Values of keys that look secret are masked."""
+    shown: dict[str, TagValue] = {}
+    for key, text in _tags.texts_of(flow_tags).items():
+        masked = redactor.text(f"{key}={text}").partition("=")[2]
+        value = flow_tags[key]
+        shown[key] = masked if masked != text or isinstance(value, dt.datetime) else value
+    return shown
 
 
 def redactor_for(

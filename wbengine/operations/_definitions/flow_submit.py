@@ -80,7 +80,7 @@ def submit(
     The factory must be among the allowed flows of the server (`--flows`, `WBENGINE_FLOWS`), and the
     server must be able to import it.
     """
-    backend, tags, unique = _restricted.submission(scope.backend, tags, unique)
+    backend, given, unique = _restricted.submission(scope.backend, given, unique)
     with _allowed_flows.loading(factory):
         handle = engines.submit(
             factory,
@@ -91,6 +91,6 @@ def submit(
             eta=datetime.fromisoformat(eta) if isinstance(eta, str) else eta,
             unique=unique,
             unique_for=unique_for,
-            tags=tags,
+            tags=given,
         )
     return {"uuid": handle.id, "state": handle.state}

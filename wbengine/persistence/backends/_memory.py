@@ -372,7 +372,7 @@ class MemoryConnection(base.Connection):
                 flow
                 for flow in self._backend.flows.values()
                 if query.book in (None, flow.book.uuid)
-                and query.matches(flow.detail.uuid, flow.detail.name, flow.detail.tags)
+                and query.matches(flow.detail.uuid, flow.detail.name, flow.detail.own_meta)
                 and query.matches_state(flow.detail.state)
                 and query.matches_position(flow.place)
                 and (flow.command is not None or not query.commanded)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from wbengine import states
 from wbengine._sql import dialects
-from wbengine.persistence import _commands, _listing, base, models
+from wbengine.persistence import _commands, _listing, _tags, base, models
 from wbengine.persistence import _history as history
 from wbengine.persistence.backends._sql import rows, tables
 
@@ -23,6 +23,7 @@ _ROWS_PER_READ: Final = 1000
 
 _FLOWS: Final = tables.FLOWS.name
 _BOOKS: Final = tables.BOOKS.name
+_TAGS: Final = tables.TAGS.name
 
 #: SQL for whether the name of a flow matches a pattern of `_name_pattern`.
 _NAME: Final[Mapping[str, str]] = {
@@ -30,11 +31,11 @@ _NAME: Final[Mapping[str, str]] = {
     dialects.MYSQL: "f.name REGEXP {0}",
     dialects.POSTGRESQL: "f.name ~ {0}",
 }
-#: SQL for whether a flow has a tag. The parameters are the JSON path of the key and the value.
-_TAG: Final[Mapping[str, str]] = {
-    dialects.SQLITE: "json_valid(f.meta) AND json_extract(f.meta, {0}) = {1}",
-    dialects.MYSQL: "JSON_VALID(f.meta) AND JSON_UNQUOTE(JSON_EXTRACT(f.meta, {0})) = {1}",
-    dialects.POSTGRESQL: "CAST(f.meta AS json) -> 'tags' ->> {0} = {1}",
+#: Join that reads the tables in the order of the statement, if the database does not choose it.
+_ORDERED_JOIN: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "CROSS JOIN",
+    dialects.MYSQL: "STRAIGHT_JOIN",
+    dialects.POSTGRESQL: "JOIN",
 }
 #: SQL for the kind of engine in the `meta` of a flow; NULL if there is none.
 _ENGINE: Final[Mapping[str, str]] = {
@@ -145,16 +146,24 @@ def _error(row: Mapping[str, Any]) -> str | None:
 def _statement(dialect: str, query: _listing.Query) -> tuple[sa.TextClause, dict[str, Any]]:
     """Build the statement. Each state has its own SELECT, because each can use an index."""
     now = dialects.now(dialect)
-    conditions, parameters = _conditions(dialect, query)
     order = "DESC" if query.newest_first else "ASC"
-    # Without the sum, SQLite reads all flows in the order of an index.
-    created = "f.created + 0" if _is_sparse(query) else "f.created"
+    source, created, number = f"{_FLOWS} f JOIN", "f.created", "f.id"
+    tags = sorted(query.tags, key=lambda each: each.operator != "=")
+    if tags:
+        join = _ORDERED_JOIN[dialect]
+        source = f"{_TAGS} t0 {join} {_FLOWS} f ON f.id = t0.flow_id {join}"
+        if tags[0].operator == "=":  # The index is in the order of the list.
+            created, number = "t0.created", "t0.flow_id"
+    conditions, parameters = _conditions(dialect, query, created, number)
+    _add_tag_conditions(tags, conditions, parameters)
+    if _is_sparse(query):  # Without the sum, SQLite reads all flows in the order of an index.
+        created += " + 0"
     parts = [
         "SELECT f.id, f.uuid, f.name, f.state, f.meta, f.more, f.created, f.updated, f.wish,"
         f" f.lease_owner, f.lease_until - {now} AS remaining, f.code, f.book_uuid,"
-        f" b.name AS book_name FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid"
+        f" b.name AS book_name FROM {source} {_BOOKS} b ON b.uuid = f.book_uuid"
         f" WHERE {' AND '.join([state, *conditions])}"
-        f" ORDER BY {created} {order}, f.id {order} LIMIT :most"
+        f" ORDER BY {created} {order}, {number} {order} LIMIT :most"
         for state in _state_conditions(query)
     ]
     text = parts[0]
@@ -180,7 +189,9 @@ def _state_conditions(query: _listing.Query) -> list[str]:
     return [f"f.state = {state}" for state in wanted] + never
 
 
-def _conditions(dialect: str, query: _listing.Query) -> tuple[list[str], dict[str, Any]]:
+def _conditions(
+    dialect: str, query: _listing.Query, created: str, number: str
+) -> tuple[list[str], dict[str, Any]]:
     conditions, parameters = list[str](), dict[str, Any]()
     if query.name:  # All names contain an empty text, and MySQL refuses an empty pattern.
         conditions.append(_NAME[dialect].format(":name"))
@@ -193,15 +204,9 @@ def _conditions(dialect: str, query: _listing.Query) -> tuple[list[str], dict[st
             "text": rows.storable_text(query.text),
             "text_length": len(query.text),
         }
-    for number, (key, value) in enumerate((query.tags or {}).items()):
-        conditions.append(_TAG[dialect].format(f":key{number}", f":tag{number}"))
-        parameters |= {
-            f"key{number}": _tag_path(dialect, key),
-            f"tag{number}": rows.storable_text(value),
-        }
     if query.engine is not None:
         names = _listing.engine_names(query.engine)
-        keys = [f"engine{number}" for number in range(len(names))]
+        keys = [f"engine{position}" for position in range(len(names))]
         recorded = f"COALESCE({_ENGINE[dialect]}, '{_listing.UNRECORDED_ENGINE}')"
         conditions.append(f"{recorded} IN (:{', :'.join(keys)})")
         parameters |= zip(keys, map(rows.storable_text, names), strict=True)
@@ -210,7 +215,7 @@ def _conditions(dialect: str, query: _listing.Query) -> tuple[list[str], dict[st
     if query.resent:
         conditions.append("f.resent_at IS NOT NULL")
     if query.since is not None:
-        conditions.append("f.created >= :since")
+        conditions.append(f"{created} >= :since")
         parameters["since"] = query.since
     if query.book is not None:
         conditions.append("f.book_uuid = :book")
@@ -224,19 +229,36 @@ def _conditions(dialect: str, query: _listing.Query) -> tuple[list[str], dict[st
     if query.after is not None:
         sign = "<" if query.newest_first else ">"
         conditions.append(
-            f"(f.created {sign} :moment OR (f.created = :moment AND f.id {sign} :number))"
+            f"({created} {sign} :moment OR ({created} = :moment AND {number} {sign} :number))"
         )
         parameters |= {"moment": query.after.created, "number": query.after.tie}
     return conditions, parameters
 
 
+def _add_tag_conditions(
+    tags: Sequence[_tags.Condition], conditions: list[str], parameters: dict[str, Any]
+) -> None:
+    """Add the conditions of tags: the first one selects rows of the table `t0`."""
+    for position, tag in enumerate(tags):
+        table, key, value = f"t{position}", f"key{position}", f"tag{position}"
+        terms = [f"{table}.name = :{key}"]
+        if tag.operator == "=":
+            terms.append(f"{table}.text = :{value}")
+        else:  # `Condition` permits four operators, safe to insert into SQL.
+            terms += [f"{table}.kind = '{tag.kind}'", f"{table}.number {tag.operator} :{value}"]
+        if tag.given:
+            terms.append(f"{table}.given = 1")
+        parameters |= {key: tag.key, value: tag.text if tag.operator == "=" else tag.number}
+        text = " AND ".join(terms)
+        if position:
+            same_flow = f"{table}.flow_id = t0.flow_id"
+            text = f"EXISTS (SELECT 1 FROM {_TAGS} {table} WHERE {same_flow} AND {text})"
+        conditions.append(text)
+
+
 def _name_pattern(dialect: str, text: str) -> str:
     pattern = _listing.name_glob if dialect == dialects.SQLITE else _listing.name_regex
     return pattern(rows.storable_text(text))
-
-
-def _tag_path(dialect: str, key: str) -> str:
-    return key if dialect == dialects.POSTGRESQL else f'$.tags."{key}"'
 
 
 def _row(
@@ -257,7 +279,7 @@ def _row(
         counts,
         row["lease_owner"] if has_owner else None,
         history.error(row["state"], changes),
-        _listing.tags_of(meta.get(models.TAGS)),
+        _tags.tags_in(meta),
         meta.get(models.CANCELLED) is not None,
         _command(row["wish"]),
         row["state"] == states.SUSPENDED and reason == history.PARKED,

@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from wbengine import exceptions
 from wbengine._sql import dialects
 from wbengine._text import json_text
-from wbengine.persistence import _trees
+from wbengine.persistence import _tags, _trees
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence.backends._sql import tables
 
 __all__ = [
     "ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "command_of", "command_text", "object_of",
-    "storable_text", "text_of",
+    "storable_text", "tag_rows", "text_of",
 ]  # fmt: skip
 
 Row = dict[str, Any]
@@ -128,6 +128,17 @@ def object_of(text: str | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def tag_rows(flow_uuid: str, meta: Mapping[str, Any], *, given: bool) -> list[Row]:
+    """Return the rows of the index of tags for a flow with this `meta`.
+
+    :param given: include the tags of the submission.
+    """
+    return [
+        {**tag._asdict(), "given": int(tag.given), "flow_uuid": flow_uuid}
+        for tag in _tags.index_of(meta, given=given)
+    ]
 
 
 def command_text(command: FlowCommand | None) -> str | None:

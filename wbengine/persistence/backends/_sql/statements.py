@@ -10,7 +10,7 @@ from wbengine import states
 from wbengine._sql import dialects
 from wbengine.persistence.backends._sql import rows, tables
 
-__all__ = ["Statements"]
+__all__ = ["Statements", "put_tags"]
 
 _BOOKS: Final = tables.BOOKS.name
 _FLOWS: Final = tables.FLOWS.name
@@ -19,6 +19,7 @@ _ITEMS: Final = tables.ITEMS.name
 _LOGS: Final = tables.LOGS.name
 _OUTLINES: Final = tables.OUTLINES.name
 _SIGNALS: Final = tables.SIGNALS.name
+_TAGS: Final = tables.TAGS.name
 _PAUSES: Final = tables.PAUSES.name
 _CODES: Final = tables.CODES.name
 _JOBS: Final = tables.JOBS.name
@@ -84,6 +85,11 @@ class Statements:
             *("book_uuid", "created", "birth", "lease_epoch", "updated", "ended"),
             updated=now,
             ended=ended,
+        )
+        self.put_tags = put_tags(dialect)
+        self.delete_tags = sa.text(
+            f"DELETE FROM {_TAGS} WHERE flow_id IN"
+            f" (SELECT id FROM {_FLOWS} WHERE uuid = :flow_uuid)"
         )
         self.put_atoms = _upsert(dialect, rows.ATOM, "changed")
         self.put_items = _upsert(dialect, rows.ITEM, "changed")
@@ -301,6 +307,15 @@ class Statements:
         self.put_outline = dialects.upsert(
             dialect, _OUTLINES, ["flow_uuid", "outline"], ["flow_uuid"]
         )
+
+
+def put_tags(dialect: str) -> sa.TextClause:
+    """Return the statement that adds tags of a flow to their index, or replaces them."""
+    values = ("name", "kind", "text", "number", "given")
+    return dialects.upsert(
+        dialect, _TAGS, ("flow_id", *values, "created"), ("flow_id", "name"),
+        source=f"SELECT id, :{', :'.join(values)}, created FROM {_FLOWS} WHERE uuid = :flow_uuid",
+    )  # fmt: skip
 
 
 def _batch_statement(owned_flow: str, with_items: bool) -> sa.TextClause:

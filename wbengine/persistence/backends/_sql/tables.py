@@ -15,7 +15,7 @@ from wbengine._sql import dialects
 __all__ = [
     "ACCESS_KEYS", "ATOMS", "BOOKS", "BULKS", "BULK_FLOWS", "CODES", "DUTIES", "ENDED_INDEX",
     "FLOWS", "ITEMS", "JOBS", "LIMITS", "LOGS", "METADATA", "OUTLINES", "PAUSES", "SCHEDULES",
-    "SIGNALS", "SPARSE_INDEXES", "UNIQUE_KEYS", "VERSION_TABLE", "select",
+    "SIGNALS", "SPARSE_INDEXES", "TAGS", "UNIQUE_KEYS", "VERSION_TABLE", "select",
 ]  # fmt: skip
 
 #: Alembic's table with the revision of the layout.
@@ -121,6 +121,30 @@ SPARSE_INDEXES: Final = (
 )
 #: Ended flows by state and time of their end.
 ENDED_INDEX: Final = _sparse_index("ended", "state", "ended", mysql_length={"state": 16})
+
+#: Index of the tags in `meta` of flows (`persistence._tags`).
+TAGS: Final = sa.Table(
+    "wbe_tags",
+    METADATA,
+    sa.Column("flow_id", dialects.NUMBER, nullable=False, autoincrement=False),
+    _key("name"),
+    # 'text', 'number', 'time' or 'boolean'.
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("text", dialects.exact_text(256), nullable=False),
+    # The number, or the time in Unix seconds (NULL: another kind).
+    sa.Column("number", sa.Double),
+    # 1: a tag of the submission.
+    sa.Column("given", sa.SmallInteger, nullable=False),
+    # Of the flow: an index in the order of lists.
+    sa.Column("created", sa.Double, nullable=False),
+    sa.PrimaryKeyConstraint("flow_id", "name", name="pk_wbe_tags"),
+    sa.ForeignKeyConstraint(
+        ["flow_id"], ["wbe_flowdetails.id"], name="fk_wbe_tags", ondelete="CASCADE"
+    ),
+    sa.Index("ix_wbe_tags_text", "name", "text", "created", "flow_id"),
+    sa.Index("ix_wbe_tags_number", "name", "kind", "number", "created", "flow_id"),
+    **dialects.TABLE,
+)
 
 ATOMS: Final = sa.Table(
     "wbe_atomdetails",

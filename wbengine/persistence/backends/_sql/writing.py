@@ -49,6 +49,8 @@ class Batch:
     #: Attempts that have just started; the items of other attempts are deleted.
     begun: list[rows.Row] = field(default_factory=list)
     logs: list[rows.Row] = field(default_factory=list)
+    #: Tags for the index. Those of the submission are written only with a new flow.
+    tags: list[rows.Row] = field(default_factory=list)
 
     def number_rows(self, number: int) -> list[rows.Row]:
         """Set the number of the batch in all rows. Return the atoms of which only items changed."""
@@ -69,6 +71,7 @@ class Batch:
             (statements.touch_atoms, touched),
             (statements.delete_logs, [row for row in self.logs if row["oldest"] > 0]),
             (statements.put_logs, self.logs),
+            (statements.put_tags, self.tags),
         )
         return ((statement, part_rows) for statement, part_rows in parts if part_rows)
 
@@ -76,7 +79,7 @@ class Batch:
         self, connection: sa.Connection, statements: Statements, lease: _leases.Lease | None = None
     ) -> None:
         """Write the contents of a locked flow with one statement for each kind of row."""
-        if not (self.atoms or self.items or self.logs):
+        if not (self.atoms or self.items or self.logs or self.tags):
             return
         if lease is not None:
             number = _batch_number(lease)
@@ -102,7 +105,11 @@ def batch_of(
     :raises NotEncodable: if a value cannot be encoded.
     :raises InvalidFormat: if a uuid cannot be stored.
     """
-    batch = Batch(flow) if isinstance(flow, str) else Batch(flow.uuid, _flow_row(flow, book_uuid))
+    if isinstance(flow, str):
+        batch = Batch(flow)
+    else:
+        batch = Batch(flow.uuid, _flow_row(flow, book_uuid))
+        batch.tags = rows.tag_rows(flow.uuid, flow.own_meta, given=book_uuid is not None)
     for atom in atoms:
         tree = _trees.tree_of(atom)
         batch.atoms.append(rows.ATOM.row(tree, flow_uuid=batch.flow_uuid, kind=atom.kind))
@@ -164,9 +171,9 @@ def as_statement(
     """Return a batch as one PostgreSQL statement with its parameters, or None.
 
     The statement can be repeated, because it writes complete rows. The result is None if the batch
-    contains logs, or is so large that passing rows as JSON would be slower.
+    contains logs or tags, or is so large that passing rows as JSON would be slower.
     """
-    if batch.logs:
+    if batch.logs or batch.tags:
         return None
     number = _batch_number(lease)
     touched = [row["uuid"] for row in batch.number_rows(number)]
@@ -360,6 +367,8 @@ class NewBook:
                 of_flow: models.FlowDetail = rows.FLOW.record(_trees.FLOW, stored, flow.uuid)
                 of_flow.merge(flow.copy(retain_contents=False))
                 batch.flow = _flow_row(of_flow, stored["book_uuid"])
+                batch.tags = rows.tag_rows(flow.uuid, of_flow.own_meta, given=True)
+                connection.execute(statements.delete_tags, {"flow_uuid": flow.uuid})
             connection.execute(statements.put_flow, batch.flow)
             batch.write(connection, statements)
 
@@ -403,7 +412,10 @@ def write_new_books(
     connection.execute(
         statements.put_flow, [batch.flow for batch in batches if batch.flow is not None]
     )
+    if tag_rows := [row for batch in batches for row in batch.tags]:
+        connection.execute(statements.put_tags, tag_rows)
     for batch in batches:
+        batch.tags = []
         batch.write(connection, statements)
 
 
