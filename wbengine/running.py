@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from wbengine import exceptions
 
 if TYPE_CHECKING:
+    from wbengine import _tags
     from wbengine import task as task_module
     from wbengine._calls import invocation
 
@@ -38,6 +39,25 @@ class Request(NamedTuple):
     deadline: float | None = None
     recovered: bool = False
     left: bool = False
+
+    def tag(self, /, **tags: _tags.Value) -> None:
+        """Set tags of the flow, for example `self.request.tag(order=17, paid=True)`.
+
+        Lists of flows find them while the task runs. They stay if the task fails. The latest value
+        of a key counts. A tag of the submission, and more than 32 tags, have no effect, and the
+        engine logs a warning.
+
+        :raises TypeError, ValueError: if a key or a value is invalid.
+        :raises RuntimeError: if no task runs in this context. Threads that a task starts need a
+            copy of its context, as `asyncio.to_thread` makes it.
+        """
+        call = CURRENT.get()
+        if call is None:
+            raise RuntimeError(
+                "Tags can be set only in the context of a running task: start threads with a copy"
+                " of it (contextvars.copy_context)"
+            )
+        call.tag(tags)
 
 
 #: The innermost running call. The code that runs a task sets and resets it.

@@ -12,10 +12,10 @@ import contextlib
 import datetime as dt
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
 
-from wbengine import exceptions
+from wbengine import _tags, exceptions
 from wbengine._tasks import commands, scopes, sleep_and_wait_for
 from wbengine._tasks.function import FunctionTask
 from wbengine.signals import MAX_VALUE_BYTES, check_name
@@ -83,6 +83,9 @@ class Program(Protocol):
 
     def publish(self, name: str, value: Any) -> None:
         """Store a value for other programs, unless the function is being replayed."""
+
+    def tag(self, tags: Mapping[str, _tags.Value]) -> None:
+        """Set tags of the flow, unless the function is being replayed."""
 
 
 class BlockingProgram(Program, Protocol):
@@ -155,6 +158,18 @@ class _CommonSteps:
             )
         # A copy, because the function may change the value later.
         self._program.publish(name, codec.loads(encoded))
+
+    def tag(self, /, **tags: _tags.Value) -> None:
+        """Set tags of the flow, for example `steps.tag(order=17, paid=True)`.
+
+        Lists of flows find them while the workflow runs. They are stored with the next write of the
+        run, and stay if the workflow fails. The latest value of a key counts. More than 32 tags of
+        a flow have no effect, and the engine logs a warning.
+
+        :raises TypeError, ValueError: if a key or a value is invalid.
+        :raises ValueError: if the submission set the tag.
+        """
+        self._program.tag(_tags.check(tags))
 
     def _start_wait(self, task: sleep_and_wait_for.WaitingTask) -> Handle:
         task.numbers = self._numbers

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from wbengine import operations
-from wbengine.persistence import _tags, backends, base, models
+from wbengine import _tags, operations
+from wbengine.persistence import backends, base, models
 
 from . import places
 

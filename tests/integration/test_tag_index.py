@@ -11,7 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from tests.support import servers
-from wbengine.persistence import _tags, backends, models
+from wbengine import _tags
+from wbengine.persistence import backends, models
 from wbengine.persistence._listing import Position, Query
 from wbengine.persistence.backends._sql import SQLBackend, flow_queries
 

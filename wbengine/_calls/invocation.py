@@ -11,6 +11,7 @@ import contextvars
 import hashlib
 import inspect
 import itertools
+import threading
 import time
 import types
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -18,7 +19,7 @@ from concurrent import futures
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from wbengine import exceptions, running
+from wbengine import _tags, exceptions, running
 from wbengine._concurrency import contexts, forks
 from wbengine._concurrency.call import Cancellation
 from wbengine._logs import captured_lines, record_fields
@@ -51,6 +52,8 @@ NO_ARGUMENTS: Final[Mapping[str, Any]] = _Nothing()
 NO_FAILURES: Final[Mapping[str, ft.Failure]] = _Nothing()
 
 _COROUTINE: Final = types.CoroutineType
+
+_tags_lock: Final = threading.Lock()
 
 #: Failures after which it is unknown whether the execution took effect.
 _UNKNOWN_EFFECT: Final = (exceptions.Interrupted, exceptions.WorkerLost)
@@ -110,6 +113,7 @@ class Invocation:
     :ivar captures: whether to send the logs of the task as `events`. This requires
         `task_logs.capture` in the process.
     :ivar log: the captured log while the task runs.
+    :ivar tags: the tags that the task has set, or None.
     :ivar step: for a step of a workflow, data of the creator; otherwise None.
     :ivar context: the context in which the task runs, and which it changes. None: a copy of the
         context of `invoke`.
@@ -141,6 +145,18 @@ class Invocation:
     log: captured_lines.TaskLog | None = None
     step: Any = None
     context: contextvars.Context | None = None
+    tags: _tags.CallTags | None = None
+
+    def tag(self, tags: Mapping[str, _tags.Value]) -> None:
+        """Set tags of the flow. Thread-safe.
+
+        :raises TypeError, ValueError: if they are invalid.
+        """
+        if self.tags is None:
+            with _tags_lock:
+                epoch = self.epoch if self.origin is None else self.origin.epoch
+                self.tags = self.tags or _tags.CallTags(self.events, epoch)
+        self.tags.set(tags)
 
     def expired(self) -> Outcome | None:
         """Return the result `Expired` if the latest start has passed, otherwise None."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from wbengine import exceptions, states
+from wbengine import _tags, exceptions, states
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._calls import invocation as calls
@@ -697,6 +697,18 @@ class AtomLifecycle:
         if self._storage.writer.lease is not None:  # otherwise the run is over
             self._on_progress()
 
+    def _keep_tags(self, task: str, details: dict[str, Any], latest: _tags.Latest) -> _tags.Latest:
+        """Set the tags of an event that are new after `latest`. Return the latest. Thread-safe.
+
+        :param task: the name of the task, for the log.
+        """
+        if self._has_store and self._storage.writer.lease is None:  # the run is over
+            return latest
+        tags, latest = _tags.new_tags(details, latest)
+        if tags and self._storage.writer.set_tags(tags, f"task {task!r}"):
+            self._on_progress(True)
+        return latest
+
     def _local_event(
         self, record: models.AtomDetail, event_type: str, details: dict[str, Any]
     ) -> None:
@@ -723,7 +735,7 @@ class AtomLifecycle:
     ) -> _ItemEvents | None:
         """Return the receiver of an item's events, or None if it would receive nothing."""
         remote = not (self._in_process or local)
-        if not (remote or self._stores_logs):
+        if not (remote or self._has_store):
             return None
         return _ItemEvents(self, record, task, remote, item)
 
@@ -743,10 +755,13 @@ class AtomLifecycle:
         return record
 
 
+_NO_TAG: Final = _tags.Latest()
+
+
 class _Events:
     """Receives the events of one running atom. It is small, because most atoms have no events."""
 
-    __slots__ = ("_atom", "_attempt", "_lifecycle", "_record", "_remote")
+    __slots__ = ("_atom", "_attempt", "_latest_tag", "_lifecycle", "_record", "_remote")
 
     _item = -1
 
@@ -758,12 +773,22 @@ class _Events:
         self._atom = atom
         self._remote = remote
         self._attempt = record.attempt
+        self._latest_tag = _NO_TAG
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
-        if self._remote:
+        if event_type == _tags.EVENT:
+            self._keep_tags(details)
+        elif self._remote:
             self._lifecycle._remote_event(self._record, self._atom, event_type, details)
         else:
             self._lifecycle._local_event(self._record, event_type, details)
+
+    def _keep_tags(self, details: dict[str, Any]) -> None:
+        record = self._record
+        # A thread of an earlier attempt may still run.
+        if record.state in _BEGUN and record.attempt == self._attempt:
+            latest = self._lifecycle._keep_tags(record.name, details, self._latest_tag)
+            self._latest_tag = latest
 
     def incident(self, event: str, worker: str | None) -> None:
         incidents = self._lifecycle._incidents
@@ -832,6 +857,8 @@ class _ItemEvents(_Events):
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
         if event_type == stored_lines.EVENT:
             self._lifecycle._keep_log(self._record, self._attempt, self._item, details)
+        elif event_type == _tags.EVENT:
+            self._keep_tags(details)
         elif self._remote and self._atom._listeners is not None:
             self._atom.notifier.notify(event_type, details)
 

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from wbengine import exceptions, signals, states
+from wbengine import _tags, exceptions, signals, states
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._introspection import object_names
 from wbengine.engines import _allowed, _async_run, _flow_errors, _flow_factories, _loading, base
@@ -19,7 +19,7 @@ from wbengine.jobs import _stored
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.jobs.backends import impl_memory, impl_sql
-from wbengine.persistence import _commands, _lease_renewer, _owners, _tags, models
+from wbengine.persistence import _commands, _lease_renewer, _owners, models
 from wbengine.persistence import base as persistence
 from wbengine.persistence._published_values import published_in
 from wbengine.persistence._unique_keys import UniqueKey

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Final
 from urllib import parse
 
-from wbengine import exceptions, states
+from wbengine import _tags, exceptions, states
 from wbengine._security import masking
 from wbengine.notifications import _event
 from wbengine.notifications._event import Event
 from wbengine.notifications._progress import Progress
 from wbengine.notifications._reading import BLOCKED, LOST, SOURCES, EventReader, FlowChange
 from wbengine.notifications._selection import Selection
-from wbengine.persistence import _tags, base
+from wbengine.persistence import base
 from wbengine.schedules import _ticks
 from wbengine.schedules._store import Entry, Schedules
 from wbengine.types import codec

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from wbengine import exceptions, states
+from wbengine import _tags, exceptions, states
 from wbengine._introspection import object_names
-from wbengine.persistence import _tags
 
 __all__ = [
     "LIMIT", "Backlog", "EndedFlow", "FlowRow", "Page", "Position", "Query", "Removable", "Wait",

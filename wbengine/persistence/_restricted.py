@@ -9,8 +9,8 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn
 
-from wbengine import exceptions
-from wbengine.persistence import _leases, _listing, _tags, base, models
+from wbengine import _tags, exceptions
+from wbengine.persistence import _leases, _listing, base, models
 from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._bulk import BulkStore
 from wbengine.persistence._codes import Code

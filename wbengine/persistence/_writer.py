@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from wbengine import exceptions, states
+from wbengine import _tags, exceptions, states
 from wbengine._concurrency import scopes
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._text import json_text
@@ -254,6 +254,29 @@ class RecordWriter:
     def mark_flow(self) -> None:
         """Mark the flow's own row as changed. Thread-safe."""
         self._flow_marked = self.backend is not None
+
+    def set_tags(self, tags: Mapping[str, _tags.Value], setter: str) -> bool:
+        """Set tags of the flow, with the next write. Return whether any changed. Thread-safe.
+
+        A tag that the submission set, or that is one too many, is ignored with a warning.
+
+        :param setter: the task or workflow that sets them, for the log.
+        """
+        flow = self.flow_detail
+        with self.mutex:
+            earlier = changed = flow.meta_value(_tags.CHANGED) or {}
+            for key, value in tags.items():
+                try:
+                    meta = {**flow.own_meta, _tags.CHANGED: changed}
+                    changed = _tags.merged(meta, {key: value})
+                except ValueError as error:
+                    LOG.warning("Flow %r ignores a tag of %s: %s", flow.name, setter, error)
+            if _tags.are_same(earlier, changed):
+                return False
+            # A new dict, because another thread may be writing the record.
+            flow.set_meta_value(_tags.CHANGED, changed)
+            self.mark_flow()
+        return True
 
     def drop_pending(self) -> None:
         """Discard marked changes, because another engine continues from the stored records."""

@@ -10,9 +10,9 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from wbengine import exceptions, states
+from wbengine import _tags, exceptions, states
 from wbengine._introspection import object_names
-from wbengine.persistence import _leases, _listing, _owners, _tags, models
+from wbengine.persistence import _leases, _listing, _owners, models
 from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._changes import Changes
 from wbengine.persistence._codes import Code, missing_counts

@@ -20,10 +20,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from wbengine import exceptions, states
+from wbengine import _tags, exceptions, states
 from wbengine._introspection import object_names
 from wbengine._logs import stored_lines
-from wbengine.persistence import _fields, _listing, _pictures, _tags
+from wbengine.persistence import _fields, _listing, _pictures
 from wbengine.persistence import _history as history
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._fields import field

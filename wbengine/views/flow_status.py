@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from wbengine import states
-from wbengine.persistence import _changes, _codes, _leases, _owners, _tags, base, models
+from wbengine import _tags, states
+from wbengine.persistence import _changes, _codes, _leases, _owners, base, models
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._history import MAX_CHANGES, why_suspended
 from wbengine.persistence._pauses import TaskPause

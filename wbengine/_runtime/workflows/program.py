@@ -88,6 +88,7 @@ class Program(abc.ABC):
     :param read_version: returns the version of a change: its name, newest version, and whether the
         function is being replayed.
     :param publish: stores a published value.
+    :param tag: checks tags, and sets them unless the second argument is True: for a replay.
     :ivar is_over: the function has ended, with `value`: its result or a `Failure`.
     :ivar error: an error of the function that must not fail the workflow, or None.
     """
@@ -101,6 +102,7 @@ class Program(abc.ABC):
         read: Callable[[int], Completion],
         read_version: Callable[[str, int, bool], int],
         publish: Callable[[str, Any], None],
+        tag: Callable[[Mapping[str, Any], bool], None],
         seed: str,
         now: float,
     ) -> None:
@@ -110,6 +112,7 @@ class Program(abc.ABC):
         self._read = read
         self._read_version = read_version
         self._publish = publish
+        self._tag = tag
         self.seed = seed
         self.now = now
         self.scopes = OpenScopes(self._current_task)
@@ -198,6 +201,12 @@ class Program(abc.ABC):
         # A replay would replace the latest value by earlier ones.
         if not (self._is_closed or self._history.is_replaying(len(self._handles))):
             self._publish(name, value)
+
+    def tag(self, tags: Mapping[str, Any]) -> None:
+        self._check_caller()
+        # A replay would replace the latest value by earlier ones.
+        is_replaying = self._is_closed or self._history.is_replaying(len(self._handles))
+        self._tag(tags, is_replaying)
 
     # Used by subclasses.
 

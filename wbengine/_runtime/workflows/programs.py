@@ -27,6 +27,7 @@ def of_call(
     *,
     read_version: Callable[[str, int, bool], int],
     publish: Callable[[str, Any], None],
+    tag: Callable[[Mapping[str, Any], bool], None],
     now: float,
 ) -> Program:
     """Return the call of a workflow's function.
@@ -45,6 +46,7 @@ def of_call(
         "read": read,
         "read_version": read_version,
         "publish": publish,
+        "tag": tag,
         "seed": f"{record.uuid} {record.attempt}",
         "now": record.submitted or now,
     }
@@ -75,6 +77,7 @@ def check_replay(call: WorkflowCall, recorded: Iterable[RecordedStep], now: floa
         waiting.set,
         read_version=read_version,
         publish=lambda name, value: None,
+        tag=lambda tags, is_replaying: None,
         now=now,
     )
     try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import exceptions, retry, states
+from wbengine import _tags, exceptions, retry, states
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._calls import invocation as calls
@@ -67,6 +67,17 @@ class StepRecords:
                 _check_complete(steps)
             self._recorded = recorded
         return self._recorded[workflow, attempt]
+
+    def check_tags(self, tags: Iterable[str]) -> None:
+        """Check that the workflow may set tags with these keys.
+
+        :raises ValueError: if the submission set one of them.
+        """
+        _tags.check_settable(self._storage.flow_detail.own_meta, tags)
+
+    def set_tags(self, tags: Mapping[str, Any], workflow: str) -> None:
+        """Set tags of the flow, with the next write of the run."""
+        self._storage.writer.set_tags(tags, f"workflow {workflow!r}")
 
     def add(self, step: Step) -> None:
         """Add the record of a new step."""

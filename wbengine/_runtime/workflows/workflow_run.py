@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from wbengine import exceptions, states
@@ -98,6 +98,7 @@ class WorkflowRun:
             on_waiting,
             read_version=self._read_version,
             publish=self._publish,
+            tag=self._tag,
             now=self._started,
         )
 
@@ -292,6 +293,11 @@ class WorkflowRun:
 
     def _publish(self, name: str, value: Any) -> None:
         self._store(models.PUBLISHED, name, value)
+
+    def _tag(self, tags: Mapping[str, Any], is_replaying: bool) -> None:
+        self._records.check_tags(tags)  # Also in a replay, which must raise the same exceptions.
+        if not is_replaying:
+            self._records.set_tags(tags, self.record.name)
 
     def _store(self, key: str, name: str, value: Any) -> None:
         """Store a named value under a key of `meta["workflow"]`, with the next write of the run."""

@@ -176,7 +176,10 @@ def _invoke(
     cancellation = getattr(call.events, "cancellation", None)
     if cancellation is not None:  # A pool provides it.
         call.cancellation = cancellation
-    return invocation.invoke(call, loop)
+    outcome = invocation.invoke(call, loop)
+    if call.tags is not None:
+        call.tags.resend()
+    return outcome
 
 
 def _argument_names(

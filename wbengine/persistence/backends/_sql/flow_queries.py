@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine import states
+from wbengine import _tags, states
 from wbengine._sql import dialects
-from wbengine.persistence import _commands, _listing, _tags, base, models
+from wbengine.persistence import _commands, _listing, base, models
 from wbengine.persistence import _history as history
 from wbengine.persistence.backends._sql import rows, tables
 

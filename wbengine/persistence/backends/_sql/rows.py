@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine import exceptions
+from wbengine import _tags, exceptions
 from wbengine._sql import dialects
 from wbengine._text import json_text
-from wbengine.persistence import _tags, _trees
+from wbengine.persistence import _trees
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence.backends._sql import tables
 

@@ -7,9 +7,12 @@ depend on them. Equality compares the texts of values, so `amount=17` matches a 
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import math
 import re
-from collections.abc import Iterable, Mapping
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
@@ -17,10 +20,12 @@ from wbengine._introspection import object_names
 from wbengine.types import codec
 
 __all__ = [
-    "CHANGED", "GIVEN", "MAX_TAGS", "Condition", "Indexed", "Selection", "Value", "check",
-    "conditions_of", "given_in", "has_texts", "index_of", "merged", "tags_in", "text_of",
-    "texts_of",
+    "CHANGED", "EVENT", "GIVEN", "MAX_TAGS", "CallTags", "Condition", "Indexed", "Latest",
+    "Selection", "Value", "are_same", "check", "check_settable", "conditions_of", "given_in",
+    "has_texts", "index_of", "merged", "new_tags", "tags_in", "text_of", "texts_of",
 ]  # fmt: skip
+
+LOG: Final = logging.getLogger(__name__)
 
 #: The type of a tag: a text, a finite number, a boolean, or an aware time.
 Value = str | int | float | bool | dt.datetime
@@ -140,15 +145,24 @@ def given_in(meta: Mapping[str, Any]) -> dict[str, Value]:
     return _valid(meta.get(GIVEN))
 
 
-def merged(meta: Mapping[str, Any], tags: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the tags of a run after it set `tags`, for the key `CHANGED` of `meta`.
+def check_settable(meta: Mapping[str, Any], tags: Iterable[str]) -> None:
+    """Check that the run of a flow may set tags with these keys.
 
-    :raises ValueError: if the submission set one of them, or the flow would have too many.
+    :raises ValueError: if the submission set one of them.
     """
     given = given_in(meta)
     for key in tags:
         if key in given:
             raise ValueError(f"tag {key} was set at the submission and cannot be changed")
+
+
+def merged(meta: Mapping[str, Any], tags: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the tags of a run after it set `tags`, for the key `CHANGED` of `meta`.
+
+    :raises ValueError: if the submission set one of them, or the flow would have too many.
+    """
+    check_settable(meta, tags)
+    given = given_in(meta)
     changed = {**_valid(meta.get(CHANGED)), **tags}
     _check_count(len(given.keys() | changed))
     return changed
@@ -166,6 +180,95 @@ def _valid(value: object) -> dict[str, Value]:
         if isinstance(key, str) and isinstance(each, Value):
             valid[key] = each
     return valid
+
+
+#: The event of a task that sets tags. Details: `epoch` and `call` of `Latest`, and `tags`: numbers
+#: and values by key.
+EVENT: Final = "wbengine.tags"
+
+
+class CallTags:
+    """The tags that one call of a task sets.
+
+    Each event contains all of them with their numbers in the order of the changes, so that events
+    may be lost, repeated or reordered. `new_tags` returns the new ones.
+    """
+
+    def __init__(
+        self, events: Callable[[str, dict[str, Any]], None] | None, epoch: int = 1
+    ) -> None:
+        self._events = events
+        self._identity = {"epoch": epoch, "call": secrets.token_hex(8)}
+        self._lock = threading.Lock()
+        self._numbers: dict[str, int] = {}
+        self._tags: dict[str, Value] = {}
+        self._count = 0
+
+    def set(self, tags: Mapping[str, Value]) -> None:
+        """Set tags and send them.
+
+        :raises TypeError, ValueError: if they are invalid, or the call sets too many.
+        """
+        checked = check(tags)
+        with self._lock:
+            _check_count(len(self._tags.keys() | checked))
+            for key, value in checked.items():
+                self._count += 1
+                self._numbers[key], self._tags[key] = self._count, value
+            self._send()
+
+    def resend(self) -> None:
+        """Send all tags again: another engine may have continued the flow meanwhile."""
+        with self._lock:
+            self._send()
+
+    def _send(self) -> None:
+        numbered = {key: [self._numbers[key], value] for key, value in self._tags.items()}
+        if self._events is not None and numbered:
+            self._events(EVENT, {**self._identity, "tags": numbered})
+
+
+class Latest(NamedTuple):
+    """The latest change of a tag that an engine received from a call.
+
+    :ivar epoch: number of the copy of the request.
+    :ivar call: identifies the execution: a broker may deliver one copy twice.
+    :ivar number: number of the change.
+    """
+
+    epoch: int = 0
+    call: str = ""
+    number: int = 0
+
+
+def new_tags(details: Mapping[str, Any], latest: Latest) -> tuple[dict[str, Value], Latest]:
+    """Return the valid tags of an event that are new after `latest`, and their latest change.
+
+    Events of an earlier copy of the request are ignored.
+    """
+    epoch, call, content = (details.get(key) for key in ("epoch", "call", "tags"))
+    if not isinstance(content, Mapping) or type(epoch) is not int or not isinstance(call, str):
+        return {}, latest
+    if epoch < latest.epoch:
+        return {}, latest
+    seen = latest.number if (epoch, call) == latest[:2] else 0
+    found: list[tuple[int, str, Value]] = []
+    for key, pair in content.items():
+        try:
+            number, value = pair
+            if type(number) is int and number > seen:
+                found.append((number, *next(iter(check({key: value}).items()))))
+        except (TypeError, ValueError) as error:
+            LOG.warning("A tag of a task is ignored: %s", error)
+    if not found:
+        return {}, latest
+    found.sort(key=lambda each: each[0])
+    return {key: value for _, key, value in found}, Latest(epoch, call, found[-1][0])
+
+
+def are_same(some: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
+    """Return whether tags are equal, also in their types: True is not 1."""
+    return some == other and all(type(value) is type(other[key]) for key, value in some.items())
 
 
 class Indexed(NamedTuple):
