@@ -90,12 +90,12 @@ READS: dict[str, tuple[Call, Any]] = {
     "marks": (lambda part, all, uuid: part.marks([uuid]), {}),
     "commands": (lambda part, all, uuid: part.commands([uuid]), {}),
     "signals": (lambda part, all, uuid: part.signals([uuid]), {}),
-    "flows_by_code": (lambda part, all, uuid: part.flows_by_code(), {}),
     "flows_waiting_for_code": (lambda part, all, uuid: part.flows_waiting_for_code(), {}),
     "duty_note": (lambda part, all, uuid: part.duty_note("retention"), {}),
 }
 #: A call of each method that is refused.
 REFUSED: dict[str, Call] = {
+    "flows_by_code": lambda part, all, uuid: part.flows_by_code(),
     "get_logbook": lambda part, all, uuid: part.get_logbook(uuid),
     "get_logbooks": lambda part, all, uuid: part.get_logbooks(),
     "get_flows_for_book": lambda part, all, uuid: part.get_flows_for_book(uuid),

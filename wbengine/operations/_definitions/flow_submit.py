@@ -80,7 +80,7 @@ def submit(
     The factory must be among the allowed flows of the server (`--flows`, `WBENGINE_FLOWS`), and the
     server must be able to import it.
     """
-    backend, given, unique = _restricted.submission(scope.backend, given, unique)
+    backend, given, unique = _restricted.submission(scope.backend, tags, unique)
     with _allowed_flows.loading(factory):
         handle = engines.submit(
             factory,

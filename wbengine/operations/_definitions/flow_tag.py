@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
+from wbengine import _tags
 from wbengine.operations import _changing
 from wbengine.operations import _operation as op
-from wbengine.persistence import _listing, models
 
 _Tags = Annotated[
-    Mapping[str, str] | None,
+    Mapping[str, str],
     op.Parameter(
         "Tags to add or replace.",
-        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
         shown=op.Shown(metavar="KEY=VALUE", help="Add or replace this tag (repeatable)."),
-    ),
-]
-_Removed = Annotated[
-    Sequence[str] | None,
-    op.Parameter(
-        "Keys of tags to remove.",
-        {"type": "array", "items": {"type": "string"}},
-        shown=op.Shown(metavar="KEY", help="Remove the tag with this key (repeatable)."),
     ),
 ]
 
@@ -40,22 +32,17 @@ def _line(values: Mapping[str, Any]) -> str:
     },
     many=op.Many(_changing.STATES, "tagged", "that no engine runs"),
     command=op.Command(
-        ("3f2a9c --set ticket=4711", "--set incident=17 --remove owner --error 'card declined'"),
+        ("3f2a9c --set ticket=4711", "--set incident=17 --error 'card declined'"),
         line=_line,
     ),
     button=None,
 )
-def tag(
-    scope: op.Scope, flow: op.FlowId, set: _Tags = None, remove: _Removed = None
-) -> dict[str, Any]:
-    """Change the tags of a flow, by which lists are filtered.
+def tag(scope: op.Scope, flow: op.FlowId, set: _Tags) -> dict[str, Any]:
+    """Set tags of a flow, by which lists are filtered.
 
-    An engine must not run the flow. A tag that is absent can be removed without an error.
+    An engine must not run the flow. Tags of the submission cannot be changed.
     """
-    if not set and not remove:
-        raise ValueError("a tag to set or to remove is required")
+    given = _tags.check(set)
     with _changing.changing(scope.backend, flow) as detail:
-        kept = {key: value for key, value in detail.tags.items() if key not in (remove or ())}
-        changed = _listing.check_tags({**kept, **(set or {})})
-        detail.meta[models.TAGS] = changed
-    return {"uuid": flow, "tags": changed}
+        detail.set_meta_value(_tags.CHANGED, _tags.merged(detail.own_meta, given))
+        return {"uuid": flow, "tags": _tags.texts_of(detail.tags)}
