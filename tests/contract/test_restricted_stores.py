@@ -271,3 +271,23 @@ def test_cursor_of_a_deleted_or_foreign_flow_counts_by_its_time(
     later = str(_listing.Position(9e12 if newest_first else 0.0, foreign))
     page = part.list_flows(after=later, newest_first=newest_first)
     assert [row.uuid for row in page.flows] == ([last, first] if newest_first else [first, last])
+
+
+@places.everywhere
+def test_tag_of_run_does_not_move_flow_to_part(
+    part: RestrictedConnection, connection: base.Connection
+) -> None:
+    """A task must not make its flow visible to other visitors."""
+    uuid = save(connection, {"amount": "5"})
+    flow = connection.get_flow_details(uuid)
+    flow.meta["run_tags"] = dict(TAGS)
+    lease = connection.acquire_lease(uuid, LEASE, 60.0)
+    connection.save_changes(flow, (), lease=lease)
+    connection.release_lease(lease)
+    assert [row.uuid for row in connection.list_flows(tags=TAGS).flows] == [uuid]
+    assert not part.list_flows().flows and not part.list_flows(tags=TAGS).flows
+    with pytest.raises(exceptions.NotFound):
+        part.get_flow_details(uuid)
+    own = save(connection, {**TAGS, "amount": "7"})
+    assert [row.uuid for row in part.list_flows(tags=["amount=7"]).flows] == [own]
+    assert not part.list_flows(tags=["team=other"]).flows

@@ -18,7 +18,7 @@ from tests.dashboard import story
 from tests.dashboard.conftest import client
 from tests.dashboard.forms import send
 from tests.dashboard.site import asked, serving
-from wbengine import engines, task
+from wbengine import _tags, engines, task
 from wbengine.dashboard import (
     Site,
     Visitor,
@@ -612,8 +612,11 @@ def test_operation_on_many_flows_is_refused(sold: Shop) -> None:
 
 def test_query_is_restricted_for_operations_on_many_flows(shop: Shop) -> None:
     part = RestrictedBackend(shop.backend, {"team": "billing"})
-    query = _listing.Query(tags={"shop": "paris"}, limit=3)
+    query = _listing.Query(tags=_tags.conditions_of({"shop": "paris"}), limit=3)
     restricted = part.restrict(query)
     assert restricted is not None and restricted.limit == 3
-    assert restricted.tags == {"shop": "paris", "team": "billing"}
-    assert part.restrict(_listing.Query(tags={"team": "sales"})) is None
+    assert [(str(each), each.given) for each in restricted.tags] == [
+        ("team=billing", True),
+        ("shop=paris", False),
+    ]
+    assert part.restrict(_listing.Query(tags=_tags.conditions_of({"team": "sales"}))) is None

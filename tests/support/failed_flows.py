@@ -27,7 +27,7 @@ def store_flows(
             flow.state = state
             flow.meta[models.FACTORY] = {"name": "tests.operations.flows:steps"}
             if tags:
-                flow.meta[models.TAGS] = dict(tags)
+                flow.meta["tags"] = dict(tags)
             if is_submitted:
                 flow.meta[models.SUBMITTED] = {"namespace": "served", "rank": 2}
             task = models.TaskDetail("charge")

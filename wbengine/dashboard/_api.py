@@ -98,7 +98,7 @@ READS: Final[Mapping[str, Read]] = {
         {
             "name": ("A part of the name, in upper or lower case.", _TEXT),
             "find": (
-                "A part of the name, the beginning of an id, or `KEY=VALUE` of a tag.",
+                "A part of the name, the beginning of an id, or a tag: `KEY=VALUE`, `KEY>100`.",
                 _TEXT,
             ),
             "state": (
@@ -131,7 +131,11 @@ READS: Final[Mapping[str, Read]] = {
                 "type": ["string", "null"],
                 "description": "A text about the command that no engine has carried out yet.",
             },
-            "tags": {"type": "object", "additionalProperties": _TEXT},
+            "tags": {
+                "type": "object",
+                "description": "The tags by key. Times are ISO 8601 texts in UTC.",
+                "additionalProperties": {"type": ["string", "number", "boolean"]},
+            },
             "published": {"type": "object", "description": "The published values by name."},
         },
     ),
