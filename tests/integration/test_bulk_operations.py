@@ -126,7 +126,7 @@ def test_operation_without_flows_is_complete_after_a_batch(store: base.Backend) 
 @pytest.mark.parametrize(
     ("name", "arguments", "options", "message"),
     [
-        ("flow submit", {}, {}, "operation must be one of flow cancel, flow delete"),
+        ("flow submit", {}, {}, "operation must be one of flow .*, got .flow submit."),
         ("flow retry", {"input": {}}, {}, "no parameter 'input'"),
         ("flow signal", {}, {}, "requires parameter 'signal'"),
         ("flow retry", {}, {"rate": 0.0}, "rate must be a number above 0"),
