@@ -188,13 +188,14 @@ def test_drain_button_drains_the_worker(acting: Site, opened: Opener) -> None:
     page = opened(acting, "workers")
     rows = page.locator("#workers tbody tr")
     expect(rows).to_have_count(2)
-    name = page.get_by_role("button", name=re.compile("^Drain ")).first.get_attribute("aria-label")
+    name = page.get_by_role("button", name=re.compile("^Drain: ")).first.get_attribute("aria-label")
     assert name is not None
     asked: list[str] = []
     page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
     page.get_by_role("button", name=name).click()
     expect(page.get_by_text("is draining")).to_be_visible()
-    assert asked == [f"{name}? It finishes its running tasks and ends."]
+    question = name.replace("Drain: ", "Drain ")
+    assert asked == [f"{question}? It finishes its running tasks and ends."]
     marked(page)
     expect(rows).to_have_count(1)
     expect(page.get_by_role("button", name=name)).to_have_count(0)

@@ -153,7 +153,7 @@ class Button:
 
     :ivar label: text of the button; by default, the verb.
     :ivar notice: notice after the operation.
-    :ivar asks: confirmation before it.
+    :ivar asks: confirmation before it, with {} for the name of the schedule or worker.
     :ivar is_danger: whether something is lost.
     """
 

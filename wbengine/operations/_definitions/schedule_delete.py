@@ -14,7 +14,7 @@ from wbengine.schedules import Schedules
     command=op.Command(("nightly",), note="deleted schedule {schedule}"),
     button=op.Button(
         notice="The schedule is deleted.",
-        asks="Delete this schedule? Its flows stay.",
+        asks="Delete schedule {}? Its flows stay.",
         is_danger=True,
     ),
 )

@@ -13,7 +13,7 @@ from wbengine.operations import _worker_control
     result=_worker_control.RESULT,
     button=op.Button(
         notice="The worker is draining.",
-        asks="Drain this worker? It finishes its running tasks and ends.",
+        asks="Drain {}? It finishes its running tasks and ends.",
         is_danger=True,
     ),
 )

@@ -13,7 +13,7 @@ from wbengine.operations import _worker_control
     result=_worker_control.RESULT,
     button=op.Button(
         notice="The worker was told to stop.",
-        asks="Stop this worker at once? Its running tasks are lost.",
+        asks="Stop {} at once? Its running tasks are lost.",
         is_danger=True,
     ),
 )
