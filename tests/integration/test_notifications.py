@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import email
+import email.policy
 import hashlib
 import hmac
 import logging
@@ -690,6 +692,26 @@ def test_mail_is_sent_with_tls_and_a_password(store: persistence.Backend, tmp_pa
         del settings["to"]["ops"]["ca_file"]
         (destination,) = _settings.parse_settings(settings)
         assert "certificate verify failed" in str(_service.send_test(destination))
+
+
+def test_encoded_name_adds_no_header_to_a_mail(store: persistence.Backend) -> None:
+    with receivers.mailbox() as box:
+        settings = {
+            "group_wait": 0,
+            "to": {
+                "ops": {
+                    "type": "email", "host": "127.0.0.1", "port": box.port, "tls": "none",
+                    "from": "flows@example.com", "to": ["ann@example.com"],
+                }
+            },
+        }  # fmt: skip
+        service = begun(store, settings)
+        failed(store, "=?utf-8?q?=0d=0aBcc:_eve=40example.com=0d=0a=0d=0aClick_here?=")
+        run(service)
+        (envelope,) = box.messages
+        mail = email.message_from_bytes(cast(bytes, envelope.content), policy=email.policy.default)
+        assert mail["Bcc"] is None and mail["To"] == "ann@example.com"
+        assert "= ?utf-8?q?=0d=0aBcc:" in mail["Subject"]
 
 
 def test_slack_receives_text_without_mentions(

@@ -100,7 +100,9 @@ class Email:
 
     def _mail(self, message: Message) -> email.message.EmailMessage:
         mail = email.message.EmailMessage(policy=email.policy.SMTP)
-        mail["Subject"] = f"[wbengine] {message.title}"
+        # Encoded words of RFC 2047 would be decoded here, and could contain line breaks.
+        title = message.title.replace("=?", "= ?")
+        mail["Subject"] = f"[wbengine] {title}"
         mail["From"] = self._sender
         mail["To"] = ", ".join(self._recipients)
         mail["Date"] = email.utils.formatdate(message.at)
