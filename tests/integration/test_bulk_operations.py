@@ -195,6 +195,26 @@ def test_failed_operation_does_not_stop_the_others(store: base.Backend) -> None:
     assert signals(store, uuids) == [2, 2]
 
 
+def test_unexpected_error_of_an_operation_does_not_stop_the_others(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuids = store_flows(store, 2, state=None)
+    bad = _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL)
+    good = _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL)
+    change = _bulk.change
+
+    def failing(backend: base.Backend, bulk: Bulk, flows: Any) -> dict[str, str]:
+        if bulk.uuid == bad.uuid:
+            raise RuntimeError("broken")
+        return change(backend, bulk, flows)
+
+    monkeypatch.setattr(_bulk, "change", failing)
+    service = _bulks.BulkService(store, "a")
+    service.run_due()
+    assert _bulk.find(store, good.uuid).state == COMPLETE
+    assert _bulk.find(store, bad.uuid).done == 0 and signals(store, uuids) == [1, 1]
+
+
 def test_conductor_service_carries_operations_out(store: base.Backend) -> None:
     uuids = store_flows(store, 5, state=None, is_submitted=False)
     bulk = _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL)

@@ -7,7 +7,6 @@ import logging
 import time
 from typing import Final
 
-from wbengine import exceptions
 from wbengine.operations import _bulk
 from wbengine.persistence import base
 from wbengine.persistence._bulk import COMPLETE, RUNNING
@@ -68,8 +67,9 @@ class BulkService:
     def _advance(self, run: _bulk.BulkRun) -> None:
         try:
             is_advanced = run.advance()
-        except exceptions.StorageFailure as error:
-            LOG.warning("cannot carry out operation %s now: %s", run.bulk.uuid, error)
+        except Exception as error:  # The other operations continue.
+            text = str(error) or type(error).__name__
+            LOG.warning("cannot carry out operation %s now: %s", run.bulk.uuid, text)
             run.due = time.monotonic() + self.POLL_SECONDS
             return
         if not is_advanced:
