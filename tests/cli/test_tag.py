@@ -19,15 +19,18 @@ def tagged(wbengine: Command, tag: str) -> list[str]:
     return [flow["uuid"] for flow in wbengine("flow", "list", "--tag", tag, "--json").json["flows"]]
 
 
-def test_tags_are_set_and_replaced(wbengine: Command, uuid: str) -> None:
+def test_tags_are_set_replaced_and_removed(wbengine: Command, uuid: str) -> None:
     answer = wbengine("flow", "tag", uuid[:8], "--set", "shop=paris", "--set", "note=a=b")
     assert (answer.code, answer.out) == (0, f"order {uuid}: note=a=b, shop=paris\n")
     assert tagged(wbengine, "note=a=b") == tagged(wbengine, "shop=paris") == [uuid]
-    document = wbengine("flow", "tag", uuid, "--set", "shop=rome", "--json").json
+    document = wbengine(
+        "flow", "tag", uuid, "--set", "shop=rome", "--remove", "note", "--remove", "none", "--json"
+    ).json
     assert document == {
-        "schema": "wbengine/flow-tag/1", "uuid": uuid, "tags": {"note": "a=b", "shop": "rome"},
+        "schema": "wbengine/flow-tag/1", "uuid": uuid, "tags": {"shop": "rome"},
     }  # fmt: skip
-    assert (tagged(wbengine, "shop=paris"), tagged(wbengine, "shop=rome")) == ([], [uuid])
+    assert (tagged(wbengine, "note=a=b"), tagged(wbengine, "shop=rome")) == ([], [uuid])
+    assert wbengine("flow", "tag", uuid, "--remove", "shop").out == f"order {uuid}: no tags\n"
 
 
 def test_tags_of_the_submission_are_not_changed(wbengine: Command, uuid: str) -> None:
@@ -49,7 +52,7 @@ def test_filters_select_by_tags_before_the_change(wbengine: Command, uuid: str) 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "--set"),
+        ((), "a tag to set or to remove is required"),
         (("--set", "shop"), "must be a tag such as team=billing"),
         (("--set", "a b=c"), "the key of a tag must be"),
         (("--set", "a=\x1b[31m"), "printable characters"),

@@ -115,8 +115,8 @@ def _tag_condition(text: str) -> Condition:
 
 
 def _tag(text: str) -> tuple[str, str]:
-    condition = _tag_condition(text)
-    if condition.operator != "=":
+    condition = _tag_condition(text) if "=" in text else None
+    if condition is None or condition.operator != "=":
         raise ValueError(f"must be a tag such as team=billing, got {text!r}")
     return condition.key, condition.text
 

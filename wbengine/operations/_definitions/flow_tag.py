@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from wbengine import _tags
@@ -10,11 +10,19 @@ from wbengine.operations import _changing
 from wbengine.operations import _operation as op
 
 _Tags = Annotated[
-    Mapping[str, str],
+    Mapping[str, str] | None,
     op.Parameter(
         "Tags to add or replace.",
-        {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
+        {"type": "object", "additionalProperties": {"type": "string"}},
         shown=op.Shown(metavar="KEY=VALUE", help="Add or replace this tag (repeatable)."),
+    ),
+]
+_Removed = Annotated[
+    Sequence[str] | None,
+    op.Parameter(
+        "Keys of tags to remove.",
+        {"type": "array", "items": {"type": "string"}},
+        shown=op.Shown(metavar="KEY", help="Remove the tag with this key (repeatable)."),
     ),
 ]
 
@@ -32,17 +40,27 @@ def _line(values: Mapping[str, Any]) -> str:
     },
     many=op.Many(_changing.STATES, "tagged", "that no engine runs"),
     command=op.Command(
-        ("3f2a9c --set ticket=4711", "--set incident=17 --error 'card declined'"),
+        ("3f2a9c --set ticket=4711", "--set incident=17 --remove owner --error 'card declined'"),
         line=_line,
     ),
     button=None,
 )
-def tag(scope: op.Scope, flow: op.FlowId, set: _Tags) -> dict[str, Any]:
-    """Set tags of a flow, by which lists are filtered.
+def tag(
+    scope: op.Scope, flow: op.FlowId, set: _Tags = None, remove: _Removed = None
+) -> dict[str, Any]:
+    """Change the tags of a flow, by which lists are filtered.
 
-    An engine must not run the flow. Tags of the submission cannot be changed.
+    Tags of its submission cannot be changed. An engine must not run the flow. A tag that is absent
+    can be removed without an error.
     """
-    given = _tags.check(set)
+    if not set and not remove:
+        raise ValueError("a tag to set or to remove is required")
     with _changing.changing(scope.backend, flow) as detail:
-        detail.set_meta_value(_tags.CHANGED, _tags.merged(detail.own_meta, given))
-        return {"uuid": flow, "tags": _tags.texts_of(detail.tags)}
+        _tags.check_settable(detail.own_meta, remove or ())
+        changed = _tags.merged(detail.own_meta, _tags.check(set or {}))
+        for key in remove or ():
+            if key not in (set or {}):
+                changed.pop(key, None)
+        detail.meta[_tags.CHANGED] = changed
+        texts = _tags.texts_of(detail.tags)
+    return {"uuid": flow, "tags": texts}

@@ -91,6 +91,7 @@ class Statements:
             f"DELETE FROM {_TAGS} WHERE flow_id IN"
             f" (SELECT id FROM {_FLOWS} WHERE uuid = :flow_uuid)"
         )
+        self.delete_run_tags = sa.text(f"{self.delete_tags.text} AND given = 0")
         self.put_atoms = _upsert(dialect, rows.ATOM, "changed")
         self.put_items = _upsert(dialect, rows.ITEM, "changed")
         self.touch_atoms = sa.text(f"UPDATE {_ATOMS} SET changed = :changed WHERE uuid = :uuid")

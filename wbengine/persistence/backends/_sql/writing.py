@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine import exceptions, states
+from wbengine import _tags, exceptions, states
 from wbengine.persistence import _commands, _leases, _trees, base, models
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends._sql import reading, rows
@@ -51,6 +51,8 @@ class Batch:
     logs: list[rows.Row] = field(default_factory=list)
     #: Tags for the index. Those of the submission are written only with a new flow.
     tags: list[rows.Row] = field(default_factory=list)
+    #: The flow if its run has set tags, which `tags` replace.
+    tagged: list[rows.Row] = field(default_factory=list)
 
     def number_rows(self, number: int) -> list[rows.Row]:
         """Set the number of the batch in all rows. Return the atoms of which only items changed."""
@@ -71,6 +73,7 @@ class Batch:
             (statements.touch_atoms, touched),
             (statements.delete_logs, [row for row in self.logs if row["oldest"] > 0]),
             (statements.put_logs, self.logs),
+            (statements.delete_run_tags, self.tagged),
             (statements.put_tags, self.tags),
         )
         return ((statement, part_rows) for statement, part_rows in parts if part_rows)
@@ -79,7 +82,7 @@ class Batch:
         self, connection: sa.Connection, statements: Statements, lease: _leases.Lease | None = None
     ) -> None:
         """Write the contents of a locked flow with one statement for each kind of row."""
-        if not (self.atoms or self.items or self.logs or self.tags):
+        if not (self.atoms or self.items or self.logs or self.tags or self.tagged):
             return
         if lease is not None:
             number = _batch_number(lease)
@@ -110,6 +113,8 @@ def batch_of(
     else:
         batch = Batch(flow.uuid, _flow_row(flow, book_uuid))
         batch.tags = rows.tag_rows(flow.uuid, flow.own_meta, given=book_uuid is not None)
+        if flow.meta_value(_tags.CHANGED) is not None:
+            batch.tagged = [{"flow_uuid": flow.uuid}]
     for atom in atoms:
         tree = _trees.tree_of(atom)
         batch.atoms.append(rows.ATOM.row(tree, flow_uuid=batch.flow_uuid, kind=atom.kind))
@@ -173,7 +178,7 @@ def as_statement(
     The statement can be repeated, because it writes complete rows. The result is None if the batch
     contains logs or tags, or is so large that passing rows as JSON would be slower.
     """
-    if batch.logs or batch.tags:
+    if batch.logs or batch.tags or batch.tagged:
         return None
     number = _batch_number(lease)
     touched = [row["uuid"] for row in batch.number_rows(number)]
@@ -368,6 +373,7 @@ class NewBook:
                 of_flow.merge(flow.copy(retain_contents=False))
                 batch.flow = _flow_row(of_flow, stored["book_uuid"])
                 batch.tags = rows.tag_rows(flow.uuid, of_flow.own_meta, given=True)
+                batch.tagged = []
                 connection.execute(statements.delete_tags, {"flow_uuid": flow.uuid})
             connection.execute(statements.put_flow, batch.flow)
             batch.write(connection, statements)
@@ -415,7 +421,7 @@ def write_new_books(
     if tag_rows := [row for batch in batches for row in batch.tags]:
         connection.execute(statements.put_tags, tag_rows)
     for batch in batches:
-        batch.tags = []
+        batch.tags, batch.tagged = [], []
         batch.write(connection, statements)
 
 
