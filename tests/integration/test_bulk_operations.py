@@ -78,6 +78,14 @@ def test_flows_are_retried_with_reason_and_sender(store: base.Backend) -> None:
         assert len(requests) == 3 and connection.bulks.get(bulk.uuid).done == 3
 
 
+def test_character_that_databases_cannot_store_is_replaced_in_the_reason(
+    store: base.Backend,
+) -> None:
+    uuids = store_flows(store, 1)
+    bulk = _bulk.start(store, "flow retry", flows_of(uuids), {}, reason="a\0b")
+    assert run(store, bulk).reason == "a\N{REPLACEMENT CHARACTER}b"
+
+
 def test_changed_and_deleted_flows_are_skipped_with_reason(store: base.Backend) -> None:
     same, retried, ended, deleted, other = store_flows(store, 5)
     own = store_flows(store, 1, is_submitted=False)[0]
@@ -131,7 +139,9 @@ def test_operation_without_flows_is_complete_after_a_batch(store: base.Backend) 
         ("flow signal", {}, {}, "requires parameter 'signal'"),
         ("flow retry", {}, {"rate": 0.0}, "rate must be a number above 0"),
         ("flow retry", {}, {"rate": float("nan")}, "rate must be a number above 0"),
+        ("flow retry", {}, {"rate": 1e-320}, "rate must be at least one flow per day"),
         ("flow retry", {}, {"reason": "x" * 501}, "at most 500 characters"),
+        ("flow retry", {}, {"reason": "\ud800"}, "reason must be valid Unicode"),
     ],
 )
 def test_invalid_operation_is_not_stored(

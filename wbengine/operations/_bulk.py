@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions, states
+from wbengine._text import json_text
 from wbengine.operations import _operation
 from wbengine.persistence import base
 from wbengine.persistence._bulk import CANCELLED, RUNNING, Bulk, BulkFlow
 
 __all__ = [
     "MAX_REASON_CHARS",
+    "MIN_RATE",
     "BulkRun",
     "cancel",
     "carry_out",
@@ -25,6 +27,8 @@ __all__ = [
 ]
 
 MAX_REASON_CHARS: Final = 500
+#: Flows per second. A process claims an operation until its next flow is due.
+MIN_RATE: Final = 1 / 86400
 _MAX_SKIP_REASON_CHARS: Final = 1000
 _MIN_PREFIX: Final = 4
 #: Interval at which a process reads an operation that another one carries out.
@@ -52,7 +56,7 @@ def start(
 
     :param flows: different flows; the operation is carried out in their order.
     :param arguments: JSON arguments of the operation, without the flow and the reason.
-    :param rate: maximum number of flows per second.
+    :param rate: maximum number of flows per second, at least `MIN_RATE`.
     :raises ValueError: if the operation or an argument is unknown or invalid.
     """
     operation = operations().get(name)
@@ -60,10 +64,14 @@ def start(
         raise ValueError(f"operation must be one of {', '.join(operations())}, got {name!r:.80}")
     if rate is not None and not 0 < rate < float("inf"):
         raise ValueError(f"rate must be a number above 0, got {rate!r:.80}")
+    if rate is not None and rate < MIN_RATE:
+        raise ValueError(f"rate must be at least one flow per day, got {rate!r:.80}")
     if reason is not None and len(reason) > MAX_REASON_CHARS:
         raise ValueError(
             f"reason must have at most {MAX_REASON_CHARS} characters, got {len(reason)}"
         )
+    if reason is not None and not json_text.is_text(reason):
+        raise ValueError(f"reason must be valid Unicode, got {reason!r:.80}")
     bulk = Bulk(
         str(uuids.uuid4()),
         name,

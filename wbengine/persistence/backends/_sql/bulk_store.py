@@ -115,6 +115,7 @@ class SQLBulkStore(_bulk.BulkStore):
         row = {
             **bulk._asdict(),
             "sender": bulk.by,
+            "reason": bulk.reason and rows.storable_text(bulk.reason),
             "arguments": rows.text_of(bulk.arguments),
             "filter": rows.text_of(bulk.filter),
         }
