@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.server
 import inspect
 import pickle
 import threading
@@ -279,12 +280,69 @@ def test_unreachable_server_is_reported_after_the_time_of_repetitions(connect: C
 
 
 @pytest.mark.parametrize(
-    "url", ["flows.example.com", "ftp://x", "http://ann:secret@x/", "http://x/?token=secret"]
+    "url",
+    [
+        *("flows.example.com", "ftp://x", "http://ann:secret@x/", "http://x/?token=secret"),
+        *("ftp://ann:secret@x", "http://ann:secret@[::1"),
+    ],
 )
 def test_invalid_url_is_rejected_without_its_secrets(url: str, connect: Connect) -> None:
     with pytest.raises(ValueError, match="url must") as caught:
         connect(url)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "wbk_secret\n", "wbk_secret\r\nx: y", "wbk_sécret", "a secret"]
+)
+def test_invalid_key_is_rejected_without_its_text(key: str, connect: Connect) -> None:
+    with pytest.raises(ValueError, match="key must") as caught:
+        connect(NOWHERE, key=key)
+    assert "cret" not in str(caught.value)
+
+
+@contextlib.contextmanager
+def other_server(body: bytes, **headers: str) -> Iterator[str]:
+    """Run a server that sends the same response to all requests. Yield its URL."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            for name, value in {"content-length": str(len(body)), **headers}.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"{}", {}),
+        (b'{"published": 5}', {}),
+        (b"[]", {}),
+        (b"<html>Sign in</html>", {}),
+        (b'{"published": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", {}),
+        (b"plain", {"content_encoding": "gzip"}),
+    ],
+)
+def test_response_of_another_server_is_a_failed_call(
+    body: bytes, headers: dict[str, str], connect: Connect
+) -> None:
+    with other_server(body, **headers) as url:
+        flow = connect(url, retry_seconds=0).flow("3f2a9c00-0000-4000-8000-000000000000")
+        with pytest.raises(exceptions.TransportFailure, match="GET flows/3f2a9c00"):
+            flow.published()
 
 
 def test_results_need_a_server_that_shows_values(stored: Any, connect: Connect) -> None:

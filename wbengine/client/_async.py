@@ -96,7 +96,7 @@ class AsyncClient:
                 except Exception as error:
                     call = steps.throw(error)
                 else:
-                    call = steps.send(content)
+                    call = _calls.next_call(steps, call, content)
         except StopIteration as end:
             result: _T = end.value
             return result
@@ -104,7 +104,7 @@ class AsyncClient:
     async def _send(self, call: _calls.Call) -> Mapping[str, Any]:
         try:
             response = await self._http.request(**_connection.request(call))
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise _connection.failed(error, call) from error
         return _connection.content_of(response, call)
 

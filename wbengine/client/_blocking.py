@@ -26,7 +26,7 @@ class Client:
     :param key: the key or token.
     :param retry_seconds: time for which a call is repeated.
     :param http_options: arguments of `httpx2.Client`, for example `verify` or `proxy`.
-    :raises ValueError: if `url` is invalid.
+    :raises ValueError: if `url` or `key` is invalid.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Client:
                 except Exception as error:
                     call = steps.throw(error)
                 else:
-                    call = steps.send(content)
+                    call = _calls.next_call(steps, call, content)
         except StopIteration as end:
             result: _T = end.value
             return result
@@ -129,7 +129,7 @@ class Client:
     def _send(self, call: _calls.Call) -> Mapping[str, Any]:
         try:
             response = self._http.request(**_connection.request(call))
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise _connection.failed(error, call) from error
         return _connection.content_of(response, call)
 

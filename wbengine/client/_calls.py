@@ -24,6 +24,7 @@ __all__ = [
     "CallFailed",
     "error_of",
     "flows_page",
+    "next_call",
     "perform",
     "published",
     "result",
@@ -230,6 +231,19 @@ def perform(
         path.append(part if target == part else quote(str(body.pop(target)), safe=""))
     response = yield Call("POST", "/".join(path), {}, body, is_repeatable=False)
     return {key: value for key, value in response.items() if key != "schema"}
+
+
+def next_call(steps: Steps[Any], call: Call, content: Mapping[str, Any]) -> Call:
+    """Send the content of a response to a method, and return its next call.
+
+    :raises StopIteration: with the result of the method.
+    :raises CallFailed: if the content is not that of this API.
+    """
+    try:
+        return steps.send(content)
+    except (AttributeError, LookupError, TypeError) as error:
+        text = f"unexpected response: {type(error).__name__}: {error}"
+        raise CallFailed(f"{call.method} {call.path}: {text}") from error
 
 
 def error_of(status: int, content: Any, call: Call) -> Exception:

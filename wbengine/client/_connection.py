@@ -27,13 +27,20 @@ _MAX_ERROR_CHARACTERS: Final = 200
 def options(url: str, key: str | None, http_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a client of httpx2.
 
-    :raises ValueError: if the URL is not an HTTP URL, or contains a user or a query.
+    :raises ValueError: if the URL is not an HTTP URL, or contains a user or a query, or if the key
+        cannot be sent.
     """
-    parsed = httpx2.URL(url)
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"url must be an HTTP URL such as https://flows.example.com, got {url!r}")
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        raise ValueError("url must be an HTTP URL such as https://flows.example.com") from None
     if parsed.userinfo or parsed.query or parsed.fragment:
         raise ValueError("url must not contain a user, a query or a fragment; pass key=")
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError(f"url must be an HTTP URL such as https://flows.example.com, got {url!r}")
+    # Errors of httpx2 about a header contain it.
+    if key is not None and (not key or not key.isascii() or not key.isprintable() or " " in key):
+        raise ValueError("key must consist of printable ASCII characters without spaces")
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     return {
         "base_url": f"{url.rstrip('/')}/api/v1/",
@@ -62,15 +69,15 @@ def content_of(response: httpx2.Response, call: Call) -> Mapping[str, Any]:
     """
     try:
         content = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         content = response.text[:_MAX_ERROR_CHARACTERS]
     if response.is_success and isinstance(content, Mapping):
         return content
     raise error_of(response.status_code, content, call)
 
 
-def failed(error: httpx2.TransportError, call: Call) -> CallFailed:
-    """Return the exception for a call without a response."""
+def failed(error: httpx2.RequestError, call: Call) -> CallFailed:
+    """Return the exception for a call without a response that can be read."""
     was_never_sent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
     text = f"{call.method} {call.path}: {type(error).__name__}: {error}"
     return CallFailed(text, was_never_sent or call.is_repeatable)
