@@ -97,10 +97,12 @@ def test_row_contains_state_counts_and_owner_of_flow(connection: Connection) -> 
     assert connection.list_flows(commanded=True).flows == [row]
     connection.end_lease(lease, cancel)
     assert connection.list_flows(commanded=True).flows == []
+    assert not row.submitted
     flow.meta["cancelled"] = {"at": 3.0, "reason": None}
+    flow.meta[models.SUBMITTED] = {"board": "b"}
     connection.save_changes(flow, [])
     (row,) = connection.list_flows(uuid=flow.uuid).flows
-    assert (row.cancelled, row.command) == (True, None)
+    assert (row.cancelled, row.command, row.submitted) == (True, None, True)
     (row,) = connection.list_flows(uuid=flow.uuid).flows
     assert (row.state, row.lease, row.error) == (states.RUNNING, None, None)
 

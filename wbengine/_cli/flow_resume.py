@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -276,14 +276,12 @@ def _perform_all(
             raise errors.Failed(f"--{name} requires one ID", errors.USAGE)
     with context.backend(upgrade=True, patient=True) as backend:
         rows = flow_selection.rows_of(backend, selection, operation.states)
-        submitted = _submitted(backend, rows)
 
         def work(row: FlowRow) -> None:
             arguments = _arguments(operation.verb, reason, edits(row.uuid))
-            is_submitted = row.uuid in submitted
             with (
                 _loaded(
-                    context, backend, operation.verb, row, engine, is_submitted, **arguments
+                    context, backend, operation.verb, row, engine, row.submitted, **arguments
                 ) as loaded_engine,
                 standard_streams.aside(),
             ):
@@ -296,7 +294,8 @@ def _perform_all(
                         reason_of_flow = loaded_engine.storage.flow_detail.error
                         raise errors.Failed(reason_of_flow or errors.line_of(error)) from error
 
-        if submitted and not here:
+        is_requested = not here and any(row.submitted for row in rows)
+        if is_requested:
             assert operation.many is not None
             many = dataclasses.replace(operation.many, done=f"requested to {operation.verb}")
             operation = dataclasses.replace(operation, many=many)
@@ -308,10 +307,10 @@ def _perform_all(
             return {"inputs": given.inputs, "results": given.results} if given else None
 
         stored = stored_operation.Stored(
-            backend, {}, reason, lambda row: row.uuid in submitted and not here, edits_of
+            backend, {}, reason, lambda row: row.submitted and not here, edits_of
         )
         code = flow_selection.perform(context, operation, selection, rows, work, stored=stored)
-        if submitted and not here and not selection.dry_run:
+        if is_requested and not selection.dry_run:
             context.printer.note(flow_request.carried_out(backend))
         return code
 
@@ -343,16 +342,6 @@ def _check_edits(backend: persistence.Backend, uuid: str, edits: Edits) -> None:
 
     with contextlib.closing(backend.get_connection()) as connection:
         _requesting.check_edits(connection, uuid, edits)
-
-
-def _submitted(backend: persistence.Backend, rows: Iterable[FlowRow]) -> set[str]:
-    """Return the uuids of the flows that conductors run."""
-    with contextlib.closing(backend.get_connection()) as connection:
-        return {
-            row.uuid
-            for row in rows
-            if connection.get_flow_details(row.uuid, lazy=True).is_submitted
-        }
 
 
 def _is_reverted(engine: Engine) -> bool:
@@ -394,7 +383,7 @@ def _perform(
             if edits_of_flow:
                 _check_edits(backend, row.uuid, edits_of_flow)
             return _print_plan(context, backend, row.uuid, operation)
-        is_submitted = bool(_submitted(backend, [row]))
+        is_submitted = row.submitted
         if is_submitted and not here:
             return flow_request.perform(
                 context,

@@ -172,6 +172,7 @@ class FlowRow(NamedTuple):
     :ivar blocked: whether its code did not repeat the recorded steps.
     :ivar code: code that executed the latest task or step, or None.
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
+    :ivar submitted: whether the flow was submitted to conductors.
     """
 
     uuid: str
@@ -192,6 +193,7 @@ class FlowRow(NamedTuple):
     blocked: bool = False
     code: str | None = None
     step_counts: Mapping[str, int] = MappingProxyType({})
+    submitted: bool = False
 
 
 class Backlog(NamedTuple):

@@ -419,6 +419,7 @@ class MemoryConnection(base.Connection):
                 for step, note in notes
                 if note is not None
             ),
+            flow.is_submitted,
         )
 
     def acquire_lease(

@@ -287,6 +287,7 @@ def _row(
         row["state"] == states.SUSPENDED and reason == history.BLOCKED,
         row["code"],
         step_counts,
+        isinstance(meta.get(models.SUBMITTED), dict),
     )
 
 
