@@ -345,6 +345,14 @@ def test_response_of_another_server_is_a_failed_call(
             flow.published()
 
 
+@pytest.mark.parametrize("flow", ["", ".", ".."])
+def test_target_that_changes_the_path_is_rejected(flow: str, connect: Connect) -> None:
+    body = b'{"paths": {"/flows/{flow}/delete": {"post": {"operationId": "flow_delete"}}}}'
+    message = "flow must be a name or a uuid"
+    with other_server(body) as url, pytest.raises(ValueError, match=message):
+        connect(url, retry_seconds=0).perform("flow delete", flow=flow)
+
+
 def test_results_need_a_server_that_shows_values(stored: Any, connect: Connect) -> None:
     with sites.running(stored, allow_actions=True) as site:
         server = Server(stored, site)

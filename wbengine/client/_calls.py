@@ -228,9 +228,15 @@ def perform(
         target = part.strip("{}")
         if target != part and target not in body:
             raise ValueError(f"{name} requires argument {target!r}")
-        path.append(part if target == part else quote(str(body.pop(target)), safe=""))
+        path.append(part if target == part else _quoted(target, str(body.pop(target))))
     response = yield Call("POST", "/".join(path), {}, body, is_repeatable=False)
     return {key: value for key, value in response.items() if key != "schema"}
+
+
+def _quoted(name: str, text: str) -> str:
+    if text in ("", ".", ".."):  # Parts of a path that HTTP clients remove.
+        raise ValueError(f"{name} must be a name or a uuid, got {text!r}")
+    return quote(text, safe="")
 
 
 def next_call(steps: Steps[Any], call: Call, content: Mapping[str, Any]) -> Call:
