@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 
+from tests.support.failed_flows import store_flows
 from tests.support.terminals import CTRL_C
 from tests.terminal.conftest import FLOWS, Shop, matched
 from wbengine import operations
@@ -199,6 +200,18 @@ def test_cancelled_flow_is_shown_as_cancelling_and_cancelled(shop: Shop) -> None
         run.screen.scrollback,
     ), run.scrollback
     assert " ".join(run.scrollback.split()).endswith(f"CANCELLED; {SHOW}")
+
+
+def test_interrupted_operation_on_many_flows_is_named_below_its_progress(shop: Shop) -> None:
+    url = f"sqlite:///{shop.folder}/flows.db"
+    with backends.backend(url) as backend:
+        store_flows(backend, 40)
+    env = {"WBENGINE_PERSISTENCE": url}
+    with shop.terminal("flow retry --all --yes --rate 4/s", columns=120, env=env) as run:
+        run.wait_for(r"retry +\[#")
+        run.press(CTRL_C)
+        assert run.end() == 130
+    assert any(row.startswith("operation ") for row in run.screen.scrollback), run.scrollback
 
 
 def test_limit_that_delays_tasks_is_listed(shop: Shop) -> None:

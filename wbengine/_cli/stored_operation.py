@@ -71,18 +71,18 @@ def follow(context: Context, backend: persistence.Backend, bulk: Bulk) -> Bulk:
     If this is interrupted, `wbengine serve` continues the operation.
     """
     run = _bulk.BulkRun(backend, bulk, f"{socket.gethostname()}:{os.getpid()}")
-    with progress(context, bulk.operation.partition(" ")[2], bulk.total) as show:
-        show(bulk.settled)
-        try:
+    try:
+        with progress(context, bulk.operation.partition(" ")[2], bulk.total) as show:
+            show(bulk.settled)
             return _bulk.carry_out(run, lambda each: show(each.settled))
-        except BaseException:
-            with contextlib.suppress(exceptions.StorageFailure):
-                run.release()
-            context.printer.note(
-                f"operation {bulk.uuid} is not complete: wbengine serve continues it, or wbengine"
-                f" bulk resume {bulk.uuid}"
-            )
-            raise
+    except BaseException:
+        with contextlib.suppress(exceptions.StorageFailure):
+            run.release()
+        context.printer.note(
+            f"operation {bulk.uuid} is not complete: wbengine serve continues it, or wbengine"
+            f" bulk resume {bulk.uuid}"
+        )
+        raise
 
 
 def results(backend: persistence.Backend, bulk: Bulk) -> Iterator[tuple[str, str | None]]:
