@@ -116,6 +116,10 @@ def test_invalid_request_stores_nothing(server: Server, body: Any, message: str)
 
 def test_unknown_flow_is_reported(server: Server) -> None:
     assert server.post("flows/retry", {"flows": ["f" * 36]}).status_code == 404
+    headers = {"authorization": f"Bearer {TOKENS['olga']}", "content-type": "application/json"}
+    content = r'{"flows": ["\ud800"]}'
+    answer = server.browser.post("/api/v1/flows/retry", content=content, headers=headers)
+    assert answer.status_code == 404
 
 
 def test_role_is_that_of_the_operation(server: Server) -> None:

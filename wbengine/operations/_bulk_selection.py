@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
+from wbengine._text import json_text
 from wbengine.operations._operation import Operation
 from wbengine.persistence import _listing, base
 from wbengine.views import _flow_list, _shown_states
@@ -129,7 +130,8 @@ def select_by_id(connection: base.Connection, uuids: Sequence[str]) -> list[_lis
     """
     rows = {}
     for uuid in uuids:
-        row = next(iter(connection.list_flows(uuid=uuid, limit=1).flows), None)
+        found = connection.list_flows(uuid=uuid, limit=1).flows if json_text.is_text(uuid) else []
+        row = next(iter(found), None)
         if row is None or row.uuid != uuid:
             raise exceptions.NotFound(f"Unknown flow {uuid!r:.80}")
         rows[uuid] = row
