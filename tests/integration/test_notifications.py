@@ -798,7 +798,8 @@ def test_short_key_and_other_scheme_are_refused_without_text(
 ) -> None:
     (tmp_path / "key").write_text("canary")
     table = {"type": "webhook", "url": "http://h", "key_file": f"{tmp_path}/key"}
-    for other, message in (({}, "at least 16 bytes"), ({"url": "ftp://canary"}, "url must be")):
+    invalid = ({"url": "ftp://canary"}, {"url": "http://h/canaryé"})
+    for other, message in (({}, "at least 16 bytes"), *((each, "url must be") for each in invalid)):
         with pytest.raises(ValueError, match=message) as raised:
             _settings.parse_settings({"to": {"x": {**table, **other}}})
         assert "canary" not in str(raised.value)

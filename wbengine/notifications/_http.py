@@ -29,6 +29,7 @@ def check_url(url: str) -> str:
     try:
         parts = parse.urlsplit(url)
         is_valid = parts.scheme in _SCHEMES and parts.hostname and (parts.port or 1) > 0
+        is_valid = is_valid and f"{parts.path}{parts.query}".isascii()  # HTTP cannot send others.
     except ValueError:
         is_valid = False
     if not is_valid or not url.isprintable() or " " in url:
