@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,29 @@ def test_operator_retries_all_flows_of_the_filter(kept: Store, audit: Any) -> No
     with contextlib.closing(kept.backend.get_connection()) as connection:
         assert set(connection.commands([*paris, *others])) == set(paris)
     assert audit() == [f"flow retry of 3 flows, reason 'release 43', from {WHO}"]
+
+
+def test_only_confirmed_flows_are_deleted(kept: Store) -> None:
+    store_flows(kept.backend, 2)
+    with site(kept, "ann") as browser:
+        path = "operation=delete&state=FAILURE"
+        page = browser.get(f"/bulks/new?{path}").text
+        fields = {"form_token": token_in(page), "selection": value_of(page, "selection")}
+        store_flows(kept.backend, 1)
+        answer = send(browser, f"/bulks?{path}", fields)
+        assert answer.status_code == 409 and "it has 3 flows now" in answer.text
+        assert kept.bulks() == []
+        page = browser.get(f"/bulks/new?{path}").text
+        fields["selection"] = value_of(page, "selection")
+        assert send(browser, f"/bulks?{path}", fields).status_code == 303
+        assert [bulk.total for bulk in kept.bulks()] == [3]
+
+
+def value_of(page: str, name: str) -> str:
+    """Return the value of a hidden field."""
+    match = re.search(f'name="{name}" value="([^"]+)"', page)
+    assert match is not None
+    return match[1]
 
 
 def test_signal_has_name_and_value(kept: Store) -> None:

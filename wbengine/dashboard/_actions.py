@@ -146,6 +146,10 @@ class Actions:
             flow_filter = _listings.FlowFilter.of(request)
             bulk_request = _bulk_pages.request_of(operation, flow_filter, form)
             rows = await run_in_threadpool(_bulk_routes.rows_of, self._state, request, bulk_request)
+        if form.get("selection", "") != _bulk_pages.selection_of(operation, rows):
+            raise HTTPException(
+                409, f"The list has changed: it has {len(rows):,} flows now. Confirm them again."
+            )
         bulk = await _bulk_routes.start(self._state, request, bulk_request, rows)
         return RedirectResponse(_urls.href(request, f"/bulks/{bulk.uuid}", done="start"), 303)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -24,8 +25,16 @@ from wbengine.dashboard._app_state import AppState
 from wbengine.operations import _bulk
 from wbengine.operations._operation import Operation
 from wbengine.persistence._bulk import CANCELLED, RUNNING
+from wbengine.persistence._listing import FlowRow
 
-__all__ = ["BulkPages", "fields_of_filter", "offered", "operation_of", "request_of"]
+__all__ = [
+    "BulkPages",
+    "fields_of_filter",
+    "offered",
+    "operation_of",
+    "request_of",
+    "selection_of",
+]
 
 _NOTICES: Final[Mapping[str, str]] = {
     "start": "The operation is stored.",
@@ -70,6 +79,7 @@ class BulkPages:
             "here": "/bulks",
             "operation": operation,
             "preview": _bulk_routes.examples(self._state, rows),
+            "selection": selection_of(operation, rows),
             "fields": {name: each for name, each in fields.items() if name != "reason"},
             "json_field": _JSON_FIELDS.get(operation.verb),
             "query": flow_filter.query(limit="", after=""),
@@ -110,6 +120,13 @@ def operation_of(verb: str) -> Operation:
     if operation is None:
         raise HTTPException(404, "This operation does not exist.")
     return operation
+
+
+def selection_of(operation: Operation, rows: Sequence[FlowRow]) -> str:
+    """Return a digest of the flows that a visitor confirms; '' if nothing is lost afterwards."""
+    if operation.many is None or not operation.many.is_destructive:
+        return ""
+    return hashlib.sha256(" ".join(sorted(row.uuid for row in rows)).encode()).hexdigest()
 
 
 def request_of(
