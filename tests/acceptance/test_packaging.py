@@ -20,6 +20,7 @@ from wbengine import __version__
 TOOL = workers.REPOSITORY / "tools" / "package"
 #: A module that needs the extra, for each extra.
 MODULES = {
+    "apprise": "wbengine.notifications._apprise",
     "celery": "wbengine.interop.celery._internals",
     "client": "wbengine.client._blocking",
     "dashboard": "wbengine.dashboard._asgi",

@@ -138,6 +138,7 @@ def program_of(function, clock):
         read=lambda position: None,
         read_version=lambda change, newest, is_replaying: newest,
         publish=lambda name, value: None,
+        tag=lambda tags, is_replaying: None,
         seed="seed",
         now=0.0,
         clock=clock,

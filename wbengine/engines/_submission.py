@@ -296,7 +296,7 @@ async def asubmit(
     eta: datetime | float | None = None,
     unique: str | None = None,
     unique_for: str | float | None = None,
-    tags: Mapping[str, str] | None = None,
+    tags: Mapping[str, _tags.Value] | None = None,
     board: Board = None,
 ) -> FlowHandle:
     """Submit a flow as `submit` does, in a thread, so that the event loop of asyncio continues.
