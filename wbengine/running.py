@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from wbengine import exceptions
 
 if TYPE_CHECKING:
-    from wbengine import _tags
     from wbengine import task as task_module
     from wbengine._calls import invocation
+    from wbengine.types import _tags
 
 #: The worker name of tasks that ran in the process of the engine.
 LOCAL: Final = "local"

@@ -15,11 +15,11 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
 
-from wbengine import _tags, exceptions
+from wbengine import exceptions
 from wbengine._tasks import commands, scopes, sleep_and_wait_for
 from wbengine._tasks.function import FunctionTask
 from wbengine.signals import MAX_VALUE_BYTES, check_name
-from wbengine.types import codec
+from wbengine.types import _tags, codec
 
 __all__ = ["AsyncSteps", "Steps"]
 

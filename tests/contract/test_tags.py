@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from wbengine import _tags, operations
+from wbengine import operations
 from wbengine.persistence import backends, base, models
+from wbengine.types import _tags
 
 from . import places
 

@@ -18,7 +18,7 @@ from tests.dashboard import story
 from tests.dashboard.conftest import client
 from tests.dashboard.forms import send
 from tests.dashboard.site import asked, serving
-from wbengine import _tags, engines, task
+from wbengine import engines, task
 from wbengine.dashboard import (
     Site,
     Visitor,
@@ -34,6 +34,7 @@ from wbengine.patterns import linear_flow
 from wbengine.persistence import _listing, backends, base
 from wbengine.persistence._restricted import RestrictedBackend
 from wbengine.schedules import Schedule, Schedules
+from wbengine.types import _tags
 
 FACTORY = "tests.operations.flows:steps"
 OTHER_FACTORY = "tests.dashboard.api_flows:approval"

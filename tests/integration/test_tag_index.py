@@ -11,10 +11,10 @@ import pytest
 import sqlalchemy as sa
 
 from tests.support import servers
-from wbengine import _tags
 from wbengine.persistence import backends, models
 from wbengine.persistence._listing import Position, Query
 from wbengine.persistence.backends._sql import SQLBackend, flow_queries
+from wbengine.types import _tags
 
 FLOW_COUNT = 3000
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from wbengine import _tags, engines, exceptions, states, task
+from wbengine import engines, exceptions, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base
+from wbengine.types import _tags
 
 SEEN: list[Any] = []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wbengine import _tags
+from wbengine.types import _tags
 
 DUE = dt.datetime(2026, 12, 1, 1, 30, tzinfo=dt.timezone(dt.timedelta(hours=2)))
 

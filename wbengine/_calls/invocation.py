@@ -19,11 +19,12 @@ from concurrent import futures
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from wbengine import _tags, exceptions, running
+from wbengine import exceptions, running
 from wbengine._concurrency import contexts, forks
 from wbengine._concurrency.call import Cancellation
 from wbengine._logs import captured_lines, record_fields
 from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
+from wbengine.types import _tags
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from wbengine.views import _shown_states
 
 if TYPE_CHECKING:
     from wbengine._cli.context import Context
-    from wbengine._tags import Condition
     from wbengine.operations._operation import Many, Operation
     from wbengine.persistence import base as persistence
     from wbengine.persistence._listing import FlowRow
+    from wbengine.types._tags import Condition
 
 __all__ = ["Selection", "filters", "flows_option", "perform", "rows_of"]
 

@@ -19,7 +19,7 @@ from wbengine._introspection import object_names
 from wbengine._text import durations, rates
 
 if TYPE_CHECKING:
-    from wbengine._tags import Condition
+    from wbengine.types._tags import Condition
 
     Kind = click.ParamType[Any]
     Words = click.Choice[str]
@@ -109,7 +109,7 @@ def _rate(text: str) -> float:
 
 
 def _tag_condition(text: str) -> Condition:
-    from wbengine import _tags
+    from wbengine.types import _tags
 
     return _tags.Condition.parse(text)
 

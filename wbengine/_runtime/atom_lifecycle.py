@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from wbengine import _tags, exceptions, states
+from wbengine import exceptions, states
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._calls import invocation as calls
@@ -31,6 +31,7 @@ from wbengine._runtime.workflow_call import WorkflowCall, number_attempt
 from wbengine._tasks import arguments
 from wbengine.persistence import models
 from wbengine.running import LOCAL
+from wbengine.types import _tags
 from wbengine.types import failure as ft
 from wbengine.types import notifier as notifier_module
 

@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from wbengine import _tags, states
+from wbengine import states
 from wbengine._configuration import plugins
 from wbengine.dashboard import _http_errors
 from wbengine.engines import _engine_kinds
 from wbengine.operations import _bulk_selection
 from wbengine.persistence import _listing as listings
 from wbengine.persistence import base as persistence
+from wbengine.types import _tags
 from wbengine.views import _flow_list, _shown_states, redaction
 
 __all__ = ["PERIODS", "FlowFilter", "check_engine", "engine_kinds"]

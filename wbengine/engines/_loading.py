@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from wbengine import _tags, exceptions
+from wbengine import exceptions
 from wbengine import storage as storage_module
 from wbengine._introspection import object_names
 from wbengine.engines import _allowed, _async_run, _engine_kinds, _flow_factories, base
 from wbengine.engines._engine_kinds import ENGINE_DEFAULT, ENGINES_NAMESPACE, defaults
 from wbengine.persistence import _macs, backends, models
 from wbengine.persistence import base as persistence
-from wbengine.types import codec
+from wbengine.types import _tags, codec
 
 __all__ = [
     "ENGINES_NAMESPACE",

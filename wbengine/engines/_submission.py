@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from wbengine import _tags, exceptions, signals, states
+from wbengine import exceptions, signals, states
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._introspection import object_names
 from wbengine.engines import _allowed, _async_run, _flow_errors, _flow_factories, _loading, base
@@ -25,7 +25,7 @@ from wbengine.persistence._published_values import published_in
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends import _sql
 from wbengine.storage import Storage
-from wbengine.types import codec
+from wbengine.types import _tags, codec
 
 __all__ = ["FlowHandle", "asubmit", "handle", "new_book", "new_flow", "submit", "submit_many"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib import parse
 
-from wbengine import _tags, exceptions, states
+from wbengine import exceptions, states
 from wbengine._security import masking
 from wbengine.notifications import _event
 from wbengine.notifications._event import Event
@@ -17,7 +17,7 @@ from wbengine.notifications._selection import Selection
 from wbengine.persistence import base
 from wbengine.schedules import _ticks
 from wbengine.schedules._store import Entry, Schedules
-from wbengine.types import codec
+from wbengine.types import _tags, codec
 from wbengine.views import _formatting, redaction
 
 __all__ = ["Collector"]

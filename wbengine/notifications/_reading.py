@@ -8,12 +8,13 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from wbengine import _sql, _tags, states
+from wbengine import _sql, states
 from wbengine._sql import dialects
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import _history, models
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import rows, tables
+from wbengine.types import _tags
 
 __all__ = ["BLOCKED", "LOST", "SOURCES", "EventReader", "FlowChange", "PendingFlow"]
 

@@ -6,8 +6,8 @@ import dataclasses
 import fnmatch
 from collections.abc import Mapping
 
-from wbengine import _tags
 from wbengine.notifications import _event
+from wbengine.types import _tags
 
 __all__ = ["Selection"]
 

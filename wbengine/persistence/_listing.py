@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from wbengine import _tags, exceptions, states
+from wbengine import exceptions, states
 from wbengine._introspection import object_names
+from wbengine.types import _tags
 
 __all__ = [
     "LIMIT", "Backlog", "EndedFlow", "FlowRow", "Page", "Position", "Query", "Removable", "Wait",

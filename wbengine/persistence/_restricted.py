@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn
 
-from wbengine import _tags, exceptions
+from wbengine import exceptions
 from wbengine.persistence import _leases, _listing, base, models
 from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._bulk import BulkStore
@@ -17,7 +17,7 @@ from wbengine.persistence._codes import Code
 from wbengine.persistence._commands import FlowCommand, SettledCommand
 from wbengine.persistence._pauses import TaskPause
 from wbengine.signals import Signal
-from wbengine.types import codec
+from wbengine.types import _tags, codec
 from wbengine.types._outline import Outline
 
 __all__ = ["RestrictedBackend", "RestrictedConnection", "submission"]

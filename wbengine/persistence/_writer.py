@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from wbengine import _tags, exceptions, states
+from wbengine import exceptions, states
 from wbengine._concurrency import scopes
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._text import json_text
 from wbengine.persistence import _commands, _leases, _owners, _trees, base, models
-from wbengine.types import codec
+from wbengine.types import _tags, codec
 from wbengine.types._outline import Outline
 
 __all__ = ["EPOCHS_PER_RUN", "RecordWriter"]

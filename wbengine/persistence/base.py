@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from wbengine import _tags, exceptions, states
+from wbengine import exceptions, states
 from wbengine._introspection import object_names
 from wbengine.persistence import _leases, _listing, _owners, models
 from wbengine.persistence._access_keys import AccessKey
@@ -20,6 +20,7 @@ from wbengine.persistence._commands import FlowCommand, SettledCommand
 from wbengine.persistence._listing import EndedFlow, FlowRow, Page, Removable
 from wbengine.persistence._pauses import TaskPause
 from wbengine.signals import Signal
+from wbengine.types import _tags
 from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
 
 if TYPE_CHECKING:

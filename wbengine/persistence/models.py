@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from wbengine import _tags, exceptions, states
+from wbengine import exceptions, states
 from wbengine._introspection import object_names
 from wbengine._logs import stored_lines
 from wbengine.persistence import _fields, _listing, _pictures
@@ -28,6 +28,7 @@ from wbengine.persistence import _history as history
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._fields import field
 from wbengine.persistence._history import Attempt, Change, Incident
+from wbengine.types import _tags
 from wbengine.types import failure as ft
 
 __all__ = [

@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wbengine import _tags, exceptions
+from wbengine import exceptions
 from wbengine import states as st
 from wbengine.persistence import _listing, _owners, base
 from wbengine.persistence._listing import FlowRow
 from wbengine.types import _outline as outlines
+from wbengine.types import _tags
 from wbengine.views import _formatting, _shown_states, redaction
 from wbengine.views._atoms import WaitView
 from wbengine.views.redaction import Redactor

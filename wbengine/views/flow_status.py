@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from wbengine import _tags, states
+from wbengine import states
 from wbengine.persistence import _changes, _codes, _leases, _owners, base, models
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._history import MAX_CHANGES, why_suspended
@@ -18,7 +18,7 @@ from wbengine.persistence._pauses import TaskPause
 from wbengine.persistence._published_values import published_in
 from wbengine.running import LOCAL
 from wbengine.types import _outline as outlines
-from wbengine.types import codec
+from wbengine.types import _tags, codec
 from wbengine.views import _formatting, _record_values, _structure, redaction
 from wbengine.views import _waiting as waiting
 from wbengine.views._atoms import (

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
-from wbengine import _tags, exceptions
+from wbengine import exceptions
 from wbengine._security import masking as _secrets
 from wbengine._security.masking import MASK, SecretMatcher, is_secret_key, secrets_in
 from wbengine.persistence import _listing, base, models
-from wbengine.types import codec
+from wbengine.types import _tags, codec
 from wbengine.types import failure as ft
 from wbengine.views import _formatting, _record_values
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _tags, exceptions, retry, states
+from wbengine import exceptions, retry, states
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._calls import invocation as calls
@@ -21,6 +21,7 @@ from wbengine._security import keys
 from wbengine._tasks import limit_attributes
 from wbengine.persistence import _macs, models
 from wbengine.persistence._step_notes import StepNote
+from wbengine.types import _tags
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:

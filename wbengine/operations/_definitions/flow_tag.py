@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from wbengine import _tags
 from wbengine.operations import _changing
 from wbengine.operations import _operation as op
+from wbengine.types import _tags
 
 _Tags = Annotated[
     Mapping[str, str] | None,

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine import _tags, states
+from wbengine import states
 from wbengine._sql import dialects
 from wbengine.persistence import _commands, _listing, base, models
 from wbengine.persistence import _history as history
 from wbengine.persistence.backends._sql import rows, tables
+from wbengine.types import _tags
 
 __all__ = ["backlog", "page"]
 

@@ -12,12 +12,13 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine import _tags, exceptions
+from wbengine import exceptions
 from wbengine._sql import dialects
 from wbengine._text import json_text
 from wbengine.persistence import _trees
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence.backends._sql import tables
+from wbengine.types import _tags
 
 __all__ = [
     "ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "command_of", "command_text", "object_of",

@@ -122,7 +122,7 @@ SPARSE_INDEXES: Final = (
 #: Ended flows by state and time of their end.
 ENDED_INDEX: Final = _sparse_index("ended", "state", "ended", mysql_length={"state": 16})
 
-#: Index of the tags in `meta` of flows (`wbengine._tags`).
+#: Index of the tags in `meta` of flows (`wbengine.types._tags`).
 TAGS: Final = sa.Table(
     "wbe_tags",
     METADATA,

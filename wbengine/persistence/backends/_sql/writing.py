@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine import _tags, exceptions, states
+from wbengine import exceptions, states
 from wbengine.persistence import _commands, _leases, _trees, base, models
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends._sql import reading, rows
 from wbengine.persistence.backends._sql.statements import Statements
-from wbengine.types import codec
+from wbengine.types import _tags, codec
 
 __all__ = [
     "NewBook", "Batch", "as_statement", "destroy_book", "destroy_flow", "destroy_flows",
