@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tests.support import conducted
-from wbengine.conductors import backends as conductors
-from wbengine.jobs import backends as boards
 
 FLOWS = "tests.client.flows"
 
@@ -20,12 +18,9 @@ class Server:
         self.backend = backend
         self.url = site.address
 
-    @contextlib.contextmanager
-    def conducting(self) -> Iterator[None]:
-        with boards.backend("b", "sql", persistence=self.backend) as board:
-            conductor = conductors.fetch("nonblocking", "c", board, persistence=self.backend)
-            with conducted.running(conductor):
-                yield
+    def conducting(self) -> AbstractContextManager[None]:
+        """Run a conductor during a `with` block."""
+        return conducted.conducting(self.backend)
 
     def count(self) -> int:
         with contextlib.closing(self.backend.get_connection()) as connection:

@@ -8,7 +8,6 @@ import http.server
 import inspect
 import pickle
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from tests.client.served import FLOWS, Server
 from tests.dashboard import site as sites
 from tests.dashboard import story
+from tests.support.waiting import until
 from wbengine import client as clients
 from wbengine import exceptions
 
@@ -141,8 +141,7 @@ def test_published_values_are_returned_while_the_flow_runs(
 ) -> None:
     with server.conducting():
         flow = connect(server.url).submit(f"{FLOWS}:publishing")
-        while not flow.published():
-            time.sleep(0.02)
+        until(lambda: flow.published(), 10.0)
         assert flow.published() == {"progress": 7}
         assert flow.state in ("RUNNING", "WAITING")
         flow.signal("go", "north")

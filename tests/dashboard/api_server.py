@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tests.dashboard.conftest import TOKENS, site
 from tests.support import conducted
-from wbengine.conductors import backends as conductors
-from wbengine.jobs import backends as boards
 
 
 class Server:
@@ -19,13 +16,9 @@ class Server:
         self.backend = backend
         self.browser = site(self)
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Run a conductor during a `with` block."""
-        with boards.backend("b", "sql", persistence=self.backend) as board:
-            conductor = conductors.fetch("nonblocking", "c", board, persistence=self.backend)
-            with conducted.running(conductor):
-                yield
+        return conducted.conducting(self.backend)
 
     def post(self, path: str, body: Any = None, user: str = "olga", **headers: str) -> Any:
         bearer = {"authorization": f"Bearer {TOKENS[user]}", **headers}

@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.support import audited_tasks, declining
 from wbengine import engines, exceptions, task
+from wbengine.conductors import backends as conductors
 from wbengine.conductors.backends import impl_blocking
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
@@ -114,6 +115,16 @@ def running(conductor: Any) -> Iterator[None]:
         conductor.stop()
         thread.join(60)
         assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def conducting(store: base.Backend) -> Iterator[None]:
+    """Run a conductor of the board in a database during a `with` block."""
+    with (
+        boards.backend("b", "sql", persistence=store) as board,
+        running(conductors.fetch("nonblocking", "c", board, persistence=store)),
+    ):
+        yield
 
 
 def plain() -> Any:

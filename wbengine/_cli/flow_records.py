@@ -117,5 +117,5 @@ def delete(context: contexts.Context, selection: flow_selection.Selection, force
 
         stored = stored_operation.Stored(backend, {"any_state": True, "force": force})
         return flow_selection.perform(
-            context, _DELETE, selection, rows, work, "flow-delete/1", stored
+            context, _DELETE, selection, rows, work, stored, "flow-delete/1"
         )

@@ -309,7 +309,7 @@ def _perform_all(
         stored = stored_operation.Stored(
             backend, {}, reason, lambda row: row.submitted and not here, edits_of
         )
-        code = flow_selection.perform(context, operation, selection, rows, work, stored=stored)
+        code = flow_selection.perform(context, operation, selection, rows, work, stored)
         if is_requested and not selection.dry_run:
             context.printer.note(flow_request.carried_out(backend))
         return code

@@ -209,16 +209,16 @@ def perform(
     operation: Operation,
     selection: Selection,
     rows: Sequence[FlowRow],
-    work: Callable[[FlowRow], object] | None,
+    work: Callable[[FlowRow], object],
+    stored: stored_operation.Stored,
     schema: str | None = None,
-    stored: stored_operation.Stored | None = None,
 ) -> int:
     """Perform an operation on these flows after a confirmation. Return the exit code.
 
     An error of one flow does not stop the others, except for errors of the store. If the user named
     one flow, its error is raised.
 
-    :param work: performs the operation on one flow; None: all are part of the stored operation.
+    :param work: performs the operation on one flow that is not part of the stored operation.
     :param stored: how the operation is stored if it has several flows.
     :param schema: name and version of the JSON document, if it is also that of a single flow.
     :raises Failed: if there is no terminal for the confirmation.
@@ -231,21 +231,17 @@ def perform(
     if rows and (operation.many.is_destructive or not selection.ids):
         confirmation.confirm(context, f"{operation.verb} {described(rows)}", selection.yes)
     result = _Result(rows)
-    own = list(rows)
+    to_store = [] if selection.is_single else [row for row in rows if stored.includes(row)]
+    own = rows if selection.is_single else [row for row in rows if not stored.includes(row)]
     try:
-        if stored is not None and not selection.is_single:
-            own = [row for row in rows if not stored.includes(row)]
-            if selection.background and own:
-                raise errors.Failed(
-                    f"--background requires submitted flows, got {len(own):,} others", errors.USAGE
-                )
-            others = {row.uuid for row in own}
-            to_store = [row for row in rows if row.uuid not in others]
-            if to_store:
-                _carry_out(context, operation, stored, selection, to_store, result)
+        if selection.background and own:
+            raise errors.Failed(
+                f"--background requires submitted flows, got {len(own):,} others", errors.USAGE
+            )
+        if to_store:
+            _carry_out(context, operation, stored, selection, to_store, result)
         for row in _shown(context, operation, own):
             try:
-                assert work is not None
                 work(row)
             except exceptions.StorageFailure:
                 raise

@@ -84,7 +84,7 @@ class Call:
         assert operation.many is not None
         rows = flow_selection.rows_of(self.backend, selection, operation.states, self.is_selected)
         if operation.many.is_destructive:
-            schema = f"{_schema(operation)}/1"
+            schema = f"{operation.schema}/1"
         elif selection.is_single and not selection.dry_run:
             return self.run_one(rows[0])
         else:
@@ -93,14 +93,14 @@ class Call:
         reason = self.arguments.get("reason")
         stored = stored_operation.Stored(self.backend, arguments, reason)
         return flow_selection.perform(
-            self.context, operation, selection, rows, self.perform_on, schema, stored
+            self.context, operation, selection, rows, self.perform_on, stored, schema
         )
 
     def print(self, result: Mapping[str, Any], others: Mapping[str, Any]) -> int:
         """Print the result as the operation describes. `others` are values for its texts."""
         printer, command = self.context.printer, self.operation.command
         values = {**others, **self.arguments, **result}
-        printer.document(f"{_schema(self.operation)}/1", result)
+        printer.document(f"{self.operation.schema}/1", result)
         if command.line is not None:
             printer.line(_text(command.line, values))
         elif command.note is None:
@@ -169,10 +169,6 @@ def split(
         elif value is not None:
             arguments[name] = value
     return arguments, others
-
-
-def _schema(operation: _operation.Operation) -> str:
-    return operation.name.replace(" ", "-")
 
 
 def _text(text: _operation.Text, values: Mapping[str, Any]) -> str:

@@ -212,22 +212,46 @@ class ConductorService:
         self._versions.register()
         if isinstance(self._board, impl_sql.SQLJobBoard):
             self._board.refused_codes = self._versions.refused
-        works = {
+        works: dict[str, Callable[[], None]] = {
             "wbengine-lost-flows": self._post_missing_jobs,
-            "wbengine-bulks": self._carry_out_bulks,
+            "wbengine-bulks": functools.partial(
+                self._repeat,
+                self._bulks.run_due,
+                "cannot carry out operations on many flows",
+                self._bulks.POLL_SECONDS,
+                self._bulks.release,
+            ),
         }
         if self._schedules is not None:
             for schedule in self._declared:
                 self._schedules.schedules.declare(schedule)
-            works["wbengine-schedules"] = functools.partial(self._fire_schedules, self._schedules)
+            works["wbengine-schedules"] = functools.partial(
+                self._repeat,
+                functools.partial(self._schedules.fire_due, self._ended.is_set),
+                "cannot read the schedules",
+                self._schedules.POLL_SECONDS,
+            )
         if self.retention is not None:
-            works["wbengine-retention"] = functools.partial(self._delete_ended, self.retention)
+            works["wbengine-retention"] = functools.partial(
+                self._repeat,
+                functools.partial(self.retention.run_due, self._ended.wait),
+                "cannot delete ended flows",
+                self.retention.PERIOD_SECONDS,
+            )
         self._threads = [
             threads.Thread(target=work, name=name, daemon=True) for name, work in works.items()
         ]
         self._senders = [
             threads.Thread(
-                target=self._notify, args=(each,), name=f"wbengine-notify-{each.name}", daemon=True
+                target=self._repeat,
+                args=(
+                    each.run_due,
+                    f"cannot collect notifications to {each.name}",
+                    each.PERIOD_SECONDS,
+                    each.release,
+                ),
+                name=f"wbengine-notify-{each.name}",
+                daemon=True,
             )
             for each in self._notifications
         ]
@@ -278,51 +302,32 @@ class ConductorService:
             return str(error)
         return None
 
-    def _fire_schedules(self, schedules: ScheduleService) -> None:
-        while True:
-            try:
-                wait = schedules.fire_due(self._ended.is_set)
-            except Exception as error:
-                LOG.warning("cannot read the schedules: %s", error)
-                wait = schedules.POLL_SECONDS
-            if self._ended.wait(wait):
-                return
+    def _repeat(
+        self,
+        step: Callable[[], float],
+        problem: str,
+        pause: float,
+        release: Callable[[], None] | None = None,
+    ) -> None:
+        """Call `step` until the service ends, then `release`.
 
-    def _delete_ended(self, retention: _retention.RetentionService) -> None:
+        :param step: returns the seconds until its next call.
+        :param problem: what an error of `step` prevents, for the log.
+        :param pause: seconds until the next call after an error.
+        """
         while True:
             try:
-                wait = retention.run_due(self._ended.wait)
+                wait = step()
             except Exception as error:
-                LOG.warning("cannot delete ended flows: %s", error)
-                wait = retention.PERIOD_SECONDS
-            if self._ended.wait(wait):
-                return
-
-    def _notify(self, notifications: _service.DestinationService) -> None:
-        while True:
-            try:
-                wait = notifications.run_due()
-            except Exception as error:
-                LOG.warning("cannot collect notifications to %s: %s", notifications.name, error)
-                wait = notifications.PERIOD_SECONDS
+                LOG.warning("%s: %s", problem, error)
+                wait = pause
             if self._ended.wait(wait):
                 break
-        with contextlib.suppress(exceptions.StorageFailure):
-            notifications.release()
-
-    def _carry_out_bulks(self) -> None:
-        while True:
+        if release is not None:
             try:
-                wait = self._bulks.run_due()
-            except Exception as error:
-                LOG.warning("cannot carry out operations on many flows: %s", error)
-                wait = self._bulks.POLL_SECONDS
-            if self._ended.wait(wait):
-                break
-        try:
-            self._bulks.release()
-        except exceptions.StorageFailure as error:
-            LOG.debug("operations were not released: %s", error)
+                release()
+            except exceptions.StorageFailure as error:
+                LOG.debug("claim was not released: %s", error)
 
     def _post_missing_jobs(self) -> None:
         while True:

@@ -78,8 +78,9 @@ class Actions:
         if action is None:
             raise HTTPException(404)
         form = await self._check(request, f"{name} flow {uuid}", action.role)
-        for role in action.needed_roles(_edits(form)):
-            _audited_actions.check_allowed(self._state, request, f"{name} flow {uuid}", role, None)
+        _audited_actions.check_arguments(
+            self._state, request, f"{name} flow {uuid}", action, _edits(form)
+        )
         act = functools.partial(self._act, action, uuid, request, form)
         return await self._do(request, f"{name} flow {uuid}", act, f"/flows/{uuid}", name)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -12,8 +12,16 @@ from starlette.requests import Request
 
 from wbengine.dashboard import _http_errors, _roles, _visitors
 from wbengine.dashboard._app_state import AppState
+from wbengine.operations._operation import Operation
 
-__all__ = ["BODY_SECONDS", "check_allowed", "content_type", "perform", "read_body"]
+__all__ = [
+    "BODY_SECONDS",
+    "check_allowed",
+    "check_arguments",
+    "content_type",
+    "perform",
+    "read_body",
+]
 
 _T = TypeVar("_T")
 
@@ -61,6 +69,21 @@ def check_allowed(
     if reason is not None:
         app_state.audit.refused(request, action, reason)
         raise HTTPException(403, reason)
+
+
+def check_arguments(
+    app_state: AppState,
+    request: Request,
+    action: str,
+    operation: Operation,
+    arguments: Mapping[str, Any],
+) -> None:
+    """Check that the visitor has the roles that an operation with these arguments needs.
+
+    :raises HTTPException: if the action is refused.
+    """
+    for role in operation.needed_roles(arguments):
+        check_allowed(app_state, request, action, role, None)
 
 
 async def perform(app_state: AppState, request: Request, action: str, act: Callable[[], _T]) -> _T:

@@ -104,8 +104,7 @@ class BulkPages:
 
 def offered(app_state: AppState, request: Request) -> list[Operation]:
     """Return the operations that the visitor may apply to all flows of a list."""
-    visitor = _visitors.of_request(request)
-    if not app_state.allow_actions or (visitor is not None and visitor.tags):
+    if not app_state.allow_actions or _visitors.restriction_of(request):
         return []
     role = _visitors.role_of(request)
     return [each for each in _bulk.operations().values() if _roles.includes(role, each.role)]

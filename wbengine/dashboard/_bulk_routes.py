@@ -16,6 +16,7 @@ from starlette.routing import Route
 from wbengine.dashboard import (
     _audit,
     _audited_actions,
+    _bulk_views,
     _http_errors,
     _listings,
     _operation_routes,
@@ -25,7 +26,7 @@ from wbengine.dashboard import (
     _visitors,
 )
 from wbengine.dashboard._app_state import AppState
-from wbengine.operations import _bulk, _bulk_selection, _operation
+from wbengine.operations import _bulk, _bulk_selection
 from wbengine.operations._operation import Operation, Parameter
 from wbengine.persistence._bulk import Bulk, BulkFlow
 from wbengine.persistence._listing import FlowRow
@@ -34,7 +35,7 @@ __all__ = ["VERBS", "BulkRoutes", "BulkRequest", "examples", "parameters", "star
 
 _MAX_EXAMPLES: Final = 10
 
-#: What a client can do with a stored operation.
+#: Actions on a stored operation, with their summaries.
 VERBS: Final[Mapping[str, str]] = {
     "cancel": "Cancel an operation on many flows. Flows that it has changed stay so.",
     "resume": "Continue a cancelled operation on many flows.",
@@ -77,7 +78,7 @@ class BulkRequest(NamedTuple):
         """
         given = {name: value for name, value in body.items() if name in _SELECTION}
         for name, value in given.items():
-            _operation.check(name, _SELECTION[name].schema, value)
+            _SELECTION[name].check(name, value)
         ways = [name for name in ("flows", "filter", "all") if given.get(name)]
         if len(ways) != 1:
             raise ValueError("select flows by exactly one of flows, filter and all")
@@ -138,12 +139,13 @@ class BulkRoutes:
         body = await _operation_routes.read_json(request)
         with _http_errors.as_http_errors():
             bulk_request = BulkRequest.parse(operation, body)
-        for role in operation.needed_roles(bulk_request.arguments):
-            _audited_actions.check_allowed(self._state, request, operation.name, role, None)
+        _audited_actions.check_arguments(
+            self._state, request, operation.name, operation, bulk_request.arguments
+        )
         with _http_errors.as_http_errors():
             rows = await run_in_threadpool(rows_of, self._state, request, bulk_request)
         if bulk_request.dry_run:
-            content = {"schema": f"wbengine/{operation.name.replace(' ', '-')}-many/1"}
+            content = {"schema": f"wbengine/{operation.schema}-many/1"}
             return _rendering.SafeJSONResponse({**content, **examples(self._state, rows)})
         bulk = await start(self._state, request, bulk_request, rows)
         headers = {"location": _urls.href(request, f"/api/v1/bulks/{bulk.uuid}")}
@@ -174,9 +176,8 @@ def check_role(
     :raises HTTPException: if not.
     """
     role = _roles.ADMIN if operation is None else operation.role
-    visitor = _visitors.of_request(request)
-    if problem is None and visitor is not None and visitor.tags:
-        problem = "Operations on many flows need a key without tags."
+    if problem is None and _visitors.restriction_of(request):
+        problem = _bulk_views.RESTRICTED
     _audited_actions.check_allowed(app_state, request, action, role, problem)
 
 
@@ -191,8 +192,8 @@ async def change(app_state: AppState, request: Request, verb: str, check: Any) -
     action = f"{verb} operation {uuid} ({bulk.operation})"
     operation = _bulk.operations().get(bulk.operation)
     check(request, action, operation)
-    for role in () if operation is None else operation.needed_roles(bulk.arguments):
-        _audited_actions.check_allowed(app_state, request, action, role, None)
+    if operation is not None:
+        _audited_actions.check_arguments(app_state, request, action, operation, bulk.arguments)
     act = functools.partial(getattr(_bulk, verb), app_state.store(request).backend, bulk.uuid)
     return await _audited_actions.perform(app_state, request, action, act)
 

@@ -13,7 +13,10 @@ from wbengine.dashboard import _visitors
 from wbengine.dashboard._app_state import AppState
 from wbengine.persistence._bulk import Bulk, Skipped
 
-__all__ = ["BULK", "REASONS", "BulkView", "latest", "one"]
+__all__ = ["BULK", "REASONS", "RESTRICTED", "BulkView", "latest", "one"]
+
+#: Error for visitors with tags.
+RESTRICTED: Final = "Operations on many flows need a key without tags."
 
 _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
@@ -75,8 +78,9 @@ def one(app_state: AppState, request: Request) -> BulkView:
     """
     _check(request)
     uuid = str(request.path_params["uuid"])
-    bulk = app_state.store(request).read(lambda connection: connection.bulks.get(uuid))
-    skipped = app_state.store(request).read(lambda connection: connection.bulks.skipped(uuid))
+    bulk, skipped = app_state.store(request).read(
+        lambda connection: (connection.bulks.get(uuid), connection.bulks.skipped(uuid))
+    )
     mask = app_state.redactor.text
     reasons = tuple(each._replace(reason=mask(each.reason)) for each in skipped)
     return BulkView(_masked(app_state, bulk), reasons)
@@ -87,6 +91,5 @@ def _masked(app_state: AppState, bulk: Bulk) -> Bulk:
 
 
 def _check(request: Request) -> None:
-    visitor = _visitors.of_request(request)
-    if visitor is not None and visitor.tags:
-        raise HTTPException(403, "Operations on many flows need a key without tags.")
+    if _visitors.restriction_of(request):
+        raise HTTPException(403, RESTRICTED)

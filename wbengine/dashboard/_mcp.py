@@ -203,7 +203,7 @@ def _description(tool: Tool) -> types.Tool:
 
 def _destructive_names() -> set[str]:
     operations = _operation.table().values()
-    return {each.name.replace(" ", "_") for each in operations if each.is_destructive}
+    return {each.identifier for each in operations if each.is_destructive}
 
 
 def _result(text: str, *, is_error: bool = False) -> types.CallToolResult:

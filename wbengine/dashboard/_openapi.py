@@ -30,7 +30,7 @@ __all__ = ["Description", "document"]
 _PATH_PARAMETER: Final = re.compile(r"{(\w+)(:\w+)?}")
 
 _UUID_OF_FLOW: Final = "The uuid of the flow."
-#: What the uuid in the path of a read names, if it is not a flow.
+#: Descriptions of the uuid in paths of reads that is not that of a flow.
 _UUIDS: Final = {"bulk": "The uuid of the operation."}
 
 _ERROR: Final[Mapping[str, Any]] = {
@@ -48,7 +48,7 @@ _ERROR: Final[Mapping[str, Any]] = {
     },
     "required": ["schema", "type", "title", "status", "detail", "error"],
 }
-#: What each status of an error means.
+#: Meaning of each status of an error.
 _ERRORS: Final[Mapping[str, str]] = {
     "400": "A parameter is invalid.",
     "401": "The token is missing or wrong.",
@@ -195,9 +195,9 @@ def _of_operation(operation: Operation) -> dict[str, Any]:
         )
     needed = sorted(operation.required - {target})
     body = {"type": "object", "properties": in_body, "additionalProperties": False}
-    result = _response("The result.", operation.name.replace(" ", "-"), operation.result)
+    result = _response("The result.", operation.schema, operation.result)
     return {
-        "operationId": operation.name.replace(" ", "_"),
+        "operationId": operation.identifier,
         "summary": operation.summary,
         "description": f"{operation.description}\n\nNeeds role {operation.roles}.".strip(),
         "tags": [_operation_routes.path_of(operation).split("/")[3]],
@@ -223,9 +223,9 @@ def _of_many(operation: Operation) -> dict[str, Any]:
     needed = sorted(operation.required - {operation.target})
     body = {"type": "object", "properties": in_body, "additionalProperties": False}
     dry_run = {"dry_run": {"const": True}, "count": {"type": "integer"}, "examples": _EXAMPLES}
-    schema = f"{operation.name.replace(' ', '-')}-many"
+    schema = f"{operation.schema}-many"
     return {
-        "operationId": f"{operation.name.replace(' ', '_')}_many",
+        "operationId": f"{operation.identifier}_many",
         "summary": f"Apply `{operation.name}` to many flows.",
         "description": "Select flows by `flows`, `filter` or `all`. Conductors (`wbengine serve`)"
         f" carry the stored operation out.\n\nNeeds role {operation.role}.",
@@ -268,9 +268,7 @@ def _links() -> dict[str, Any]:
         if each.path.startswith("flows/{uuid:uuid}")
     }
     changes = {
-        each.name.replace(" ", "_"): "flow"
-        for each in _operation.table().values()
-        if each.target == "flow"
+        each.identifier: "flow" for each in _operation.table().values() if each.target == "flow"
     }
     return {
         name: {"operationId": name, "parameters": {parameter: "$response.body#/uuid"}}

@@ -51,8 +51,7 @@ class OperationRoutes:
         problem = None if request.state.has_token else NO_TOKEN
         _audited_actions.check_allowed(self._state, request, action, operation.role, problem)
         arguments = await _arguments(request, operation)
-        for role in operation.needed_roles(arguments):
-            _audited_actions.check_allowed(self._state, request, action, role, None)
+        _audited_actions.check_arguments(self._state, request, action, operation, arguments)
         if operation.target is not None:
             action = f"{operation.name} {arguments[operation.target]!r:.120}"
         scope = self._state.scope(request)
@@ -61,8 +60,7 @@ class OperationRoutes:
         headers = None
         if operation.creates:
             headers = {"location": _urls.href(request, f"/api/v1/flows/{result['uuid']}")}
-        schema = f"wbengine/{operation.name.replace(' ', '-')}/1"
-        content = {"schema": schema, **result}
+        content = {"schema": f"wbengine/{operation.schema}/1", **result}
         return _rendering.SafeJSONResponse(content, 201 if operation.creates else 200, headers)
 
 

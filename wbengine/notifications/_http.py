@@ -13,9 +13,10 @@ from typing import Final
 from urllib import parse
 
 import wbengine
+from wbengine.notifications._secret import Secret
 from wbengine.notifications._sender import SendError
 
-__all__ = ["check_url", "limited", "post", "shown_url", "tls_context"]
+__all__ = ["Endpoint", "check_url", "limited", "post", "shown_url", "tls_context"]
 
 _SCHEMES: Final = ("http", "https")
 _MASKED_PATH: Final = "/***"
@@ -42,6 +43,39 @@ def shown_url(url: str) -> str:
     parts = parse.urlsplit(url)
     port = "" if parts.port is None else f":{parts.port}"
     return f"{parts.scheme}://{parts.hostname}{port}{_MASKED_PATH}"
+
+
+class Endpoint:
+    """A URL, which may be a secret, that receives JSON.
+
+    :param timeout: seconds for one request.
+    :param ca_file: file of certificate authorities; None: those of the host.
+    :raises ValueError: if it is not a URL of HTTP, or cannot be read.
+    """
+
+    def __init__(self, url: Secret, *, timeout: float, ca_file: str | None) -> None:
+        check_url(url.read())
+        self._url = url
+        self._timeout = timeout
+        self._ca_file = ca_file
+
+    @property
+    def place(self) -> str:
+        """The URL for logs."""
+        return shown_url(self._url.read())
+
+    def post(self, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send JSON.
+
+        :raises SendError: see `post`.
+        """
+        post(
+            check_url(self._url.read()),
+            body,
+            {"Content-Type": "application/json", **headers},
+            timeout=self._timeout,
+            ca_file=self._ca_file,
+        )
 
 
 def tls_context(ca_file: str | None) -> ssl.SSLContext:

@@ -50,7 +50,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """What a destination receives at a time.
+    """A notification for one destination.
 
     :ivar id: the same when the message is sent again.
     :ivar dashboard: URL of the dashboard, or None.

@@ -1,4 +1,4 @@
-"""The note of a destination in the store: what was sent, and the message that is to be sent."""
+"""The note of a destination in the store: its progress, and the message that is sent next."""
 
 from __future__ import annotations
 

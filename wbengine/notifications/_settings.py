@@ -139,11 +139,11 @@ def _with_rules(
 
 def _webhook(table: Mapping[str, Any]) -> Webhook:
     key = _required("key", Secret.parse("key", table))
-    return Webhook(_url(table, may_be_plain=True), key, **_timed(table))
+    return Webhook(_http.Endpoint(_url(table, may_be_plain=True), **_timed(table)), key)
 
 
 def _slack(table: Mapping[str, Any]) -> Slack:
-    return Slack(_url(table), **_timed(table))
+    return Slack(_http.Endpoint(_url(table), **_timed(table)))
 
 
 def _apprise(table: Mapping[str, Any]) -> Apprise:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from wbengine._text import json_text, terminal_text
-from wbengine.notifications import _http
+from wbengine.notifications._http import Endpoint
 from wbengine.notifications._message import Group, Message
-from wbengine.notifications._secret import Secret
 from wbengine.views import _formatting
 
 __all__ = ["Slack"]
@@ -21,15 +20,12 @@ class Slack:
 
     takes_all: Final = False
 
-    def __init__(self, url: Secret, *, timeout: float, ca_file: str | None) -> None:
-        _http.check_url(url.read())
-        self._url = url
-        self._timeout = timeout
-        self._ca_file = ca_file
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
 
     @property
     def place(self) -> str:
-        return _http.shown_url(self._url.read())
+        return self._endpoint.place
 
     def send(self, message: Message) -> None:
         lines = [line for group in message.groups for line in _lines(group)]
@@ -38,10 +34,7 @@ class Slack:
         text = "\n".join(lines)
         if len(text) > _MAX_LENGTH:
             text = f"{text[: _MAX_LENGTH - 3].rpartition(chr(10))[0]}\n..."
-        url = _http.check_url(self._url.read())
-        headers = {"Content-Type": "application/json"}
-        body = json_text.encode({"text": text})
-        _http.post(url, body, headers, timeout=self._timeout, ca_file=self._ca_file)
+        self._endpoint.post(json_text.encode({"text": text}), {})
 
 
 def _lines(group: Group) -> Iterator[str]:

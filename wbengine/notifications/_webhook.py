@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 from wbengine._text import json_text
-from wbengine.notifications import _http
+from wbengine.notifications._http import Endpoint
 from wbengine.notifications._message import Message
 from wbengine.notifications._secret import Secret
 
@@ -28,28 +28,23 @@ class Webhook:
 
     takes_all: Final = False
 
-    def __init__(self, url: Secret, key: Secret, *, timeout: float, ca_file: str | None) -> None:
-        _http.check_url(url.read())
+    def __init__(self, endpoint: Endpoint, key: Secret) -> None:
         _checked_key(key)
-        self._url = url
+        self._endpoint = endpoint
         self._key = key
-        self._timeout = timeout
-        self._ca_file = ca_file
 
     @property
     def place(self) -> str:
-        return _http.shown_url(self._url.read())
+        return self._endpoint.place
 
     def send(self, message: Message) -> None:
         body = json_text.encode(message.to_dict())
         timestamp = str(int(time.time()))
         headers = {
-            "Content-Type": "application/json",
             TIMESTAMP: timestamp,
             SIGNATURE: signature(_checked_key(self._key), timestamp, body),
         }
-        url = _http.check_url(self._url.read())
-        _http.post(url, body, headers, timeout=self._timeout, ca_file=self._ca_file)
+        self._endpoint.post(body, headers)
 
 
 def signature(key: bytes, timestamp: str, body: bytes) -> str:

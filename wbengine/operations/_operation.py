@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import json
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,7 +42,6 @@ __all__ = [
     "Shown",
     "Text",
     "WorkerName",
-    "check",
     "load",
     "operation",
     "table",
@@ -55,6 +53,7 @@ OPERATOR: Final = "operator"
 EDITOR: Final = "editor"
 ADMIN: Final = "admin"
 
+_DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _MAX_SHOWN_CHARS: Final = 80
 #: Names of the types of JSON values, for messages.
 _JSON_TYPES: Final[Mapping[type, str]] = {
@@ -111,7 +110,7 @@ class Shown:
     is_duration: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parameter:
     """A parameter of an operation, as metadata of its annotation.
 
@@ -126,6 +125,27 @@ class Parameter:
     is_target: bool = False
     shown: Shown = Shown()
     role: Role | None = None
+
+    @functools.cached_property
+    def _validate(self) -> Callable[[Any], object]:
+        import fastjsonschema
+
+        document = {"$schema": _DRAFT, **self.schema}
+        validate: Callable[[Any], object] = fastjsonschema.compile(
+            document, use_default=False, use_formats=False, detailed_exceptions=False
+        )
+        return validate
+
+    def check(self, name: str, value: Any) -> None:
+        """Check the value of a JSON argument.
+
+        :param name: its name in errors.
+        :raises ValueError: if it does not satisfy the schema.
+        """
+        try:
+            self._validate(value)
+        except ValueError:  # fastjsonschema raises subclasses of this.
+            _explain(name, self.schema, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +266,16 @@ class Operation:
         return _GROUPS.get(self.subject, self.subject)
 
     @property
+    def identifier(self) -> str:
+        """The name in the API description and as a tool: `flow_cancel`."""
+        return self.name.replace(" ", "_")
+
+    @property
+    def schema(self) -> str:
+        """The name of the schema of its result: `flow-cancel`."""
+        return self.name.replace(" ", "-")
+
+    @property
     def verb(self) -> str:
         return self.name.partition(" ")[2]
 
@@ -311,7 +341,7 @@ class Operation:
             if name in self.required and name not in arguments:
                 raise ValueError(f"{self.name} requires parameter {name!r}")
         for name, value in arguments.items():
-            check(name, self.parameters[name].schema, value)
+            self.parameters[name].check(name, value)
 
 
 def operation(
@@ -369,13 +399,11 @@ def table() -> Mapping[str, Operation]:
     return {name: load(name) for name in _names.names()}
 
 
-def check(name: str, schema: Mapping[str, Any], value: Any) -> None:
-    """Check the value of a JSON argument.
+def _explain(name: str, schema: Mapping[str, Any], value: Any) -> None:
+    """Raise the error for an invalid value.
 
-    :raises ValueError: if it does not satisfy the schema.
+    :raises ValueError: unless jsonschema accepts the value.
     """
-    if _is_valid(json.dumps(schema), value):
-        return
     import jsonschema  # Slow to import.
 
     error = jsonschema.exceptions.best_match(
@@ -385,25 +413,6 @@ def check(name: str, schema: Mapping[str, Any], value: Any) -> None:
         return
     place = "".join(f"[{part!r:.{_MAX_SHOWN_CHARS}}]" for part in error.absolute_path)
     raise ValueError(f"{name}{place} must {_demand(error)}")
-
-
-def _is_valid(schema: str, value: Any) -> bool:
-    try:
-        _validator(schema)(value)
-    except ValueError:  # fastjsonschema raises subclasses of this.
-        return False
-    return True
-
-
-@functools.lru_cache(maxsize=256)
-def _validator(schema: str) -> Callable[[Any], object]:
-    import fastjsonschema
-
-    document = {"$schema": "http://json-schema.org/draft-07/schema#", **json.loads(schema)}
-    validate: Callable[[Any], object] = fastjsonschema.compile(
-        document, use_default=False, use_formats=False, detailed_exceptions=False
-    )
-    return validate
 
 
 def _demand(error: jsonschema.ValidationError) -> str:

@@ -159,8 +159,7 @@ class SQLBulkStore(_bulk.BulkStore):
             if not connection.execute(self._sql.claim, claim).rowcount:
                 return None
             bulk = _bulk_of(connection.execute(self._sql.get, {"uuid": uuid}).mappings().one())
-            start = bulk.settled
-            position = {"uuid": uuid, "start": start, "limit": limit}
+            position = {"uuid": uuid, "start": bulk.settled, "limit": limit}
             found = connection.execute(self._sql.next_flows, position).all()
             flows = [
                 BulkFlow(
@@ -173,12 +172,14 @@ class SQLBulkStore(_bulk.BulkStore):
             ]
             reasons = work(self._in_transaction(connection), bulk, flows)
             skipped = [
-                {"uuid": uuid, "position": row.position, "reason": reasons[row.flow_uuid]}
+                {
+                    "uuid": uuid,
+                    "position": row.position,
+                    "reason": rows.storable_text(reasons[row.flow_uuid]),
+                }
                 for row in found
                 if row.flow_uuid in reasons
             ]
-            for row in skipped:
-                row["reason"] = rows.storable_text(row["reason"])
             if skipped:
                 connection.execute(self._sql.skip, skipped)
             bulk = _bulk.after(bulk, len(flows), len(skipped))
