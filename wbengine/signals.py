@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
-from wbengine._text import json_text
+from wbengine._text import json_text, terminal_text
 from wbengine.types import codec
 
 __all__ = [
-    "MAX_VALUE_BYTES", "OR", "Signal", "check_name", "label", "not_awaited", "oldest_first",
-    "stored_name",
+    "MAX_VALUE_BYTES", "NAME_SCHEMA", "OR", "Signal", "check_name", "label", "not_awaited",
+    "oldest_first", "stored_name",
 ]  # fmt: skip
 
 #: Maximum size of a signal's value as JSON.
 MAX_VALUE_BYTES: Final = 65_536
+#: JSON schema of the name of a signal.
+NAME_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "string",
+    "description": f"1 to {object_names.MAX_NAME_LENGTH} printable characters",
+    "pattern": terminal_text.PRINTABLE,
+    "maxLength": object_names.MAX_NAME_LENGTH,
+}
 
 #: Stored names of signals after the first one: name, separator, number. Names are printable, so
 #: they contain no separator.
@@ -46,11 +53,8 @@ def check_name(name: Any, what: str = "Signal name") -> str:
     """
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, got {name!r:.80}")
-    if not (name and name.isprintable() and json_text.is_text(name)):
-        raise ValueError(
-            f"{what} must have 1 to {object_names.MAX_NAME_LENGTH} printable characters, got"
-            f" {name!r:.80}"
-        )
+    if not terminal_text.is_printable(name):
+        raise ValueError(f"{what} must be {NAME_SCHEMA['description']}, got {name!r:.80}")
     return object_names.check_length(what, name)
 
 

@@ -52,7 +52,7 @@ def test_filters_select_by_tags_before_the_change(wbengine: Command, uuid: str) 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "a tag to set or to remove is required"),
+        ((), "flow tag requires at least one of set, remove"),
         (("--set", "shop"), "must be a tag such as team=billing"),
         (("--set", "a b=c"), "the key of a tag must be"),
         (("--set", "a=\x1b[31m"), "printable characters"),

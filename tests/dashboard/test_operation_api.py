@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import openapi_spec_validator
 import pytest
 
@@ -17,7 +18,7 @@ from tests.dashboard.conftest import TOKENS, client, site
 from tests.dashboard.forms import OURS
 from tests.dashboard.site import PATIENCE
 from wbengine import engines, operations
-from wbengine.dashboard import _operation_routes
+from wbengine.dashboard import _openapi, _operation_routes
 from wbengine.engines import _allowed
 from wbengine.operations import _operation
 from wbengine.persistence import backends
@@ -244,6 +245,43 @@ def test_document_describes_all_operations(server: Server) -> None:
     assert "null" not in json.dumps(document).replace('"null"', "")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("flows/{flow}/tag", {}),
+        ("flows/{flow}/tag", {"set": {}}),
+        ("flows/{flow}/tag", {"remove": []}),
+        ("flows/{flow}/tag", {"set": {"a b": "c"}}),
+        ("flows/{flow}/tag", {"set": {"a": " c"}}),
+        ("flows/{flow}/tag", {"set": {"a": "c"}, "remove": ["b"]}),
+        ("flows/{flow}/signal", {"signal": "pa\nid"}),
+        ("flows/{flow}/signal", {"signal": "bezahlt \u202f ✓"}),
+        ("flows/{flow}/signal", {"signal": "\u202e"}),
+        ("schedules/{schedule}/add", {"factory": FACTORY}),
+        ("schedules/{schedule}/add", {"factory": FACTORY, "cron": "@daily", "every": 60}),
+        ("schedules/{schedule}/add", {"factory": FACTORY, "every": 60}),
+        ("tasks/pause", {"pattern": ""}),
+        ("tasks/pause", {"pattern": "two words"}),
+        ("tasks/pause", {"pattern": "shop.*"}),
+        ("flows/tag", {"set": {"a": "c"}}),
+        ("flows/tag", {"all": True}),
+        ("flows/tag", {"all": True, "set": {"a": "c"}, "rate": 1e-9}),
+        ("flows/tag", {"all": True, "set": {"a": "c"}, "dry_run": True}),
+        ("flows/tag", {"filter": {"tags": ["amount>100"]}, "set": {"a": "c"}, "dry_run": True}),
+        ("flows/tag", {"filter": {"tags": ["amount>much"]}, "set": {"a": "c"}, "dry_run": True}),
+        ("flows/tag", {"filter": {"tags": {"a": ""}}, "set": {"a": "c"}, "dry_run": True}),
+    ],
+    ids=str,
+)
+def test_described_bodies_are_those_that_are_accepted(server: Server, path: str, body: Any) -> None:
+    schema = _openapi.document()["paths"][f"/{path}"]["post"]["requestBody"]["content"]
+    validator = jsonschema.Draft202012Validator(schema["application/json"]["schema"])
+    flow = server.post("flows", {"factory": FACTORY}).json()["uuid"]
+    server.post(f"flows/{flow}/suspend")
+    answer = server.post(path.format(flow=flow, schedule="nightly"), body, user="ann")
+    assert validator.is_valid(body) == (answer.status_code != 400), answer.text
+
+
 def test_results_have_the_described_schema(server: Server) -> None:
     """The names in a result are those of the definition, for one operation of each kind."""
     uuid = server.post("flows", {"factory": FACTORY}).json()["uuid"]
@@ -275,7 +313,7 @@ def test_schedule_is_added_only_for_allowed_flows(server: Server) -> None:
     foreign = server.post("schedules/x/add", {"factory": "os:system", **times}, user="ann")
     assert foreign.status_code == 403 and "not allowed" in foreign.json()["detail"]
     both = server.post("schedules/x/add", {**body, "cron": "0 0 * * *"}, user="ann")
-    assert both.status_code == 400 and "either cron or every" in both.json()["detail"]
+    assert both.status_code == 400 and "exactly one of cron, every" in both.json()["detail"]
 
 
 def test_flows_of_unknown_code_are_not_assigned(server: Server) -> None:

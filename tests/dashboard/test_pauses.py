@@ -94,8 +94,8 @@ def test_page_and_api_show_pauses_with_masked_reasons(kept: Store) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"pattern": ""}, "attern of a pause must be the dotted name"),
-        ({"pattern": "two words"}, "attern of a pause must be the dotted name"),
+        ({"pattern": ""}, "pattern must be the dotted name"),
+        ({"pattern": "two words"}, "pattern must be the dotted name"),
         ({"pattern": "x" * 201}, "at most 200 characters"),
         ({"pattern": PATTERN, "reason": "x" * 501}, "at most 500 characters"),
         ({"pattern": PATTERN, "for": "soon"}, "length must be one of 15m, 1h,"),

@@ -50,7 +50,7 @@ def test_outline_with_workflow_accepts_any_signal() -> None:
 
 
 def test_task_cannot_wait_for_marker_of_workflows() -> None:
-    with pytest.raises(ValueError, match="must have 1 to 255 printable characters"):
+    with pytest.raises(ValueError, match="must be 1 to 255 printable characters"):
         task.WaitFor(ANY_SIGNAL)
 
 

@@ -60,6 +60,7 @@ def test_valid_value_has_one_stored_form_and_text(value: Any, stored: Any, text:
         ("\ud800", ValueError, "printable"),
         ("a\0b", ValueError, "printable"),
         ("a\nb", ValueError, "printable"),
+        ("a\u202eb", ValueError, "printable"),
         ("x" * 257, ValueError, "at most 256 characters"),
         (None, TypeError, "got NoneType"),
         (b"a", TypeError, "got bytes"),

@@ -9,15 +9,32 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["escaped_json", "visible"]
+__all__ = ["PRINTABLE", "TRIMMED", "escaped_json", "is_printable", "is_trimmed", "visible"]
 
 #: C0 except newline, DEL, C1, direction marks and overrides, line separators, and surrogates (which
 #: streams cannot encode).
 _CONTROL: Final = (
-    "\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+    r"\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 )
 _IN_LINES: Final = re.compile(f"[{_CONTROL}]")
-_IN_A_LINE: Final = re.compile(f"[\n{_CONTROL}]")
+_IN_A_LINE: Final = re.compile(rf"[\n{_CONTROL}]")
+
+#: Patterns of names and short texts, also for JSON schemas: one line without control characters,
+#: and such a line without surrounding blanks.
+PRINTABLE: Final = rf"^[^\n{_CONTROL}]+$"
+TRIMMED: Final = rf"^[^\s{_CONTROL}](?:[^\n{_CONTROL}]*[^\s{_CONTROL}])?$"
+_PRINTABLE: Final = re.compile(PRINTABLE)
+_TRIMMED: Final = re.compile(TRIMMED)
+
+
+def is_printable(text: str) -> bool:
+    """Return whether a text matches `PRINTABLE`."""
+    return _PRINTABLE.fullmatch(text) is not None
+
+
+def is_trimmed(text: str) -> bool:
+    """Return whether a text matches `TRIMMED`."""
+    return _TRIMMED.fullmatch(text) is not None
 
 
 def visible(text: str, *, lines: bool = False) -> str:

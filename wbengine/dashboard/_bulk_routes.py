@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from wbengine._configuration import plugins
 from wbengine.dashboard import (
     _audit,
     _audited_actions,
@@ -26,12 +27,13 @@ from wbengine.dashboard import (
     _visitors,
 )
 from wbengine.dashboard._app_state import AppState
+from wbengine.engines import _engine_kinds
 from wbengine.operations import _bulk, _bulk_selection
-from wbengine.operations._operation import Operation, Parameter
+from wbengine.operations._operation import Choice, Operation, Parameter
 from wbengine.persistence._bulk import Bulk, BulkFlow
 from wbengine.persistence._listing import FlowRow
 
-__all__ = ["VERBS", "BulkRoutes", "BulkRequest", "examples", "parameters", "start"]
+__all__ = ["CHOICE", "VERBS", "BulkRoutes", "BulkRequest", "examples", "parameters", "start"]
 
 _MAX_EXAMPLES: Final = 10
 
@@ -42,21 +44,30 @@ VERBS: Final[Mapping[str, str]] = {
 }
 
 _TEXT: Final = {"type": "string"}
+_FILTER: Final = {
+    **_bulk_selection.FILTER,
+    "properties": {
+        **_bulk_selection.FILTER["properties"],
+        "engine": {"enum": plugins.names(_engine_kinds.ENGINES_NAMESPACE)},
+    },
+}
 _SELECTION: Final[Mapping[str, Parameter]] = {
     "flows": Parameter(
         "The uuids of the flows.",
-        {"type": "array", "items": _TEXT, "maxItems": _bulk_selection.MAX_FLOWS},
+        {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": _bulk_selection.MAX_FLOWS},
     ),
-    "filter": Parameter("Conditions of the flows.", _bulk_selection.FILTER),
-    "all": Parameter("All flows that the operation accepts.", {"type": "boolean"}),
+    "filter": Parameter("Conditions of the flows.", _FILTER),
+    "all": Parameter("All flows that the operation accepts.", {"enum": [True]}),
     "rate": Parameter(
-        "Maximum number of flows per second.", {"type": "number", "exclusiveMinimum": 0}
+        "Maximum number of flows per second.", {"type": "number", "minimum": _bulk.MIN_RATE}
     ),
     "dry_run": Parameter(
         "Change nothing; return the number of flows and some of them.", {"type": "boolean"}
     ),
     "reason": Parameter("The reason.", {"type": "string", "maxLength": _bulk.MAX_REASON_CHARS}),
 }
+#: Ways to select flows.
+CHOICE: Final = Choice(("flows", "filter", "all"))
 
 
 class BulkRequest(NamedTuple):
@@ -79,9 +90,7 @@ class BulkRequest(NamedTuple):
         given = {name: value for name, value in body.items() if name in _SELECTION}
         for name, value in given.items():
             _SELECTION[name].check(name, value)
-        ways = [name for name in ("flows", "filter", "all") if given.get(name)]
-        if len(ways) != 1:
-            raise ValueError("select flows by exactly one of flows, filter and all")
+        CHOICE.check(f"{operation.name} of many flows", given)
         arguments = {name: value for name, value in body.items() if name not in _SELECTION}
         if operation.target in arguments:
             raise ValueError(f"use flows instead of {operation.target}")

@@ -23,7 +23,7 @@ from wbengine.dashboard import (
 )
 from wbengine.dashboard._app_state import AppState
 from wbengine.operations import _bulk, _operation
-from wbengine.operations._operation import Operation
+from wbengine.operations._operation import Choice, Operation
 
 __all__ = ["Description", "document"]
 
@@ -194,7 +194,7 @@ def _of_operation(operation: Operation) -> dict[str, Any]:
             }
         )
     needed = sorted(operation.required - {target})
-    body = {"type": "object", "properties": in_body, "additionalProperties": False}
+    body = _body(in_body, operation.choice)
     result = _response("The result.", operation.schema, operation.result)
     return {
         "operationId": operation.identifier,
@@ -221,7 +221,7 @@ def _of_many(operation: Operation) -> dict[str, Any]:
         for name, each in _bulk_routes.parameters(operation).items()
     }
     needed = sorted(operation.required - {operation.target})
-    body = {"type": "object", "properties": in_body, "additionalProperties": False}
+    body = _body(in_body, operation.choice, _bulk_routes.CHOICE)
     dry_run = {"dry_run": {"const": True}, "count": {"type": "integer"}, "examples": _EXAMPLES}
     schema = f"{operation.schema}-many"
     return {
@@ -258,6 +258,12 @@ def _of_bulk(verb: str, summary: str) -> dict[str, Any]:
             **_errors(_ERRORS),
         },
     }
+
+
+def _body(properties: Mapping[str, Any], *choices: Choice | None) -> dict[str, Any]:
+    schemas = [each.schema for each in choices if each is not None]
+    body = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**body, "allOf": schemas} if schemas else body
 
 
 def _links() -> dict[str, Any]:

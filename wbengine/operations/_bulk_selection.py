@@ -9,6 +9,7 @@ from wbengine import exceptions
 from wbengine._text import json_text
 from wbengine.operations._operation import Operation
 from wbengine.persistence import _listing, base
+from wbengine.types import _tags
 from wbengine.views import _flow_list, _shown_states
 
 __all__ = ["FILTER", "MAX_FLOWS", "Filter", "select", "select_by_id", "select_for"]
@@ -18,24 +19,26 @@ _ROWS_PER_PAGE: Final = 1000
 #: Maximum number of flows that a request names by id.
 MAX_FLOWS: Final = 10_000
 
-_TEXT: Final = {"type": "string", "maxLength": 500}
-#: JSON schema of a filter.
+_TEXT: Final = {"type": "string", "minLength": 1, "maxLength": 500}
+#: JSON schema of a filter. An empty one would select all flows.
 FILTER: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {
-        "states": {"type": "array", "items": {"enum": list(_shown_states.LISTED)}},
+        "states": {"type": "array", "items": {"enum": list(_shown_states.LISTED)}, "minItems": 1},
         "name": _TEXT,
         "text": _TEXT,
-        "since": {"type": ["number", "null"]},
+        "since": {"type": "number"},
         "tags": {
-            "type": ["object", "array"],
-            "additionalProperties": {"type": "string"},
-            "items": _TEXT,
+            "anyOf": [
+                {**_tags.SCHEMA, "minProperties": 1},
+                {"type": "array", "items": _tags.CONDITION_SCHEMA, "minItems": 1},
+            ]
         },
         "error": _TEXT,
         "incident": {"enum": ["resent"]},
         "engine": _TEXT,
     },
+    "minProperties": 1,
     "additionalProperties": False,
 }
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
@@ -30,6 +31,7 @@ __all__ = [
     "EDITOR",
     "OPERATOR",
     "Button",
+    "Choice",
     "Command",
     "FlowId",
     "Many",
@@ -59,6 +61,13 @@ _MAX_SHOWN_CHARS: Final = 80
 _JSON_TYPES: Final[Mapping[type, str]] = {
     dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number",
     float: "a number", type(None): "null",
+}  # fmt: skip
+
+#: What validators of JSON schemas count, for messages.
+_COUNTED: Final[Mapping[str, str]] = {
+    "minLength": "characters", "maxLength": "characters",
+    "minItems": "items", "maxItems": "items",
+    "minProperties": "items", "maxProperties": "items",
 }  # fmt: skip
 
 Function = Callable[..., Mapping[str, Any]]
@@ -199,6 +208,31 @@ class Many:
     is_destructive: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Parameters of which a call has exactly one or, with `is_any`, at least one."""
+
+    names: tuple[str, ...]
+    is_any: bool = False
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The choice as a part of a JSON schema of the arguments."""
+        required = [{"required": [name]} for name in self.names]
+        return {"anyOf" if self.is_any else "oneOf": required}
+
+    def check(self, what: str, arguments: Mapping[str, Any]) -> None:
+        """Check the names of arguments.
+
+        :param what: what requires them, for the message.
+        :raises ValueError: if there are too few or too many.
+        """
+        count = sum(name in arguments for name in self.names)
+        if count != 1 and not (self.is_any and count):
+            number = "at least one" if self.is_any else "exactly one"
+            raise ValueError(f"{what} requires {number} of {', '.join(self.names)}")
+
+
 FlowId = Annotated[
     str,
     Parameter(
@@ -240,6 +274,7 @@ class Operation:
     :ivar creates: whether it creates what `result` names with `uuid`.
     :ivar many: how it applies to many flows; None: its target is a single one.
     :ivar button: how pages show it; None: not.
+    :ivar choice: parameters of which a call has one or some.
     """
 
     name: str
@@ -254,6 +289,7 @@ class Operation:
     many: Many | None
     command: Command
     button: Button | None
+    choice: Choice | None
     function: Function
 
     @property
@@ -342,6 +378,8 @@ class Operation:
                 raise ValueError(f"{self.name} requires parameter {name!r}")
         for name, value in arguments.items():
             self.parameters[name].check(name, value)
+        if self.choice is not None:
+            self.choice.check(self.name, arguments)
 
 
 def operation(
@@ -352,6 +390,7 @@ def operation(
     many: Many | None = None,
     command: Command = Command(),
     button: Button | None = Button(),
+    choice: Choice | None = None,
 ) -> Callable[[Function], Operation]:
     """Return a decorator that defines an operation by a function.
 
@@ -381,6 +420,7 @@ def operation(
             many,
             command,
             button,
+            choice,
             function,
         )
 
@@ -417,26 +457,31 @@ def _explain(name: str, schema: Mapping[str, Any], value: Any) -> None:
 
 def _demand(error: jsonschema.ValidationError) -> str:
     """Return what the schema demands of an invalid value. The value may be secret or long."""
+    validator, schema = str(error.validator), cast(Mapping[str, Any], error.schema)
     limit: Any = error.validator_value
     value: Any = error.instance
     got = _JSON_TYPES[type(value)]
-    match error.validator:
+    match validator:
         case "type":
             kinds = [limit] if isinstance(limit, str) else limit
             return f"be of type {' or '.join(kinds)}, got {got}"
         case "enum":
-            known = [str(each) for each in limit]
+            known = [each if isinstance(each, str) else json.dumps(each) for each in limit]
             shown = f"{value!r:.{_MAX_SHOWN_CHARS}}"
             hint = object_names.hint(value, known) if isinstance(value, str) else ""
             return f"be one of {', '.join(known)}, got {shown}{hint}"
-        case "minLength" | "maxLength":
-            word = "least" if error.validator == "minLength" else "most"
-            return f"have at {word} {limit} characters, got {len(value)}"
         case "pattern":
-            return f"match {limit}, got {value!r:.{_MAX_SHOWN_CHARS}}"
-        case "maximum":
-            return f"be at most {limit:,}, got {value!r:.{_MAX_SHOWN_CHARS}}"
+            form = schema.get("description", f"a text that matches {limit}")
+            return f"be {form}, got {value!r:.{_MAX_SHOWN_CHARS}}"
+        case _ if validator in _COUNTED and not value:
+            return "not be empty"
+        case _ if validator in _COUNTED:
+            extreme = "least" if validator.startswith("min") else "most"
+            return f"have at {extreme} {limit:,} {_COUNTED[validator]}, got {len(value):,}"
+        case "minimum" | "maximum":
+            extreme = "least" if validator == "minimum" else "most"
+            return f"be at {extreme} {limit:,}, got {value!r:.{_MAX_SHOWN_CHARS}}"
         case "exclusiveMinimum":
             return f"be above {limit}, got {value!r:.{_MAX_SHOWN_CHARS}}"
         case _:
-            return f"satisfy {error.validator} {limit!r}, got {got}"
+            return f"satisfy {validator} {limit!r}, got {got}"

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-__all__ = ["MAX_PATTERN_CHARACTERS", "MAX_REASON_CHARACTERS", "TaskPause", "pause_of"]
+__all__ = [
+    "MAX_PATTERN_CHARACTERS",
+    "MAX_REASON_CHARACTERS",
+    "PATTERN_SCHEMA",
+    "TaskPause",
+    "pause_of",
+]
 
 MAX_PATTERN_CHARACTERS: Final = 200
 MAX_REASON_CHARACTERS: Final = 500
 
 _SURROGATE: Final = re.compile("[\\ud800-\\udfff]")
-#: Regular expression of a valid pattern.
 _PATTERN: Final = re.compile(r"[\w.*?\[\]!<>-]+")
+#: JSON schema of a pattern.
+PATTERN_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "string",
+    "description": "the dotted name of a class or function, which may contain * and ?, with at"
+    f" most {MAX_PATTERN_CHARACTERS} characters",
+    "pattern": f"^{_PATTERN.pattern}$",
+    "maxLength": MAX_PATTERN_CHARACTERS,
+}
 
 
 class TaskPause(NamedTuple):
@@ -50,8 +64,7 @@ class TaskPause(NamedTuple):
                 raise ValueError(f"The {name} of a pause must be valid Unicode, got {value!r:.80}")
         if not _PATTERN.fullmatch(self.pattern) or len(self.pattern) > MAX_PATTERN_CHARACTERS:
             raise ValueError(
-                "The pattern of a pause must be the dotted name of a class or function, which may"
-                f" contain * and ?, with at most {MAX_PATTERN_CHARACTERS} characters,"
+                f"The pattern of a pause must be {PATTERN_SCHEMA['description']},"
                 f" got {self.pattern!r:.220}"
             )
         if self.reason is not None and len(self.reason) > MAX_REASON_CHARACTERS:

@@ -9,11 +9,19 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
-from wbengine._text import durations
+from wbengine._text import durations, terminal_text
 from wbengine.types import codec
 
-__all__ = ["FOREVER", "UniqueKey"]
+__all__ = ["FOREVER", "SCHEMA", "UniqueKey"]
 
+#: JSON schema of the name of a key.
+SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "string",
+    "description": f"1 to {object_names.MAX_NAME_LENGTH} printable characters without surrounding"
+    " blanks",
+    "pattern": terminal_text.TRIMMED,
+    "maxLength": object_names.MAX_NAME_LENGTH,
+}
 #: The duration of a key without an end.
 FOREVER: Final = "forever"
 _FOREVER_SECONDS: Final = 1e12
@@ -49,11 +57,8 @@ class UniqueKey(NamedTuple):
         :raises ValueError: if the name or the lifetime is invalid.
         :raises NotEncodable: if an argument cannot be encoded.
         """
-        if not (isinstance(name, str) and name and name.isprintable() and name == name.strip()):
-            raise ValueError(
-                f"unique must be 1 to {object_names.MAX_NAME_LENGTH} printable characters without"
-                f" surrounding blanks, got {name!r:.80}"
-            )
+        if not (isinstance(name, str) and terminal_text.is_trimmed(name)):
+            raise ValueError(f"unique must be {SCHEMA['description']}, got {name!r:.80}")
         object_names.check_length("unique", name)
         contents = [list(args or ()), dict(kwargs or {}), dict(inputs)]
         text = json.dumps(_without_order(codec.pack(contents, "inputs")), sort_keys=True)

@@ -17,12 +17,14 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
+from wbengine._text import terminal_text
 from wbengine.types import codec
 
 __all__ = [
-    "CHANGED", "EVENT", "GIVEN", "MAX_TAGS", "CallTags", "Condition", "Indexed", "Latest",
-    "Selection", "Value", "are_same", "check", "check_settable", "conditions_of", "given_in",
-    "has_texts", "index_of", "merged", "new_tags", "tags_in", "text_of", "texts_of",
+    "CHANGED", "CONDITION_SCHEMA", "EVENT", "GIVEN", "KEYS_SCHEMA", "MAX_TAGS", "SCHEMA",
+    "CallTags", "Condition", "Indexed", "Latest", "Selection", "Value", "are_same", "check",
+    "check_settable", "conditions_of", "given_in", "has_texts", "index_of", "merged", "new_tags",
+    "tags_in", "text_of", "texts_of",
 ]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
@@ -40,6 +42,33 @@ _MAX_VALUE_LENGTH: Final = 256
 #: Doubles represent all whole numbers up to this one.
 _MAX_WHOLE_NUMBER: Final = 2**53
 _KEY: Final = re.compile(r"[A-Za-z0-9._/-]+")
+
+_KEY_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "string",
+    "description": f"up to {_MAX_KEY_LENGTH} letters, digits and ._/-",
+    "pattern": f"^{_KEY.pattern}$",
+    "maxLength": _MAX_KEY_LENGTH,
+}
+_TEXT_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "string",
+    "description": f"1 to {_MAX_VALUE_LENGTH} printable characters without surrounding blanks",
+    "pattern": terminal_text.TRIMMED,
+    "maxLength": _MAX_VALUE_LENGTH,
+}
+#: JSON schemas of tags with texts, and of keys of tags.
+SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "propertyNames": _KEY_SCHEMA,
+    "additionalProperties": _TEXT_SCHEMA,
+    "maxProperties": MAX_TAGS,
+}
+KEYS_SCHEMA: Final[Mapping[str, Any]] = {"type": "array", "items": _KEY_SCHEMA}
+#: JSON schema of a condition; `Condition.parse` checks it.
+CONDITION_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "string",
+    "description": "a tag such as team=billing or amount>100",
+    "pattern": rf"^{_KEY.pattern}(=\S.*|[<>]=?(-?[0-9]+([.][0-9]+)?|[0-9]{{4}}-[01][0-9].*))$",
+}
 _CONDITION: Final = re.compile(r"([^=<>]*)(<=|>=|=|<|>)(.*)", re.DOTALL)
 
 TEXT: Final = "text"
@@ -67,10 +96,7 @@ def _check_count(count: int) -> None:
 
 def _check_key(key: str) -> str:
     if not _KEY.fullmatch(object_names.check_length("The key of a tag", key, _MAX_KEY_LENGTH)):
-        raise ValueError(
-            f"the key of a tag must be up to {_MAX_KEY_LENGTH} letters, digits and"
-            f" ._/-, got {key!r:.80}"
-        )
+        raise ValueError(f"the key of a tag must be {_KEY_SCHEMA['description']}, got {key!r:.80}")
     return str.__str__(key)
 
 
@@ -109,10 +135,9 @@ def _check_value(key: str, value: object) -> Value:
 
 def _check_text(key: str, value: str) -> str:
     object_names.check_length(f"The value of tag {key}", value, _MAX_VALUE_LENGTH)
-    if not value or not value.isprintable() or value != value.strip():
+    if not terminal_text.is_trimmed(value):
         raise ValueError(
-            f"the value of tag {key} must be 1 to {_MAX_VALUE_LENGTH} printable"
-            f" characters without surrounding blanks, got {value!r:.80}"
+            f"the value of tag {key} must be {_TEXT_SCHEMA['description']}, got {value!r:.80}"
         )
     return str.__str__(value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from wbengine import states
+from wbengine import signals, states
 from wbengine.operations import _operation as op
 from wbengine.operations import _signalling
 
@@ -12,7 +12,7 @@ _Name = Annotated[
     str,
     op.Parameter(
         "The name of the signal.",
-        {"type": "string", "minLength": 1, "maxLength": 255},
+        signals.NAME_SCHEMA,
         shown=op.Shown(is_argument=True, metavar="NAME"),
     ),
 ]

@@ -10,7 +10,8 @@ from wbengine import engines
 from wbengine.jobs import base as jobs
 from wbengine.operations import _allowed_flows
 from wbengine.operations import _operation as op
-from wbengine.persistence import _restricted
+from wbengine.persistence import _restricted, _unique_keys
+from wbengine.types import _tags
 
 _Factory = Annotated[
     str,
@@ -39,7 +40,7 @@ _Unique = Annotated[
     op.Parameter(
         "A key. If a flow with this key has not ended, nothing is submitted, and the result is that"
         " flow.",
-        {"type": "string", "minLength": 1, "maxLength": 255},
+        _unique_keys.SCHEMA,
     ),
 ]
 _UniqueFor = Annotated[
@@ -52,9 +53,7 @@ _UniqueFor = Annotated[
 ]
 _Tags = Annotated[
     Mapping[str, str] | None,
-    op.Parameter(
-        "The tags of the flow.", {"type": "object", "additionalProperties": {"type": "string"}}
-    ),
+    op.Parameter("The tags of the flow.", _tags.SCHEMA),
 ]
 
 

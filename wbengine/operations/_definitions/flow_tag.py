@@ -13,7 +13,7 @@ _Tags = Annotated[
     Mapping[str, str] | None,
     op.Parameter(
         "Tags to add or replace.",
-        {"type": "object", "additionalProperties": {"type": "string"}},
+        {**_tags.SCHEMA, "minProperties": 1},
         shown=op.Shown(metavar="KEY=VALUE", help="Add or replace this tag (repeatable)."),
     ),
 ]
@@ -21,7 +21,7 @@ _Removed = Annotated[
     Sequence[str] | None,
     op.Parameter(
         "Keys of tags to remove.",
-        {"type": "array", "items": {"type": "string"}},
+        {**_tags.KEYS_SCHEMA, "minItems": 1},
         shown=op.Shown(metavar="KEY", help="Remove the tag with this key (repeatable)."),
     ),
 ]
@@ -44,6 +44,7 @@ def _line(values: Mapping[str, Any]) -> str:
         line=_line,
     ),
     button=None,
+    choice=op.Choice(("set", "remove"), is_any=True),
 )
 def tag(
     scope: op.Scope, flow: op.FlowId, set: _Tags = None, remove: _Removed = None
@@ -53,8 +54,6 @@ def tag(
     Tags of its submission cannot be changed. An engine must not run the flow. A tag that is absent
     can be removed without an error.
     """
-    if not set and not remove:
-        raise ValueError("a tag to set or to remove is required")
     with _changing.changing(scope.backend, flow) as detail:
         _tags.check_settable(detail.own_meta, remove or ())
         changed = _tags.merged(detail.own_meta, _tags.check(set or {}))

@@ -9,6 +9,7 @@ from wbengine.jobs import base as jobs
 from wbengine.operations import _allowed_flows
 from wbengine.operations import _operation as op
 from wbengine.schedules import Schedule, Schedules
+from wbengine.types import _tags
 from wbengine.views import _formatting
 
 _TEXT = {"type": "string", "minLength": 1}
@@ -47,9 +48,7 @@ _Inputs = Annotated[
 ]
 _Tags = Annotated[
     Mapping[str, str] | None,
-    op.Parameter(
-        "The tags of the flows.", {"type": "object", "additionalProperties": {"type": "string"}}
-    ),
+    op.Parameter("The tags of the flows.", _tags.SCHEMA),
 ]
 _Priority = Annotated[
     str,
@@ -67,6 +66,7 @@ _Replace = Annotated[
         "next": {"type": ["string", "null"], "description": "The time of the next firing."},
     },
     button=None,
+    choice=op.Choice(("cron", "every")),
 )
 def add(
     scope: op.Scope,
@@ -88,19 +88,19 @@ def add(
     The factory must be among the allowed flows of the server (`--flows`, `WBENGINE_FLOWS`). The
     flow has the input `scheduled_at`, the planned time of the firing.
     """
-    definition = Schedule(
-        name=schedule,
-        factory=factory,
-        cron=cron,
-        every=every,
-        time_zone=time_zone,
-        jitter=jitter,
-        catch_up=catch_up,
-        overlap=overlap,
-        inputs=inputs or {},
-        tags=tags or {},
-        priority=priority,
-    )
     with _allowed_flows.loading(factory):
+        definition = Schedule(
+            name=schedule,
+            factory=factory,
+            cron=cron,
+            every=every,
+            time_zone=time_zone,
+            jitter=jitter,
+            catch_up=catch_up,
+            overlap=overlap,
+            inputs=inputs or {},
+            tags=tags or {},
+            priority=priority,
+        )
         entry = Schedules(scope.backend).add(definition, replace=replace)
     return {"schedule": schedule, "next": _formatting.iso(entry.fires_at)}

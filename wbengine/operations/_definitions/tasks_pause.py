@@ -13,8 +13,7 @@ _Pattern = Annotated[
     str,
     op.Parameter(
         "The dotted name of a class or function, with the wildcards * and ?.",
-        # The store checks the characters, with a better message.
-        {"type": "string", "maxLength": _pauses.MAX_PATTERN_CHARACTERS},
+        _pauses.PATTERN_SCHEMA,
         shown=op.Shown(is_argument=True, metavar="NAME"),
     ),
 ]
