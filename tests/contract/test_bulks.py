@@ -53,6 +53,7 @@ class Noting:
 def test_stored_operation_is_read_unchanged(connection: Connection) -> None:
     first, second = stored(connection, 2), stored(connection, 0, reason=None, by=None, rate=None)
     assert connection.bulks.get(first.uuid) == first
+    assert not connection.bulks.has_own_arguments(first.uuid)
     assert connection.bulks.latest(limit=2) == [second, first]
     assert connection.bulks.latest((CANCELLED,)) == []
     assert connection.bulks.flows(first.uuid) == [("f0", None), ("f1", None)]
@@ -95,6 +96,7 @@ def test_work_receives_present_states_and_arguments(connection: Connection) -> N
     ]
     bulk, work = bulk_of(flows), Noting()
     connection.bulks.add(bulk, flows)
+    assert connection.bulks.has_own_arguments(bulk.uuid)
     connection.bulks.advance(bulk.uuid, "a", 60, 9, work)
     assert work.flows == [
         flows[0]._replace(current_state=states.FAILURE),

@@ -17,7 +17,7 @@ from wbengine.conductors import _bulks
 from wbengine.dashboard import _openapi
 from wbengine.operations import _bulk
 from wbengine.persistence import backends
-from wbengine.persistence._bulk import COMPLETE
+from wbengine.persistence._bulk import COMPLETE, BulkFlow
 
 
 @pytest.fixture
@@ -162,3 +162,15 @@ def test_other_values_need_role_editor(server: Server) -> None:
     assert server.post("flows/retry", body, user="olga").status_code == 403
     uuid = server.post("flows/retry", body, user="ann").json()["uuid"]
     assert server.post(f"bulks/{uuid}/cancel", user="olga").status_code == 403
+
+
+def test_other_values_of_one_flow_need_role_editor(server: Server) -> None:
+    edited, plain = store_flows(server.backend, 2)
+    flows = [
+        BulkFlow(edited, states.FAILURE, {"inputs": {"x": 1}}),
+        BulkFlow(plain, states.FAILURE),
+    ]
+    bulk = _bulk.start(server.backend, "flow retry", flows, {})
+    _bulk.cancel(server.backend, bulk.uuid)
+    assert server.post(f"bulks/{bulk.uuid}/resume", user="olga").status_code == 403
+    assert server.post(f"bulks/{bulk.uuid}/resume", user="ann").status_code == 200

@@ -225,6 +225,31 @@ def test_unexpected_error_of_an_operation_does_not_stop_the_others(
     assert _bulk.find(store, bad.uuid).done == 0 and signals(store, uuids) == [1, 1]
 
 
+def test_flow_whose_change_is_too_large_is_skipped(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuids = store_flows(store, 7, state=None)
+    change = _bulk.change
+
+    def limited(backend: base.Backend, bulk: Bulk, flows: Any) -> dict[str, str]:
+        if uuids[3] in [flow.uuid for flow in flows]:
+            raise exceptions.RecordTooLarge("Saving the flow failed: packet too large")
+        return change(backend, bulk, flows)
+
+    monkeypatch.setattr(_bulk, "change", limited)
+    bulk = run(store, _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL))
+    assert (bulk.state, bulk.done) == (COMPLETE, 6) and signals(store, uuids) == [
+        1,
+        1,
+        1,
+        0,
+        1,
+        1,
+        1,
+    ]
+    assert skipped(store, bulk) == {"Saving the flow failed: packet too large": 1}
+
+
 def test_conductor_service_carries_operations_out(store: base.Backend) -> None:
     uuids = store_flows(store, 5, state=None, is_submitted=False)
     bulk = _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL)

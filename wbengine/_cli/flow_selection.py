@@ -149,7 +149,7 @@ def flows_option(function: Any) -> Any:
     for option in (
         common_options.BACKGROUND,
         click.option("--rate", type=params.RATE, metavar="RATE",
-            help="Maximum number of flows per second or minute, such as 20/s or 300/m.",
+            help="Maximum number of flows in a time, such as 20/s, 300/m, 5000/h.",
             show_default="no limit"),
         common_options.YES,
         common_options.dry_run("the number of flows and some of them"),

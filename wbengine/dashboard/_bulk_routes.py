@@ -202,7 +202,9 @@ async def change(app_state: AppState, request: Request, verb: str, check: Any) -
     operation = _bulk.operations().get(bulk.operation)
     check(request, action, operation)
     if operation is not None:
-        _audited_actions.check_arguments(app_state, request, action, operation, bulk.arguments)
+        backend = app_state.store(request).backend
+        arguments = await run_in_threadpool(_bulk.all_arguments, backend, bulk)
+        _audited_actions.check_arguments(app_state, request, action, operation, arguments)
     act = functools.partial(getattr(_bulk, verb), app_state.store(request).backend, bulk.uuid)
     return await _audited_actions.perform(app_state, request, action, act)
 

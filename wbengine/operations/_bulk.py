@@ -12,12 +12,13 @@ from wbengine import exceptions, states
 from wbengine._text import json_text
 from wbengine.operations import _operation
 from wbengine.persistence import base
-from wbengine.persistence._bulk import CANCELLED, RUNNING, Bulk, BulkFlow
+from wbengine.persistence._bulk import CANCELLED, RUNNING, Bulk, BulkFlow, Work
 
 __all__ = [
     "MAX_REASON_CHARS",
     "MIN_RATE",
     "BulkRun",
+    "all_arguments",
     "cancel",
     "carry_out",
     "find",
@@ -113,6 +114,18 @@ def find(backend: base.Backend, text: str) -> Bulk:
     return matching[0]
 
 
+def all_arguments(backend: base.Backend, bulk: Bulk) -> Mapping[str, Any]:
+    """Return arguments that need the same roles as the operation.
+
+    Flows may have any arguments of their own: each of these is then True.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        if not connection.bulks.has_own_arguments(bulk.uuid):
+            return bulk.arguments
+    operation = operations()[bulk.operation]
+    return {**dict.fromkeys(operation.parameters, True), **bulk.arguments}
+
+
 def cancel(backend: base.Backend, uuid: str) -> Bulk:
     """Cancel an operation. It ends after the batch that is being carried out. Idempotent.
 
@@ -169,9 +182,16 @@ class BulkRun:
             batch = max(1, min(batch, int(rate / self._LIMITED_BATCHES_PER_SECOND)))
         length = 0.0 if rate is None else batch / rate
         began, began_thread = time.monotonic(), time.thread_time()
-        with contextlib.closing(self._backend.get_connection()) as connection:
-            bulk = connection.bulks.advance(
-                self.bulk.uuid, self._owner, self.CLAIM_SECONDS + length, batch, change
+        try:
+            bulk = self._carry_out(change, batch, length)
+        except exceptions.RecordTooLarge as error:
+            reason = str(error)
+            # The store does not tell which flow it is, unless there is only one.
+            self._batch = 1
+            if batch > 1:
+                return True
+            bulk = self._carry_out(
+                lambda _, __, flows: {flow.uuid: reason for flow in flows}, 1, length
             )
         if bulk is None:
             self.refresh()
@@ -183,6 +203,12 @@ class BulkRun:
         seconds = time.monotonic() - began
         self.due = began + max(length, seconds * (1 + self.PAUSE))
         return True
+
+    def _carry_out(self, work: Work, batch: int, length: float) -> Bulk | None:
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            return connection.bulks.advance(
+                self.bulk.uuid, self._owner, self.CLAIM_SECONDS + length, batch, work
+            )
 
     def refresh(self) -> None:
         """Read the state of the operation, which another process may have changed."""

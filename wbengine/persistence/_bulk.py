@@ -138,6 +138,10 @@ class BulkStore(abc.ABC):
         """Return the uuids of flows from a position, and the reasons of skipped ones."""
 
     @abc.abstractmethod
+    def has_own_arguments(self, uuid: str) -> bool:
+        """Return whether some flows of an operation have arguments of their own."""
+
+    @abc.abstractmethod
     def delete_ended(self, before: float) -> None:
         """Delete operations that ended before a time in Unix seconds."""
 

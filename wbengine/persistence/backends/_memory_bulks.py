@@ -110,6 +110,10 @@ class MemoryBulkStore(_bulk.BulkStore):
             flows = stored.flows[start : start + limit]
             return [(flow.uuid, stored.reasons.get(flow.uuid)) for flow in flows]
 
+    def has_own_arguments(self, uuid: str) -> bool:
+        with self._lock:
+            return any(flow.arguments is not None for flow in self._stored(uuid).flows)
+
     def delete_ended(self, before: float) -> None:
         with self._lock:
             for uuid, stored in list(self._bulks.items()):

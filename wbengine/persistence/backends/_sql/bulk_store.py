@@ -83,6 +83,9 @@ class _Statements:
             f"SELECT flow_uuid, reason FROM {_BULK_FLOWS}"
             " WHERE bulk_uuid = :uuid AND position >= :start ORDER BY position LIMIT :limit"
         )
+        self.own_arguments = sa.text(
+            f"SELECT 1 FROM {_BULK_FLOWS} WHERE bulk_uuid = :uuid AND arguments IS NOT NULL LIMIT 1"
+        )
         self.ended = sa.text(f"SELECT uuid FROM {_BULKS} WHERE ended < :before")
         self.delete = sa.text(f"DELETE FROM {_BULKS} {one}")
         self.delete_flows = sa.text(f"DELETE FROM {_BULK_FLOWS} WHERE bulk_uuid = :uuid")
@@ -222,6 +225,9 @@ class SQLBulkStore(_bulk.BulkStore):
     def flows(self, uuid: str, limit: int = 1000, start: int = 0) -> list[tuple[str, str | None]]:
         found = self._read("Reading flows", self._sql.flows, uuid=uuid, limit=limit, start=start)
         return [(row["flow_uuid"], row["reason"]) for row in found]
+
+    def has_own_arguments(self, uuid: str) -> bool:
+        return bool(self._read("Reading arguments", self._sql.own_arguments, uuid=uuid))
 
     def delete_ended(self, before: float) -> None:
         for row in self._read("Listing ended operations", self._sql.ended, before=before):
