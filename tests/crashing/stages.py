@@ -23,6 +23,25 @@ UNREACHED: Mapping[str, str] = {
     "sql.before-park-commit": "only conductors park flows; `tools/crash commands` has conductors",
     "sql.before-assign-commit": "only `wbengine flow assign` assigns flows to other code",
     "sql.before-block-commit": "only conductors with other code block flows",
+    **dict.fromkeys(
+        (
+            "sql.before-bulk-commit",
+            "sql.after-bulk-commit",
+            "sql.before-advance-commit",
+            "sql.after-advance-commit",
+        ),
+        "only operations on many flows, whose tests die there",
+    ),
+    **dict.fromkeys(
+        (
+            "sql.after-duty-claim",
+            "sql.after-duty-end",
+            "notify.before-outbox",
+            "notify.before-send",
+            "notify.after-send",
+        ),
+        "only `wbengine serve` sends notifications, whose tests die there",
+    ),
 }
 
 #: Constants with smaller values, so that small stores behave like big ones.

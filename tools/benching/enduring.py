@@ -67,7 +67,7 @@ def engine(url: str, name: str, wanted: int, backlog: int, done: Any, may_take: 
                     Frame("", "requests", 0, _encoding.label(id.encode() + b" ", headers, id), body)
                     for id in ids
                 ]
-                broker.open_and_publish([(id, 1, False) for id in ids], frames)
+                broker.open_and_publish([(id, 1, False, "", 0) for id in ids], frames)
                 sent += count
                 broker.refresh()
             may_take.set()

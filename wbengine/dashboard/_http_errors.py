@@ -32,6 +32,9 @@ PROBLEM: Final = "application/problem+json"
 #: Beginning of the type of an error that an exception of wbengine caused. Its name follows.
 ERROR_TYPE: Final = "urn:wbengine:error:"
 
+#: Messages may contain invalid values or errors of user code.
+_MAX_TEXT_CHARS: Final = 4000
+
 _TEXTS: Final[Mapping[int, str]] = {
     401: "Enter the token that the dashboard printed when it started.",
     403: "This is not allowed.",
@@ -58,6 +61,8 @@ def page(
         app_state.redactor.text(detail) if detail else _TEXTS.get(status, HTTPStatus(status).phrase)
     )
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
+    if len(text) > _MAX_TEXT_CHARS:
+        text = f"{text[:_MAX_TEXT_CHARS]}..."
     if _urls.wants_json(request):
         content = {
             "schema": "wbengine/error/1",
