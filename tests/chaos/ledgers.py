@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.media import Left, keys
+from tests.chaos.media import FENCE, Left, keys
 from tests.seams import ledgers, stores
 from tests.support import brokers, servers
 
@@ -53,4 +53,4 @@ def _rows(url: str) -> list[Left]:
 
 
 def _files(ledger: Path) -> list[Left]:
-    return [Left(what) for what in ledgers.left(ledger)]
+    return [Left(what, f" {FENCE}" in what) for what in ledgers.left(ledger)]
