@@ -47,7 +47,7 @@ REQUIRED = {
     "older_than": "1d",
     "from_code": "v43",
     "to_code": "v42",
-    "start": "1d",
+    "from_time": "1d",
 }
 
 #: Setting, other options, wrong value and nearest valid value.

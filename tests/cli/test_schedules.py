@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +44,30 @@ def test_backfill_submits_past_times_once(wbengine: Command, store: Path) -> Non
     listed_flows = flows(wbengine, "hourly")
     assert {flow["uuid"] for flow in listed_flows} == {first["uuid"], *uuids}
     assert wbengine(*until_two).out == ""
+    three = (*backfill, "--to", "2026-01-01T05:00", "--max-flows", "2", "--priority", "low")
+    assert "would submit 2" in wbengine(*three, "--dry-run").error
+    assert "submitted 2 flows of hourly" in wbengine(*three).error
+    assert "would submit 1 " in wbengine(*three, "--dry-run").error
     assert wbengine("schedule", "backfill", "daily", "--from", "1d").code == 66
 
 
 def flows(wbengine: Command, name: str) -> list[dict[str, Any]]:
     listed_flows = wbengine("flow", "list", "--tag", f"schedule={name}", "--json").json["flows"]
     return list(listed_flows)
+
+
+def test_existing_schedule_with_a_slash_stays_usable(wbengine: Command, store: Path) -> None:
+    assert wbengine("schedule", "add", "old", ORDER, "--every", "1h").code == 0
+    with contextlib.closing(sqlite3.connect(store / "flows.db")) as connection, connection:
+        connection.execute("UPDATE wbe_schedules SET name = 'a/b'")
+    add = ("schedule", "add", "a/b", ORDER, "--every", "2h")
+    for words in (("run", "a/b"), ("pause", "a/b"), ("resume", "a/b"), (*add[1:], "--replace")):
+        assert wbengine("schedule", *words).code == 0, words
+    assert listed(wbengine)["a/b"]["every"] == 7200
+    assert wbengine("schedule", "delete", "a/b").code == 0
+    answer = wbengine(*add)
+    assert answer.code == 2
+    assert "Schedule name must not contain '/', or be '.' or '..', got 'a/b'" in answer.error
 
 
 def test_schedule_is_added_paused_run_and_deleted(wbengine: Command, store: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends, models
-from wbengine.schedules import Schedule
+from wbengine.schedules import Schedule, _store
 
 FIRST = START - 600  # Ten ticks before now.
 
@@ -72,6 +73,33 @@ def test_missed_times_are_those_without_a_flow(site: ScheduleSite) -> None:
 def test_many_missed_times_are_read_in_batches(site: ScheduleSite) -> None:
     site.add(every=1)
     assert len(list(site.schedules.missed("s", START - 499))) == 500
+
+
+def test_page_of_missed_times_ends_at_its_limit(site: ScheduleSite) -> None:
+    site.add(every=60)
+    page = functools.partial(site.schedules.missed_page, "s", FIRST)
+    ticks, unread = page(START - 480, limit=2)
+    assert (offsets(iter(ticks)), unread) == ([-600, -540], START - 480)
+    assert page(START - 540, limit=2) == (ticks, None)
+    list(site.schedules.backfill("s", FIRST, START - 480, limit=None))
+    assert page(START - 480, limit=2) == ([], None)
+    assert page(limit=1)[0] == [START - 420]
+
+
+def test_page_of_missed_times_reads_a_bounded_number_of_times(
+    site: ScheduleSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_store, "_MAX_TICKS_READ", 3)
+    site.add(every=60)
+    list(site.schedules.backfill("s", FIRST, START - 420, limit=None))
+    assert site.schedules.missed_page("s", FIRST, limit=9) == ([], START - 420)
+    ticks, unread = site.schedules.missed_page("s", START - 420, limit=9)
+    assert (offsets(iter(ticks)), unread) == ([-360, -300], START - 240)
+
+
+def test_backfill_without_a_limit_does_not_wait(site: ScheduleSite) -> None:
+    site.add()
+    assert len(list(site.schedules.backfill("s", FIRST, limit=None))) == 11
 
 
 def test_backfilled_flow_is_that_of_its_time_below_live_work(site: ScheduleSite) -> None:

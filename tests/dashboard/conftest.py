@@ -54,7 +54,8 @@ def keeper(kept: story.Kept) -> Iterator[TestClient]:
 
 
 class HasBackend(Protocol):
-    backend: Any
+    @property
+    def backend(self) -> Any: ...
 
 
 def client(kept: HasBackend, **options: Any) -> TestClient:

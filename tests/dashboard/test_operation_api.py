@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,50 @@ def test_schedule_is_added_only_for_allowed_flows(server: Server) -> None:
     assert foreign.status_code == 403 and "not allowed" in foreign.json()["detail"]
     both = server.post("schedules/x/add", {**body, "cron": "0 0 * * *"}, user="ann")
     assert both.status_code == 400 and "exactly one of cron, every" in both.json()["detail"]
+
+
+def test_backfill_submits_a_bounded_number_of_flows(server: Server) -> None:
+    nightly = Schedule(name="nightly report", factory=SIGNAL_FACTORY, every=3600)
+    Schedules(server.backend).declare(nightly)
+    path, times = "schedules/nightly report/backfill", {"from_time": "2026-01-01", "max_flows": 2}
+    body = {**times, "to_time": "2026-01-01T02:00+00:00"}
+    hours = [f"2026-01-01T0{hour}:00:00.000Z" for hour in range(3)]
+    dry = server.post(path, {**body, "dry_run": True}).json()
+    assert dry == {
+        "schema": "wbengine/schedule-backfill/1", "schedule": "nightly report", "dry_run": True,
+        "flows": [{"scheduled_at": hour, "uuid": None} for hour in hours[:2]], "next": hours[2],
+    }  # fmt: skip
+    assert server.get("flows")["flows"] == []
+    first = server.post(path, body).json()
+    assert [each["scheduled_at"] for each in first["flows"]] == hours[:2]
+    rest = server.post(path, {**body, "from_time": first["next"]}).json()
+    assert [each["scheduled_at"] for each in rest["flows"]] == hours[2:] and rest["next"] is None
+    uuids = {each["uuid"] for each in (*first["flows"], *rest["flows"])}
+    assert uuids == {flow["uuid"] for flow in server.get("flows")["flows"]} and len(uuids) == 3
+    assert server.post(path, body).json()["flows"] == []
+    assert server.post(path, body, user="victor").status_code == 403
+
+
+def test_backfill_calls_only_allowed_factories(server: Server) -> None:
+    Schedules(server.backend).declare(Schedule(name="s", factory="os:getcwd", every=3600))
+    answer = server.post("schedules/s/backfill", {"from_time": "1d"})
+    assert answer.status_code == 403 and "not allowed" in answer.json()["detail"]
+    dry = server.post("schedules/s/backfill", {"from_time": "1d", "dry_run": True})
+    assert dry.status_code == 200 and dry.json()["flows"]
+
+
+@pytest.mark.parametrize("name", ["a/b", ".", ".."])
+def test_schedule_that_no_path_can_name_is_not_added(server: Server, name: str) -> None:
+    with pytest.raises(ValueError, match="Schedule name must not contain '/', or be"):
+        Schedules(server.backend).add(Schedule(name=name, factory=FACTORY, every=60))
+    assert Schedules(server.backend).all() == []
+
+
+@pytest.mark.parametrize("name", ["...", "a.b", "50% off", "a?b#c", "ä;b=1", "a\\b"])
+def test_schedule_of_any_other_name_is_addressed(server: Server, name: str) -> None:
+    Schedules(server.backend).declare(Schedule(name=name, factory=FACTORY, every=60))
+    answer = server.post(f"schedules/{urllib.parse.quote(name, safe='')}/pause")
+    assert answer.status_code == 200 and answer.json()["schedule"] == name, answer.text
 
 
 def test_flows_of_unknown_code_are_not_assigned(server: Server) -> None:

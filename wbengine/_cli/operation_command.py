@@ -72,6 +72,10 @@ class Call:
         """Perform the operation on one flow."""
         return self.perform(flow=row.uuid)
 
+    def run(self) -> int:
+        """Perform an operation that is not about flows, and print the result."""
+        return self.print(self.perform(), {})
+
     def run_one(self, row: FlowRow) -> int:
         """Perform the operation on the flow that the user named, and print the result."""
         before = _flow_list.shown_state(row)
@@ -149,8 +153,7 @@ def _on_target(operation: _operation.Operation, call: type[Call]) -> Callable[..
             store_access.check_outlives(context.settings)
         with context.backend(upgrade=creates, missing_ok=creates) as backend:
             if operation.target != _FLOW:
-                one = call(context, operation, backend, arguments, others)
-                return one.print(one.perform(), {})
+                return call(context, operation, backend, arguments, others).run()
             row = operations.find(backend, arguments.pop(_FLOW))
             return call(context, operation, backend, arguments, others).run_one(row)
 
@@ -249,6 +252,8 @@ def _type(parameter: _operation.Parameter) -> Any:
     schema = parameter.schema
     if parameter.shown.is_duration:
         return params.WAIT
+    if parameter.shown.is_time:
+        return params.TIME
     if "enum" in schema:
         return params.Choice(tuple(schema["enum"]), case_sensitive=False)
     match schema.get("type"):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +14,7 @@ import click
 from wbengine import exceptions
 from wbengine._cli import errors
 from wbengine._introspection import object_names
-from wbengine._text import durations, rates
+from wbengine._text import durations, rates, timestamps
 
 if TYPE_CHECKING:
     from wbengine.types._tags import Condition
@@ -29,7 +27,7 @@ else:  # older versions of click have no generic types here
 
 __all__ = [
     "ADDRESS", "ASSIGNMENT", "DURATION", "ENGINE", "ENGINE_KIND", "INPUTS", "JSON", "LIFETIME",
-    "NEW_FILE", "RATE", "TAG", "TAG_CONDITION", "TIMESTAMP", "WAIT", "Choice", "Parsed",
+    "NEW_FILE", "RATE", "TAG", "TAG_CONDITION", "TIME", "TIMESTAMP", "WAIT", "Choice", "Parsed",
     "file_text", "once",
 ]  # fmt: skip
 
@@ -133,17 +131,9 @@ def once(context: click.Context, option: click.Parameter, pairs: Any) -> dict[st
     return values
 
 
-def _timestamp(text: str) -> float:
-    if (ago := durations.seconds(text)) is not None:
-        return time.time() - ago
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise ValueError(
-            "must be a time such as 2026-11-21T08:00 (UTC) or a duration such as 2h (before now),"
-            f" got {text!r}"
-        ) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+def _time(text: str) -> str:
+    timestamps.unix_seconds(text)
+    return text
 
 
 def _address(text: str) -> Any:
@@ -211,7 +201,9 @@ RATE: Final = Parsed("RATE", _rate)
 #: A duration above 0, or 'forever'.
 LIFETIME: Final = Parsed("DURATION", _lifetime)
 #: Unix seconds of a date and time, or of a time that lies a duration before now.
-TIMESTAMP: Final = Parsed("WHEN", _timestamp)
+TIMESTAMP: Final = Parsed("WHEN", timestamps.unix_seconds)
+#: The same as text, for operations.
+TIME: Final = Parsed("WHEN", _time)
 JSON: Final = Parsed("JSON", _json)
 #: A JSON object, or `@file` that contains one ('@-': the standard input).
 INPUTS: Final = Parsed("JSON", _inputs)

@@ -12,7 +12,6 @@ from wbengine import exceptions
 from wbengine._cli import (
     base,
     common_options,
-    completions,
     errors,
     params,
     standard_streams,
@@ -28,10 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["command", "declared"]
 
 command = base.Group(
-    "schedule", subject="schedule", help="Manage schedules, which submit flows at given times."
+    "schedule",
+    lazy={
+        "backfill": base.Lazy(
+            "schedule_backfill", "Submit flows for past times of a schedule that have no flow."
+        )
+    },
+    subject="schedule",
+    help="Manage schedules, which submit flows at given times.",
 )
-
-_named = click.argument("name", metavar="NAME", shell_complete=completions.schedules)
 
 
 @contextlib.contextmanager
@@ -141,63 +145,6 @@ def ls(context: contexts.Context) -> None:
     ]
     columns = ("NAME", "TIMES", "FLOW", "NEXT", "LATEST", "LATEST FLOW", "PROBLEM")
     printer.table(columns, rows, empty="No schedules found.")
-
-
-@command.command(
-    "backfill",
-    help="""Submit flows for past times of a schedule that have no flow.
-
-    Each flow has the inputs and tags of its time, and a priority below other flows. While --limit
-    of these flows have not ended, the command waits. The policies and the pause of the schedule do
-    not apply. If the command is interrupted, repeat it: no time gets a second flow, unless the
-    first one was deleted.
-
-    \b
-    Example:
-      wbengine schedule backfill nightly --from 2026-11-01 --to 2026-11-20 --limit 4 --dry-run
-    """,
-)
-@_named
-@click.option("--from", "start", type=params.TIMESTAMP, required=True, metavar="WHEN",
-    help="First time, such as 2026-11-01T08:00 (UTC) or 7d (before now).")  # fmt: skip
-@click.option("--to", "end", type=params.TIMESTAMP, metavar="WHEN",
-    help="Last time.", show_default="now")  # fmt: skip
-@click.option("--limit", type=click.IntRange(1, 1000), default=1, metavar="N",
-    help="Maximum number of unfinished flows of these times.")  # fmt: skip
-@click.option("--priority", default="VERY_LOW", metavar="PRIORITY",
-    type=params.Choice(common_options.PRIORITIES, case_sensitive=False),
-    help="Priority of the flows: VERY_HIGH, HIGH, NORMAL, LOW or VERY_LOW.")  # fmt: skip
-@common_options.dry_run("the times without a flow")
-def backfill(
-    context: contexts.Context,
-    name: str,
-    start: float,
-    end: float | None,
-    limit: int,
-    priority: str,
-    dry_run: bool,
-) -> None:
-    count, printer = 0, context.printer
-    with _stored_schedules(context) as schedules:
-        firings: Iterator[tuple[int, str | None]]
-        if dry_run:
-            firings = ((tick, None) for tick in schedules.missed(name, start, end))
-        else:
-            firings = schedules.backfill(
-                name, start, end, limit=limit, priority=priority, board=context.settings.board
-            )
-        factory = schedules.get(name).schedule.factory
-        while True:
-            with standard_streams.aside(), errors.running_user_code(factory):
-                if (firing := next(firings, None)) is None:
-                    break
-            tick, uuid = firing
-            count += 1
-            scheduled_at = _format_time(tick)
-            content = {"name": name, "scheduled_at": scheduled_at, "uuid": uuid}
-            printer.event("schedule-backfill/1", {**content, "dry_run": dry_run})
-            printer.line(f"{scheduled_at}  {uuid or '-'}")
-    printer.note(f"{'would submit' if dry_run else 'submitted'} {count} flows of {name}")
 
 
 def declared(context: contexts.Context) -> list[Any]:

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from wbengine import signals
 from wbengine.dashboard import (
     _audited_actions,
+    _backfill_pages,
     _bulk_pages,
     _bulk_routes,
     _flow_actions,
@@ -51,6 +52,7 @@ class Actions:
             Route("/flows/{uuid:uuid}/signal", self.signal, methods=["POST"]),
             Route("/flows/{uuid:uuid}/{action:str}", self.flow, methods=["POST"]),
             Route("/workers/{action:str}", self.worker, methods=["POST"]),
+            Route("/schedules/backfill", self.backfill, methods=["POST"]),
             Route("/schedules/{action:str}", self.schedule, methods=["POST"]),
             Route("/bulks", self.start_bulk, methods=["POST"]),
             Route("/bulks/{uuid:uuid}/{action:str}", self.change_bulk, methods=["POST"]),
@@ -136,6 +138,16 @@ class Actions:
             self._perform(request, action.name, schedule=schedule, **given)
 
         return await self._do(request, f"{name} schedule {schedule!r}", act, "/schedules", name)
+
+    async def backfill(self, request: Request) -> Response:
+        """Submit flows for past times of a schedule."""
+        role = _backfill_pages.operation().role
+        form = await self._check(request, "backfill schedule", role)
+        schedule = form.get("schedule", "")
+        act = functools.partial(_backfill_pages.submit, self._state, request, schedule, form)
+        return await self._do(
+            request, f"backfill schedule {schedule!r}", act, "/schedules", "backfill"
+        )
 
     async def start_bulk(self, request: Request) -> Response:
         """Store an operation on all flows of a filter."""

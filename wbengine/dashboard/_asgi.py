@@ -25,6 +25,7 @@ from wbengine.dashboard._api import Api
 from wbengine.dashboard._app_state import AppState
 from wbengine.dashboard._audit import Audit
 from wbengine.dashboard._authentication import Guard
+from wbengine.dashboard._backfill_pages import BackfillPages
 from wbengine.dashboard._bulk_pages import BulkPages
 from wbengine.dashboard._bulk_routes import BulkRoutes
 from wbengine.dashboard._credentials import Credentials
@@ -110,6 +111,7 @@ def _routed_app(app_state: AppState) -> Starlette:
     parts: tuple[Any, ...] = (
         FlowPages(app_state),
         FleetPages(app_state),
+        BackfillPages(app_state),
         SchedulePages(app_state),
         PausePages(app_state),
         BulkPages(app_state),

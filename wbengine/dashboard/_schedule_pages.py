@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from wbengine.dashboard import _http_errors, _operation_forms
+from wbengine.dashboard import _backfill_pages, _http_errors, _operation_forms
 from wbengine.dashboard._app_state import AppState
 from wbengine.operations._operation import Operation
 from wbengine.persistence.backends import _sql
@@ -34,6 +34,13 @@ def of_entry(entry: Entry) -> list[Operation]:
     return [each for verb, each in actions().items() if verb != unavailable]
 
 
+def notice(done: str) -> str | None:
+    """Return the notice after an operation."""
+    if done == _backfill_pages.operation().verb:
+        return _backfill_pages.NOTICE
+    return _operation_forms.notice(actions(), done)
+
+
 class SchedulePages:
     """Handlers of the page. They block: Starlette calls them in threads."""
 
@@ -52,8 +59,9 @@ class SchedulePages:
             "next": after,
             "after": request.query_params.get("after", ""),
             "mask": self._state.redactor.text,
-            "notice": _operation_forms.notice(actions(), request.query_params.get("done", "")),
+            "notice": notice(request.query_params.get("done", "")),
             "operations_of": of_entry,
+            "backfill": _backfill_pages.operation(),
         }
         part = request.query_params.get("part")
         return self._state.render(request, "_schedules.html" if part else "schedules.html", context)

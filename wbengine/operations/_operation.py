@@ -109,6 +109,7 @@ class Shown:
     :ivar help: the help of the option, if that is not `Parameter.doc`.
     :ivar default: what the help shows as its default.
     :ivar is_duration: whether the number of seconds is given as a duration, such as 5m.
+    :ivar is_time: whether the text is a time, such as 2026-11-01T08:00 or 7d (before now).
     """
 
     option: str | None = None
@@ -117,6 +118,7 @@ class Shown:
     help: str | None = None
     default: str | None = None
     is_duration: bool = False
+    is_time: bool = False
 
 
 @dataclass(frozen=True)

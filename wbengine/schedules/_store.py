@@ -34,6 +34,7 @@ _T = TypeVar("_T")
 _TABLE: Final = tables.SCHEDULES.name
 _MAX_ERROR_LENGTH: Final = 500
 _BATCH_SIZE: Final = 100
+_MAX_TICKS_READ: Final = 10_000
 #: Time after which another process may continue a backfill whose process died.
 _BACKFILL_CLAIM_SECONDS: Final = 30
 #: Pause between two polls of the unfinished flows of a backfill.
@@ -146,7 +147,10 @@ class Schedules:
         return self.declare(schedule, replace=replace)
 
     def declare(self, schedule: Schedule, *, replace: bool = True) -> Entry:
-        """Save a schedule like `add`, without importing its factory."""
+        """Save a schedule like `add`, without importing its factory.
+
+        :raises ValueError: if the schedule is new, and paths of the API cannot contain its name.
+        """
         text = _text(schedule, _macs.sign(_macs.SCHEDULE, schedule.name, schedule.to_dict()))
 
         def work(connection: sa.Connection) -> None:
@@ -156,6 +160,7 @@ class Schedules:
             stored = self._find(connection, schedule.name, lock=True)
             is_new = stored is None
             if stored is None:
+                _check_addressable(schedule.name)
                 connection.execute(self._sql.add, row)
                 stored = self._find(connection, schedule.name, lock=True)
                 assert stored is not None
@@ -321,13 +326,36 @@ class Schedules:
             if flow_state is None:
                 yield tick
 
+    def missed_page(
+        self,
+        name: str,
+        start: datetime | float,
+        end: datetime | float | None = None,
+        *,
+        limit: int,
+    ) -> tuple[list[int], int | None]:
+        """Return at most `limit` times of `missed`, and the first time that was not read.
+
+        This reads at most 10,000 times of the schedule.
+
+        :returns: the times, and None if all were read.
+        :raises NotFound, ValueError: as `missed`.
+        """
+        missed: list[int] = []
+        for number, (tick, flow_state) in enumerate(self._past_ticks(name, start, end)):
+            if len(missed) == limit or number == _MAX_TICKS_READ:
+                return missed, tick
+            if flow_state is None:
+                missed.append(tick)
+        return missed, None
+
     def backfill(
         self,
         name: str,
         start: datetime | float,
         end: datetime | float | None = None,
         *,
-        limit: int = 1,
+        limit: int | None = 1,
         priority: str = jobs.JobPriority.VERY_LOW.value,
         board: _submission.Board = None,
     ) -> Iterator[tuple[int, str]]:
@@ -338,7 +366,7 @@ class Schedules:
         is interrupted, repeat it: times that have a flow are left out.
 
         :param limit: number of unfinished flows of times from `start` to `end`, at which this
-            waits before it submits the next one.
+            waits before it submits the next one. None: it does not wait.
         :param priority: priority of the flows: by default, other flows begin first.
         :param board: as in `engines.submit`.
         :raises NotFound: if no schedule has this name.
@@ -347,7 +375,7 @@ class Schedules:
         :raises Exception: errors of the factory.
         """
         jobs.JobPriority.convert(priority)
-        limit = named_options.whole("limit", limit, 1)
+        limit = None if limit is None else named_options.whole("limit", limit, 1)
         duty, owner = f"backfill {name}"[: dialects.MAX_KEY_LENGTH], models.new_uuid()
         with contextlib.ExitStack() as stack:
             connection = stack.enter_context(contextlib.closing(self.backend.get_connection()))
@@ -372,7 +400,7 @@ class Schedules:
                 if flow_state is not None:
                     unfinished += [] if flow_state in states.FLOW_ENDED else [uuid]
                     continue
-                while len(unfinished) >= limit:
+                while limit is not None and len(unfinished) >= limit:
                     claim()
                     unfinished = [
                         each for each in self.unfinished(unfinished) if firing.is_busy(each)
@@ -561,6 +589,15 @@ def add(
     schedule = Schedule(name=name, factory=factory, **options)
     with _loading.opened_backend(backend) as store:
         return Schedules(store).add(schedule, replace=replace)
+
+
+def _check_addressable(name: str) -> None:
+    """Check that a part of a path can be this name.
+
+    :raises ValueError: if it cannot.
+    """
+    if "/" in name or name in (".", ".."):
+        raise ValueError(f"Schedule name must not contain '/', or be '.' or '..', got {name!r:.80}")
 
 
 def _unix_seconds(name: str, value: datetime | float) -> float:
