@@ -18,15 +18,14 @@ import redis
 import wbengine as package
 from tests.cli import shop
 from tests.cli.conftest import Command
+from tests.support import dead_lettered
 from tests.support import worker_tasks as tasks
 from tests.support.brokers import Place
 from tests.support.later_layout import LATER, later_release
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, transports
 from wbengine.engines.worker_based import worker as workers
-from wbengine.engines.worker_based._connections import dead_letters
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.fleet import _ledgers
 from wbengine.patterns import unordered_flow
 from wbengine.persistence import backends, models
@@ -242,25 +241,6 @@ def test_queues_are_listed_and_purged(wbengine: Command, one: workers.Worker, ur
     assert engine.storage.get_flow_state() == "SUCCESS"
 
 
-def put_aside(url: str, home: Path, number: int, queue: str = "t.gone", cls: str = "Touch") -> None:
-    """Dead-letter a request as an engine does after the loss of the workers that received it."""
-    target = transports.resolve(url)
-    with _ledgers.open_ledger(None, target) as ledger:
-        assert ledger is not None
-        headers = {hd.WBE_VERSION: "1", hd.WBE_EPOCH: 3, hd.WBE_LEDGER: ledger.digest}
-    headers |= {hd.WBE_DEAD: "lost with 2 workers", hd.WBE_QUEUE: queue}
-    body = {
-        "action": "execute",
-        "arguments": {"path": str(home / f"ran-{number}")},
-        "task_cls": f"tests.support.worker_tasks.{cls}",
-        "task_name": f"t{number}",
-        "task_version": [1, 0],
-    }
-    letter = env.Envelope("REQUEST", body, "", f"id-{number}", "engine", headers)
-    with dead_letters.DeadLetters(target, "default", 5.0) as letters:
-        letters.put(letter)
-
-
 def dead(wbengine: Command) -> list[str]:
     letters = wbengine("queues", "list", "--dead", "--json").json["requests"]
     return [letter["id"] for letter in letters]
@@ -270,7 +250,7 @@ def test_retry_sends_each_dead_letter_to_a_worker_that_offers_its_task(
     wbengine: Command, url: str, home: Path
 ) -> None:
     for number, cls in enumerate(("Touch", "Nothing", "Touch", "Gone")):
-        put_aside(url, home, number, cls=cls)
+        dead_lettered.put(url, home, number, cls=cls)
     alone = wbengine("queues", "retry", "id-0", "--yes", "--timeout", "0.2")
     assert (alone.code, alone.out) == (66, "")
     no_worker = "no worker offers tests.support.worker_tasks"
@@ -295,7 +275,7 @@ def test_retry_completes_an_interrupted_retry(
     wbengine: Command, one: workers.Worker, url: str, home: Path
 ) -> None:
     for number in range(3):
-        put_aside(url, home, number)
+        dead_lettered.put(url, home, number)
     with _ledgers.open_ledger(None, transports.resolve(url)) as ledger:
         assert ledger is not None
         ledger.open("id-0", 4)
@@ -315,7 +295,7 @@ def test_dead_letters_are_listed_retried_and_purged(
 ) -> None:
     (worker,) = wbengine("workers", "list", "--json").json["workers"]
     for number in range(2):
-        put_aside(url, home, number, worker["queues"][0])
+        dead_lettered.put(url, home, number, worker["queues"][0])
     queue = "default.dead-letters"
     table = wbengine("queues", "list", queue).out.split()
     assert [queue, "dead", "2", "0"] == table[-5:-1]

@@ -98,13 +98,13 @@ def test_busy_worker_is_shown_with_its_task_and_request(browser: TestClient) -> 
     (worker,) = data["workers"]
     assert worker["state"] == "busy" and worker["topics"] == ["bakery"]
     assert worker["current"][0]["task"] == "knead the dough"
-    rows = browser.get("/api/v1/ledger").json()
-    assert rows["schema"] == "wbengine/ledger/1" and rows["ledger"]
-    assert [row["state"] for row in rows["rows"]] == ["claimed"]
+    rows = browser.get("/api/v1/requests").json()
+    assert rows["schema"] == "wbengine/requests/1" and rows["ledger"]
+    assert [row["state"] for row in rows["requests"]] == ["claimed"]
     page = browser.get("/queues").text
     assert page.index("pending flow") < page.index("Table of queues")
-    assert rows["rows"][0]["id"] in page and "topic bakery" in page
-    assert rows["rows"][0]["id"] not in browser.get("/queues?state=done").text
+    assert rows["requests"][0]["id"] in page and "topic bakery" in page
+    assert rows["requests"][0]["id"] not in browser.get("/queues?state=done").text
     assert browser.get("/queues?state=nothing").status_code == 400
 
 
@@ -154,7 +154,7 @@ def test_texts_of_workers_are_masked(browser: TestClient) -> None:
     assert response.json()["workers"][0]["current"][0]["task"] == f"knead token=*** {story.SCRIPT}"
     page = browser.get("/workers").text
     assert "knead token=***" in page and story.SCRIPT not in page
-    for path in ("/workers", "/queues", "/metrics", "/api/v1/workers", "/api/v1/ledger"):
+    for path in ("/workers", "/queues", "/metrics", "/api/v1/workers", "/api/v1/requests"):
         assert story.CANARY not in browser.get(path).text, path
 
 

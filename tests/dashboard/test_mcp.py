@@ -120,7 +120,7 @@ def test_tools_have_access_to_the_flows_of_a_key(kept: story.Kept) -> None:
             foreign = await failed(client, name, **{parameter: uuid})
             missing = await failed(client, name, **{parameter: unknown})
             assert foreign.replace(uuid, unknown) == missing and unknown in missing
-        for name in ("workers", "queues", "ledger", "schedules", "pauses"):
+        for name in ("workers", "queues", "requests", "schedules", "pauses"):
             assert "only to flows with your tags" in await failed(client, name)
 
     with site(kept) as browser:

@@ -145,7 +145,7 @@ def routes_of(app: Any, method: str) -> list[str]:
 def filled(template: str, flow: str, atom: str) -> str:
     """Return a path for a template, for a flow and one of its atoms."""
     values = {"uuid": flow, "flow": flow, "atom": atom, "action": "cancel"}
-    values |= {"schedule": "s", "worker": "w"}
+    values |= {"schedule": "s", "worker": "w", "queue": "q", "request": "r"}
     return re.sub(r"{(\w+)(:\w+)?}", lambda match: values[match[1]], template)
 
 

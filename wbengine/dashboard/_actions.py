@@ -27,7 +27,6 @@ from wbengine.dashboard import (
     _operation_forms,
     _pause_pages,
     _roles,
-    _schedule_pages,
     _urls,
 )
 from wbengine.dashboard._app_state import AppState
@@ -52,6 +51,8 @@ class Actions:
             Route("/flows/{uuid:uuid}/signal", self.signal, methods=["POST"]),
             Route("/flows/{uuid:uuid}/{action:str}", self.flow, methods=["POST"]),
             Route("/workers/{action:str}", self.worker, methods=["POST"]),
+            Route("/queues/{action:str}", self.queue, methods=["POST"]),
+            Route("/requests/{action:str}", self.dead_letter, methods=["POST"]),
             Route("/schedules/backfill", self.backfill, methods=["POST"]),
             Route("/schedules/{action:str}", self.schedule, methods=["POST"]),
             Route("/bulks", self.start_bulk, methods=["POST"]),
@@ -108,36 +109,16 @@ class Actions:
         )
 
     async def worker(self, request: Request) -> Response:
-        """Perform an operation of the page on a worker."""
-        name = request.path_params["action"]
-        action = _operation_forms.of_subject("worker").get(name)
-        if action is None:
-            raise HTTPException(404)
-        form = await self._check(request, f"{name} worker", action.role)
-        worker = form.get("worker", "")
-        if not worker:
-            raise HTTPException(400, "The field 'worker' is required.")
+        return await self._operate(request, "worker", "/workers", self._state.monitor.full_name)
 
-        def act() -> None:
-            full_name = self._state.monitor.full_name(worker)
-            self._perform(request, action.name, worker=full_name)
+    async def queue(self, request: Request) -> Response:
+        return await self._operate(request, "queue", "/queues", self._state.monitor.full_queue_name)
 
-        return await self._do(request, f"{name} worker {worker!r}", act, "/workers", name)
+    async def dead_letter(self, request: Request) -> Response:
+        return await self._operate(request, "request", "/queues/dead")
 
     async def schedule(self, request: Request) -> Response:
-        """Perform an operation of the page on a schedule."""
-        name = request.path_params["action"]
-        action = _schedule_pages.actions().get(name)
-        if action is None:
-            raise HTTPException(404)
-        form = await self._check(request, f"{name} schedule", action.role)
-        schedule = form.get("schedule", "")
-
-        def act() -> None:
-            given = _operation_forms.arguments_of(action, form)
-            self._perform(request, action.name, schedule=schedule, **given)
-
-        return await self._do(request, f"{name} schedule {schedule!r}", act, "/schedules", name)
+        return await self._operate(request, "schedule", "/schedules")
 
     async def backfill(self, request: Request) -> Response:
         """Submit flows for past times of a schedule."""
@@ -235,7 +216,33 @@ class Actions:
         given = {**edits, **_operation_forms.arguments_of(action, form)}
         self._perform(request, action.name, flow=uuid, **given)
 
-    def _perform(self, request: Request, name: str, **arguments: object) -> None:
+    async def _operate(
+        self,
+        request: Request,
+        subject: str,
+        page: str,
+        full_name: Callable[[str], str] = lambda shown: shown,
+    ) -> Response:
+        """Perform an operation of a page on a worker, a queue or the like.
+
+        :param full_name: returns the name of what is displayed with a name.
+        """
+        verb = request.path_params["action"]
+        action = _operation_forms.of_subject(subject).get(verb)
+        if action is None:
+            raise HTTPException(404)
+        form = await self._check(request, f"{verb} {subject}", action.role)
+        shown = form.get(subject, "")
+        if not shown:
+            raise HTTPException(400, f"The field {subject!r} is required.")
+
+        def act() -> None:
+            given = _operation_forms.arguments_of(action, form)
+            self._perform(request, action.name, **{subject: full_name(shown)}, **given)
+
+        return await self._do(request, f"{verb} {subject} {shown!r}", act, page, verb)
+
+    def _perform(self, request: Request, name: str, /, **arguments: object) -> None:
         """Perform an operation of the table."""
         scope = self._state.scope(request)
         _operation.table()[name].perform(scope, arguments)

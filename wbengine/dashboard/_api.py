@@ -19,9 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from wbengine import states
+from wbengine._configuration import named_options
 from wbengine.dashboard import (
     _bulk_views,
-    _fleet_pages,
     _http_errors,
     _listings,
     _pause_pages,
@@ -31,6 +31,7 @@ from wbengine.dashboard import (
     _visitors,
 )
 from wbengine.dashboard._app_state import AppState
+from wbengine.fleet import _requests
 from wbengine.operations import _results
 from wbengine.persistence import base as persistence
 from wbengine.views import _event_history, _json_values, _shown_states
@@ -178,7 +179,28 @@ READS: Final[Mapping[str, Read]] = {
     ),
     "workers": Read("workers", "workers", "List the workers."),
     "queues": Read("queues", "queues", "List the queues of requests."),
-    "ledger": Read("ledger", "ledger", "List the requests in the ledger."),
+    "requests": Read(
+        "requests",
+        "requests",
+        "List the requests in the ledger, or the dead letters.",
+        {
+            "state": (
+                "The state. `dead`: the dead letters; by default, all requests in the ledger.",
+                {"enum": list(_requests.STATES)},
+            ),
+            "worker": ("The beginning of the name of the worker.", _TEXT),
+            "task": ("The name of the task. That of a request is known while it runs.", _TEXT),
+            "flow": ("The uuid of the flow, which is known of dead letters.", _TEXT),
+            "older_than": ("The minimum age in seconds.", {"type": "number", "minimum": 0}),
+            "limit": _limit(_requests.DEFAULT_LIMIT, _requests.MAX_LIMIT),
+            "after": _AFTER,
+        },
+        {
+            "ledger": {"type": "boolean", "description": "Whether there is a ledger."},
+            "requests": {"type": "array", "items": {"type": "object"}},
+            "after": {"type": ["string", "null"]},
+        },
+    ),
     "schedules": Read(
         "schedules",
         "schedules",
@@ -332,11 +354,21 @@ class Api:
         """Return an operation on many flows, with the reasons of skipped flows."""
         return _bulk_views.one(self._state, request).to_dict()
 
-    def ledger(self, request: Request) -> dict[str, Any]:
-        page = _fleet_pages.ledger_rows(request, self._state)
+    def requests(self, request: Request) -> dict[str, Any]:
+        query = request.query_params
+        chosen = _requests.Filter(
+            query.get("state") or None,
+            query.get("worker", ""),
+            query.get("task", ""),
+            query.get("flow", ""),
+            named_options.number("older_than", query.get("older_than") or 0.0),
+        )
+        limit = _http_errors.limit(request, _requests.DEFAULT_LIMIT, _requests.MAX_LIMIT)
+        page = self._state.monitor.requests(chosen, limit, query.get("after") or None)
         if page is None:
-            return {"ledger": False, "rows": [], "after": None}
-        return {"ledger": True, "rows": [row.to_dict() for row in page.rows], "after": page.after}
+            return {"ledger": False, "requests": [], "after": None}
+        listed = [each.to_dict() for each in page.requests]
+        return {"ledger": True, "requests": listed, "after": page.after}
 
 
 def _uuid(request: Request) -> str:

@@ -97,7 +97,9 @@ class AppState:
     def scope(self, request: Request) -> _operation.Scope:
         """Return the scope of operations that the visitor requests."""
         fleet = self.monitor.open_fleet if self.monitor.has_broker else None
-        return _operation.Scope(self.store(request).backend, _audit.sender_of(request), fleet)
+        return _operation.Scope(
+            self.store(request).backend, _audit.sender_of(request), fleet, self.monitor.ledger
+        )
 
     def admit(self, request: Request, token: str, url: str) -> Response:
         """Redirect a browser to `url`, with a cookie of the user who has this token."""

@@ -14,7 +14,7 @@ from wbengine import exceptions
 from wbengine.dashboard import _http_errors, _operation_forms, _stream
 from wbengine.dashboard._app_state import AppState
 from wbengine.engines.worker_based._messages import worker_life
-from wbengine.fleet import _ledgers
+from wbengine.fleet import _ledgers, _requests
 from wbengine.fleet import _queues as queues
 from wbengine.fleet.client import WorkerView
 from wbengine.operations._operation import Operation
@@ -31,7 +31,11 @@ class FleetPages:
         self._state = app_state
 
     def routes(self) -> list[Route]:
-        return [Route("/workers", self.workers), Route("/queues", self.queues)]
+        return [
+            Route("/workers", self.workers),
+            Route("/queues", self.queues),
+            Route("/queues/dead", self.dead_letters),
+        ]
 
     def workers(self, request: Request) -> Response:
         monitor = self._state.monitor
@@ -47,9 +51,7 @@ class FleetPages:
                 context["problem"] = self._state.redactor.text(str(error))
         part = request.query_params.get("part")
         context["operations_of"] = of_worker
-        context["notice"] = _operation_forms.notice(
-            _operation_forms.of_subject("worker"), request.query_params.get("done", "")
-        )
+        context["notice"] = _notice(request, "worker")
         return self._state.render(request, "_workers.html" if part else "workers.html", context)
 
     def queues(self, request: Request) -> Response:
@@ -77,8 +79,35 @@ class FleetPages:
                     if error.status_code == 400:
                         raise
                     context["row_problem"] = self._state.redactor.text(error.detail)
+        context["operations"] = [*_operation_forms.of_subject("queue").values()]
+        context["notice"] = _notice(request, "queue")
         part = request.query_params.get("part")
         return self._state.render(request, "_queues.html" if part else "queues.html", context)
+
+    def dead_letters(self, request: Request) -> Response:
+        """Show the dead letters. Brokers return them only to a consumer, so this is not polled."""
+        page, problem = None, None
+        dead = _requests.Filter(_requests.DEAD)
+        if self._state.monitor.has_broker:
+            try:
+                page = self._state.monitor.requests(dead, _requests.MAX_LIMIT, None)
+            except exceptions.TransportFailure as error:
+                problem = self._state.redactor.text(str(error))
+        context = {
+            "here": "/queues",
+            "has_broker": self._state.monitor.has_broker,
+            "problem": problem,
+            "requests": () if page is None else page.requests,
+            "operations": [*_operation_forms.of_subject("request").values()],
+            "notice": _notice(request, "request"),
+        }
+        return self._state.render(request, "dead_letters.html", context)
+
+
+def _notice(request: Request, subject: str) -> str | None:
+    """Return the notice after an operation on such an object."""
+    operations = _operation_forms.of_subject(subject)
+    return _operation_forms.notice(operations, request.query_params.get("done", ""))
 
 
 def of_worker(worker: WorkerView) -> list[Operation]:

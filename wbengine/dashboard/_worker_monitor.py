@@ -6,12 +6,14 @@ import contextlib
 import math
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from wbengine import exceptions
 from wbengine.engines.worker_based._messages import worker_life
 from wbengine.fleet import _ledgers
 from wbengine.fleet import _queues as queues
+from wbengine.fleet import _requests as requests
 from wbengine.fleet._ledgers import RowPage
 from wbengine.views.redaction import Redactor, redacted
 
@@ -48,6 +50,11 @@ class WorkerMonitor:
         self._tried_at = -math.inf
 
     @property
+    def ledger(self) -> str | None:
+        """The place of the ledger; None: that of the broker."""
+        return self._ledger
+
+    @property
     def has_broker(self) -> bool:
         return self._fleet is not None
 
@@ -64,6 +71,22 @@ class WorkerMonitor:
                 fleet.ping(timeout=REPLY_SECONDS)
                 self._pinged_at = time.monotonic()
         return redacted(fleet.workers(), self._redactor)
+
+    def requests(
+        self, chosen: requests.Filter, limit: int, after: str | None
+    ) -> requests.RequestPage | None:
+        """Return a page of requests like `requests.list_requests`; None without a ledger.
+
+        :raises LedgerFailure, TransportFailure: if they cannot be read.
+        """
+        fleet = self.open_fleet()
+        current = (work for worker in self.workers() for work in worker.current)
+        tasks = {work.request: work.task for work in current}
+        with _ledgers.open_ledger(self._ledger, fleet.target) as ledger:
+            page = requests.list_requests(fleet, ledger, chosen, tasks, limit, after)
+        if page is None:
+            return None
+        return requests.RequestPage(tuple(redacted(page.requests, self._redactor)), page.after)
 
     def queues(self) -> list[QueueView]:
         """Return the queues with the number of their messages.
@@ -96,7 +119,15 @@ class WorkerMonitor:
 
     def full_name(self, shown: str) -> str:
         """Return the name of the worker that is displayed with this name, or the same name."""
-        names = [worker.name for worker in self.open_fleet().workers()]
+        return self._unmasked(shown, [worker.name for worker in self.open_fleet().workers()])
+
+    def full_queue_name(self, shown: str) -> str:
+        """Return the name of the queue that is displayed with this name, or the same name."""
+        return self._unmasked(
+            shown, [queue.name for queue in queues.list_queues(self.open_fleet())]
+        )
+
+    def _unmasked(self, shown: str, names: Sequence[str]) -> str:
         return next((name for name in names if self._redactor.text(name) == shown), shown)
 
     def open_fleet(self) -> Fleet:

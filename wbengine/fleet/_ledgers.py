@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,9 +64,15 @@ def open_ledger(place: str | None, target: transports.Target) -> Iterator[_base.
 
 
 def rows(
-    ledger: _base.Ledger, limit: int = 100, after: str | None = None, state: str | None = None
+    ledger: _base.Ledger,
+    limit: int = 100,
+    after: str | None = None,
+    state: str | None = None,
+    is_chosen: Callable[[RowView], bool] = lambda row: True,
 ) -> RowPage:
     """Return a page of rows, optionally only rows in one state.
+
+    :param is_chosen: whether a row is in the page.
 
     :raises ValueError: if the state is unknown or `limit` is invalid.
     :raises LedgerFailure: if the ledger cannot be read.
@@ -78,11 +84,12 @@ def rows(
     rows_read = 0
     while True:
         page = ledger.list_rows(_base.check_limit(limit) - len(matching_rows), after)
-        matching_rows += [
+        views = [
             RowView(row.id, row.epoch, row.state, row.holder, row.age)
             for row in page.rows
             if state is None or row.state == state
         ]
+        matching_rows += filter(is_chosen, views)
         rows_read, after = rows_read + len(page.rows), page.after
         if after is None or len(matching_rows) >= limit or rows_read >= _MAX_ROWS_READ:
             return RowPage(tuple(matching_rows), after)

@@ -75,7 +75,7 @@ Function = Callable[..., Mapping[str, Any]]
 Text = str | Callable[[Mapping[str, Any]], str]
 
 #: Groups of commands, and collections in paths of the API, whose names are not the subject.
-_GROUPS: Final[Mapping[str, str]] = {"worker": "workers"}
+_GROUPS: Final[Mapping[str, str]] = {"worker": "workers", "queue": "queues", "request": "queues"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,13 @@ class Scope:
     """The store on which an operation works, and who requested it.
 
     :ivar fleet: returns the workers; None: there is no broker.
+    :ivar ledger: the place of the ledger of the workers; None: that of the broker.
     """
 
     backend: base.Backend
     by: str | None = None
     fleet: Callable[[], Fleet] | None = None
+    ledger: str | None = None
 
     def open_fleet(self) -> Fleet:
         """Return the workers.
