@@ -20,7 +20,7 @@ from wbengine import engines, transports
 from wbengine.dashboard import parse_users
 from wbengine.engines.worker_based import worker as workers
 from wbengine.fleet import _ledgers
-from wbengine.fleet.client import Fleet
+from wbengine.fleet.client import Fleet, PingView
 from wbengine.patterns import unordered_flow
 
 DEAD_LETTERS = "default.dead-letters"
@@ -192,6 +192,52 @@ def test_admin_purges_a_queue_and_retries_a_dead_letter_on_pages(town: Town) -> 
     assert "No dead letters" in browser.get("/queues/dead").text
     assert send(browser, "/queues/purge", {**fields, "queue": ""}).status_code == 400
     assert send(browser, "/queues/explode", fields).status_code == 404
+
+
+def test_queues_are_listed_in_pages(town: Town) -> None:
+    names = [each["name"] for each in town.get("queues")["queues"]]
+    assert len(names) > 1 and town.get("queues")["after"] is None
+    listed, after = list[str](), ""
+    while after is not None:
+        page = town.get(f"queues?limit=1&after={after}")
+        listed += [each["name"] for each in page["queues"]]
+        after = page["after"]
+    assert listed == names
+
+
+def test_workers_are_listed_in_pages(town: Town) -> None:
+    with worker_in_thread(town.url, tasks, name="other"):
+        until(lambda: len(town.get("workers")["workers"]) == 2)
+        first = town.get("workers?limit=1")
+        second = town.get(f"workers?limit=1&after={first['after']}")
+        names = [each["name"] for page in (first, second) for each in page["workers"]]
+        assert len(names) == 2 and names == sorted(names) and second["after"] is None
+        assert town.get("workers?limit=0")["status"] == 400
+
+
+def test_worker_is_pinged(town: Town) -> None:
+    identity = town.worker.identity
+    assert town.post(f"workers/{identity}/ping", "victor").status_code == 403
+    pong = town.post(f"workers/{identity[:-1]}/ping", "olga").json()
+    assert pong["worker"] == identity and 0 < pong["seconds"] < 2
+    browser = town.signed_in("olga")
+    page = browser.get("/workers").text
+    assert "Ping</button>" in page and "Stop</button>" not in page
+    fields = {"form_token": token_in(page), "worker": identity}
+    answer = send(browser, "/workers/ping", fields)
+    assert "The worker answered." in browser.get(answer.headers["location"]).text
+
+
+def test_worker_that_does_not_answer_is_an_error(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ping(fleet: Fleet, names: list[str], timeout: float) -> list[PingView]:
+        return [PingView(names[0], None)]
+
+    monkeypatch.setattr(Fleet, "ping", ping)
+    answer = town.post("workers/w/ping")
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "Worker 'w' did not answer within 2 s"
 
 
 def test_operator_cannot_purge(town: Town) -> None:

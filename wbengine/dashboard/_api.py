@@ -8,7 +8,7 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ from wbengine.dashboard import (
 )
 from wbengine.dashboard._app_state import AppState
 from wbengine.fleet import _requests
+from wbengine.fleet._queues import QueueView
+from wbengine.fleet.client import WorkerView
 from wbengine.operations import _results
 from wbengine.persistence import base as persistence
 from wbengine.views import _event_history, _json_values, _shown_states
@@ -39,6 +41,7 @@ from wbengine.views import _event_history, _json_values, _shown_states
 __all__ = ["READS", "Api", "Read"]
 
 _MAX_LINES: Final = 5000
+_MAX_NAMES: Final = 1000
 #: Maximum time for which a response waits for the end of a flow, and seconds between two polls: the
 #: first pause and the longest.
 MAX_WAIT_SECONDS: Final = 60
@@ -89,6 +92,8 @@ def _limit(default: int, maximum: int) -> tuple[str, Mapping[str, Any]]:
     schema = {"type": "integer", "minimum": 1, "maximum": maximum, "default": default}
     return "The size of a page.", schema
 
+
+_PAGE_OF_NAMES: Final = {"limit": _limit(_MAX_NAMES, _MAX_NAMES), "after": _AFTER}
 
 #: The paths by the name of their handler in `Api`.
 READS: Final[Mapping[str, Read]] = {
@@ -177,8 +182,8 @@ READS: Final[Mapping[str, Read]] = {
             "limit": _limit(_event_history.DEFAULT_LIMIT, _MAX_LINES),
         },
     ),
-    "workers": Read("workers", "workers", "List the workers."),
-    "queues": Read("queues", "queues", "List the queues of requests."),
+    "workers": Read("workers", "workers", "List the workers by name.", _PAGE_OF_NAMES),
+    "queues": Read("queues", "queues", "List the queues of requests by name.", _PAGE_OF_NAMES),
     "requests": Read(
         "requests",
         "requests",
@@ -330,10 +335,10 @@ class Api:
         return {"lines": [line.to_dict() for line in lines]}
 
     def workers(self, request: Request) -> dict[str, Any]:
-        return {"workers": [worker.to_dict() for worker in self._state.monitor.workers()]}
+        return _page(request, "workers", self._state.monitor.workers())
 
     def queues(self, request: Request) -> dict[str, Any]:
-        return {"queues": [queue.to_dict() for queue in self._state.monitor.queues()]}
+        return _page(request, "queues", self._state.monitor.queues())
 
     def schedules(self, request: Request) -> dict[str, Any]:
         entries, after = _schedule_pages.page(request, self._state)
@@ -369,6 +374,19 @@ class Api:
             return {"ledger": False, "requests": [], "after": None}
         listed = [each.to_dict() for each in page.requests]
         return {"ledger": True, "requests": listed, "after": page.after}
+
+
+def _page(
+    request: Request, name: str, views: Iterable[WorkerView] | Iterable[QueueView]
+) -> dict[str, Any]:
+    """Return the requested page of views, by name."""
+    limit = _http_errors.limit(request, _MAX_NAMES, _MAX_NAMES)
+    after = request.query_params.get("after", "")
+    rest = sorted((view for view in views if view.name > after), key=lambda view: view.name)
+    return {
+        name: [view.to_dict() for view in rest[:limit]],
+        "after": rest[limit - 1].name if len(rest) > limit else None,
+    }
 
 
 def _uuid(request: Request) -> str:
