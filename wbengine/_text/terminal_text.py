@@ -11,16 +11,15 @@ from typing import Final
 
 __all__ = ["PRINTABLE", "TRIMMED", "escaped_json", "is_printable", "is_trimmed", "visible"]
 
-#: C0 except newline, DEL, C1, direction marks and overrides, line separators, and surrogates (which
-#: streams cannot encode).
-_CONTROL: Final = (
-    r"\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-)
-_IN_LINES: Final = re.compile(f"[{_CONTROL}]")
-_IN_A_LINE: Final = re.compile(rf"[\n{_CONTROL}]")
+#: C0 except newline, DEL, C1, direction marks and overrides, and line separators.
+_CONTROL: Final = r"\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+#: Streams cannot encode these.
+_SURROGATES: Final = r"\ud800-\udfff"
+_IN_LINES: Final = re.compile(f"[{_CONTROL}{_SURROGATES}]")
+_IN_A_LINE: Final = re.compile(rf"[\n{_CONTROL}{_SURROGATES}]")
 
 #: Patterns of names and short texts, also for JSON schemas: one line without control characters,
-#: and such a line without surrounding blanks.
+#: and such a line without surrounding blanks. Validators of other languages know no surrogates.
 PRINTABLE: Final = rf"^[^\n{_CONTROL}]+$"
 TRIMMED: Final = rf"^[^\s{_CONTROL}](?:[^\n{_CONTROL}]*[^\s{_CONTROL}])?$"
 _PRINTABLE: Final = re.compile(PRINTABLE)
@@ -28,13 +27,13 @@ _TRIMMED: Final = re.compile(TRIMMED)
 
 
 def is_printable(text: str) -> bool:
-    """Return whether a text matches `PRINTABLE`."""
-    return _PRINTABLE.fullmatch(text) is not None
+    """Return whether a text matches `PRINTABLE` and contains no surrogates."""
+    return _PRINTABLE.fullmatch(text) is not None and not _IN_LINES.search(text)
 
 
 def is_trimmed(text: str) -> bool:
-    """Return whether a text matches `TRIMMED`."""
-    return _TRIMMED.fullmatch(text) is not None
+    """Return whether a text matches `TRIMMED` and contains no surrogates."""
+    return _TRIMMED.fullmatch(text) is not None and not _IN_LINES.search(text)
 
 
 def visible(text: str, *, lines: bool = False) -> str:

@@ -63,11 +63,19 @@ SCHEMA: Final[Mapping[str, Any]] = {
     "maxProperties": MAX_TAGS,
 }
 KEYS_SCHEMA: Final[Mapping[str, Any]] = {"type": "array", "items": _KEY_SCHEMA}
+#: Patterns of numbers and of times in ISO 8601.
+_NUMBER: Final = r"-?[0-9]{1,15}(?:[.][0-9]{1,9})?"
+_TIME: Final = (
+    "[1-9][0-9]{3}-(?:02-(?:0[1-9]|[12][0-9])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    "|(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01]))"
+    "(?:T(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:[.][0-9]{1,6})?)?"
+    "(?:Z|[+-](?:0[0-9]|1[0-4]):[0-5][0-9])?)?"
+)
 #: JSON schema of a condition; `Condition.parse` checks it.
 CONDITION_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "string",
     "description": "a tag such as team=billing or amount>100",
-    "pattern": rf"^{_KEY.pattern}(=\S.*|[<>]=?(-?[0-9]+([.][0-9]+)?|[0-9]{{4}}-[01][0-9].*))$",
+    "pattern": rf"^{_KEY.pattern}(?:={terminal_text.TRIMMED[1:-1]}|[<>]=?(?:{_NUMBER}|{_TIME}))$",
 }
 _CONDITION: Final = re.compile(r"([^=<>]*)(<=|>=|=|<|>)(.*)", re.DOTALL)
 
