@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from wbengine import task
@@ -14,6 +15,9 @@ ORDERS = (
     "\x1b]0;title\x07\x1b[2J\x9b31m\x7f\x08\r\x85\u202e\u2066\u2028\tx"
     "\n2026-01-01 00:00:00,000 INFO wbengine.audit: forged\n└── forged"
 )
+
+#: Control characters except tab and newline, and marks of the direction of writing.
+CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 LOG = logging.getLogger(__name__)
 

@@ -61,6 +61,39 @@ def test_comparison_selects_flows_of_other_commands(
     assert len(json.loads(wbengine("flow", "list", *words, "--json").out)["flows"]) == 1
 
 
+def test_commands_set_tags_of_all_types(wbengine: Command, home: Path) -> None:
+    words = ("--persistence", f"sqlite:///{home}/flows.db")
+    options = ("--tag", "amount:=120.5", "--tag", "paid:=true", "--tag", "due:=2026-12-01")
+    run = wbengine(
+        "flow", "submit", "tests.cli.shop:order", "--inputs", '{"n": 1}', *options, *words
+    )
+    assert run.code == 0, run.error
+    uuid = run.out.split()[-1]
+
+    def found(condition: str) -> bool:
+        listed = wbengine("flow", "list", *words, "--tag", condition, "--json").out
+        return [flow["uuid"] for flow in json.loads(listed)["flows"]] == [uuid]
+
+    assert found("amount>100") and found("paid=true") and found("due<2026-12-02")
+    changes = ("--set", "count:=7", "--set", "done:=false", "--set", "end:=2027-01-01T12:00Z")
+    assert wbengine("flow", "tag", uuid, *changes, *words).code == 0
+    assert found("count<8") and found("done=false") and found("end>2027-01-01")
+    text = wbengine("flow", "tag", uuid, "--set", "count=8", *words)
+    assert text.code == 2 and "tag count is a number, and '8' is a text" in text.error
+    assert "count:=8" in text.error and found("count<8")
+    assert wbengine("flow", "tag", uuid, "--remove", "count", "--set", "count=8", *words).code == 0
+    assert found("count=8") and not found("count<9")
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("amount:=much", "a number or a time"), ("a b:=1", "the key of a tag"), (":=1", "the key")],
+)
+def test_invalid_tag_is_refused(wbengine: Command, option: str, message: str) -> None:
+    result = wbengine("flow", "tag", "3f2a9c", "--set", option)
+    assert result.code == 2 and message in result.error
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [("amount>x", "a number or a time"), ("a b=1", "the key of a tag"), ("x", "team=billing")],

@@ -100,7 +100,7 @@ def test_operation_is_cancelled_and_resumed(server: Server, audit: Any) -> None:
         ({"filter": {"tags": {}}}, "filter['tags'] must not be empty"),
         ({"filter": {"since": None}}, "filter['since'] must be of type number"),
         ({"flows": []}, "flows must not be empty"),
-        ({"all": True, "flows": ["x"]}, "exactly one of flows, filter, all"),
+        ({"all": True, "flows": ["f" * 36]}, "exactly one of flows, filter, all"),
         ({"filter": {"states": ["FAILED"]}}, "must be one of PENDING"),
         ({"filter": {"stat": ["FAILURE"]}}, "filter must satisfy additionalProperties"),
         ({"filter": {"tags": {"": "x"}}}, "tag"),
@@ -120,10 +120,8 @@ def test_invalid_request_stores_nothing(server: Server, body: Any, message: str)
 
 def test_unknown_flow_is_reported(server: Server) -> None:
     assert server.post("flows/retry", {"flows": ["f" * 36]}).status_code == 404
-    headers = {"authorization": f"Bearer {TOKENS['olga']}", "content-type": "application/json"}
-    content = r'{"flows": ["\ud800"]}'
-    answer = server.browser.post("/api/v1/flows/retry", content=content, headers=headers)
-    assert answer.status_code == 404
+    answer = server.post("flows/retry", {"flows": ["x"]})
+    assert answer.status_code == 400 and "flows[0] must be a uuid" in answer.json()["detail"]
 
 
 def test_role_is_that_of_the_operation(server: Server) -> None:

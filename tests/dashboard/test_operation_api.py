@@ -120,8 +120,11 @@ def test_errors_of_factories_and_inputs_are_those_of_the_client(server: Server) 
             ),
         ),
         (
-            {"factory": FACTORY, "tags": {"shop": 7}},
-            "tags['shop'] must be of type string, got a number",
+            {"factory": FACTORY, "tags": {"shop": [7]}},
+            (
+                "tags['shop'] must be a text of 1 to 256 printable characters without surrounding"
+                ' blanks, a number, a boolean, or a time such as {"time": "2026-12-01"}, got [7]'
+            ),
         ),
         ([1], "The body must be a JSON object."),
     ],
@@ -255,6 +258,9 @@ def test_document_describes_all_operations(server: Server) -> None:
         ("flows/{flow}/tag", {"set": {"a b": "c"}}),
         ("flows/{flow}/tag", {"set": {"a": " c"}}),
         ("flows/{flow}/tag", {"set": {"a": "c"}, "remove": ["b"]}),
+        ("flows/{flow}/tag", {"set": {"a": 1.5, "b": True, "c": {"time": "2026-12-01T12:00Z"}}}),
+        ("flows/{flow}/tag", {"set": {"a": {"time": "soon"}}}),
+        ("flows/{flow}/tag", {"set": {"a": 2**60}}),
         ("flows/{flow}/signal", {"signal": "pa\nid"}),
         ("flows/{flow}/signal", {"signal": "bezahlt \u202f ✓"}),
         ("flows/{flow}/signal", {"signal": "\u202e"}),

@@ -40,7 +40,7 @@ _EXPIRES = click.option("--expires", "seconds", type=params.WAIT, metavar="DURAT
 @click.argument("name")
 @click.option("--role", type=params.Choice(_roles.ROLES), default=_roles.VIEWER, metavar="ROLE",
     help=f"Rights of the key: {', '.join(_roles.ROLES)}.")  # fmt: skip
-@common_options.tags("Tag of the flows to which the key has access (repeatable).")
+@common_options.tags("Tag of the flows to which the key has access (repeatable).", params.TEXT_TAG)
 @_EXPIRES
 def new(
     context: contexts.Context,

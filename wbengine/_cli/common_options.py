@@ -56,8 +56,8 @@ def dry_run(printed: str) -> Decorator:
     return click.option("--dry-run", is_flag=True, help=f"Change nothing; print {printed}.")
 
 
-def tags(help: str) -> Decorator:
-    return click.option("--tag", "tags", type=params.TAG, multiple=True, metavar="KEY=VALUE",
+def tags(help: str, kind: params.Parsed = params.TAG) -> Decorator:
+    return click.option("--tag", "tags", type=kind, multiple=True, metavar="KEY=VALUE",
         callback=params.once, help=help)  # fmt: skip
 
 

@@ -37,7 +37,7 @@ __all__ = ["command"]
 @common_options.INPUTS
 @common_options.ENGINE
 @common_options.NAME
-@common_options.tags("Tag of the flow (repeatable).")
+@common_options.tags("Tag of the flow (repeatable); with := a number, boolean or time.")
 @click.option("--flow-id", metavar="UUID", help="Uuid of the flow.", show_default="a new one")
 @click.option("--book", metavar="NAME", help="Logbook of the flow.", show_default="a new one")
 @click.option("--detach", is_flag=True,

@@ -33,7 +33,7 @@ __all__ = ["command"]
 @common_options.FACTORY
 @common_options.INPUTS
 @common_options.NAME
-@common_options.tags("Tag of the flow (repeatable).")
+@common_options.tags("Tag of the flow (repeatable); with := a number, boolean or time.")
 @common_options.PRIORITY
 @click.option("--eta", type=params.WAIT, metavar="DURATION",
     help="Earliest start, from now, such as 90, 5m, 2h.")  # fmt: skip

@@ -239,12 +239,11 @@ def _collect(context: click.Context, option: click.Parameter, values: Any) -> An
     """Return the values of a repeatable option as a list or dict; None if there are none."""
     if not values:
         return None
-    return params.once(context, option, values) if option.type is params.TAG else list(values)
+    return params.once(context, option, values) if option.type is params.JSON_TAG else list(values)
 
 
 def _is_pairs(schema: Mapping[str, Any]) -> bool:
-    values = schema.get("additionalProperties")
-    return isinstance(values, Mapping) and values.get("type") == "string"
+    return "propertyNames" in schema
 
 
 def _type(parameter: _operation.Parameter) -> Any:
@@ -264,7 +263,7 @@ def _type(parameter: _operation.Parameter) -> Any:
         case "number":
             return _NUMBER
         case "object":
-            return params.TAG if _is_pairs(schema) else params.INPUTS
+            return params.JSON_TAG if _is_pairs(schema) else params.INPUTS
         case "array" if schema.get("items", {}).get("type") == "string":
             return _TEXT
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -17,8 +18,6 @@ from wbengine._introspection import object_names
 from wbengine._text import durations, rates, timestamps
 
 if TYPE_CHECKING:
-    from wbengine.types._tags import Condition
-
     Kind = click.ParamType[Any]
     Words = click.Choice[str]
 else:  # older versions of click have no generic types here
@@ -106,17 +105,10 @@ def _rate(text: str) -> float:
     return 1 / seconds
 
 
-def _tag_condition(text: str) -> Condition:
-    from wbengine.types import _tags
+def _tag(text: str, form: str) -> Any:
+    from wbengine.types import _written_tags
 
-    return _tags.Condition.parse(text)
-
-
-def _tag(text: str) -> tuple[str, str]:
-    condition = _tag_condition(text) if "=" in text else None
-    if condition is None or condition.operator != "=":
-        raise ValueError(f"must be a tag such as team=billing, got {text!r}")
-    return condition.key, condition.text
+    return _written_tags.READERS[form](text)
 
 
 def once(context: click.Context, option: click.Parameter, pairs: Any) -> dict[str, Any]:
@@ -209,7 +201,10 @@ JSON: Final = Parsed("JSON", _json)
 INPUTS: Final = Parsed("JSON", _inputs)
 #: A name, '=', and JSON or `@file` that contains it ('@-': the standard input).
 ASSIGNMENT: Final = Parsed("NAME=JSON", _assignment)
-TAG: Final = Parsed("KEY=VALUE", _tag)
+TAG: Final = Parsed("KEY=VALUE", functools.partial(_tag, form="value"))
+#: A tag as JSON, and one that is a text.
+JSON_TAG: Final = Parsed("KEY=VALUE", functools.partial(_tag, form="json"))
+TEXT_TAG: Final = Parsed("KEY=VALUE", functools.partial(_tag, form="text"))
 #: A tag, or a comparison with one.
-TAG_CONDITION: Final = Parsed("KEY=VALUE", _tag_condition)
+TAG_CONDITION: Final = Parsed("KEY=VALUE", functools.partial(_tag, form="condition"))
 NEW_FILE: Final = _NewFile()

@@ -86,7 +86,9 @@ def _stored_schedules(context: contexts.Context, **options: bool) -> Iterator[Sc
     " flow (cancel), or fire (allow).",
 )
 @common_options.INPUTS
-@common_options.tags("Tag of the flows, in addition to schedule=NAME (repeatable).")
+@common_options.tags(
+    "Tag of the flows, in addition to schedule=NAME (repeatable).", params.TEXT_TAG
+)
 @common_options.PRIORITY
 @click.option("--replace", is_flag=True, help="Replace an existing schedule of this name.")
 def add(

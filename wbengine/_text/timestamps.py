@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any, Final
 
 from wbengine._text import durations
 
-__all__ = ["unix_seconds"]
+__all__ = ["ISO", "SCHEMA", "unix_seconds"]
+
+#: Pattern of a date, or a date and time with an optional time zone, in ISO 8601.
+ISO: Final = (
+    "[1-9][0-9]{3}-(?:02-(?:0[1-9]|[12][0-9])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    "|(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01]))"
+    "(?:T(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:[.][0-9]{1,6})?)?"
+    "(?:Z|[+-](?:0[0-9]|1[0-4]):[0-5][0-9])?)?"
+)
+#: JSON schema of a text for `unix_seconds`.
+SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "string",
+    "description": "a time such as 2026-11-21T08:00 (UTC) or a duration such as 2h (before now)",
+    "pattern": f"^(?:{ISO}|[0-9]{{1,6}}(?:[.][0-9]{{1,3}})?(?:s|min|m|h|d|w)?)$",
+}
 
 
 def unix_seconds(text: str) -> float:
@@ -20,8 +36,5 @@ def unix_seconds(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ValueError(
-            "must be a time such as 2026-11-21T08:00 (UTC) or a duration such as 2h (before now),"
-            f" got {text!r:.80}"
-        ) from None
+        raise ValueError(f"must be {SCHEMA['description']}, got {text!r:.80}") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -42,7 +42,7 @@ class AsyncClient:
         eta: datetime | float | None = None,
         unique: str | None = None,
         unique_for: str | float | None = None,
-        tags: Mapping[str, str] | None = None,
+        tags: Mapping[str, str | float | bool | datetime] | None = None,
     ) -> AsyncRemoteFlow:
         """Submit a flow, as `Client.submit`."""
         return AsyncRemoteFlow(

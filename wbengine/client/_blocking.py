@@ -51,7 +51,7 @@ class Client:
         eta: datetime | float | None = None,
         unique: str | None = None,
         unique_for: str | float | None = None,
-        tags: Mapping[str, str] | None = None,
+        tags: Mapping[str, str | float | bool | datetime] | None = None,
     ) -> RemoteFlow:
         """Submit a flow, as `engines.submit`. It is stored when this returns.
 

@@ -113,6 +113,7 @@ def submit(
     unique: str | None,
     unique_for: str | float | None,
     eta: datetime | float | None,
+    tags: Mapping[str, str | float | bool | datetime] | None,
     **options: Any,
 ) -> Steps[str]:
     """Submit a flow and return its uuid.
@@ -122,6 +123,11 @@ def submit(
     """
     given = {"unique": unique, "unique_for": unique_for, **options}
     given["eta"] = eta.isoformat() if isinstance(eta, datetime) else eta
+    if tags is not None:
+        given["tags"] = {
+            key: {"time": value.isoformat()} if isinstance(value, datetime) else value
+            for key, value in tags.items()
+        }
     body = {name: value for name, value in given.items() if value is not None}
     headers = {} if unique is not None else {"idempotency-key": str(uuid.uuid4())}
     is_repeatable = unique is None or unique_for is not None

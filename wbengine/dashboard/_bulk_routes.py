@@ -43,7 +43,7 @@ VERBS: Final[Mapping[str, str]] = {
     "resume": "Continue a cancelled operation on many flows.",
 }
 
-_TEXT: Final = {"type": "string"}
+_UUID: Final = {"type": "string", "description": "a uuid", "pattern": "^[0-9a-f-]{36}$"}
 _FILTER: Final = {
     **_bulk_selection.FILTER,
     "properties": {
@@ -54,7 +54,7 @@ _FILTER: Final = {
 _SELECTION: Final[Mapping[str, Parameter]] = {
     "flows": Parameter(
         "The uuids of the flows.",
-        {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": _bulk_selection.MAX_FLOWS},
+        {"type": "array", "items": _UUID, "minItems": 1, "maxItems": _bulk_selection.MAX_FLOWS},
     ),
     "filter": Parameter("Conditions of the flows.", _FILTER),
     "all": Parameter("All flows that the operation accepts.", {"enum": [True]}),

@@ -9,7 +9,7 @@ from wbengine import exceptions
 from wbengine._text import json_text
 from wbengine.operations._operation import Operation
 from wbengine.persistence import _listing, base
-from wbengine.types import _tags
+from wbengine.types import _written_tags
 from wbengine.views import _flow_list, _shown_states
 
 __all__ = ["FILTER", "MAX_FLOWS", "Filter", "select", "select_by_id", "select_for"]
@@ -30,8 +30,8 @@ FILTER: Final[Mapping[str, Any]] = {
         "since": {"type": "number"},
         "tags": {
             "anyOf": [
-                {**_tags.SCHEMA, "minProperties": 1},
-                {"type": "array", "items": _tags.CONDITION_SCHEMA, "minItems": 1},
+                {**_written_tags.TEXTS_SCHEMA, "minProperties": 1},
+                {"type": "array", "items": _written_tags.CONDITION_SCHEMA, "minItems": 1},
             ]
         },
         "error": _TEXT,

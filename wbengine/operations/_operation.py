@@ -474,9 +474,8 @@ def _demand(error: jsonschema.ValidationError) -> str:
             shown = f"{value!r:.{_MAX_SHOWN_CHARS}}"
             hint = object_names.hint(value, known) if isinstance(value, str) else ""
             return f"be one of {', '.join(known)}, got {shown}{hint}"
-        case "pattern":
-            form = schema.get("description", f"a text that matches {limit}")
-            return f"be {form}, got {value!r:.{_MAX_SHOWN_CHARS}}"
+        case "pattern" | "anyOf" if "description" in schema:
+            return f"be {schema['description']}, got {value!r:.{_MAX_SHOWN_CHARS}}"
         case _ if validator in _COUNTED and not value:
             return "not be empty"
         case _ if validator in _COUNTED:

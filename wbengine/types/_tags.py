@@ -13,7 +13,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
@@ -21,10 +21,11 @@ from wbengine._text import terminal_text
 from wbengine.types import codec
 
 __all__ = [
-    "CHANGED", "CONDITION_SCHEMA", "EVENT", "GIVEN", "KEYS_SCHEMA", "MAX_TAGS", "SCHEMA",
-    "CallTags", "Condition", "Indexed", "Latest", "Selection", "Value", "are_same", "check",
-    "check_settable", "conditions_of", "given_in", "has_texts", "index_of", "merged", "new_tags",
-    "tags_in", "text_of", "texts_of",
+    "CHANGED", "EVENT", "GIVEN", "KEY", "KEY_FORM", "MAX_KEY_LENGTH", "MAX_TAGS",
+    "MAX_TEXT_LENGTH", "MAX_WHOLE_NUMBER", "TEXT_FORM", "CallTags", "Condition", "Indexed",
+    "Latest", "Selection", "Value", "are_same", "check", "check_key", "check_settable",
+    "check_types", "check_value", "conditions_of", "given_in", "has_texts", "index_of", "merged",
+    "new_tags", "number_or_time", "tags_in", "text_of", "texts_of",
 ]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
@@ -37,46 +38,15 @@ GIVEN: Final = "tags"
 CHANGED: Final = "run_tags"
 
 MAX_TAGS: Final = 32
-_MAX_KEY_LENGTH: Final = 64
-_MAX_VALUE_LENGTH: Final = 256
+MAX_KEY_LENGTH: Final = 64
+MAX_TEXT_LENGTH: Final = 256
 #: Doubles represent all whole numbers up to this one.
-_MAX_WHOLE_NUMBER: Final = 2**53
-_KEY: Final = re.compile(r"[A-Za-z0-9._/-]+")
+MAX_WHOLE_NUMBER: Final = 2**53
+KEY: Final = re.compile(r"[A-Za-z0-9._/-]+")
 
-_KEY_SCHEMA: Final[Mapping[str, Any]] = {
-    "type": "string",
-    "description": f"up to {_MAX_KEY_LENGTH} letters, digits and ._/-",
-    "pattern": f"^{_KEY.pattern}$",
-    "maxLength": _MAX_KEY_LENGTH,
-}
-_TEXT_SCHEMA: Final[Mapping[str, Any]] = {
-    "type": "string",
-    "description": f"1 to {_MAX_VALUE_LENGTH} printable characters without surrounding blanks",
-    "pattern": terminal_text.TRIMMED,
-    "maxLength": _MAX_VALUE_LENGTH,
-}
-#: JSON schemas of tags with texts, and of keys of tags.
-SCHEMA: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "propertyNames": _KEY_SCHEMA,
-    "additionalProperties": _TEXT_SCHEMA,
-    "maxProperties": MAX_TAGS,
-}
-KEYS_SCHEMA: Final[Mapping[str, Any]] = {"type": "array", "items": _KEY_SCHEMA}
-#: Patterns of numbers and of times in ISO 8601.
-_NUMBER: Final = r"-?[0-9]{1,15}(?:[.][0-9]{1,9})?"
-_TIME: Final = (
-    "[1-9][0-9]{3}-(?:02-(?:0[1-9]|[12][0-9])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
-    "|(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01]))"
-    "(?:T(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:[.][0-9]{1,6})?)?"
-    "(?:Z|[+-](?:0[0-9]|1[0-4]):[0-5][0-9])?)?"
-)
-#: JSON schema of a condition; `Condition.parse` checks it.
-CONDITION_SCHEMA: Final[Mapping[str, Any]] = {
-    "type": "string",
-    "description": "a tag such as team=billing or amount>100",
-    "pattern": rf"^{_KEY.pattern}(?:={terminal_text.TRIMMED[1:-1]}|[<>]=?(?:{_NUMBER}|{_TIME}))$",
-}
+#: What keys and texts are, for messages.
+KEY_FORM: Final = f"up to {MAX_KEY_LENGTH} letters, digits and ._/-"
+TEXT_FORM: Final = f"1 to {MAX_TEXT_LENGTH} printable characters without surrounding blanks"
 _CONDITION: Final = re.compile(r"([^=<>]*)(<=|>=|=|<|>)(.*)", re.DOTALL)
 
 TEXT: Final = "text"
@@ -94,7 +64,7 @@ def check(tags: object) -> dict[str, Value]:
     if not isinstance(tags, Mapping) or not all(isinstance(key, str) for key in tags):
         raise TypeError(f"tags must be a dict with keys of type str, got {tags!r:.200}")
     _check_count(len(tags))
-    return {_check_key(key): _check_value(key, value) for key, value in tags.items()}
+    return {check_key(key): check_value(key, value) for key, value in tags.items()}
 
 
 def _check_count(count: int) -> None:
@@ -102,19 +72,19 @@ def _check_count(count: int) -> None:
         raise ValueError(f"a flow can have at most {MAX_TAGS} tags, got {count}")
 
 
-def _check_key(key: str) -> str:
-    if not _KEY.fullmatch(object_names.check_length("The key of a tag", key, _MAX_KEY_LENGTH)):
-        raise ValueError(f"the key of a tag must be {_KEY_SCHEMA['description']}, got {key!r:.80}")
+def check_key(key: str) -> str:
+    if not KEY.fullmatch(object_names.check_length("The key of a tag", key, MAX_KEY_LENGTH)):
+        raise ValueError(f"the key of a tag must be {KEY_FORM}, got {key!r:.80}")
     return str.__str__(key)
 
 
-def _check_value(key: str, value: object) -> Value:
+def check_value(key: str, value: object) -> Value:
     if isinstance(value, str):
         return _check_text(key, value)
     if isinstance(value, bool):
         return value
     if isinstance(value, int):
-        if abs(value) > _MAX_WHOLE_NUMBER:
+        if abs(value) > MAX_WHOLE_NUMBER:
             raise ValueError(
                 f"the value of tag {key} must be a whole number of at most 2**53, or a text"
             )
@@ -122,7 +92,7 @@ def _check_value(key: str, value: object) -> Value:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"the value of tag {key} must be a finite number, got {value!r}")
-        is_whole = value.is_integer() and abs(value) <= _MAX_WHOLE_NUMBER
+        is_whole = value.is_integer() and abs(value) <= MAX_WHOLE_NUMBER
         return int(value) if is_whole else float(value)
     if isinstance(value, dt.datetime):
         if value.utcoffset() is None:
@@ -142,12 +112,25 @@ def _check_value(key: str, value: object) -> Value:
 
 
 def _check_text(key: str, value: str) -> str:
-    object_names.check_length(f"The value of tag {key}", value, _MAX_VALUE_LENGTH)
+    object_names.check_length(f"The value of tag {key}", value, MAX_TEXT_LENGTH)
     if not terminal_text.is_trimmed(value):
-        raise ValueError(
-            f"the value of tag {key} must be {_TEXT_SCHEMA['description']}, got {value!r:.80}"
-        )
+        raise ValueError(f"the value of tag {key} must be {TEXT_FORM}, got {value!r:.80}")
     return str.__str__(value)
+
+
+def check_types(meta: Mapping[str, Any], tags: Mapping[str, Value]) -> None:
+    """Check that texts do not replace tags of another type, which comparisons would find no more.
+
+    :raises ValueError: if one does.
+    """
+    present = tags_in(meta)
+    for key, value in tags.items():
+        kind = _comparable(present[key])[0] if key in present else TEXT
+        if isinstance(value, str) and kind != TEXT:
+            raise ValueError(
+                f"tag {key} is a {kind}, and {value!r:.80} is a text: remove the tag first, or set"
+                f" a {kind} (on the command line {key}:={value:.80})"
+            )
 
 
 def text_of(value: Value) -> str:
@@ -326,7 +309,7 @@ def index_of(meta: Mapping[str, Any], *, given: bool) -> list[Indexed]:
     for is_given, tags in pairs:
         for key, value in tags.items():
             try:
-                checked = _check_value(_check_key(key), value)
+                checked = check_value(check_key(key), value)
             except ValueError:
                 continue
             indexed.append(Indexed(key, *_index_value(checked), is_given))
@@ -373,16 +356,16 @@ class Condition(NamedTuple):
         if parts is None:
             raise ValueError(f"must be a tag such as team=billing or amount>100, got {text!r:.80}")
         key, operator, value = parts.groups()
-        _check_key(key)
+        check_key(key)
         if operator == "=":
             return cls(key, operator, _check_text(key, value))
-        kind, number = _comparison_value(key, value)
-        return cls(key, operator, value, kind, number)
+        kind, number = _comparable(number_or_time(key, value))
+        return cls(key, operator, value, kind, cast(float, number))
 
     @classmethod
     def equal(cls, key: str, value: Value, given: bool = False) -> Condition:
         """Return the condition that a tag has a value."""
-        return cls(_check_key(key), "=", text_of(_check_value(key, value)), given=given)
+        return cls(check_key(key), "=", text_of(check_value(key, value)), given=given)
 
     def __str__(self) -> str:
         return f"{self.key}{self.operator}{self.text}"
@@ -403,22 +386,25 @@ class Condition(NamedTuple):
         return not above if self.operator == "<=" else not below
 
 
-def _comparison_value(key: str, text: str) -> tuple[str, float]:
+def number_or_time(key: str, text: str) -> float | dt.datetime:
+    """Return the number or the time (UTC by default) in a text.
+
+    :raises ValueError: if it is neither.
+    """
     try:
         number = float(text)
         if math.isfinite(number):
-            return NUMBER, number
+            return number
     except ValueError:
         pass
     try:
         moment = dt.datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=dt.UTC)
-        return TIME, moment.timestamp()
+        return moment.astimezone(dt.UTC)
     except (ValueError, OverflowError):
         raise ValueError(
-            f"tag {key} must be compared with a number or a time such as 2026-12-01 (UTC),"
-            f" got {text!r:.80}"
+            f"tag {key} requires a number or a time such as 2026-12-01 (UTC), got {text!r:.80}"
         ) from None
 
 

@@ -11,7 +11,7 @@ from wbengine.jobs import base as jobs
 from wbengine.operations import _allowed_flows
 from wbengine.operations import _operation as op
 from wbengine.persistence import _restricted, _unique_keys
-from wbengine.types import _tags
+from wbengine.types import _written_tags
 
 _Factory = Annotated[
     str,
@@ -52,8 +52,11 @@ _UniqueFor = Annotated[
     ),
 ]
 _Tags = Annotated[
-    Mapping[str, str] | None,
-    op.Parameter("The tags of the flow.", _tags.SCHEMA),
+    Mapping[str, Any] | None,
+    op.Parameter(
+        'The tags of the flow: texts, numbers, booleans, and times as `{"time": "2026-12-01"}`.',
+        _written_tags.SCHEMA,
+    ),
 ]
 
 
@@ -79,7 +82,8 @@ def submit(
     The factory must be among the allowed flows of the server (`--flows`, `WBENGINE_FLOWS`), and the
     server must be able to import it.
     """
-    backend, given, unique = _restricted.submission(scope.backend, tags, unique)
+    typed = _written_tags.from_json(tags)
+    backend, given, unique = _restricted.submission(scope.backend, typed, unique)
     with _allowed_flows.loading(factory):
         handle = engines.submit(
             factory,

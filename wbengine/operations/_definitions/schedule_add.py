@@ -9,7 +9,7 @@ from wbengine.jobs import base as jobs
 from wbengine.operations import _allowed_flows
 from wbengine.operations import _operation as op
 from wbengine.schedules import Schedule, Schedules
-from wbengine.types import _tags
+from wbengine.types import _written_tags
 from wbengine.views import _formatting
 
 _TEXT = {"type": "string", "minLength": 1}
@@ -48,7 +48,7 @@ _Inputs = Annotated[
 ]
 _Tags = Annotated[
     Mapping[str, str] | None,
-    op.Parameter("The tags of the flows.", _tags.SCHEMA),
+    op.Parameter("The tags of the flows.", _written_tags.TEXTS_SCHEMA),
 ]
 _Priority = Annotated[
     str,

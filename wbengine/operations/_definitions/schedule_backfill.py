@@ -11,13 +11,11 @@ from wbengine.operations import _operation as op
 from wbengine.schedules import Schedules
 from wbengine.views import _formatting
 
-_TIME = {"type": "string", "minLength": 1, "maxLength": 40}
-
 _FromTime = Annotated[
     str,
     op.Parameter(
         "First time, such as 2026-11-01T08:00 (UTC) or 7d (before now).",
-        _TIME,
+        timestamps.SCHEMA,
         shown=op.Shown(option="--from", metavar="WHEN", is_time=True),
     ),
 ]
@@ -25,7 +23,7 @@ _ToTime = Annotated[
     str | None,
     op.Parameter(
         "Last time; by default, now.",
-        _TIME,
+        timestamps.SCHEMA,
         shown=op.Shown(
             option="--to", metavar="WHEN", help="Last time.", default="now", is_time=True
         ),
