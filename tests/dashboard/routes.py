@@ -7,7 +7,7 @@ from tests.dashboard import story
 PAGES = (
     "/", "/workers", "/queues", "/metrics", "/api/v1/flows", "/api/v1/workers", "/api/v1/queues",
     "/api/v1/requests", "/queues/dead", "/stream/flows", "/stream/workers", "/schedules",
-    "/api/v1/schedules", "/pauses", "/api/v1/pauses",
+    "/api/v1/schedules", "/pauses", "/api/v1/limits", "/api/v1/status", "/api/v1/pauses",
 )  # fmt: skip
 
 
@@ -19,5 +19,5 @@ OF_FLOW = (
 def everything(kept: story.Kept) -> list[str]:
     uuid = kept.uuids["leaking"]
     flow = [f"/flows/{uuid}{page}" for page in OF_FLOW]
-    api = [f"/api/v1/flows/{uuid}", f"/api/v1/flows/{uuid}/events"]
+    api = [f"/api/v1/flows/{uuid}{page}" for page in ("", "/events", "/logs", "/values", "/export")]
     return [*PAGES, *flow, *api, f"/flows/{uuid}/atoms/{uuid}", "/nothing/here"]

@@ -240,6 +240,14 @@ def test_worker_that_does_not_answer_is_an_error(
     assert answer.json()["detail"] == "Worker 'w' did not answer within 2 s"
 
 
+@pytest.mark.usefixtures("open_requests")
+def test_status_is_the_load_of_the_workers(town: Town) -> None:
+    status = town.get("status")
+    assert status["schema"] == "wbengine/status/1" and status["exchange"] == "default"
+    assert (status["workers"], status["running"]) == (1, 0) and status["slots"] >= 1
+    until(lambda: town.get("status")["waiting"] == 4)
+
+
 def test_operator_cannot_purge(town: Town) -> None:
     town.dead_letter(0)
     browser = town.signed_in("olga")

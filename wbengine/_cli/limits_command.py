@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from wbengine._cli import base, errors
@@ -29,34 +27,18 @@ __all__ = ["command"]
     help="List the limits in this Redis (option `limits` of engines) instead of the"
     " store.")  # fmt: skip
 def command(context: contexts.Context, redis: str | None) -> None:
-    from wbengine._limits import shared_accounts
+    from wbengine._limits import shared_accounts, usage
 
     if redis is None:
         with context.backend() as backend:
-            accounts = shared_accounts.store_of(backend).all()
+            limits = usage.in_use(shared_accounts.store_of(backend))
     else:
         with errors.failing(errors.USAGE, ValueError, ImportError):
-            accounts = shared_accounts.store_of(shared_accounts.check_url(redis)).all()
-    limits: list[dict[str, Any]] = []
-    for name, (account, now) in sorted(accounts.items()):
-        flows = [
-            {"uuid": uuid, "held": row.held, "waiting": row.wanted}
-            for uuid, row in account.live(now).items()
-        ]
-        if flows:
-            rate, _, concurrency = account.quota
-            limits.append({"name": name, "rate": rate, "concurrency": concurrency, "flows": flows})
+            limits = usage.in_use(shared_accounts.store_of(shared_accounts.check_url(redis)))
     printer = context.printer
-    printer.document("limits/1", {"limits": limits})
+    printer.document("limits/1", {"limits": [limit.to_dict() for limit in limits]})
     rows = [
-        (
-            limit["name"],
-            limit["rate"],
-            limit["concurrency"],
-            sum(flow["held"] for flow in limit["flows"]),
-            sum(flow["waiting"] for flow in limit["flows"]),
-            len(limit["flows"]),
-        )
+        (limit.name, limit.rate, limit.concurrency, limit.held, limit.waiting, len(limit.flows))
         for limit in limits
     ]
     columns = ("LIMIT", "RATE", "CONCURRENCY", "HELD", "WAITING", "FLOWS")

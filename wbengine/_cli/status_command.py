@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import click
 
 from wbengine._cli import base, errors, fleets
 from wbengine._cli import context as contexts
-
-if TYPE_CHECKING:
-    from wbengine.fleet.client import Fleet, WorkerView
 
 __all__ = ["command"]
 
@@ -33,12 +29,14 @@ _BLOCKED: Final = " (blocked: memory or disk space is low)"
     help="Wait up to --timeout until N workers have"
     " answered.", show_default="1, without waiting")  # fmt: skip
 def command(context: contexts.Context, least: int | None) -> None:
+    from wbengine.fleet import _queues, _summary
+
     settings, printer = context.settings, context.printer
     min_workers = 1 if least is None else least
     with fleets.create(settings) as fleet:
         wait = fleets.wait_seconds(settings) if least is None else settings.timeout
         workers = fleet.workers(least=min_workers, wait=wait)
-        content = _summary(fleet, workers)
+        content = _summary.summary(fleet, workers, _queues.list_queues(fleet))
     printer.document("status/1", content)
     printer.pairs(
         [
@@ -58,24 +56,6 @@ def command(context: contexts.Context, least: int | None) -> None:
             f"at least {min_workers} workers must answer within {wait:g} s, got {len(workers)}",
             errors.UNAVAILABLE,
         )
-
-
-def _summary(fleet: Fleet, workers: list[WorkerView]) -> dict[str, Any]:
-    from wbengine.fleet import _queues
-
-    queue_views = _queues.list_queues(fleet)
-    return {
-        "broker": fleet.target.shown,
-        "blocked": fleet.is_blocked,
-        "exchange": fleet.exchange,
-        "workers": len(workers),
-        "states": dict(Counter(view.state for view in workers)),
-        "slots": sum(view.slots for view in workers),
-        "running": sum(view.running for view in workers),
-        "topics": dict(Counter(topic for view in workers for topic in view.topics)),
-        "versions": dict(Counter(view.version or "?" for view in workers)),
-        "waiting": sum(view.messages for view in queue_views if view.kind == _queues.REQUESTS),
-    }
 
 
 def _counts(total: int, parts: dict[str, int]) -> str:

@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from wbengine import states
 from wbengine._configuration import named_options
+from wbengine._limits import shared_accounts, usage
 from wbengine.dashboard import (
     _bulk_views,
     _http_errors,
@@ -37,11 +38,17 @@ from wbengine.fleet.client import WorkerView
 from wbengine.operations import _results
 from wbengine.persistence import base as persistence
 from wbengine.views import _event_history, _json_values, _shown_states
+from wbengine.views.redaction import redacted
 
 __all__ = ["READS", "Api", "Read"]
 
 _MAX_LINES: Final = 5000
 _MAX_NAMES: Final = 1000
+#: Results of tasks in a page.
+_DEFAULT_VALUES: Final = 100
+_MAX_VALUES: Final = 500
+#: Flows of each limit.
+_MAX_LIMIT_FLOWS: Final = 100
 #: Maximum time for which a response waits for the end of a flow, and seconds between two polls: the
 #: first pause and the longest.
 MAX_WAIT_SECONDS: Final = 60
@@ -93,6 +100,14 @@ def _limit(default: int, maximum: int) -> tuple[str, Mapping[str, Any]]:
     return "The size of a page.", schema
 
 
+_VALUES: Final = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"uuid": _TEXT, "name": _TEXT, "state": _TEXT, "value": {}},
+        "required": ["uuid", "name", "state", "value"],
+    },
+}
 _PAGE_OF_NAMES: Final = {"limit": _limit(_MAX_NAMES, _MAX_NAMES), "after": _AFTER}
 
 #: The paths by the name of their handler in `Api`.
@@ -181,6 +196,62 @@ READS: Final[Mapping[str, Read]] = {
             "task": ("The name or uuid of one task or step.", _TEXT),
             "limit": _limit(_event_history.DEFAULT_LIMIT, _MAX_LINES),
         },
+    ),
+    "values": Read(
+        "flows/{uuid:uuid}/values",
+        "flow-values",
+        "List the inputs of a flow and the results of its tasks, with masked secrets.",
+        {
+            "task": ("The name or uuid of one task.", _TEXT),
+            "limit": _limit(_DEFAULT_VALUES, _MAX_VALUES),
+            "after": _AFTER,
+        },
+        {
+            "uuid": _TEXT,
+            "inputs": {"type": "object", "description": "The inputs by name."},
+            "values": _VALUES,
+            "after": {"type": ["string", "null"]},
+        },
+        _roles.OPERATOR,
+    ),
+    "export": Read(
+        "flows/{uuid:uuid}/export",
+        "flow-report",
+        "Export a flow with its tasks, events, log lines and, for operators, values.",
+        {"limit": _limit(_event_history.DEFAULT_LIMIT, _MAX_LINES)},
+        {
+            "uuid": _TEXT,
+            "flow": {"type": "object"},
+            "events": {"type": "array", "items": {"type": "object"}},
+            "events_after": {
+                "type": ["string", "null"],
+                "description": "The `after` of the next page of events, if there are more.",
+            },
+            "logs": {"type": "array", "items": {"type": "object"}},
+            "values": {
+                **_VALUES,
+                "type": ["array", "null"],
+                "description": "Masked results of at most 500 tasks, if the visitor may read them.",
+            },
+            "values_after": {"type": ["string", "null"]},
+        },
+    ),
+    "status": Read(
+        "status",
+        "status",
+        "Show the load of the workers.",
+        result={
+            "workers": {"type": "integer"},
+            "slots": {"type": "integer"},
+            "running": {"type": "integer"},
+            "waiting": {"type": "integer", "description": "The number of waiting requests."},
+        },
+    ),
+    "limits": Read(
+        "limits",
+        "limits",
+        "List the limits in use by name, with some of the flows that use them.",
+        _PAGE_OF_NAMES,
     ),
     "workers": Read("workers", "workers", "List the workers by name.", _PAGE_OF_NAMES),
     "queues": Read("queues", "queues", "List the queues of requests by name.", _PAGE_OF_NAMES),
@@ -304,8 +375,7 @@ class Api:
 
         :raises HTTPException: if this one does not.
         """
-        if not self._state.redactor.show_values:
-            raise HTTPException(403, "Results are returned only with --show-values.")
+        self._check_shows_values()
         uuid = _uuid(request)
         ended = self._state.store(request).read(lambda each: _results.read(each, uuid))
         mask = self._state.store(request).redactor(uuid).text
@@ -317,6 +387,54 @@ class Api:
             "values": _json_values.to_json(ended.values, mask, repr),
             "error": error,
         }
+
+    def _check_shows_values(self) -> None:
+        if not self._state.redactor.show_values:
+            raise HTTPException(403, "Results are returned only with --show-values.")
+
+    def values(self, request: Request) -> dict[str, Any]:
+        """Return inputs and results of a flow. Only a dashboard that shows values returns them.
+
+        :raises HTTPException: if this one does not.
+        """
+        self._check_shows_values()
+        uuid, store = _uuid(request), self._state.store(request)
+        limit = _http_errors.limit(request, _DEFAULT_VALUES, _MAX_VALUES)
+        task, after = (request.query_params.get(name) or None for name in ("task", "after"))
+        values, next_after = store.values(uuid, task, limit, after)
+        inputs = store.flow(uuid).values
+        return {"uuid": uuid, "inputs": inputs, "values": values, "after": next_after}
+
+    def export(self, request: Request) -> dict[str, Any]:
+        """Return what pages show of a flow, with values for those who may read results."""
+        uuid, store = _uuid(request), self._state.store(request)
+        limit = _http_errors.limit(request, _event_history.DEFAULT_LIMIT, _MAX_LINES)
+        page = store.events(uuid, limit)
+        values = values_after = None
+        is_operator = _roles.includes(_visitors.role_of(request), _roles.OPERATOR)
+        if is_operator and self._state.redactor.show_values:
+            values, values_after = store.values(uuid, None, _MAX_VALUES)
+        return {
+            "uuid": uuid,
+            "flow": store.flow(uuid).to_dict(),
+            "events": page.to_dict()["events"],
+            "events_after": page.after,
+            "logs": [line.to_dict() for line in store.logs(uuid, None, limit)],
+            "values": values,
+            "values_after": values_after,
+        }
+
+    def status(self, request: Request) -> dict[str, Any]:
+        return self._state.monitor.summary()
+
+    def limits(self, request: Request) -> dict[str, Any]:
+        limits = usage.in_use(shared_accounts.store_of(self._state.store(request).backend))
+        page = _page(request, "limits", redacted(limits, self._state.redactor))
+        for limit in page["limits"]:
+            flows = limit["flows"]
+            limit |= {name: sum(flow[name] for flow in flows) for name in ("held", "waiting")}
+            limit |= {"flow_count": len(flows), "flows": flows[:_MAX_LIMIT_FLOWS]}
+        return page
 
     def events(self, request: Request) -> dict[str, Any]:
         """Return a page of events, oldest first. Start a stream of later events at `cursor`."""
@@ -377,7 +495,9 @@ class Api:
 
 
 def _page(
-    request: Request, name: str, views: Iterable[WorkerView] | Iterable[QueueView]
+    request: Request,
+    name: str,
+    views: Iterable[WorkerView] | Iterable[QueueView] | Iterable[usage.LimitUsage],
 ) -> dict[str, Any]:
     """Return the requested page of views, by name."""
     limit = _http_errors.limit(request, _MAX_NAMES, _MAX_NAMES)

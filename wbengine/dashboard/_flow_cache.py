@@ -9,9 +9,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from wbengine import exceptions
 from wbengine.dashboard import _cache
 from wbengine.persistence import base as persistence
 from wbengine.persistence._restricted import RestrictedBackend
+from wbengine.types import codec
 from wbengine.views import _event_history, _flow_list, _step_detail, redaction, watcher
 from wbengine.views import _logs as logs
 from wbengine.views import flow_status as flows
@@ -130,6 +132,43 @@ class Store:
         """
         record = self.read(lambda each: each.get_atom_details(atom))
         return self.redactor(uuid).value(record.last_results, record.name)
+
+    def values(
+        self, uuid: str, task: str | None, limit: int, after: str | None = None
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Return the redacted results of tasks, in the order of the flow, and the last uuid.
+
+        :param task: the name or uuid of one task.
+        :param after: uuid of the last task of the previous page.
+        :returns: the results, and the uuid with which the next page continues, or None.
+        :raises NotFound: if the flow does not exist or has no such task.
+        :raises ValueError: if `after` is not the uuid of a task.
+        """
+        view, redactor = self.flow(uuid), self.redactor(uuid)
+        atoms = [atom for atom in view.atoms if task in (None, atom.name, atom.uuid)]
+        if task is not None and not atoms:
+            raise exceptions.NotFound(f"this flow has no task {task!r:.80}")
+        if after is not None:
+            places = [number for number, atom in enumerate(atoms) if atom.uuid == after]
+            if not places:
+                raise ValueError(f"after must be the uuid of a task of the flow, got {after!r:.80}")
+            atoms = atoms[places[0] + 1 :]
+        stored = [(atom.uuid, atom) for atom in atoms if atom.uuid is not None]
+
+        def read(connection: persistence.Connection) -> list[dict[str, Any]]:
+            with codec.unknown_classes_as_text():
+                records = [connection.get_atom_details(each) for each, _ in stored[:limit]]
+            return [
+                {
+                    "uuid": each,
+                    "name": atom.name,
+                    "state": atom.state,
+                    "value": redactor.value(record.last_results, record.name),
+                }
+                for (each, atom), record in zip(stored, records, strict=False)
+            ]
+
+        return self.read(read), stored[limit - 1][0] if len(stored) > limit else None
 
     def logs(self, uuid: str, task: str | None, limit: int) -> list[LogLine]:
         """Return the latest log lines of a flow, or of one task or step.

@@ -7,13 +7,14 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
 from wbengine.engines.worker_based._messages import worker_life
 from wbengine.fleet import _ledgers
 from wbengine.fleet import _queues as queues
 from wbengine.fleet import _requests as requests
+from wbengine.fleet import _summary as fleet_summary
 from wbengine.fleet._ledgers import RowPage
 from wbengine.views.redaction import Redactor, redacted
 
@@ -94,6 +95,13 @@ class WorkerMonitor:
         :raises TransportFailure: if the broker cannot be reached.
         """
         return redacted(queues.list_queues(self.open_fleet()), self._redactor)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the load of the fleet.
+
+        :raises NotFound, TransportFailure: see `open_fleet`.
+        """
+        return fleet_summary.summary(self.open_fleet(), self.workers(), self.queues())
 
     def offered(self) -> frozenset[str] | None:
         """Return the names of the tasks that workers accept, or None if unknown.
