@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from wbengine._configuration.named_secrets import Secret
 from wbengine._imports import installing
 from wbengine.notifications._message import Message
-from wbengine.notifications._secret import Secret
 from wbengine.notifications._sender import SendError
 
 __all__ = ["Apprise"]

@@ -12,9 +12,9 @@ import ssl
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from wbengine._configuration.named_secrets import Secret
 from wbengine.notifications import _http
 from wbengine.notifications._message import Message
-from wbengine.notifications._secret import Secret
 from wbengine.notifications._sender import SendError
 
 __all__ = ["TLS", "Email"]

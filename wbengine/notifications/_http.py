@@ -13,7 +13,7 @@ from typing import Final
 from urllib import parse
 
 import wbengine
-from wbengine.notifications._secret import Secret
+from wbengine._configuration.named_secrets import Secret
 from wbengine.notifications._sender import SendError
 
 __all__ = ["Endpoint", "check_url", "limited", "post", "shown_url", "tls_context"]

@@ -8,13 +8,13 @@ from typing import Any, Final
 from urllib import parse
 
 from wbengine._configuration import named_options
+from wbengine._configuration.named_secrets import Secret
 from wbengine._introspection import object_names
 from wbengine._text import durations
 from wbengine.notifications import _email, _event, _http
 from wbengine.notifications._apprise import Apprise
 from wbengine.notifications._hook import Hook
 from wbengine.notifications._progress import HOOK
-from wbengine.notifications._secret import Secret
 from wbengine.notifications._selection import Selection
 from wbengine.notifications._sender import Sender
 from wbengine.notifications._slack import Slack

@@ -7,10 +7,10 @@ import hmac
 import time
 from typing import Final
 
+from wbengine._configuration.named_secrets import Secret
 from wbengine._text import json_text
 from wbengine.notifications._http import Endpoint
 from wbengine.notifications._message import Message
-from wbengine.notifications._secret import Secret
 
 __all__ = ["SIGNATURE", "TIMESTAMP", "Webhook", "signature"]
 

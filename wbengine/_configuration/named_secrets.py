@@ -1,4 +1,4 @@
-"""Values that settings name but do not contain."""
+"""Secret values that settings name but do not contain."""
 
 from __future__ import annotations
 
