@@ -31,6 +31,7 @@ MODULES = {
     "mcp": "wbengine.dashboard._mcp",
     "metrics": "wbengine.telemetry.metrics",
     "mysql": "pymysql",
+    "oidc": "wbengine.dashboard._oidc_sign_in",
     "otel": "wbengine.telemetry.tracing",
     "postgresql": "psycopg",
     "redis": "wbengine.transports._redis",

@@ -65,8 +65,8 @@ def test_requirements_file_contains_no_url() -> None:
 #: The last release of each package with an advisory, as of November 2026; see setup.cfg.
 KNOWN = {
     "Jinja2": "3.1.5", "Mako": "1.3.11", "PyMySQL": "1.1.0", "Pygments": "2.19.2",
-    "cryptography": "48.0.0", "h11": "0.14.0", "msgpack": "1.2.0", "orjson": "3.11.5",
-    "pytest": "9.0.2", "redis": "6.1.1",
+    "cryptography": "48.0.0", "h11": "0.14.0", "joserfc": "1.6.5", "msgpack": "1.2.0",
+    "orjson": "3.11.5", "pytest": "9.0.2", "redis": "6.1.1",
     "requests": "2.32.5", "setuptools": "82.0.1", "starlette": "1.3.0", "tornado": "6.5.7",
     "urllib3": "2.6.3",
 }  # fmt: skip

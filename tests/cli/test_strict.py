@@ -28,6 +28,8 @@ def plant(what: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     elif what == "notify":
         to = f'{{x = {{type = "slack", url_file = "{path}"}}}}'
         settings.write_text(f"notify = {{to = {to}}}\n")
+    elif what == "oidc":
+        settings.write_text(f'oidc = {{client_secret_file = "{path}"}}\n')
     elif what == "users":
         settings.write_text(f'[dashboard]\nusers = "{path}"\n')
     elif what == "keys":
@@ -43,7 +45,7 @@ def plant(what: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-KINDS = ("settings", "variable", "token", "users", "notify", "keys", "store")
+KINDS = ("settings", "variable", "token", "users", "notify", "oidc", "keys", "store")
 COMMANDS = {
     "worker": ("worker", "t", "--tasks", "tests.support.worker_tasks", "--burst"),
     "serve": ("serve",),

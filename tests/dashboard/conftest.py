@@ -53,6 +53,18 @@ def keeper(kept: story.Kept) -> Iterator[TestClient]:
         yield admitted(browser)
 
 
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+
 class HasBackend(Protocol):
     @property
     def backend(self) -> Any: ...

@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.dashboard import story
-from tests.dashboard.conftest import FILE, TOKENS, admitted, client
+from tests.dashboard.conftest import FILE, TOKENS, Clock, admitted, client
 from tests.dashboard.forms import send, token_in
 from tests.dashboard.held import Running
 from tests.dashboard.site import asked, running
@@ -32,18 +32,6 @@ from wbengine.dashboard._failed_attempts import FailedAttempts
 from wbengine.dashboard._key_visitors import KeyVisitors
 from wbengine.persistence import _access_keys
 from wbengine.persistence.backends import _memory
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def time(self) -> float:
-        return self.now
-
-    monotonic = time
 
 
 class Store:

@@ -9,6 +9,7 @@ import click
 
 from wbengine._cli import base, common_options, errors, fleets, log_output, params
 from wbengine._cli import context as contexts
+from wbengine._introspection import object_names
 
 __all__ = ["command"]
 
@@ -25,7 +26,8 @@ def _host(name: str) -> str:
 
     The dashboard shows flows, workers and queues. The command prints its address with the token
     that users need. By default, the dashboard accepts connections from this host only and is
-    read-only.
+    read-only. With the table [oidc] in wbengine.toml, users sign in at a provider of OpenID
+    Connect.
 
     \b
     Example:
@@ -73,6 +75,10 @@ def command(
         with errors.failing(errors.USAGE, ValueError, where=str(users_file)):
             users = dashboard.parse_users(read_secret(users_file))
     settings = context.settings
+    oidc = settings.oidc or None
+    if oidc is not None:
+        with settings.failing("oidc", ValueError, ImportError):
+            object_names.load("wbengine.dashboard._oidc_settings:parse_settings")(oidc)
     show_audit()
     with context.backend(missing_ok=True) as backend, errors.failing(errors.USAGE, ValueError):
         try:
@@ -80,6 +86,7 @@ def command(
                 backend,
                 token=token,
                 users=users,
+                oidc=oidc,
                 fleet=fleets.create(settings),
                 ledger=settings.ledger,
                 allow_hosts=options.pop("allow_host"),

@@ -92,6 +92,8 @@ def _files(context: Context) -> Iterator[tuple[Path, str]]:
     for name, value in (pair for table in to.values() for pair in table.items()):
         if name.endswith("_file") and name != "ca_file":
             yield Path(value), "a file with a secret of a destination of notifications"
+    if "client_secret_file" in settings.oidc:
+        yield Path(settings.oidc["client_secret_file"]), "the secret of the sign-in"
     for setting in SECRETS:
         variable = VARIABLES[setting]
         if path := os.environ.get(f"{variable}_FILE"):

@@ -167,7 +167,15 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         default="all flows are kept"),
     "notify": Setting({"type": "object", "default": {}, "description": "destinations of messages of"
         " `wbengine serve` about failed flows and other events"}, default="no messages"),
+    "oidc": Setting({"type": "object", "default": {}, "description": "the provider of OpenID"
+        " Connect at which users of `wbengine dashboard` sign in"}, default="no provider"),
 }  # fmt: skip
+
+#: Complete schemas of large settings.
+_SCHEMAS: Final = {
+    "notify": "wbengine._cli.notify_schema:NOTIFY",
+    "oidc": "wbengine._cli.oidc_schema:OIDC",
+}
 
 SCHEMA: Final[dict[str, Any]] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -180,7 +188,7 @@ SCHEMA: Final[dict[str, Any]] = {
 
 def schema_of(name: str) -> Mapping[str, Any]:
     """Return the complete schema of a setting: `SCHEMA` contains only the type of a large one."""
-    more = object_names.load("wbengine._cli.notify_schema:NOTIFY") if name == "notify" else {}
+    more = object_names.load(_SCHEMAS[name]) if name in _SCHEMAS else {}
     return {**SCHEMA["properties"][name], **more}
 
 

@@ -19,7 +19,7 @@ __all__ = ["Extra", "advice", "needs", "pip", "upgrade"]
 
 Extra = Literal[
     "apprise", "celery", "client", "dashboard", "etcd", "keys", "mcp", "metrics", "mysql",
-    "otel", "postgresql", "redis", "zookeeper",
+    "oidc", "otel", "postgresql", "redis", "zookeeper",
 ]  # fmt: skip
 
 #: The folder that contains the package: `site-packages`, or a checkout.

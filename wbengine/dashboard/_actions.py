@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
-from urllib.parse import parse_qsl
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -35,8 +34,6 @@ from wbengine.operations import _operation
 
 __all__ = ["Actions"]
 
-_MAX_FORM_BYTES: Final = 16_384
-
 
 class Actions:
     """Handlers of forms, which only pages of this dashboard may post. Work runs in threads."""
@@ -46,8 +43,6 @@ class Actions:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/login", self.login_page),
-            Route("/login", self.login, methods=["POST"]),
             Route("/flows/{uuid:uuid}/signal", self.signal, methods=["POST"]),
             Route("/flows/{uuid:uuid}/{action:str}", self.flow, methods=["POST"]),
             Route("/workers/{action:str}", self.worker, methods=["POST"]),
@@ -60,19 +55,6 @@ class Actions:
             Route("/pauses/pause", self.pause, methods=["POST"]),
             Route("/pauses/resume", self.resume, methods=["POST"]),
         ]
-
-    def login_page(self, request: Request) -> Response:
-        return _http_errors.login_page(request, self._state)
-
-    async def login(self, request: Request) -> Response:
-        """Exchange a token for a cookie."""
-        form = await _form(request)
-        token = form.get("token", "")
-        visitor = self._state.credentials.sign_in(request, token)
-        if visitor is None or visitor.role == _roles.PROXY:
-            self._state.audit.refused(request, "login")
-            return _http_errors.page(request, self._state, 401, "The token is not valid.")
-        return self._state.admit(request, token, _urls.href(request, "/"))
 
     async def flow(self, request: Request) -> Response:
         """Perform an operation of the page on a flow."""
@@ -269,7 +251,7 @@ class Actions:
 
         :raises HTTPException: if the visitor lacks the role, or the form is invalid or expired.
         """
-        form = await _form(request)
+        form = await _audited_actions.read_form(request)
         sessions = self._state.sessions
         is_valid = sessions.is_valid_form_token(
             request.cookies.get(sessions.cookie), form.get("form_token")
@@ -302,17 +284,3 @@ def _edits(form: Mapping[str, str]) -> dict[str, dict[str, Any]]:
                     400, f"The value of {kind} {name!r} must be JSON: {error}"
                 ) from error
     return {f"{kind}s": given for kind, given in values.items() if given}
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form; of several with the same name, the last one.
-
-    :raises HTTPException: if the body is not a form, is too long, or arrives too late.
-    """
-    if _audited_actions.content_type(request) != "application/x-www-form-urlencoded":
-        raise HTTPException(415, "The content type must be application/x-www-form-urlencoded.")
-    body = await _audited_actions.read_body(request, "form", _MAX_FORM_BYTES)
-    try:
-        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=1_000))
-    except ValueError as error:
-        raise HTTPException(400, "The form is malformed.") from error

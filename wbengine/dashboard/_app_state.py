@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,9 +19,13 @@ from wbengine.dashboard._flow_cache import Store
 from wbengine.dashboard._quotas import Quotas
 from wbengine.dashboard._runner import Runner
 from wbengine.dashboard._sessions import Sessions
+from wbengine.dashboard._visitors import Visitor
 from wbengine.dashboard._worker_monitor import WorkerMonitor
 from wbengine.operations import _operation
 from wbengine.views import redaction
+
+if TYPE_CHECKING:
+    from wbengine.dashboard._oidc_sign_in import OidcSignIn
 
 __all__ = ["AppState"]
 
@@ -31,7 +35,8 @@ class AppState:
     """Shared objects and settings of the pages.
 
     `all_flows` is the store without a restriction; handlers use `store`. `runner` is None if the
-    dashboard cannot start flows. Event streams end when `closing` is set.
+    dashboard cannot start flows, `sign_in` if there is no provider of OpenID Connect. Event streams
+    end when `closing` is set.
     """
 
     all_flows: Store
@@ -41,6 +46,7 @@ class AppState:
     redactor: redaction.Redactor
     audit: Audit
     runner: Runner | None = None
+    sign_in: OidcSignIn | None = None
     allow_actions: bool = False
     quotas: Quotas = field(default_factory=Quotas)
     closing: threading.Event = field(default_factory=threading.Event)
@@ -87,6 +93,7 @@ class AppState:
             "shows_values": self.redactor.show_values,
             "notice": None,
             "visitor": visitor,
+            "can_sign_out": visitor is not None and self.sessions.is_from_provider(cookie),
             **variables,
         }
         response = HTMLResponse(_rendering.render(name, context), status, headers)
@@ -108,16 +115,51 @@ class AppState:
         self.set_cookie(request, response, self.sessions.new_cookie(token_or_all))
         return response
 
-    def set_cookie(self, request: Request, response: Response, cookie: str) -> None:
-        """Set a cookie that scripts and other sites cannot read."""
+    def admit_visitor(self, request: Request, visitor: Visitor, url: str) -> Response:
+        """Redirect a browser to `url`, with a cookie of a visitor whom the provider signed in."""
+        assert self.sign_in is not None
+        response = RedirectResponse(url, 303)
+        seconds = self.sign_in.settings.session_seconds
+        cookie = self.sessions.new_provider_cookie(visitor, seconds)
+        self.set_cookie(request, response, cookie, samesite="lax")
+        return response
+
+    @property
+    def browser_cookie(self) -> str:
+        """Name of the cookie of browsers that sign in at the provider."""
+        return f"{self.sessions.cookie}_sign_in"
+
+    def set_cookie(
+        self,
+        request: Request,
+        response: Response,
+        cookie: str,
+        *,
+        name: str | None = None,
+        path: str = "/",
+        max_age: int | None = None,
+        samesite: Literal["lax", "strict"] = "strict",
+    ) -> None:
+        """Set a cookie that scripts and other sites cannot read.
+
+        :param name: by default, that of the session.
+        :param samesite: browsers send a strict cookie neither to the page to which a provider
+            redirects, nor to the next one.
+        """
+        is_secure = self.sign_in is not None and self.sign_in.settings.is_secure
         response.set_cookie(
-            self.sessions.cookie,
+            name or self.sessions.cookie,
             cookie,
-            path=_urls.href(request, "/"),
-            secure=request.url.scheme == "https",
+            path=_urls.href(request, path),
+            max_age=max_age,
+            secure=is_secure or request.url.scheme == "https",
             httponly=True,
-            samesite="strict",
+            samesite=samesite,
         )
+
+    def delete_cookie(self, request: Request, response: Response) -> None:
+        """Delete the cookie of the session."""
+        response.delete_cookie(self.sessions.cookie, path=_urls.href(request, "/"))
 
 
 def _asset(request: Request, name: str) -> str:

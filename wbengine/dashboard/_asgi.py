@@ -7,7 +7,7 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Collection, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -19,7 +19,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from wbengine import drawing, exceptions
-from wbengine.dashboard import _http_errors, _rendering, _urls
+from wbengine._introspection import object_names
+from wbengine.dashboard import _http_errors, _oidc_settings, _rendering, _urls
 from wbengine.dashboard._actions import Actions
 from wbengine.dashboard._api import Api
 from wbengine.dashboard._app_state import AppState
@@ -40,6 +41,7 @@ from wbengine.dashboard._pause_pages import PausePages
 from wbengine.dashboard._runner import Runner
 from wbengine.dashboard._schedule_pages import SchedulePages
 from wbengine.dashboard._sessions import Sessions
+from wbengine.dashboard._sign_in_pages import SignInPages
 from wbengine.dashboard._stream import Streams
 from wbengine.dashboard._visitors import Visitor
 from wbengine.dashboard._worker_monitor import WorkerMonitor
@@ -49,6 +51,9 @@ from wbengine.views import redaction
 
 __all__ = ["create_app"]
 
+#: Class that needs the packages of the extra `oidc`.
+_SIGN_IN: Final = "wbengine.dashboard._oidc_sign_in:OidcSignIn"
+
 
 def create_app(
     backend: persistence.Backend,
@@ -57,6 +62,7 @@ def create_app(
     ledger: str | None = None,
     token: str | None = None,
     users: Mapping[str, Visitor] | None = None,
+    oidc: Mapping[str, Any] | None = None,
     allow_actions: bool = False,
     show_values: bool = False,
     url_prefix: str = "",
@@ -66,14 +72,16 @@ def create_app(
 ) -> ASGIApp:
     """Return the dashboard of a store as an ASGI application.
 
-    Without `token` and `users`, every client that reaches the application has all rights: the
-    application in which you mount it must authenticate clients. Requests with an access key of the
-    store (`wbengine access`) always have the rights of the key.
+    Without `token`, `users` and `oidc`, every client that reaches the application has all rights:
+    the application in which you mount it must authenticate clients. Requests with an access key of
+    the store (`wbengine access`) always have the rights of the key.
 
     :param fleet: the workers to show, not opened yet; the dashboard opens and closes it.
     :param ledger: the place of the ledger (default: the broker's ledger).
     :param token: the token of a single administrator; excludes `users`.
     :param users: visitors by token (see `visitors.parse_users`).
+    :param oidc: settings of the sign-in with OpenID Connect, as in the table ``[oidc]``. Tokens
+        remain valid.
     :param allow_actions: show buttons that suspend, cancel, resume, retry and revert flows, and
         drain workers.
     :param show_values: show inputs and results of tasks, with secrets masked.
@@ -83,7 +91,9 @@ def create_app(
     :param runner: starts flows; without it, flows can only be stopped.
     :param closing: set this event before you stop a server that waits for open event streams.
     :raises ValueError: if a token is too short or not printable ASCII, `users` is empty,
-        `url_prefix` is not a path, or both `token` and `users` are given.
+        `url_prefix` is not a path, both `token` and `users` are given, or a setting of `oidc` is
+        invalid.
+    :raises ImportError: if a package for `oidc` is not installed.
     """
     if token is not None and users is not None:
         raise ValueError("at most one of token and users can be used")
@@ -91,15 +101,19 @@ def create_app(
     prefix = _urls.check_prefix(url_prefix)
     redactor = redaction.Redactor(show_values=show_values)
     monitor = WorkerMonitor(fleet, ledger, redactor)
-    sessions = Sessions(visitors_by_token)
+    settings = _oidc_settings.parse_settings(oidc) if oidc is not None else None
+    provider_key = None if settings is None else settings.session_key
+    sessions = Sessions(visitors_by_token, provider_key=provider_key)
+    secrets = [*(visitors_by_token or ()), *([settings.client_secret] if settings else ())]
     app_state = AppState(
         all_flows=Store(backend, redactor, monitor.offered),
         monitor=monitor,
         sessions=sessions,
         credentials=Credentials(sessions, KeyVisitors(backend)),
         redactor=redactor,
-        audit=Audit(redactor.with_secrets_from({"token": list(visitors_by_token or ())})),
+        audit=Audit(redactor.with_secrets_from({"token": secrets})),
         runner=runner,
+        sign_in=None if settings is None else object_names.load(_SIGN_IN)(settings),
         allow_actions=allow_actions,
         closing=closing or threading.Event(),
     )
@@ -122,6 +136,7 @@ def _routed_app(app_state: AppState) -> Starlette:
         Description(app_state),
         Probes(app_state),
         Actions(app_state),
+        SignInPages(app_state),
     )
     routes = [route for part in parts for route in part.routes()]
     on_error = functools.partial(_error_response, app_state)

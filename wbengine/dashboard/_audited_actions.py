@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -21,11 +22,13 @@ __all__ = [
     "content_type",
     "perform",
     "read_body",
+    "read_form",
 ]
 
 _T = TypeVar("_T")
 
 BODY_SECONDS: Final = 10.0
+_MAX_FORM_BYTES: Final = 16_384
 
 
 def content_type(request: Request) -> str:
@@ -48,6 +51,20 @@ async def read_body(request: Request, name: str, max_bytes: int) -> bytes:
     except TimeoutError as error:
         raise HTTPException(408, f"The {name} was not received in time.") from error
     return bytes(body)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; of several with the same name, the last one.
+
+    :raises HTTPException: if the body is not a form, is too long, or arrives too late.
+    """
+    if content_type(request) != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "The content type must be application/x-www-form-urlencoded.")
+    body = await read_body(request, "form", _MAX_FORM_BYTES)
+    try:
+        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=1_000))
+    except ValueError as error:
+        raise HTTPException(400, "The form is malformed.") from error
 
 
 def check_allowed(

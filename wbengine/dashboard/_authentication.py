@@ -28,7 +28,9 @@ __all__ = ["Guard"]
 LOG: Final = logging.getLogger(__name__)
 
 #: Paths without authentication: probes have no cookie, and visitors have none before the login.
-_PUBLIC_PATHS: Final = frozenset({"/livez", "/readyz", "/login"})
+_PUBLIC_PATHS: Final = frozenset(
+    {"/livez", "/readyz", "/login", _urls.SIGN_IN, _urls.SIGN_IN_CALLBACK}
+)
 _STATIC_PREFIX: Final = "/static/"
 
 #: Maximum size of a piece of a response, which must arrive within `connections.STALL_SECONDS`.

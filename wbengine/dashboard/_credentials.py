@@ -66,6 +66,19 @@ class Credentials:
             self._attempts.accept(token)
         return visitor
 
+    def check_address(self, request: Request) -> None:
+        """Check that the address may sign in at the provider.
+
+        :raises Exceeded: if it failed too often.
+        """
+        address = _audit.address(request)
+        if self._attempts.is_blocked(address, ""):
+            raise self._attempts.refusal(address)
+
+    def note_failure(self, request: Request) -> None:
+        """Count a failed sign-in at the provider."""
+        self._attempts.fail(_audit.address(request))
+
     async def _visitor_of(self, token: str) -> Visitor | None:
         if _access_keys.is_key(token):
             return await run_in_threadpool(self._keys.visitor_of, token)

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,6 +25,7 @@ __all__ = [
     "limit",
     "login_page",
     "page",
+    "signed_out_page",
 ]
 
 #: Media type of errors for programs (RFC 9457).
@@ -84,13 +86,63 @@ def page(
     }
     if status not in (401, 421):  # Clients without access get no navigation.
         context["here"] = ""
-    name = "login.html" if status == 401 else "error.html"
-    return app_state.render(request, name, context, status=status, headers=headers)
+    if status == 401:
+        said = None if text == _TEXTS[401] else text
+        return login_page(request, app_state, said, status, headers=headers)
+    return app_state.render(request, "error.html", context, status=status, headers=headers)
 
 
-def login_page(request: Request, app_state: AppState) -> Response:
-    """Return the page that asks for the token."""
-    return app_state.render(request, "login.html", {"title": "Sign in", "said": _TEXTS[401]})
+def login_page(
+    request: Request,
+    app_state: AppState,
+    said: str | None = None,
+    status: int = 200,
+    *,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return the page that asks for the token, and leads to the provider of OpenID Connect.
+
+    :param said: a text instead of the usual one, which is masked here.
+    """
+    sign_in = app_state.sign_in
+    context: dict[str, object] = {
+        "title": "Sign in",
+        "said": _TEXTS[401] if said is None else app_state.redactor.text(said),
+        "has_tokens": sign_in is None or app_state.sessions.has_tokens,
+        "provider_url": None,
+    }
+    if sign_in is not None:
+        context["provider"] = sign_in.settings.label
+        context["provider_url"] = _provider_url(request, sign_in.settings.dashboard_url)
+        if said is None:
+            context["said"] = "Sign in to use the dashboard."
+    return app_state.render(request, "login.html", context, status=status, headers=headers)
+
+
+def signed_out_page(request: Request, app_state: AppState, url: str | None) -> Response:
+    """Return the page after the end of a session.
+
+    :param url: URL that ends the session at the provider. The page continues there: browsers refuse
+        to redirect a form to another origin.
+    """
+    context = {"title": "Signed out", "continue_url": url}
+    return app_state.render(request, "signed_out.html", context)
+
+
+def _provider_url(request: Request, dashboard_url: str) -> str:
+    """Return the URL that starts a sign-in, at the address that the provider redirects to.
+
+    Cookies belong to an address, and the dashboard may have several.
+    """
+    path = _urls.path_of(request)
+    if (
+        request.method != "GET"
+        or path.startswith(("/login", "/logout"))
+        or _urls.is_stream(request)
+    ):
+        return f"{dashboard_url}{_urls.SIGN_IN}"
+    target = f"{path}?{request.url.query}" if request.url.query else path
+    return f"{dashboard_url}{_urls.SIGN_IN}?{urlencode({'next': target})}"
 
 
 @contextlib.contextmanager

@@ -43,9 +43,10 @@ class Site:
     """A dashboard that listens at a host and port.
 
     :param port: the port; 0 selects a free one.
-    :param token: the token of a single administrator (default: a random one, unless `users` or
-        `no_auth` is given).
+    :param token: the token of a single administrator (default: a random one, unless `users`, `oidc`
+        or `no_auth` is given).
     :param users: visitors by token, instead of `token`.
+    :param oidc: settings of the sign-in with OpenID Connect.
     :param no_auth: no authentication; allowed only on a loopback address.
     :param allow_hosts: host names under which a proxy publishes the dashboard. A proxy on this host
         is then trusted to report the client (`X-Forwarded-For`) and TLS (`X-Forwarded-Proto`).
@@ -63,19 +64,25 @@ class Site:
         port: int = PORT,
         token: str | None = None,
         users: Mapping[str, Visitor] | None = None,
+        oidc: Mapping[str, Any] | None = None,
         no_auth: bool = False,
         url_prefix: str = "",
         allow_hosts: Collection[str] = (),
         **options: Any,
     ) -> None:
         is_loopback = host in _http_headers.LOOPBACK
-        if no_auth and users is not None:
-            raise ValueError("no_auth cannot be used with users")
+        for name, value in (("users", users), ("oidc", oidc)):
+            if no_auth and value is not None:
+                raise ValueError(f"no_auth cannot be used with {name}")
         if no_auth and not is_loopback:
             raise ValueError(f"no_auth can be used only with a loopback address, got host={host!r}")
         if no_auth and allow_hosts:
             raise ValueError(f"no_auth cannot be used with allow_hosts, got {min(allow_hosts)!r}")
-        self._token = None if no_auth or users is not None else token or new_token()
+        if no_auth or users is not None:
+            token = None
+        elif oidc is None:
+            token = token or new_token()
+        self._token = token
         hosts = {_http_headers.check_host(name) for name in allow_hosts}
         if is_loopback or hosts:
             options.setdefault("hosts", _http_headers.LOOPBACK | hosts | {host})
@@ -84,6 +91,7 @@ class Site:
             backend,
             token=self._token,
             users=users,
+            oidc=oidc,
             url_prefix=url_prefix,
             closing=closing,
             **options,

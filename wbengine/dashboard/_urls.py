@@ -15,15 +15,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from wbengine.dashboard import _http_headers
 
 __all__ = [
-    "Prefixed", "check_prefix", "href", "is_api", "is_about_flows", "is_stream", "path_of",
-    "wants_json",
+    "SIGN_IN", "SIGN_IN_CALLBACK", "Prefixed", "check_prefix", "href", "is_api", "is_about_flows",
+    "is_stream", "path_of", "wants_json",
 ]  # fmt: skip
+
+#: Paths of the sign-in with OpenID Connect.
+SIGN_IN: Final = "/login/oidc"
+SIGN_IN_CALLBACK: Final = f"{SIGN_IN}/callback"
 
 _API: Final = re.compile(r"/(api/|livez$|readyz$)")
 _STREAM: Final = re.compile(r"/stream/|/(api/v1/)?flows/[^/]+/(events/)?stream$")
-#: Paths that show or change only flows, through the store of the visitor.
+#: Paths that show or change only flows, through the store of the visitor, or end the session.
 _ABOUT_FLOWS: Final = re.compile(
-    r"/$|/flows/|/stream/flows$|/api$|/api/v1/openapi\.json$|/api/v1/flows(/|$)"
+    r"/$|/logout$|/flows/|/stream/flows$|/api$|/api/v1/openapi\.json$|/api/v1/flows(/|$)"
 )
 
 

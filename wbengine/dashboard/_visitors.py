@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+import urllib.parse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -16,13 +17,18 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 __all__ = [
-    "KEY_PREFIX", "Visitor", "check_name", "check_token", "of_request", "parse_tags", "parse_users",
-    "restriction_of", "role_of",
+    "KEY_PREFIX", "MIN_TOKEN_CHARS", "PROVIDER_PREFIX", "Visitor", "check_name", "check_token",
+    "name_at_provider", "of_request", "parse_tags", "parse_users", "restriction_of", "role_of",
 ]  # fmt: skip
 
 #: Start of the names of visitors with access keys. No user has such a name.
 KEY_PREFIX: Final = "key:"
+#: Start of the names of visitors that a provider of OpenID Connect signed in.
+PROVIDER_PREFIX: Final = "oidc:"
 _NAME: Final = frozenset(f"{string.ascii_letters}{string.digits}.@_-")
+#: Characters of names at a provider. Others are percent-encoded.
+_PROVIDER_NAME: Final = _NAME | frozenset("+~%")
+_MAX_PROVIDER_NAME_CHARS: Final = 200
 
 MIN_TOKEN_CHARS: Final = 16
 
@@ -43,7 +49,9 @@ class Visitor:
 
         :raises ValueError: if one of them is not valid.
         """
-        if self.name:
+        if self.name.startswith(PROVIDER_PREFIX):
+            _check_provider_name(self.name)
+        elif self.name:
             check_name(self.name.removeprefix(KEY_PREFIX))
         listings.check_tags(self.tags)
         _roles.check_role(self.role, (*_roles.ROLES, _roles.PROXY))
@@ -94,6 +102,27 @@ def check_name(name: str, subject: str = "user") -> str:
             f"{subject} must have 1 to 64 characters of letters, digits and .@_-, got {name!r:.80}"
         )
     return name
+
+
+def name_at_provider(name: str) -> str:
+    """Return the name of a visitor for a name at a provider of OpenID Connect.
+
+    Different names remain different. Spaces, control characters and other characters that could
+    change lines of logs are percent-encoded.
+
+    :raises ValueError: if the name is empty or too long.
+    """
+    return _check_provider_name(f"{PROVIDER_PREFIX}{urllib.parse.quote(name, safe='@+')}")
+
+
+def _check_provider_name(text: str) -> str:
+    name = text.removeprefix(PROVIDER_PREFIX)
+    if not 0 < len(name) <= _MAX_PROVIDER_NAME_CHARS or not _PROVIDER_NAME.issuperset(name):
+        raise ValueError(
+            f"name must have 1 to {_MAX_PROVIDER_NAME_CHARS} characters, percent-encoded, got"
+            f" {name!r:.80}"
+        )
+    return text
 
 
 def parse_users(text: str) -> Mapping[str, Visitor]:
