@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hmac
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from wbengine.persistence import models
 
-__all__ = ["Changes", "batch_in_cursor"]
+__all__ = ["Changes", "batch_in_cursor", "cursor_of"]
 
-_MAX_BATCH_DIGITS: Final = 20
+_BATCH_BYTES: Final = 8
+_MAC_BYTES: Final = 8
+_CURSOR: Final = re.compile(f"[0-9a-f]{{{2 * (_MAC_BYTES + _BATCH_BYTES)}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +62,39 @@ class Changes:
         return known
 
 
-def batch_in_cursor(cursor: str | None, name: str, latest: int) -> int | None:
-    """Return the number of the last batch in a cursor `NAME.NUMBER`.
+def cursor_of(secret: str, batch: int) -> str:
+    """Return the cursor after a batch of a flow.
 
-    Return None for an invalid cursor, another `name`, or a batch after `latest`.
+    The number is encrypted, because numbers of batches count those of other flows, too. The same
+    batch has the same cursor in all processes.
+
+    :param secret: a random text of the flow, which no visitor knows.
     """
-    cursor_name, _, number = (cursor or "").partition(".")
-    is_number = len(number) <= _MAX_BATCH_DIGITS and number.isascii() and number.isdigit()
-    return int(number) if cursor_name == name and is_number and int(number) <= latest else None
+    number = batch.to_bytes(_BATCH_BYTES)
+    mac = _digest(secret, b"mac" + number)
+    return (mac + _masked(secret, mac, number)).hex()
+
+
+def batch_in_cursor(cursor: str | None, secret: str, latest: int) -> int | None:
+    """Return the number of the batch in a cursor of the flow with this `secret`.
+
+    Return None for an invalid cursor, another flow, or a batch after `latest`.
+    """
+    if cursor is None or not _CURSOR.fullmatch(cursor):
+        return None
+    content = bytes.fromhex(cursor)
+    mac, masked = content[:_MAC_BYTES], content[_MAC_BYTES:]
+    number = _masked(secret, mac, masked)
+    batch = int.from_bytes(number)
+    is_own = hmac.compare_digest(mac, _digest(secret, b"mac" + number))
+    return batch if is_own and batch <= latest else None
+
+
+def _masked(secret: str, mac: bytes, number: bytes) -> bytes:
+    """Encrypt or decrypt a number with a key that is different for each MAC."""
+    key = _digest(secret, b"key" + mac)
+    return bytes(byte ^ other for byte, other in zip(number, key, strict=True))
+
+
+def _digest(secret: str, message: bytes) -> bytes:
+    return hmac.digest(secret.encode(), message, "sha256")[:_MAC_BYTES]

@@ -87,7 +87,7 @@ class StoredFlow:
         "_batch",
         "_chunks",
         "_items",
-        "_name",
+        "_secret",
         "book",
         "command",
         "detail",
@@ -116,7 +116,7 @@ class StoredFlow:
         self.signals: dict[str, Signal] = {}
         self.updated = time.time()
         # Random, so that cursors of a deleted flow with the same uuid are rejected.
-        self._name = secrets.token_hex(6)
+        self._secret = secrets.token_hex(16)
         self._batch = 0
         self._atoms: dict[str, int] = {}
         self._items: dict[tuple[str, int], int] = {}
@@ -129,7 +129,7 @@ class StoredFlow:
     @property
     def cursor(self) -> str:
         """The cursor of the latest batch."""
-        return f"{self._name}.{self._batch}"
+        return _changes.cursor_of(self._secret, self._batch)
 
     def add_logs(self, chunks: Iterable[models.LogChunk]) -> None:
         """Add logs and delete logs of attempts that are too old."""
@@ -142,7 +142,7 @@ class StoredFlow:
 
     def since(self, cursor: str | None) -> int | None:
         """Return the batch number in a cursor, or None if the cursor is not valid for this flow."""
-        return _changes.batch_in_cursor(cursor, self._name, self._batch)
+        return _changes.batch_in_cursor(cursor, self._secret, self._batch)
 
     def begin_batch(self) -> None:
         self._batch += 1

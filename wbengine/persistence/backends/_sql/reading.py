@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from wbengine import exceptions
 from wbengine._logs import stored_lines
 from wbengine.persistence import _trees, base, models
-from wbengine.persistence._changes import batch_in_cursor
+from wbengine.persistence._changes import batch_in_cursor, cursor_of
 from wbengine.persistence.backends._sql import rows, tables
 from wbengine.persistence.backends._sql.rows import Row
 from wbengine.persistence.backends._sql.statements import Statements
@@ -136,9 +136,9 @@ def lease(connection: sa.Connection, statements: Statements, flow_uuid: str) -> 
 def changes(connection: sa.Connection, uuid: str, since: str | None) -> base.Changes:
     row = _required_row(connection, _FLOW, "flow detail", uuid)
     latest = latest_batch(connection, uuid)
-    name = f"{row['id']}-{row['birth']}"
-    cursor, detail = f"{name}.{latest}", _flow(connection, row, lazy=True)
-    since_batch = batch_in_cursor(since, name, latest)
+    secret = f"{row['id']}-{row['birth']}"
+    cursor, detail = cursor_of(secret, latest), _flow(connection, row, lazy=True)
+    since_batch = batch_in_cursor(since, secret, latest)
     if since_batch is None:
         return base.Changes(cursor, True, detail, list(_without_damage(_atoms(connection, uuid))))
     after = {"uuid": uuid, "since": since_batch}

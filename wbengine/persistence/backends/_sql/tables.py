@@ -92,7 +92,8 @@ FLOWS: Final = sa.Table(
     sa.Column("ended", sa.Double),
     # First resend of a task in Unix seconds (NULL: none).
     sa.Column("resent_at", sa.Double),
-    # Random number: it distinguishes this flow from a deleted or later flow with the same uuid.
+    # Random number: it distinguishes this flow from a deleted or later flow with the same uuid, and
+    # is the secret of its cursors.
     _count("birth"),
     sa.UniqueConstraint("uuid", name="uq_wbe_flowdetails"),
     _inside("wbe_flowdetails", "book_uuid", "wbe_logbooks"),
