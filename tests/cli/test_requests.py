@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tests.support.waiting import until
 from wbengine import engines, operations, states
 from wbengine._cli import claimed_jobs, errors
 from wbengine.conductors import backends as conductors
+from wbengine.diagnosis import _store_checks
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends.impl_sql import SQLJobBoard
 from wbengine.operations import _resuming
@@ -212,7 +214,7 @@ def test_flow_with_a_pending_request_does_not_run_in_the_command(
 def test_request_says_that_no_conductor_runs(wbengine: Command, store: base.Backend) -> None:
     uuid = requested.failed(store).id
     assert "no conductor (wbengine serve) runs now" in wbengine("flow", "retry", uuid).err
-    many = wbengine("flow", "retry", "--all", "--yes")
+    many = wbengine("flow", "retry", "--state", "REVERTED", "--yes")
     assert "no conductor (wbengine serve) runs now" in many.err
     with contextlib.closing(store.get_connection()) as connection:
         connection.add_codes("", [""])
@@ -245,6 +247,75 @@ def test_commands_report_that_no_conductor_serves_a_submitted_flow(
     with contextlib.closing(store.get_connection()) as connection:
         connection.add_codes("", [""])
     assert reports() == [False] * 4
+
+
+def listed(wbengine: Command, *words: str) -> dict[str, str]:
+    """Return the displayed states of the listed flows, by uuid."""
+    flows = wbengine("flow", "list", "--json", *words).json["flows"]
+    return {flow["uuid"]: flow["shown_state"] for flow in flows}
+
+
+def test_open_request_is_displayed_until_it_is_carried_out(
+    wbengine: Command, store: base.Backend
+) -> None:
+    uuid, other = requested.failed(store).id, requested.failed(store).id
+    assert listed(wbengine) == {uuid: "REVERTED", other: "REVERTED"}
+    wbengine("flow", "retry", uuid)
+    assert listed(wbengine) == {uuid: "REQUESTED", other: "REVERTED"}
+    assert listed(wbengine, "--state", "REQUESTED") == {uuid: "REQUESTED"}
+    assert listed(wbengine, "--state", "requested", "--state", "SUSPENDED") == {uuid: "REQUESTED"}
+    assert listed(wbengine, "--state", "PENDING") == {}
+    assert "runs flows in PENDING and REQUESTED" in wbengine("flow", "list").err
+    show = wbengine("flow", "show", uuid, "--json").json
+    assert (show["state"], show["shown_state"]) == ("REVERTED", "REQUESTED")
+    assert show["waiting"].endswith("runs now: the next one carries the request out.")
+    withdrawn = wbengine("flow", "suspend", "--state", "REQUESTED", "--yes", "--json")
+    assert withdrawn.json["flows"] == [uuid]
+    assert listed(wbengine) == {uuid: "REVERTED", other: "REVERTED"}
+    wbengine("flow", "retry", uuid)
+    requested.run_jobs(store)
+    assert listed(wbengine) == {uuid: "SUCCESS", other: "REVERTED"}
+
+
+def conductors_finding(wbengine: Command) -> tuple[bool | None, str] | None:
+    findings = wbengine("doctor", "--json").json["findings"]
+    found = [(one["good"], one["text"]) for one in findings if one["check"] == "conductors"]
+    return found[0] if found else None
+
+
+def test_doctor_reports_work_that_waits_too_long_as_a_problem(
+    wbengine: Command, store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = requested.failed(store).id
+    assert conductors_finding(wbengine) is None
+    wbengine("flow", "retry", uuid)
+    nobody = "no conductor (wbengine serve) runs now"
+    text = f"{nobody}; waiting: 1 request to run flows again (REQUESTED)"
+    assert conductors_finding(wbengine) == (None, text), "it may begin soon"
+    monkeypatch.setattr(_store_checks, "_MAX_WAIT_SECONDS", 0.0)
+    good, text = conductors_finding(wbengine) or (None, "")
+    assert good is False and re.search(r"waiting for .* s: 1 request to", text)
+    wbengine("flow", "suspend", uuid)
+    requested.failed(store)
+    wbengine("flow", "retry", "--all", "--yes", "--background")
+    good, text = conductors_finding(wbengine) or (None, "")
+    assert good is False and text.endswith("s: 1 operation on many flows")
+    wbengine("flow", "submit", ORDER)
+    good, text = conductors_finding(wbengine) or (None, "")
+    assert good is False and "1 flow in PENDING, 1 operation" in text
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.add_codes("", [""])
+    assert conductors_finding(wbengine) is None
+
+
+def test_flow_of_a_program_that_never_ran_is_no_problem(
+    wbengine: Command, store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No conductor runs it."""
+    monkeypatch.setattr(_store_checks, "_MAX_WAIT_SECONDS", 0.0)
+    operations.start(store, requested.STEPS)
+    good, text = conductors_finding(wbengine) or (False, "")
+    assert good is None and "1 flow in PENDING" in text
 
 
 @pytest.mark.parametrize("end", ["interrupted", "killed"])

@@ -116,7 +116,7 @@ REFUSED: dict[str, Call] = {
 #: Methods that concern no flow, do nothing by default, or are tested below.
 OTHERS = {
     "backend", "close", "now", "upgrade", "validate", "pauses", "codes", "add_codes",
-    "report_code", "assign_code", "claim_duty", "end_duty", "delete_expired_keys",
+    "report_code", "withdraw_code", "assign_code", "claim_duty", "end_duty", "delete_expired_keys",
     "release_lease", "destroy_flows",
 }  # fmt: skip
 

@@ -471,7 +471,7 @@ def test_colors_of_a_state_have_readable_contrast(state, scheme):
 def test_every_state_has_its_own_icon_and_word():
     assert set(_styles.STATES) == {
         *(*states.FLOW_STATES, *states.ATOM_STATES),
-        *("INTERRUPTED", "QUEUED", "WAITING", "BLOCKED", "CANCELLING", "CANCELLED"),
+        *("INTERRUPTED", "QUEUED", "WAITING", "BLOCKED", "REQUESTED", "CANCELLING", "CANCELLED"),
     }  # fmt: skip
     assert len({style.icon for style in _styles.STATES.values()}) == len(_styles.STATES)
     assert len({style.plain for style in _styles.STATES.values()}) == len(_styles.STATES)

@@ -270,6 +270,9 @@ def test_memory_store_keeps_versions() -> None:
             assert [code.text for code in connection.codes()] == ["tests:v1", "tests:v2"]
             connection.report_code("v2")
             assert all(code.is_live for code in connection.codes())
+            connection.withdraw_code("v1")
+            assert [code.version for code in connection.codes() if code.is_live] == ["v2"]
+            connection.report_code("v1")
             connection.add_codes("v4", ["tests"], ["v3", "v1"])
             known = connection.codes()
             assert [code.version for code in known if code.is_live] == ["v1", "v2", "v4"]
@@ -314,10 +317,26 @@ def test_service_registers_its_version_and_an_app_of_its_own(store: base.Backend
     serve = service.ConductorService(store, code_version="v1", app="shop")
     with conducted.running(serve):
         run_other_flow(store)
+        with contextlib.closing(store.get_connection()) as connection:
+            assert _codes.is_served(connection.codes())
     with contextlib.closing(store.get_connection()) as connection:
         (code,) = connection.codes()
         (row,) = connection.list_flows().flows
-    assert code.text == row.code == "shop:v1" and code.is_live
+    assert code.text == row.code == "shop:v1" and not code.is_live, "it has ended"
+
+
+def test_service_reports_its_version_again_after_another_one_ended(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.ConductorService, "POLL_SECONDS", 0.05)
+    ended, lasting = (service.ConductorService(store, code_version="v1") for _ in range(2))
+    with (
+        conducted.running(lasting),
+        contextlib.closing(store.get_connection()) as connection,
+    ):
+        with conducted.running(ended):
+            until(lambda: _codes.is_served(connection.codes()))
+        until(lambda: _codes.is_served(connection.codes()))
 
 
 def test_doctor_counts_flows_that_wait_for_code(

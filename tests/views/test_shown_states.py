@@ -233,6 +233,12 @@ def test_cancelled_flow_with_failed_revert_is_shown_as_failure(store: base.Backe
         (states.REVERTED, False, False, _commands.CANCEL, states.REVERTED),
         (states.REVERTED, False, True, None, states.CANCELLED),
         (states.FAILURE, False, True, None, states.FAILURE),
+        (states.FAILURE, False, False, _commands.REVERT, _shown_states.REQUESTED),
+        (states.REVERTED, False, True, _commands.RETRY, _shown_states.REQUESTED),
+        (states.SUSPENDED, True, False, _commands.RESUME, _shown_states.REQUESTED),
+        (states.SUSPENDED, False, True, _commands.RESUME, states.CANCELLING),
+        (states.PENDING, False, False, _commands.RESUME, states.PENDING),
+        (states.SUCCESS, False, False, _commands.RETRY, states.SUCCESS),
     ],
 )
 def test_shown_state_follows_from_state_owner_and_command(

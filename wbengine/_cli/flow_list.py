@@ -10,7 +10,7 @@ from wbengine import states
 from wbengine._cli import base, completions, errors, flow_selection, params, store_access
 from wbengine._cli import context as contexts
 from wbengine.persistence import _codes
-from wbengine.views import _formatting
+from wbengine.views import _formatting, _shown_states
 
 if TYPE_CHECKING:
     from wbengine.views._flow_list import RowView
@@ -23,6 +23,8 @@ OLDEST: Final = "oldest"
 #: Number of characters of a uuid that tables on a terminal show. Commands accept such a beginning.
 _UUID_CHARS: Final = 8
 _MAX_SIGNALS: Final = 3
+#: Displayed states of flows that wait for a conductor.
+_WAITING: Final = (states.PENDING, _shown_states.REQUESTED)
 
 
 @base.command(
@@ -69,7 +71,7 @@ def command(
             )
         except ValueError as error:
             raise click.UsageError(errors.line_of(error)) from error
-        is_waiting = any(row.shown_state == states.PENDING for row in page.flows)
+        is_waiting = any(row.shown_state in _WAITING for row in page.flows)
         is_served = not is_waiting or _codes.is_served(connection.codes())
         exists = bool(page.flows) or store_access.store_exists(context.settings, backend)
     printer = context.printer
@@ -98,7 +100,7 @@ def command(
     folded = ("NAME", *extra_columns, "ERROR")
     printer.table(columns, rows, empty=empty, right=("TASKS",), folded=folded)
     if not is_served:
-        printer.hint(f"{_codes.NO_CONDUCTOR}: the next one runs the pending flows")
+        printer.hint(f"{_codes.NO_CONDUCTOR}: the next one runs flows in PENDING and REQUESTED")
     if page.after is not None:
         printer.hint(f"for more flows: --after '{page.after}'")
 

@@ -63,9 +63,17 @@ class CodeVersions:
             self._read(connection)
 
     def report(self) -> None:
-        """Report that a process has this version."""
+        """Report that a process has this version, unless one did so a short time ago."""
+        version = self.version or ""
         with contextlib.closing(self._persistence.get_connection()) as connection:
-            connection.report_code(self.version or "")
+            ages = [code.age for code in connection.codes() if code.version == version]
+            if max(ages, default=0.0) >= self.REPORT_SECONDS:
+                connection.report_code(version)
+
+    def withdraw(self) -> None:
+        """Report that this process ends. Others with this version report again in their turn."""
+        with contextlib.closing(self._persistence.get_connection()) as connection:
+            connection.withdraw_code(self.version or "")
 
     def accepts(self, detail: models.FlowDetail) -> bool:
         """Return whether this process may run the flow. Reads the store for unknown codes."""

@@ -136,7 +136,6 @@ class ConductorService:
         self._versions = _code_versions.CodeVersions(
             persistence, code_version, app, is_exact=exact_code
         )
-        self._code_report_due = 0.0
         self._conductor = _Conductor(
             tuple(listeners),
             self.name,
@@ -263,6 +262,7 @@ class ConductorService:
             self._ended.set()
             for thread in self._threads:
                 thread.join()
+            self._withdraw_code()
             until = time.monotonic() + self.SEND_SECONDS
             for thread in self._senders:
                 thread.join(max(0.0, until - time.monotonic()))
@@ -270,6 +270,12 @@ class ConductorService:
                 self._schedules.close()
             self._board.close()
         self._persistence.check_identity()
+
+    def _withdraw_code(self) -> None:
+        try:
+            self._versions.withdraw()
+        except exceptions.StorageFailure as error:
+            LOG.debug("the code version was not withdrawn: %s", error)
 
     def stop(self) -> None:
         """Claim no more jobs, and suspend running flows for other conductors, without waiting.
@@ -337,7 +343,7 @@ class ConductorService:
                 self.stop()  # `run` raises the error.
                 return
             try:
-                self._report_code()
+                self._versions.report()
                 if isinstance(self._board, _stored.StoredJobBoard):
                     self._forget_checked_if_changed(self._board)
                 self._resume_lost()
@@ -349,12 +355,6 @@ class ConductorService:
             # Random, so that several services do not read at the same time.
             if self._ended.wait(self.POLL_SECONDS * random.uniform(0.7, 1.3)):
                 return
-
-    def _report_code(self) -> None:
-        now = time.monotonic()
-        if now >= self._code_report_due:
-            self._code_report_due = now + self._versions.REPORT_SECONDS
-            self._versions.report()
 
     def _forget_checked_if_changed(self, board: _stored.StoredJobBoard) -> None:
         identity = board.identify()

@@ -15,13 +15,15 @@ from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.notifications import _progress
 from wbengine.persistence import _codes, backends, base, models
-from wbengine.views import _formatting
+from wbengine.views import _formatting, _open_work
 
 if TYPE_CHECKING:
     from wbengine.persistence.backends._sql.schema_revisions import Layout
 
 __all__ = ["check"]
 
+#: Time in which a conductor starts again, for example with other code.
+_MAX_WAIT_SECONDS: Final = 60.0
 _EXPIRY_NOTICE_SECONDS: Final = 14 * 86400.0
 
 
@@ -106,12 +108,13 @@ def _check_clock(backend: base.Backend) -> Iterator[Finding]:
 def _check_conductors(backend: base.Backend) -> Iterator[Finding]:
     with contextlib.closing(backend.get_connection()) as connection:
         flows = connection.flows_waiting_for_code()
-        pending = connection.backlog().flows
-        is_served = _codes.is_served(connection.codes())
-    if pending and not is_served:
-        counted = f"{pending:,} {'flow waits' if pending == 1 else 'flows wait'}"
-        yield note("conductors", f"{counted} to be run, and {_codes.NO_CONDUCTOR}",
-                   "start `wbengine serve` with this store")  # fmt: skip
+        work, now = _open_work.read(connection), connection.now()
+    if work.text and not work.is_served:
+        waited = 0.0 if work.waits_since is None else now - work.waits_since
+        make_finding = bad if waited > _MAX_WAIT_SECONDS else note
+        duration = f" for {_formatting.seconds(waited)}" if waited > _MAX_WAIT_SECONDS else ""
+        yield make_finding("conductors", f"{_codes.NO_CONDUCTOR}; waiting{duration}: {work.text}",
+                           "start `wbengine serve` with this store")  # fmt: skip
     for code, number in flows.items():
         counted = f"{number} {'flow waits' if number == 1 else 'flows wait'}"
         yield bad(

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from wbengine import states
 from wbengine.views._atoms import QUEUED
-from wbengine.views._shown_states import INTERRUPTED
+from wbengine.views._shown_states import INTERRUPTED, REQUESTED
 
 __all__ = ["STATES", "STYLESHEET", "StateStyle", "icon", "style_of", "word"]
 
@@ -46,6 +46,7 @@ STATES: Final[Mapping[str, StateStyle]] = {
     states.SUSPENDED: StateStyle("◫", "=", "suspended", "yellow", "#776000", "#fdf5d8"),
     states.BLOCKED: StateStyle("⊠", "#", "blocked by code", "bold red", "#c5221f", "#fdecea"),
     INTERRUPTED: StateStyle("◌", "/", "interrupted", "bold yellow", "#776000", "#fdf5d8"),
+    REQUESTED: StateStyle("◎", "|", "requested", "cyan", "#1f5fd0", "#f4f5f7"),
     states.CANCELLING: StateStyle("◒", "(", "cancelling", "yellow", "#964f00", "#fff1e0"),
     states.CANCELLED: StateStyle("⊗", ")", "cancelled", "yellow", "#80531a", "#f7efe3"),
     states.RESUMING: StateStyle("⟳", "*", "resuming", "cyan", "#1f5fd0", "#e8f0fe"),
@@ -92,6 +93,7 @@ _DARK_COLOURS: Final = {
     "SUSPENDED": ("#e8c95a", "#332c10"),
     "BLOCKED": ("#ff8a80", "#42191a"),
     "INTERRUPTED": ("#e8c95a", "#332c10"),
+    "REQUESTED": ("#7fb0ff", "#20252c"),
     "CANCELLING": ("#ffb35c", "#3d2a12"),
     "CANCELLED": ("#d9ad72", "#30281c"),
     "RESUMING": ("#7fb0ff", "#172a4a"),

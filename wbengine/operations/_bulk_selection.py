@@ -86,6 +86,7 @@ def select(
             text=conditions.text,
             since=conditions.since,
             tags=conditions.tags,
+            commanded=_shown_states.have_command(conditions.states),
             error=conditions.error,
             resent=conditions.incident is not None,
             engine=conditions.engine,

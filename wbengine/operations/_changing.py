@@ -18,7 +18,7 @@ __all__ = ["STATES", "changing"]
 STATES: Final = (
     *(*sorted(states.FLOW_ENDED), states.CANCELLED),
     *(states.PENDING, states.SUSPENDED, states.WAITING, states.BLOCKED),
-    _shown_states.INTERRUPTED,
+    *(_shown_states.INTERRUPTED, _shown_states.REQUESTED),
 )
 
 _PAUSE_SECONDS: Final = 0.05

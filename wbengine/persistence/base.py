@@ -630,6 +630,9 @@ class Connection(abc.ABC):
     def report_code(self, version: str) -> None:  # noqa: B027  (a default, not a stub)
         """Report that a conductor with this version runs."""
 
+    def withdraw_code(self, version: str) -> None:  # noqa: B027  (a default, not a stub)
+        """Report that a conductor with this version ended. Others report the version again."""
+
     def codes(self) -> Sequence[Code]:
         """Return all versions of code in the order of their first appearance."""
         return ()

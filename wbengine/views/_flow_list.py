@@ -142,6 +142,7 @@ def page(
         error=error,
         resent=resent,
         engine=engine,
+        commanded=states is not None and _shown_states.have_command(states),
     )
     flow_page = _page(read, states, limit, after)
     redactor = redactor or Redactor()

@@ -55,6 +55,7 @@ class Situation:
     :ivar difference: the difference that blocks the flow, or None.
     :ivar missing_code: code for which the flow waits, because no conductor has it; or None.
     :ivar unserved: whether the flow waits for a conductor, and none runs.
+    :ivar requested: whether a request to run the flow again is pending.
     """
 
     state: str
@@ -71,6 +72,7 @@ class Situation:
     difference: str | None = None
     missing_code: str | None = None
     unserved: bool = False
+    requested: bool = False
 
     @property
     def is_run(self) -> bool:
@@ -396,6 +398,13 @@ def _common_reason(situation: Situation) -> Reason | None:
         return Reason(
             f"The flow waits for {_codes.waits_text(situation.missing_code)}: no conductor has it."
         )
+    if situation.requested:
+        who = (
+            f"{_codes.NO_CONDUCTOR.capitalize()}: the next one"
+            if situation.unserved
+            else "A conductor"
+        )
+        return Reason(f"{who} carries the request out.")
     if situation.state in states.FLOW_ENDED or situation.parked:
         return None
     if situation.difference is not None:
@@ -455,7 +464,7 @@ def flow_reason(
         for their next attempt.
     :param limited: names and reasons of tasks that wait for their limits or are paused.
     """
-    if situation.state in states.FLOW_ENDED:
+    if situation.state in states.FLOW_ENDED and not situation.requested:
         return None
     common_reason = _common_reason(situation)
     if situation.cancelling:

@@ -35,7 +35,13 @@ from wbengine.views._atoms import (
     revert_path,
 )
 from wbengine.views._record_views import RecordViews
-from wbengine.views._shown_states import INTERRUPTED, OF_RETRY, STATES_WITHOUT_RUN, shown_state
+from wbengine.views._shown_states import (
+    INTERRUPTED,
+    OF_RETRY,
+    REQUESTED,
+    STATES_WITHOUT_RUN,
+    shown_state,
+)
 from wbengine.views._structure import NodeView, build_tree
 from wbengine.views._waiting import Situation
 from wbengine.views.redaction import Redactor
@@ -115,7 +121,12 @@ class FlowViewBuilder:
         self._structure = _structure.Structure(self.outline)
         self.counts = Counter(self._state(node) for node in self._structure.tasks())
         displayed_state = shown_state(
-            self.state, owner, died, cancelled=detail.is_cancelled, command=command
+            self.state,
+            owner,
+            died,
+            cancelled=detail.is_cancelled,
+            command=command,
+            parked=detail.is_parked,
         )
         self.situation = waiting.Situation(
             self.state,
@@ -132,6 +143,7 @@ class FlowViewBuilder:
             difference=self._difference(),
             missing_code=missing_code,
             unserved=unserved,
+            requested=displayed_state == REQUESTED,
         )
         #: By the uuid of the workflow: its steps, the step that it waits for, and the one that
         #: raised its exception.
@@ -356,7 +368,7 @@ class FlowViewBuilder:
 
     def waiting_reason(self, atoms: Sequence[AtomView]) -> str | None:
         """Return why the flow makes no progress; None if it progresses or has ended."""
-        if self.state in states.FLOW_ENDED:
+        if self.state in states.FLOW_ENDED and not self.situation.requested:
             return None
         running = [atom for atom in atoms if atom.state in _RUNNING_STATES]
         if self.situation.parked:
@@ -711,9 +723,12 @@ class FlowRecords:
         if self._book is None:
             for row in self._connection.list_flows(uuid=self.uuid, limit=1).flows:
                 self._book = row.book_uuid, row.book_name
+        # In this order: the conductor that deletes a command has the lease.
+        wish = self._connection.commands([self.uuid]).get(self.uuid)
         lease = self._connection.get_lease(self.uuid)
+        is_over = detail.state in states.FLOW_ENDED and (wish is None or not wish.reruns_flow)
         codes: Sequence[_codes.Code] | None = None
-        if lease is None and detail.is_submitted and detail.state not in states.FLOW_ENDED:
+        if lease is None and detail.is_submitted and not is_over:
             codes = self._connection.codes()
         is_missing = codes is not None and detail.code and _codes.missing(codes, detail.code)
         return view(
@@ -723,7 +738,7 @@ class FlowRecords:
             now=time.time() if now is None else now,
             redactor=self.redactor,
             book=self._book,
-            wish=self._connection.commands([self.uuid]).get(self.uuid),
+            wish=wish,
             pauses=() if detail.state in states.FLOW_ENDED else self._connection.pauses(),
             cursor=self.cursor,
             offered=offered,

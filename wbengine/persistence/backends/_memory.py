@@ -551,10 +551,15 @@ class MemoryConnection(base.Connection):
         self.report_code(version)
 
     def report_code(self, version: str) -> None:
+        self._set_time_of_code(version, self._backend.clock.monotonic())
+
+    def withdraw_code(self, version: str) -> None:
+        self._set_time_of_code(version, -math.inf)
+
+    def _set_time_of_code(self, version: str, seen: float) -> None:
         with self._backend.lock:
-            now = self._backend.clock.monotonic()
             self._backend.codes.update(
-                (key, now) for key in self._backend.codes if key[1] == version
+                (key, seen) for key in self._backend.codes if key[1] == version
             )
 
     def codes(self) -> Sequence[Code]:

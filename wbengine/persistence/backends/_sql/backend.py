@@ -742,6 +742,12 @@ class SQLConnection(base.Connection):
             durable=False,  # It is repeated.
         )
 
+    def withdraw_code(self, version: str) -> None:
+        self._transact(
+            f"Withdrawing code version {version!r}",
+            lambda connection: connection.execute(self._sql.withdraw_code, {"version": version}),
+        )
+
     def codes(self) -> Sequence[Code]:
         if not self._backend.has_tables():
             return []

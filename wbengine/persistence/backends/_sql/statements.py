@@ -268,6 +268,7 @@ class Statements:
 
         self.add_code = dialects.upsert(dialect, _CODES, ("app", "version"), ("app", "version"))
         self.report_code = sa.text(f"UPDATE {_CODES} SET seen = {now} WHERE version = :version")
+        self.withdraw_code = sa.text(f"UPDATE {_CODES} SET seen = 0 WHERE version = :version")
         self.codes = sa.text(
             f"SELECT id, app, version, {now} - seen AS age FROM {_CODES} ORDER BY id"
         )
