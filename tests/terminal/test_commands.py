@@ -78,7 +78,7 @@ def test_stored_flow_is_shown_with_attempts_events_and_logs(shop: Shop) -> None:
             r"state    SUCCESS",
             r"order  SUCCESS  ━+  2 of 2 tasks done  .*",
             r"├── ✔ pack  .*",
-            r"└── ✔ ship  attempt 3  .*  \[3 retries\]",
+            r"└── ✔ ship  tests\.terminal\.flows\.ship  attempt 3  .*  \[3 retries\]",
         ),
         show.screen.rows,
     ), show.text
@@ -131,14 +131,14 @@ def test_wide_characters_and_durations_fit(shop: Shop) -> None:
     forget = shop.run(f"flow delete {UUID} --dry-run")
     assert " ".join(forget.scrollback.split()) == line
     show = shop.run(f"flow show {UUID}").screen.rows
-    (took,) = re.findall(r"└── ✔ 予約  ([\d.]+ m?s)", "\n".join(show))
+    (took,) = re.findall(r"└── ✔ 予約  \S+  ([\d.]+ m?s)", "\n".join(show))
     number, unit = took.split()
     assert 0.2 <= float(number) / (1000 if unit == "ms" else 1) < 10
 
 
 def test_failed_items_of_map_are_counted_and_listed_first(shop: Shop) -> None:
     stored(shop, numbers=UUID)
-    rows = shop.run(f"flow show {UUID}", lines=200).screen.rows
+    rows = shop.run(f"flow show {UUID}", lines=200, columns=120).screen.rows
     assert matched(
         (
             r"└── ✔ halves  \(map\) .* 297 success, 3 failure  .*",

@@ -37,8 +37,8 @@ def test_pauses_are_listed_until_they_are_resumed(shop: Shop) -> None:
     [
         (["pause", STEP, "--for", "soon"], 2, "--for must be a duration such as .*got 'soon'"),
         (["pause", STEP, "--for", "0"], 2, "--for must be a duration above 0, got '0'"),
-        (["pause", ""], 2, "The pattern of a pause must be .*, got ''"),
-        (["pause", "two words"], 2, "The pattern of a pause must be .*, got 'two words'"),
+        (["pause", ""], 2, "pattern must be .*, got ''"),
+        (["pause", "two words"], 2, "pattern must be .*, got 'two words'"),
         (["pause", STEP, "--reason", "x" * 501], 2, "at most 500 characters, got 501"),
         (["pause"], 2, "missing argument 'NAME'"),
         (["resume", "shop.chrage"], 66, r"'shop.chrage' \(did you mean 'shop.charge'\?\)"),

@@ -131,7 +131,7 @@ def _tree(printer: Printer, view: FlowView) -> None:
     from wbengine.drawing import _terminal_tree
 
     printer.line("")
-    printer.rich(_terminal_tree.flow_tree(view, printer.console))
+    printer.rich(_terminal_tree.flow_tree(view, printer.console, shows_types=True))
 
 
 def _items(printer: Printer, view: FlowView) -> None:

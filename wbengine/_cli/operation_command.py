@@ -109,8 +109,8 @@ class Call:
             printer.line(_text(command.line, values))
         elif command.note is None:
             printer.pairs(result.items())
-        if command.note is not None:
-            printer.note(_text(command.note, values))
+        if command.note is not None and (note := _text(command.note, values)):
+            printer.note(note)
         if command.guide is not None:
             printer.guide(_text(command.guide, values))
         return errors.OK

@@ -176,11 +176,17 @@ def text(
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def flow_tree(view: FlowView, console: Console, rows: int | None = None) -> Tree:
-    """Return the view of a flow as a tree of about `rows` rows (None: complete)."""
+def flow_tree(
+    view: FlowView, console: Console, rows: int | None = None, *, shows_types: bool = False
+) -> Tree:
+    """Return the view of a flow as a tree of about `rows` rows (None: complete).
+
+    :param shows_types: show the dotted names of the tasks' classes and functions.
+    """
     step_count = sum(len(atom.steps.shown) for atom in view.atoms if atom.steps is not None)
     fits = rows is None or len(view.outline.nodes) + 2 * step_count <= rows
-    return tree(FlowTree(view.outline, view), console, None if fits else rows)
+    source = FlowTree(view.outline, view, shows_types=shows_types)
+    return tree(source, console, None if fits else rows)
 
 
 def can_redraw(console: Console) -> bool:
@@ -450,15 +456,27 @@ class _Selection:
 
 
 class FlowTree(Source):
-    """The structure of a flow and, with a view, its states."""
+    """The structure of a flow and, with a view, its states.
+
+    :param shows_types: the details of a task contain its type, unless that is its name.
+    """
 
     def __init__(
-        self, outline: outlines.Outline, view: FlowView | None = None, root: int = 0
+        self,
+        outline: outlines.Outline,
+        view: FlowView | None = None,
+        root: int = 0,
+        *,
+        shows_types: bool = False,
     ) -> None:
         self.root = root
         self._view = view
         self._structure = Structure(outline)
         self.names = [node.name for node in outline.nodes]
+        self._types = [
+            node.task if shows_types and node.kind != outlines.RETRY else None
+            for node in outline.nodes
+        ]
         self.parents = [node.parent for node in outline.nodes]
         whole_tree = _structure.build_tree(outline, ()) if view is None else view.tree
         self._nodes = {each.node: each for each in whole_tree.walk()}
@@ -527,6 +545,9 @@ class FlowTree(Source):
         kind, atom = self._nodes[node].kind, self._nodes[node].atom
         if kind not in (outlines.FLOW, outlines.TASK):
             yield f"({kind})"
+        task = self._types[node]
+        if task is not None and task != self.names[node]:
+            yield task
         if atom is not None and self._view is not None:
             yield from self._facts(atom, self._view.now)
         yield from self._order_and_notes(node)

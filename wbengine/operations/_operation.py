@@ -168,7 +168,7 @@ class Command:
     :ivar examples: arguments of calls, for the help.
     :ivar line: the result; without `line` and `note`, all values are printed. Operations on flows
         also have the values `uuid`, `name`, and `before`, the displayed state before.
-    :ivar note: a remark.
+    :ivar note: a remark. An empty one is not printed.
     :ivar guide: a hint about the next step.
     :ivar creates_store: whether a missing store is created.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from wbengine.operations import _operation as op
-from wbengine.operations import _pausing
+from wbengine.operations import _pausing, _task_types
 from wbengine.persistence import _pauses
 from wbengine.views import _formatting
 
@@ -52,6 +52,10 @@ def _until(at: float | None) -> str:
         "by": _TEXT,
         "since": _TIME,
         "until": _TIME,
+        "warning": {
+            "type": ["string", "null"],
+            "description": "Set if no unfinished or recent flow has a task of such a type.",
+        },
     },
     command=op.Command(
         (
@@ -59,6 +63,7 @@ def _until(at: float | None) -> str:
             "'shop.billing.*' --for 2h",
         ),
         line=lambda values: f"{values['pattern']}: paused{_until(values['until'])}",
+        note=lambda values: values["warning"] or "",
         guide="to resume it: wbengine tasks resume '{pattern}'",
         creates_store=True,
     ),
@@ -72,8 +77,11 @@ def pause(
     The pattern is the dotted name of a class or function, with the wildcards * and ?. Tasks of this
     type do not start in any flow of the store until `wbengine tasks resume`. Running engines follow
     within a second. Running tasks and reversions continue.
+
+    A warning names a similar type if no unfinished or recent flow has a task of this type.
     """
     paused = _pausing.pause_tasks(
         scope.backend, pattern, reason=reason, by=scope.by, seconds=seconds
     )
-    return paused.to_dict()
+    warning = _task_types.unmatched_warning(scope.backend, pattern)
+    return {**paused.to_dict(), "warning": warning}

@@ -1,0 +1,63 @@
+"""Pauses of task types that no stored flow has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.paused_tasks import Charge, Ship
+from wbengine import engines, task
+from wbengine.operations import _operation
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, base
+
+CHARGE = "tests.support.paused_tasks.Charge"
+
+
+@pytest.fixture
+def store() -> Iterator[base.Backend]:
+    """A store with an ended flow: a task `charge` of type `Charge`, and a step of type `Ship`."""
+    with backends.backend("memory://") as backend:
+        flow = linear_flow.Flow("f").add(Charge("charge"), shipping())
+        engines.run(flow, backend=backend)
+        yield backend
+
+
+@task.workflow
+def shipping(steps: Any) -> str:
+    name: str = steps.run(Ship)
+    return name
+
+
+def warning(store: base.Backend, pattern: str) -> str | None:
+    result = _operation.load("tasks pause").perform(_operation.Scope(store), {"pattern": pattern})
+    assert result["pattern"] == pattern
+    text: str | None = result["warning"]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("charge", f" (did you mean {CHARGE!r}?)"),
+        ("Charge", f" (did you mean {CHARGE!r}?)"),
+        ("refund", ""),
+        ("shop.Charge", f" (did you mean {CHARGE!r}?)"),
+        (f"{CHARGE}d", f" (did you mean {CHARGE!r}?)"),
+    ],
+)
+def test_pause_of_unknown_type_warns(store: base.Backend, pattern: str, hint: str) -> None:
+    reason = f"no unfinished or recent flow has a task of type {pattern!r}"
+    assert warning(store, pattern) == reason + hint
+
+
+@pytest.mark.parametrize("pattern", [CHARGE, "*.Charge", "tests.*", "*.Ship"])
+def test_pause_of_known_type_has_no_warning(store: base.Backend, pattern: str) -> None:
+    assert warning(store, pattern) is None
+
+
+def test_pause_in_empty_store_has_no_warning() -> None:
+    with backends.backend("memory://") as empty:
+        assert warning(empty, "shop.charge") is None
