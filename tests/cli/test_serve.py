@@ -263,6 +263,8 @@ def test_serve_reports_metrics_and_json_log_with_fields(wbengine: Command, store
     assert _formatting.iso(oldest) == row["created"]
     assert scraping.value(found, "wbengine_oldest_flow_timestamp_seconds") <= oldest
     assert scraping.value(found, "wbengine_flows_deleted_total") == 0
+    retry = (("operation", "flow retry"),)
+    assert found["wbengine_bulks_running", retry] == found["wbengine_bulk_errors_total", retry] == 0
     last_run = "wbengine_retention_last_run_timestamp_seconds"
     until(lambda: scraping.value(metrics(), last_run) >= oldest)
     assert scraping.value(found, "wbengine_flows_running", flow="slow") == 1

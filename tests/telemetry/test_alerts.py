@@ -59,6 +59,13 @@ SERIES: dict[str, tuple[dict[str, str], int]] = {
     "WbengineFlowsWait": ({"wbengine_oldest_pending_flow_timestamp_seconds": "0x60"}, 12),
     "WbengineFlowsWaitForCode": ({'wbengine_flows_waiting_for_code{code="shop:v2"}': "2x60"}, 16),
     "WbengineRetentionStopped": ({"wbengine_retention_last_run_timestamp_seconds": "0x60"}, 17),
+    "WbengineNotificationsFail": (
+        {
+            'wbengine_notifications_total{destination="d",result="failed"}': "0+1x60",
+            'wbengine_notifications_total{destination="d",result="sent"}': "7x60",
+        },
+        17,
+    ),
     "WbengineRequestsUnserved": ({'wbengine_requests_unserved{task="a.Pay"}': "2x60"}, 6),
     "WbengineRequestsWait": (
         {

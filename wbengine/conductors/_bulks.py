@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from wbengine.operations import _bulk
@@ -14,6 +16,8 @@ from wbengine.persistence._bulk import COMPLETE, RUNNING
 __all__ = ["BulkService"]
 
 LOG: Final = logging.getLogger(__name__)
+
+_RESULTS: Final = ("done", "skipped")
 
 
 class BulkService:
@@ -35,6 +39,11 @@ class BulkService:
         self._owner = owner
         self._runs: dict[str, _bulk.BulkRun] = {}
         self._deletion_due = 0.0
+        names = tuple(_bulk.operations())
+        #: Number of flows that this process handled, by operation and result: done or skipped.
+        self.flows = Counter({(name, result): 0 for name in names for result in _RESULTS})
+        #: Number of failed attempts of this process, by operation.
+        self.errors = Counter(dict.fromkeys(names, 0))
 
     def run_due(self) -> float:
         """Carry out one batch of each operation that is due. Return the seconds until the next.
@@ -58,6 +67,16 @@ class BulkService:
         dues = [run.due for run in self._runs.values()]
         return max(0.0, min([*dues, time.monotonic() + self.POLL_SECONDS]) - time.monotonic())
 
+    def running(self) -> Mapping[str, int]:
+        """Return the number of operations in the store that are not complete, by name.
+
+        :raises StorageFailure: if the store fails.
+        """
+        with contextlib.closing(self._persistence.get_connection()) as connection:
+            running = connection.bulks.latest((RUNNING,), limit=1000)
+        counts = Counter(bulk.operation for bulk in running)
+        return {**dict.fromkeys(_bulk.operations(), 0), **counts}
+
     def release(self) -> None:
         """Let other processes continue the operations of this one at once."""
         for run in self._runs.values():
@@ -65,13 +84,18 @@ class BulkService:
         self._runs.clear()
 
     def _advance(self, run: _bulk.BulkRun) -> None:
+        operation = run.bulk.operation
+        done, skipped = run.done, run.skipped
         try:
             is_advanced = run.advance()
         except Exception as error:  # The other operations continue.
             text = str(error) or type(error).__name__
             LOG.warning("cannot carry out operation %s now: %s", run.bulk.uuid, text)
             run.due = time.monotonic() + self.POLL_SECONDS
+            self.errors[operation] += 1
             return
+        self.flows[operation, "done"] += run.done - done
+        self.flows[operation, "skipped"] += run.skipped - skipped
         if not is_advanced:
             del self._runs[run.bulk.uuid]
         elif run.bulk.state == COMPLETE:

@@ -158,8 +158,10 @@ class ConductorService:
             if retention
             else None
         )
-        self._notifications = self._make_notifications(notify) if notify else []
-        self._bulks = _bulks.BulkService(persistence, self.name)
+        #: The services that send notifications, one for each destination.
+        self.notifications: Final = self._make_notifications(notify) if notify else []
+        #: The execution of operations on many flows.
+        self.bulks: Final = _bulks.BulkService(persistence, self.name)
         self._declared = tuple(schedules)
         for schedule in self._declared:
             _allowed.note_used(schedule.factory)
@@ -215,10 +217,10 @@ class ConductorService:
             "wbengine-lost-flows": self._post_missing_jobs,
             "wbengine-bulks": functools.partial(
                 self._repeat,
-                self._bulks.run_due,
+                self.bulks.run_due,
                 "cannot carry out operations on many flows",
-                self._bulks.POLL_SECONDS,
-                self._bulks.release,
+                self.bulks.POLL_SECONDS,
+                self.bulks.release,
             ),
         }
         if self._schedules is not None:
@@ -252,7 +254,7 @@ class ConductorService:
                 name=f"wbengine-notify-{each.name}",
                 daemon=True,
             )
-            for each in self._notifications
+            for each in self.notifications
         ]
         for thread in (*self._threads, *self._senders):
             thread.start()

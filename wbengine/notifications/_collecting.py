@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 from urllib import parse
@@ -52,6 +53,8 @@ class Collector:
         self._selection = selection
         self._dashboard_url = dashboard_url
         self._shows_errors = shows_errors
+        #: Number of events of the latest `collect` whose kind is not selected, by kind.
+        self.not_selected = Counter[str]()
 
     def collect(self, progress: Progress, now: float, limit: int) -> list[Event]:
         """Return new events, at most about `limit`, and advance `progress`.
@@ -59,6 +62,7 @@ class Collector:
         :param now: the time of the store, read before this call.
         """
         events: list[Event] = []
+        self.not_selected.clear()
         before = dict(progress.since)
         for source in SOURCES:
             progress.since[source] = now
@@ -87,6 +91,8 @@ class Collector:
                 progress.note_failing(event.name, event.at)
             if self._selection.includes(event.kind):
                 new_events.append(event)
+            else:
+                self.not_selected[event.kind] += 1
         return new_events
 
     def _events_of(self, source: str, change: FlowChange) -> Iterator[Event]:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 import uuid
+from collections import Counter
 from typing import Final
 
 from wbengine._concurrency.crash_points import crashpoint
@@ -13,7 +14,7 @@ from wbengine._security import masking
 from wbengine.backoff import Backoff
 from wbengine.notifications import _message
 from wbengine.notifications._collecting import Collector
-from wbengine.notifications._event import TEST, Event, event_id
+from wbengine.notifications._event import KINDS, TEST, Event, event_id
 from wbengine.notifications._message import Message
 from wbengine.notifications._progress import Progress, duty_name
 from wbengine.notifications._reading import SOURCES, EventReader
@@ -25,6 +26,11 @@ from wbengine.schedules._store import Schedules
 __all__ = ["DestinationService", "send_test"]
 
 LOG: Final = logging.getLogger(__name__)
+
+_SENT: Final = "sent"
+_FAILED: Final = "failed"
+_DROPPED: Final = "dropped"
+_NOT_SELECTED: Final = "not_selected"
 
 
 class DestinationService:
@@ -64,6 +70,12 @@ class DestinationService:
         self._destination = destination
         self._owner = f"{owner}:{uuid.uuid4().hex[:8]}"
         self._duty = duty_name(destination.name)
+        #: Number of messages of this process by result: sent, failed (each attempt) or dropped.
+        self.messages = Counter(dict.fromkeys((_SENT, _FAILED, _DROPPED), 0))
+        #: Number of events by kind and result: sent, dropped or not_selected.
+        self.events = Counter(
+            {(kind, result): 0 for kind in KINDS for result in (_SENT, _DROPPED, _NOT_SELECTED)}
+        )
         self._collector = Collector(
             reader,
             schedules,
@@ -116,7 +128,7 @@ class DestinationService:
         if not events:
             is_changed = before != (progress.backlog, progress.overdue)
             if is_changed or now >= progress.stored_at + self.STORE_SECONDS:
-                self._store(connection, progress, now)
+                self._store_collected(connection, progress, now)
             return self.PERIOD_SECONDS
         wait = min(event.at for event in events) + self._destination.group_wait - now
         if wait > 0:  # They are collected again, with later ones.
@@ -134,8 +146,19 @@ class DestinationService:
         dashboard = self._destination.dashboard_url
         progress.outbox = Message(str(uuid.uuid4()), now, groups, dashboard)
         crashpoint("notify.before-outbox")
-        self._store(connection, progress, now)
+        self._store_collected(connection, progress, now)
         return 0.0
+
+    def _store_collected(self, connection: base.Connection, progress: Progress, now: float) -> None:
+        """Store the progress. Until then, the same events are collected again."""
+        self._store(connection, progress, now)
+        for kind, count in self._collector.not_selected.items():
+            self.events[kind, _NOT_SELECTED] += count
+
+    def _count(self, message: Message, result: str) -> None:
+        self.messages[result] += 1
+        for group in message.groups:
+            self.events[group.kind, result] += group.count
 
     def _send(
         self, connection: base.Connection, progress: Progress, message: Message, now: float
@@ -149,6 +172,7 @@ class DestinationService:
         else:
             if progress.failures:
                 LOG.info("notifications to %s are sent again", self.name)
+            self._count(message, _SENT)
             self._end_message(progress, now)
             progress.sent_at = now
         self._store(connection, progress, now)
@@ -158,6 +182,7 @@ class DestinationService:
         self, progress: Progress, message: Message, error: Exception, now: float
     ) -> None:
         text = _text_of(error)
+        self.messages[_FAILED] += 1
         if not progress.failures:
             progress.failing_since = now
             LOG.warning("cannot send notifications to %s (%s): %s", self.name, self._place(), text)
@@ -165,6 +190,7 @@ class DestinationService:
         progress.retry_at = now + self.BACKOFF.seconds(min(progress.failures, 30))
         if now >= (progress.failing_since or now) + self.GIVE_UP_SECONDS:
             LOG.error("notification %s to %s was dropped: %s", message.id, self.name, text)
+            self._count(message, _DROPPED)
             self._end_message(progress, now)
         progress.error = text
 

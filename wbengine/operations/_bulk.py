@@ -169,6 +169,8 @@ class BulkRun:
         self._batch = self.FIRST_BATCH
         #: The operation after the latest batch.
         self.bulk = bulk
+        #: Number of flows that this object has done, and skipped.
+        self.done = self.skipped = 0
         #: Time on the monotonic clock of the next batch.
         self.due = 0.0
 
@@ -205,10 +207,21 @@ class BulkRun:
         return True
 
     def _carry_out(self, work: Work, batch: int, length: float) -> Bulk | None:
+        before: Bulk | None = None
+
+        def noted(store: base.Backend, bulk: Bulk, flows: Sequence[BulkFlow]) -> Mapping[str, str]:
+            nonlocal before
+            before = bulk
+            return work(store, bulk, flows)
+
         with contextlib.closing(self._backend.get_connection()) as connection:
-            return connection.bulks.advance(
-                self.bulk.uuid, self._owner, self.CLAIM_SECONDS + length, batch, work
+            after = connection.bulks.advance(
+                self.bulk.uuid, self._owner, self.CLAIM_SECONDS + length, batch, noted
             )
+        if before is not None and after is not None:
+            self.done += after.done - before.done
+            self.skipped += after.skipped - before.skipped
+        return after
 
     def refresh(self) -> None:
         """Read the state of the operation, which another process may have changed."""

@@ -66,5 +66,7 @@ def _metrics(backend: persistence.Backend, conductor: ConductorService) -> servi
         backlog=lambda: read(lambda connection: connection.backlog()),
         oldest_flow=lambda: read(lambda connection: connection.oldest_flow()),
         retention=conductor.retention,
+        bulks=conductor.bulks,
+        notifications=conductor.notifications,
     )
     return serving.Answer(*metrics.render(collector))

@@ -53,6 +53,27 @@ class Retention(Protocol):
     def latest_run(self) -> float | None: ...
 
 
+class Bulks(Protocol):
+    """The values of a service of operations on many flows that a collector reads."""
+
+    @property
+    def flows(self) -> Mapping[tuple[str, str], int]: ...
+    @property
+    def errors(self) -> Mapping[str, int]: ...
+    def running(self) -> Mapping[str, int]: ...
+
+
+class Notifications(Protocol):
+    """The values of a service of notifications that a collector reads."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def messages(self) -> Mapping[str, int]: ...
+    @property
+    def events(self) -> Mapping[tuple[str, str], int]: ...
+
+
 class FleetCollector:
     """Collector of the present workers, queues and pauses. Lost workers have no series.
 
@@ -68,6 +89,8 @@ class FleetCollector:
     :param oldest_flow: called at each scrape; returns the creation time of the oldest flow in Unix
         seconds, or None.
     :param retention: the service that deletes ended flows.
+    :param bulks: the service that carries out operations on many flows.
+    :param notifications: the services that send notifications.
     """
 
     def __init__(
@@ -79,6 +102,8 @@ class FleetCollector:
         backlog: Callable[[], Backlog] | None = None,
         oldest_flow: Callable[[], float | None] | None = None,
         retention: Retention | None = None,
+        bulks: Bulks | None = None,
+        notifications: Iterable[Notifications] = (),
     ) -> None:
         self._workers = workers
         self._queues = queues
@@ -87,6 +112,8 @@ class FleetCollector:
         self._backlog = backlog
         self._oldest_flow = oldest_flow
         self._retention = retention
+        self._bulks = bulks
+        self._notifications = tuple(notifications)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that a registration does not query the fleet."""
@@ -118,7 +145,11 @@ class FleetCollector:
         if (retention := self._retention) is not None:
             name = "wbengine_retention_last_run_timestamp_seconds"
             yield _time(name, lambda: retention.latest_run)
-            yield _counter("wbengine_flows_deleted_total", retention.deleted)
+            yield _counter("wbengine_flows_deleted_total", {(): retention.deleted})
+        if self._bulks is not None:
+            yield from _bulk_metrics(self._bulks)
+        if self._notifications:
+            yield from _notification_metrics(self._notifications)
 
     def _worker_metrics(self, workers: Iterable[Worker]) -> Iterator[Metric]:
         slots: dict[tuple[str, ...], float] = {}
@@ -147,6 +178,25 @@ def _backlog_metrics(read: Callable[[], Backlog]) -> Iterator[Metric]:
         oldest = {} if backlog.oldest is None else {(): backlog.oldest}
         yield _gauge("wbengine_flows_pending", {(): backlog.flows})
         yield _gauge("wbengine_oldest_pending_flow_timestamp_seconds", oldest)
+
+
+def _bulk_metrics(bulks: Bulks) -> Iterator[Metric]:
+    running = _read_or_warn(lambda: bulks.running().items())
+    yield _gauge("wbengine_bulks_running", {(_labels.text(name),): n for name, n in running})
+    yield _counter("wbengine_bulk_flows_total", dict(bulks.flows))
+    errors = {(operation,): count for operation, count in dict(bulks.errors).items()}
+    yield _counter("wbengine_bulk_errors_total", errors)
+
+
+def _notification_metrics(services: Iterable[Notifications]) -> Iterator[Metric]:
+    messages: dict[tuple[str, ...], float] = {}
+    events: dict[tuple[str, ...], float] = {}
+    for service in services:
+        name = _labels.text(service.name)
+        messages |= {(name, result): n for result, n in dict(service.messages).items()}
+        events |= {(name, *key): n for key, n in dict(service.events).items()}
+    yield _counter("wbengine_notifications_total", messages)
+    yield _counter("wbengine_notification_events_total", events)
 
 
 def _time(name: str, read: Callable[[], float | None]) -> Any:
@@ -179,10 +229,14 @@ def _gauge(name: str, values: Mapping[Any, float]) -> Any:
     return family
 
 
-def _counter(name: str, value: float) -> Any:
+def _counter(name: str, values: Mapping[Any, float]) -> Any:
     from prometheus_client import core
 
-    return core.CounterMetricFamily(name, _metric_definitions.METRICS[name].help, value)
+    metric = _metric_definitions.METRICS[name]
+    family = core.CounterMetricFamily(name, metric.help, labels=metric.labels)
+    for label_values, value in values.items():
+        family.add_metric(label_values, value)
+    return family
 
 
 class _CombinedRegistry:

@@ -92,6 +92,29 @@ METRICS: Final[Mapping[str, Metric]] = {
     "wbengine_retention_last_run_timestamp_seconds": Metric(
         "gauge", (), "Latest complete run of the retention of the store, in Unix seconds"
     ),
+    "wbengine_bulks_running": Metric(
+        "gauge", ("operation",), "Stored operations on many flows that are not complete"
+    ),
+    "wbengine_bulk_flows_total": Metric(
+        "counter",
+        ("operation", "result"),
+        "Flows of operations on many flows that this process has done or skipped",
+    ),
+    "wbengine_bulk_errors_total": Metric(
+        "counter",
+        ("operation",),
+        "Failed attempts of this process to carry a part of such an operation out",
+    ),
+    "wbengine_notifications_total": Metric(
+        "counter",
+        ("destination", "result"),
+        "Messages that this process sent, failed to send (each attempt), or dropped",
+    ),
+    "wbengine_notification_events_total": Metric(
+        "counter",
+        ("destination", "event", "result"),
+        "Events in messages that were sent or dropped, and events that are not selected",
+    ),
     "wbengine_build_info": Metric(
         "gauge", ("version", "python"), "Always 1; the versions are in the labels"
     ),
