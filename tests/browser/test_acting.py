@@ -12,10 +12,14 @@ from playwright.sync_api import expect
 from tests.browser.conftest import Opener, accessible, is_the_same, marked
 from tests.browser.stage import TASKS, Stage
 from tests.dashboard import story
+from tests.dashboard.site import running
 from tests.support.failed_flows import store_flows
 from tests.support.waiting import until
 from wbengine.conductors import _bulks
 from wbengine.dashboard import Site
+from wbengine.engines import _allowed
+from wbengine.persistence import backends
+from wbengine.schedules import Schedule, Schedules
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -93,6 +97,29 @@ def test_operation_on_all_matching_flows_is_confirmed_and_followed(
 
 
 @pytest.mark.slow
+def test_past_times_of_a_schedule_are_shown_and_confirmed(
+    tmp_path: Path, opened: Opener, request: pytest.FixtureRequest
+) -> None:
+    _allowed.set_for_process([TASKS])
+    request.addfinalizer(lambda: _allowed.set_for_process(None))
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
+        schedules = Schedules(backend)
+        schedules.declare(Schedule(name="nightly", factory=f"{TASKS}:morning", every=86400))
+        with running(backend, allow_actions=True) as site:
+            page = opened(site, "schedules")
+            page.get_by_role("link", name="Backfill: nightly").click()
+            page.get_by_label("First time").fill("2026-01-01")
+            page.get_by_label("Last time").fill("2026-01-02T12:00")
+            page.get_by_role("button", name="Show times").click()
+            expect(page.get_by_role("heading", name="2 times without a flow")).to_be_visible()
+            accessible(page)
+            page.get_by_role("button", name="Submit 2 flows").click()
+            expect(page.get_by_text("The flows are submitted.")).to_be_visible()
+            missed, _ = schedules.missed_page("nightly", 1767225600, 1767398400, limit=9)
+            assert missed == [1767398400], "2026-01-03"
+            page.close()  # before its server stops
+
+
 def test_cancel_button_asks_for_confirmation(stage: Stage, acting: Site, opened: Opener) -> None:
     with stage.held() as flow:
         page = opened(acting, f"flows/{flow}")

@@ -105,6 +105,11 @@ def test_forms_schedules_and_logs_are_accessible(
     try:
         for path, shown in (
             ("schedules", page.get_by_role("button", name="Run now: nightly")),
+            (
+                "schedules/backfill?schedule=nightly&from_time=3d",
+                page.get_by_role("button", name="Submit 3 flows"),
+            ),
+            ("queues/dead", page.get_by_text("No dead letters")),
             (f"flows/{approval}", page.get_by_role("button", name="Send")),
             (
                 f"flows/{told['parcels']}/atoms/{told['weigh']}",
