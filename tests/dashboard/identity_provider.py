@@ -24,6 +24,7 @@ CLIENT = "wbengine"
 #: Characters that differ between forms, URLs and headers.
 SECRET = "a+secret/with:odd%characters=&"
 KEY_ID = "one"
+KEY = jwk.generate_key("RSA", 2048, {"kid": KEY_ID})
 
 
 class IdentityProvider:
@@ -38,7 +39,7 @@ class IdentityProvider:
 
     def __init__(self, port: int) -> None:
         self.issuer = f"http://127.0.0.1:{port}"
-        self.key = jwk.generate_key("RSA", 2048, {"kid": KEY_ID})
+        self.key = KEY
         self.claims: dict[str, Any] = {}
         self.user_claims: dict[str, Any] | None = None
         self.metadata: dict[str, Any] = {}

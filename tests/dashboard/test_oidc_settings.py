@@ -13,6 +13,7 @@ from wbengine.dashboard._oidc_settings import NAME_CLAIMS, OidcSettings, parse_s
 from wbengine.dashboard._visitors import Visitor
 
 SECRET = "nightingale-nightingale"
+KEYS = "abcdefgh"
 TABLE: dict[str, Any] = {
     "issuer": "https://login.example.com/realms/shop",
     "client_id": "wbengine",
@@ -85,6 +86,14 @@ def test_secret_may_be_in_a_file(tmp_path: Path) -> None:
         ({"roles": [{"value": 7, "role": "admin"}]}, "roles.1: .*value must be a non-empty"),
         ({"roles": [{"value": "a", "role": "admin", "tag": {}}]}, "did you mean 'tags'"),
         ({"roles": [{"value": "a", "role": "admin", "tags": {"x": 1}}]}, "roles.1: tags must be"),
+        (
+            {
+                "roles": [
+                    {"value": "a", "role": "admin", "tags": dict.fromkeys("abcdefgh", "x" * 256)}
+                ]
+            },
+            "roles.1: tags must have at most 2000 characters",
+        ),
         ({"roels": []}, "unknown option 'roels' .did you mean 'roles'"),
         ({"ca_file": "/none"}, "ca_file '/none' cannot be used: No such file"),
     ],

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import pytest
+from joserfc import jwk
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from starlette.testclient import TestClient
 
@@ -44,21 +45,11 @@ ROLES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def shared_provider() -> Iterator[IdentityProvider]:
-    with identity_provider() as provider:
-        yield provider
-
-
 @pytest.fixture
-def provider(shared_provider: IdentityProvider) -> IdentityProvider:
-    port = urlsplit(shared_provider.issuer).port
-    assert port is not None
-    key = shared_provider.key
-    shared_provider.__init__(port)  # type: ignore[misc]
-    shared_provider.key = key
-    shared_provider.claims = dict(ANN)
-    return shared_provider
+def provider() -> Iterator[IdentityProvider]:
+    with identity_provider() as provider:
+        provider.claims = dict(ANN)
+        yield provider
 
 
 @pytest.fixture
@@ -327,6 +318,21 @@ def test_tags_of_a_role_limit_the_flows(browser: TestClient, provider: IdentityP
     assert browser.get("/workers").status_code == 403
     form = {"form_token": token_in(page.text)}
     assert send(browser, "/logout", form).status_code == 200
+
+
+def test_user_of_many_groups_has_a_small_cookie(
+    kept: story.Kept, settings: Settings, provider: IdentityProvider
+) -> None:
+    """Browsers ignore larger cookies, and then ask for a sign-in again and again."""
+    tags = dict.fromkeys("abcdefg", "x" * 256)
+    provider.claims["groups"] = [f"00000000-0000-0000-0000-{n:012}" for n in range(1_000)] + ["all"]
+    provider.claims["preferred_username"] = "x" * 200
+    with settings.browser(
+        kept, {"roles": [{"value": "all", "role": "viewer", "tags": tags}]}
+    ) as browser:
+        answer = signed_in(browser, provider)
+        assert len(answer.headers["set-cookie"]) < 4_096
+        assert browser.get("/").status_code == 200
 
 
 def test_user_without_a_role_is_refused(
@@ -650,10 +656,16 @@ def test_wrong_description_is_reported(
     ],
 )
 def test_wrong_response_to_the_code_is_reported(
-    browser: TestClient, provider: IdentityProvider, response: Any, reason: str
+    browser: TestClient,
+    provider: IdentityProvider,
+    response: Any,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     provider.token_response = lambda: response
-    refused(browser.get(provider.sign_in(started(browser))), reason, 503)
+    monkeypatch.setattr(_failed_attempts, "MAX_FAILURES", 1)
+    for _ in range(2):  # does not count as a failure of the browser
+        refused(browser.get(provider.sign_in(started(browser))), reason, 503)
 
 
 def test_denied_sign_in_is_reported(browser: TestClient, provider: IdentityProvider) -> None:
@@ -675,16 +687,12 @@ def test_new_keys_are_read_once(
     signed_in(browser, provider)
     signed_in(browser, provider)
     assert provider.requests.count("keys") == provider.requests.count("description") == 1
-    old, new = provider.key, IdentityProvider(1).key
-    provider.key = new
-    try:
-        refused(browser.get(provider.sign_in(started(browser))), "no key of the provider verifies")
-        assert provider.requests.count("keys") == 1  # the latest request was too recent
-        monkeypatch.setattr(_oidc_provider, "RETRY_SECONDS", 0.0)
-        signed_in(browser, provider)
-        assert provider.requests.count("keys") == 2
-    finally:
-        provider.key = old
+    provider.key = jwk.generate_key("RSA", 2048, {"kid": providers.KEY_ID})
+    refused(browser.get(provider.sign_in(started(browser))), "no key of the provider verifies")
+    assert provider.requests.count("keys") == 1  # the latest request was too recent
+    monkeypatch.setattr(_oidc_provider, "RETRY_SECONDS", 0.0)
+    signed_in(browser, provider)
+    assert provider.requests.count("keys") == 2
 
 
 def test_no_auth_excludes_the_sign_in(kept: story.Kept, settings: Settings) -> None:

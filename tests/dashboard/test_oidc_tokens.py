@@ -198,14 +198,22 @@ def test_token_without_key_id_is_checked_with_each_key() -> None:
 
 
 def test_unusable_keys_are_ignored() -> None:
-    encrypting = jwk.generate_key("RSA", 2048, {"kid": "one", "use": "enc"})
     odd: list[Any] = [
         "text", 7, None, {}, {"kty": "RSA", "kid": "one"}, {"kty": "EC", "kid": "one", "crv": "X"},
-        {"kty": "AKP", "kid": "one"}, *public(encrypting),
+        {"kty": "AKP", "kid": "one"},
     ]  # fmt: skip
     assert checked(token(), [*odd, *public(KEY)])["sub"] == GOOD["sub"]
     with pytest.raises(UnknownKey):
         checked(token(), odd)
+
+
+@pytest.mark.parametrize(
+    "change", [{"use": "enc"}, {"key_ops": ["encrypt"], "use": None}, {"alg": "PS256"}]
+)
+def test_key_for_another_use_or_algorithm_is_not_used(change: dict[str, Any]) -> None:
+    table = {**public(KEY)[0], **change}
+    with pytest.raises(UnknownKey):
+        checked(token(), [{name: value for name, value in table.items() if value is not None}])
 
 
 def test_unknown_header_is_accepted_unless_it_is_critical() -> None:

@@ -28,6 +28,8 @@ SESSION: Final = "12h"
 
 _MIN_SESSION_SECONDS: Final = 60.0
 _MAX_SESSION_SECONDS: Final = 30 * 86_400.0
+#: Browsers ignore cookies of more than 4,096 bytes.
+_MAX_TAGS_CHARS: Final = 2_000
 _NAMES: Final = (
     "issuer", "client_id", "client_secret_file", "client_secret_variable", "dashboard_url", "label",
     "scopes", "roles_claim", "name_claim", "default_role", "session", "roles", "ca_file",
@@ -187,6 +189,11 @@ def _rule(number: int, table: Any) -> RoleRule:
         named_options.check_known(where, table, ("value", "role", "tags"))
         role = _roles.check_role(named_options.text("role", table.get("role")))
         tags = _listing.check_tags(table.get("tags", {}))
+        if (length := len(json.dumps(tags))) > _MAX_TAGS_CHARS:
+            raise ValueError(
+                f"tags must have at most {_MAX_TAGS_CHARS} characters, which a cookie can contain,"
+                f" got {length}"
+            )
         return RoleRule(named_options.text("value", table.get("value")), role, tags)
     except (TypeError, ValueError) as error:
         text = str(error)

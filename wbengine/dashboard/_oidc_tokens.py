@@ -101,11 +101,14 @@ def _verified(token: str, keys: Iterable[Any]) -> dict[str, Any]:
 
 
 def _usable(keys: Iterable[Any], key_id: object) -> Iterator[jwk.Key]:
-    """Yield the keys with this id that can sign; all of them if the token names no key."""
+    """Yield the keys with this id; all of them if the token names no key.
+
+    joserfc refuses keys for another use or algorithm.
+    """
     for table in keys:
         if not isinstance(table, dict) or table.get("kty") not in _KEY_TYPES:
             continue
-        if table.get("use", "sig") != "sig" or (key_id is not None and table.get("kid") != key_id):
+        if key_id is not None and table.get("kid") != key_id:
             continue
         try:
             yield jwk.import_key(table)

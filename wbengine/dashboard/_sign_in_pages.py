@@ -81,7 +81,8 @@ class SignInPages:
         try:
             signed_in = await self._state.sign_in.finish(cookie, request.query_params)
         except SignInFailed as error:
-            self._state.credentials.note_failure(request)
+            if error.status != 503:  # not the fault of the browser
+                self._state.credentials.note_failure(request)
             return self._failed(request, error)
         request.state.visitor = signed_in.visitor
         self._state.audit.done(request, f"sign-in of subject {signed_in.subject!a:.300}")
