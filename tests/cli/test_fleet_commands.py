@@ -164,6 +164,27 @@ def test_status_shows_workers_and_slots(wbengine: Command, one: workers.Worker) 
     assert few.code == 69 and "at least 2 workers must answer within 2 s, got 1" in few.error
 
 
+def test_status_of_conductors_without_workers(
+    wbengine: Command, home: Path, redis_url: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WBENGINE_URL", redis_url)
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"sqlite:///{home}/flows.db")
+    wbengine("flow", "submit", "tests.cli.shop:order")
+    alone = wbengine("status", "--json")
+    assert alone.code == 69 and alone.json["conductors"]["pending"] == 1
+    assert not alone.json["conductors"]["is_served"]
+    with (
+        contextlib.closing(backends.fetch(f"sqlite:///{home}/flows.db")) as store,
+        contextlib.closing(store.get_connection()) as connection,
+    ):
+        connection.add_codes("", [""])
+    served = wbengine("status")
+    assert served.code == 0, served.err
+    assert re.search(r"conductors +running\nnot begun +1 flow in PENDING", served.out)
+    required = wbengine("status", "--min-workers", "1", "--timeout", "1")
+    assert required.code == 69 and "no worker answered" in required.error
+
+
 def test_status_waits_for_workers(wbengine: Command, one: workers.Worker, url: str) -> None:
     seen = threading.Event()
 

@@ -1,13 +1,21 @@
-"""`wbengine status`: show the broker, the workers and their load; wait for workers in scripts."""
+"""`wbengine status`: show workers, their load, and the work that waits for conductors.
+
+Scripts can wait for workers.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from wbengine import exceptions
 from wbengine._cli import base, errors, fleets
 from wbengine._cli import context as contexts
+from wbengine.persistence import _codes
+
+if TYPE_CHECKING:
+    from wbengine.views._open_work import OpenWork
 
 __all__ = ["command"]
 
@@ -16,9 +24,10 @@ _BLOCKED: Final = " (blocked: memory or disk space is low)"
 
 @base.command(
     "status",
-    help="""Show the broker, the workers and their load.
+    help="""Show the broker, the workers and their load, and the work of conductors.
 
-    Exits with 69 if fewer workers answer than --min-workers.
+    Exits with 69 if fewer workers answer than --min-workers. Without --min-workers, one is enough,
+    and none is required if a conductor (`wbengine serve`) runs.
 
     \b
     Example:
@@ -37,6 +46,8 @@ def command(context: contexts.Context, least: int | None) -> None:
         wait = fleets.wait_seconds(settings) if least is None else settings.timeout
         workers = fleet.workers(least=min_workers, wait=wait)
         content = _summary.summary(fleet, workers, _queues.list_queues(fleet))
+    work = _open_work(context)
+    content["conductors"] = None if work is None else work.to_dict()
     printer.document("status/1", content)
     printer.pairs(
         [
@@ -47,8 +58,12 @@ def command(context: contexts.Context, least: int | None) -> None:
             ("topics", _counts(len(content["topics"]), content["topics"])),
             ("versions", ", ".join(sorted(content["versions"])) or None),
             ("requests waiting", content["waiting"]),
+            ("conductors", _conductors(work)),
+            ("not begun", None if work is None else work.text or "nothing"),
         ]
     )
+    if least is None and work is not None and work.is_served:
+        return
     if not workers and min_workers:
         raise fleets.no_worker_error(settings, fleet)
     if len(workers) < min_workers:
@@ -56,6 +71,24 @@ def command(context: contexts.Context, least: int | None) -> None:
             f"at least {min_workers} workers must answer within {wait:g} s, got {len(workers)}",
             errors.UNAVAILABLE,
         )
+
+
+def _open_work(context: contexts.Context) -> OpenWork | None:
+    """Return the work that waits for conductors; None if the store cannot be read."""
+    from wbengine.views import _open_work
+
+    try:
+        with context.connection() as (_, connection):
+            return _open_work.read(connection)
+    except (exceptions.StorageFailure, errors.Failed) as error:
+        context.printer.note(f"cannot read the store: {errors.line_of(error)}")
+        return None
+
+
+def _conductors(work: OpenWork | None) -> str | None:
+    if work is None:
+        return None
+    return "running" if work.is_served else _codes.NO_CONDUCTOR
 
 
 def _counts(total: int, parts: dict[str, int]) -> str:

@@ -44,15 +44,22 @@ class Line:
     :param name: the name of the first check.
     :param checks: generates the findings; it sets `current_check` of the line that it receives.
     :param until: the deadline on the monotonic clock.
+    :param is_optional: whether missing answers are no problem.
     """
 
     def __init__(
-        self, name: str, checks: Callable[[Line], Iterator[Finding]], until: float
+        self,
+        name: str,
+        checks: Callable[[Line], Iterator[Finding]],
+        until: float,
+        *,
+        is_optional: bool = False,
     ) -> None:
         #: The name of the current check; None while the checks wait for another line.
         self.current_check: str | None = name
         self._name = name
         self._until = until
+        self._is_optional = is_optional
         self._began = time.monotonic()
         self._findings: queue.SimpleQueue[Finding | None] = queue.SimpleQueue()
         self._failed_checks: set[str] = set()
@@ -100,14 +107,15 @@ class Line:
             yield finding
 
     def _timeout_finding(self) -> Finding:
+        make_finding = note if self._is_optional else bad
         current_check, text = self.current_check, "skipped: the previous checks used all the time"
         if self._began >= self._until:
             # A problem, because there may be no other finding.
-            return bad(self._name, text, _TIMEOUT_HINT)
+            return make_finding(self._name, text, _TIMEOUT_HINT)
         if current_check is None:
             return note(self._name, text)
         text = f"no answer within {self._until - self._began:.0f} s"
-        return bad(current_check, text, _TIMEOUT_HINT)
+        return make_finding(current_check, text, _TIMEOUT_HINT)
 
 
 def examine(place: Place, least: int = 0, began: float | None = None) -> Iterator[Finding]:
@@ -136,6 +144,7 @@ def examine(place: Place, least: int = 0, began: float | None = None) -> Iterato
         "workers",
         lambda own_line: _workers(place, own_line, broker, ledger, least, unsigned),
         until,
+        is_optional=not (least or place.has_own_broker),
     )
     store = Line("store", lambda own_line: _store_checks.check(place), until)
     for each in (broker, ledger, around, store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -77,6 +78,12 @@ class Place:
         return default_broker.choose(
             self.url, self.transport, self.transport_options, self.persistence
         )
+
+    @property
+    def has_own_broker(self) -> bool:
+        """Whether a setting names the broker, so that workers are probably in use."""
+        is_set = self.url is not None or self.transport is not None or self.transport_options
+        return bool(is_set or os.environ.get(default_broker.URL_VARIABLE))
 
     @property
     def is_known(self) -> bool:
