@@ -99,6 +99,7 @@ def test_unknown_wrong_revoked_and_expired_keys_have_one_answer(
     answers = [browser.get(FLOWS, headers=bearer(text)) for text in texts]
     assert {answer.status_code for answer in answers} == {401}
     assert len({answer.text for answer in answers}) == 1
+    assert answers[0].json()["detail"] == "The access key or token is unknown, revoked or expired."
     headers = [
         {name: value for name, value in answer.headers.items() if "security" not in name}
         for answer in answers

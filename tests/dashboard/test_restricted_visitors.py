@@ -20,6 +20,7 @@ from tests.dashboard import story
 from tests.dashboard.conftest import client
 from tests.dashboard.forms import send
 from tests.dashboard.site import asked, serving
+from tests.support import requested
 from wbengine import engines, task
 from wbengine.dashboard import (
     Site,
@@ -396,6 +397,22 @@ def test_submitted_flow_has_the_tags_of_its_submitter(sold: Shop) -> None:
         assert "tag team must be 'billing', got 'sales'" in answer.json()["detail"]
         listed = browser.get("/api/v1/flows", headers=ANN).json()["flows"]
         assert [row["uuid"] for row in listed] == [uuid]
+
+
+@pytest.mark.parametrize("show_values", [True, False])
+def test_viewer_reads_values_and_result_by_one_rule(sold: Shop, show_values: bool) -> None:
+    key = _key_management.new(sold.backend, "reader", "viewer")
+    reader = {"authorization": f"Bearer {key.text}"}
+    with sold.client(show_values=show_values) as browser:
+        uuid = browser.post("/api/v1/flows", json={"factory": FACTORY}, headers=ANN).json()["uuid"]
+        requested.run_jobs(sold.backend)
+        atoms = browser.get(f"/api/v1/flows/{uuid}", headers=reader).json()["atoms"]
+        result = browser.get(f"/api/v1/flows/{uuid}/result", headers=reader)
+    assert atoms[0]["result"] == ("'a'" if show_values else "str, 1 character")
+    if show_values:
+        assert result.status_code == 200 and result.json()["values"]["of_a"] == "a"
+    else:
+        assert result.status_code == 403 and "--show-values" in result.json()["detail"]
 
 
 def test_idempotency_key_of_another_team_is_independent(sold: Shop) -> None:

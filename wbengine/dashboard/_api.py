@@ -27,9 +27,7 @@ from wbengine.dashboard import (
     _listings,
     _pause_pages,
     _rendering,
-    _roles,
     _schedule_pages,
-    _visitors,
 )
 from wbengine.dashboard._app_state import AppState
 from wbengine.fleet import _requests
@@ -64,7 +62,6 @@ class Read:
     :ivar schema: name of the schema of the response.
     :ivar parameters: description and JSON schema of each query parameter.
     :ivar result: JSON schemas of the main values in the response, by name.
-    :ivar role: the lowest role that may read it.
     """
 
     path: str
@@ -72,7 +69,6 @@ class Read:
     summary: str
     parameters: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     result: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    role: str = _roles.VIEWER
 
 
 _TEXT: Final = {"type": "string"}
@@ -180,7 +176,6 @@ READS: Final[Mapping[str, Read]] = {
                 "required": ["type", "message"],
             },
         },
-        _roles.OPERATOR,
     ),
     "events": Read(
         "flows/{uuid:uuid}/events",
@@ -212,12 +207,11 @@ READS: Final[Mapping[str, Read]] = {
             "values": _VALUES,
             "after": {"type": ["string", "null"]},
         },
-        _roles.OPERATOR,
     ),
     "export": Read(
         "flows/{uuid:uuid}/export",
         "flow-report",
-        "Export a flow with its tasks, events, log lines and, for operators, values.",
+        "Export a flow with its tasks, events, log lines and, with --show-values, values.",
         {"limit": _limit(_event_history.DEFAULT_LIMIT, _MAX_LINES)},
         {
             "uuid": _TEXT,
@@ -317,8 +311,6 @@ class Api:
         ]
 
     async def _answer(self, read: Read, name: str, request: Request) -> Response:
-        if not _roles.includes(_visitors.role_of(request), read.role):
-            raise HTTPException(403, f"This path needs role {read.role}.")
         with _http_errors.as_http_errors():
             if "wait" in read.parameters:
                 await self._await_end(request)
@@ -406,13 +398,12 @@ class Api:
         return {"uuid": uuid, "inputs": inputs, "values": values, "after": next_after}
 
     def export(self, request: Request) -> dict[str, Any]:
-        """Return what pages show of a flow, with values for those who may read results."""
+        """Return what pages show of a flow, with values if this dashboard shows them."""
         uuid, store = _uuid(request), self._state.store(request)
         limit = _http_errors.limit(request, _event_history.DEFAULT_LIMIT, _MAX_LINES)
         page = store.events(uuid, limit)
         values = values_after = None
-        is_operator = _roles.includes(_visitors.role_of(request), _roles.OPERATOR)
-        if is_operator and self._state.redactor.show_values:
+        if self._state.redactor.show_values:
             values, values_after = store.values(uuid, None, _MAX_VALUES)
         return {
             "uuid": uuid,

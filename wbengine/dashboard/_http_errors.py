@@ -45,6 +45,8 @@ _TEXTS: Final[Mapping[int, str]] = {
     421: "The dashboard does not accept this host name; add it with --allow-host.",
     500: "An error occurred. For details, see the log of the dashboard.",
 }
+#: One text for all keys and tokens: it helps nobody to guess a valid one.
+_INVALID_KEY: Final = "The access key or token is unknown, revoked or expired."
 
 
 def page(
@@ -59,9 +61,12 @@ def page(
     :param detail: a text, which is masked here.
     :param kind: name of the exception of wbengine, which becomes the type of the error.
     """
-    text = (
-        app_state.redactor.text(detail) if detail else _TEXTS.get(status, HTTPStatus(status).phrase)
-    )
+    if detail:
+        text = app_state.redactor.text(detail)
+    elif status == 401 and "authorization" in request.headers:
+        text = _INVALID_KEY
+    else:
+        text = _TEXTS.get(status, HTTPStatus(status).phrase)
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
     if len(text) > _MAX_TEXT_CHARS:
         text = f"{text[:_MAX_TEXT_CHARS]}..."

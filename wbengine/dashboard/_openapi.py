@@ -19,6 +19,7 @@ from wbengine.dashboard import (
     _http_errors,
     _operation_routes,
     _rendering,
+    _roles,
     _urls,
 )
 from wbengine.dashboard._app_state import AppState
@@ -162,7 +163,7 @@ def _of_read(name: str, read: _api.Read) -> dict[str, Any]:
     return {
         "operationId": name,
         "summary": read.summary,
-        "description": f"Needs role {read.role}.",
+        "description": f"Needs role {_roles.VIEWER}.",
         "tags": [read.path.partition("/")[0]],
         "parameters": [*in_path, *query],
         "responses": {
