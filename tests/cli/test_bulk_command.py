@@ -121,8 +121,9 @@ def test_killed_command_is_continued(wbengine: Command, store: base.Backend) -> 
     process = wbengine.begin("flow", "retry", "--all", "--yes", "--rate", "4/s")
     until(lambda: len(requests(store, uuids)) >= 2)
     process.kill()
-    process.wait()
+    _, err = process.communicate()
     (bulk,) = wbengine("bulk", "list", "--json").json["bulks"]
+    assert f"operation {bulk['uuid']}: retry 8 flows" in err, "it was printed at the start"
     assert bulk["state"] == "RUNNING" and bulk["done"] == len(requests(store, uuids)) < 8
     with contextlib.closing(store.get_connection()) as connection:
         connection.bulks.release(bulk["uuid"], bulk["owner"])  # As after the end of the claim.

@@ -134,6 +134,8 @@ def test_values_are_shown_only_with_show_values(wbengine: Command) -> None:
     assert "amount" in hidden and not re.search(r"amount +4", hidden)
     shown = wbengine("flow", "show", flow, "--inputs", "--show-values").out
     assert re.search(r"amount +4", shown)
+    assert re.search(r"amount +4", wbengine("flow", "show", flow, "--show-values").out)
+    assert not re.search(r"amount +4", wbengine("flow", "show", flow).out)
     assert "canary" not in hidden + shown + wbengine("flow", "show", flow, "--json").out
 
 

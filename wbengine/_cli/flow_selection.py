@@ -20,7 +20,7 @@ from wbengine._cli import (
     stored_operation,
 )
 from wbengine.operations import _bulk_selection
-from wbengine.views import _shown_states
+from wbengine.views import _formatting, _shown_states
 
 if TYPE_CHECKING:
     from wbengine._cli.context import Context
@@ -273,6 +273,8 @@ def _carry_out(
     result.bulk = bulk.uuid
     if selection.background:
         return
+    count = _formatting.count(len(rows), "flow")
+    context.printer.note(f"operation {bulk.uuid}: {operation.verb} {count}")
     try:
         stored_operation.follow(context, stored.backend, bulk)
     finally:

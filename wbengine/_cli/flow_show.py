@@ -23,7 +23,7 @@ __all__ = ["command"]
     "show",
     help="""Show the tasks, failures and waits of a flow.
 
-    Values are shown only with --show-values. Secrets are always masked.
+    Values are shown only with --show-values and --results. Secrets are always masked.
 
     \b
     Examples:
@@ -37,8 +37,10 @@ __all__ = ["command"]
 @click.option("--traceback", is_flag=True, help="Show only the failures, with all frames.")
 @click.option("--inputs", is_flag=True, help="Show only the inputs.")
 @click.option("--results", "only_results", is_flag=True,
-    help="Print only the results of tasks and steps as JSON, with secrets masked.")  # fmt: skip
-@click.option("--show-values", is_flag=True, help="Show values, not only their types.")
+    help="Print only the results of tasks and steps, which are values, as JSON.")  # fmt: skip
+@click.option(
+    "--show-values", is_flag=True, help="Also show the inputs, and values instead of their types."
+)
 def command(
     context: contexts.Context,
     flow: str,
@@ -71,7 +73,7 @@ def command(
         _items(printer, view)
     if timeline:
         _timeline(printer, view)
-    if inputs:
+    if inputs or (every and show_values):
         _values(printer, view)
     if traceback or every:
         _failures(printer, view, traceback)
