@@ -377,6 +377,8 @@ def test_exported_flow_is_imported_into_another_store(
 def test_flow_is_exported_as_html(wbengine: Command, home: Path, bad: str) -> None:
     assert wbengine("flow", "export", bad, "--html", "-o", "x.html").code == 0
     page = (home / "x.html").read_text()
+    wbengine("flow", "export", bad, "--html", "--show-values", "-o", "values.html")
+    assert (home / "values.html").stat().st_mode & 0o777 == 0o600
     assert "<svg" in page and "canary" not in page
     answer = wbengine("flow", "export", bad, "-o", "none/x.json")
     assert answer.code == 2 and "must be a path in an existing folder" in answer.error

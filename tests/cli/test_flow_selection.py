@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from wbengine import states
+from wbengine._cli import flow_selection
 from wbengine.persistence import _listing, backends, base, models
 
 NAMES = {
@@ -91,6 +92,17 @@ def test_filters_select_flows_that_the_command_accepts(
         return
     assert answer.code == 0
     assert names(answer, flows) == selected and answer.json["count"] == len(selected)
+
+
+def test_dry_run_prints_displayed_states_and_the_number_of_others(
+    wbengine: Command, flows: dict[str, models.FlowDetail], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("flow", "signal", "--state", "SUSPENDED", "other", "--dry-run")
+    lines = wbengine(*words).out.splitlines()
+    shown = {line.split()[0]: line.split()[2] for line in lines[2:]}
+    assert shown == {flows["held"].uuid: "SUSPENDED", flows["waits"].uuid: "WAITING"}
+    monkeypatch.setattr(flow_selection, "_MAX_EXAMPLES", 1)
+    assert wbengine(*words).out.splitlines()[-1] == "1 more"
 
 
 def test_engine_selects_listed_flows(
@@ -179,7 +191,8 @@ def test_operation_that_the_store_interrupts_is_resumed(
     assert answer.code == 69
     assert len(answer.json["flows"]) == 1 and answer.json["count"] == 3
     assert json.loads(answer.err.splitlines()[-1])["error"] == "disk full"
-    hint, not_tried, _ = answer.err.splitlines()
+    began, hint, not_tried, _ = answer.err.splitlines()
+    assert began == f"operation {answer.json['bulk']}: cancel 3 flows"
     assert hint.endswith(f"wbengine bulk resume {answer.json['bulk']}")
     assert not_tried == "not tried: 2 flows"
     resumed = wbengine("bulk", "resume", answer.json["bulk"][:8], "--json")
@@ -213,6 +226,7 @@ def test_dry_run_prints_number_and_examples(wbengine: Command, store: base.Conne
         put(store, f"f{number}", states.FAILURE, "card declined")
     answer = wbengine("flow", "delete", "--error", "declined", "--dry-run")
     lines = answer.out.splitlines()
-    assert lines[0] == "would delete 12 flows" and len(lines) == 12
+    assert lines[0] == "would delete 12 flows" and len(lines) == 13
+    assert lines[-1] == "2 more"
     assert lines[2].split()[1:] == ["f11", "FAILURE", "card", "declined"]
     assert len(store.list_flows().flows) == 12

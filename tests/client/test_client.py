@@ -108,7 +108,9 @@ def test_failure_of_the_flow_is_raised_with_masked_secrets(
 ) -> None:
     with server.conducting():
         flow = connect(server.url).submit(f"{FLOWS}:failing")
-        with pytest.raises(clients.FlowFailed, match=r"ended in REVERTED: .*no price") as caught:
+        with pytest.raises(
+            clients.FlowFailed, match=r"ended in REVERTED: KeyError: .*no price"
+        ) as caught:
             flow.result(60)
     assert (caught.value.state, caught.value.type) == ("REVERTED", "KeyError")
     assert "hunter" not in str(caught.value)

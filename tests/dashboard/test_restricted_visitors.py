@@ -434,6 +434,7 @@ def test_idempotency_key_of_another_team_is_independent(sold: Shop) -> None:
         conflict = submit(BILL, OTHER_FACTORY)
         assert conflict.status_code == 409
         assert uuids[2] in conflict.text and uuids[0] not in conflict.text
+        assert "unique='order-17'" in conflict.text
         long = {"idempotency-key": "x" * 255}
         answer = browser.post("/api/v1/flows", json={"factory": FACTORY}, headers={**BILL, **long})
         assert answer.status_code == 201, answer.text

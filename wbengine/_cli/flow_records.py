@@ -67,7 +67,7 @@ def export(
         else:
             document = operations.export(connection.backend, uuid)
             text = escaped_json(json.dumps(document, ensure_ascii=False, indent=2))
-    context.printer.save(f"{text}\n".encode(), output, private=not html)
+    context.printer.save(f"{text}\n".encode(), output, private=show_values or not html)
 
 
 @base.command(

@@ -20,7 +20,7 @@ from wbengine._cli import (
     stored_operation,
 )
 from wbengine.operations import _bulk_selection
-from wbengine.views import _formatting, _shown_states
+from wbengine.views import _flow_list, _formatting, _shown_states
 
 if TYPE_CHECKING:
     from wbengine._cli.context import Context
@@ -284,7 +284,9 @@ def _carry_out(
 
 def described(rows: Sequence[FlowRow]) -> str:
     """Return the number of flows and the names of some."""
-    named = [f"{row.name!r} ({row.uuid}, {row.state})" for row in rows[:_MAX_NAMED]]
+    named = [
+        f"{row.name!r} ({row.uuid}, {_flow_list.shown_state(row)})" for row in rows[:_MAX_NAMED]
+    ]
     if len(rows) == 1:
         return named[0]
     more = [f"{len(rows) - _MAX_NAMED:,} more"] if len(rows) > _MAX_NAMED else []
@@ -320,8 +322,10 @@ def _print_examples(
         printer.line(f"would {operation.verb} {described(rows)}")
     else:
         printer.line(f"would {operation.verb} {len(rows):,} flows")
-        cells = [(row.uuid, row.name, row.state, row.error) for row in examples]
+        cells = [(row.uuid, row.name, _flow_list.shown_state(row), row.error) for row in examples]
         printer.table(("UUID", "NAME", "STATE", "ERROR"), cells, folded=("NAME", "ERROR"))
+        if len(rows) > len(examples):
+            printer.line(f"{len(rows) - len(examples):,} more")
     return errors.OK
 
 

@@ -176,7 +176,8 @@ def _values_in(response: Mapping[str, Any]) -> dict[str, Any]:
     error = response["error"]
     if error is None:
         return dict(response["values"])
-    message = f"Flow {response['uuid']} ended in {response['state']}: {error['message']}"
+    text = ": ".join(filter(None, (error["type"], error["message"])))
+    message = f"Flow {response['uuid']} ended in {response['state']}: {text}"
     if error["type"] == _name_of(exceptions.Cancelled):
         raise exceptions.Cancelled(message)
     raise FlowFailed(message, response["state"], error["type"])

@@ -35,7 +35,7 @@ from wbengine.fleet._queues import QueueView
 from wbengine.fleet.client import WorkerView
 from wbengine.operations import _results
 from wbengine.persistence import base as persistence
-from wbengine.views import _event_history, _json_values, _shown_states
+from wbengine.views import _event_history, _json_values, _open_work, _shown_states
 from wbengine.views.redaction import redacted
 
 __all__ = ["READS", "Api", "Read"]
@@ -233,12 +233,13 @@ READS: Final[Mapping[str, Read]] = {
     "status": Read(
         "status",
         "status",
-        "Show the load of the workers.",
+        "Show the load of the workers, and the work that waits for conductors.",
         result={
             "workers": {"type": "integer"},
             "slots": {"type": "integer"},
             "running": {"type": "integer"},
             "waiting": {"type": "integer", "description": "The number of waiting requests."},
+            "conductors": {"type": "object", "description": "The work that waits for conductors."},
         },
     ),
     "limits": Read(
@@ -416,7 +417,8 @@ class Api:
         }
 
     def status(self, request: Request) -> dict[str, Any]:
-        return self._state.monitor.summary()
+        work = self._state.store(request).read(_open_work.read)
+        return {**self._state.monitor.summary(), "conductors": work.to_dict()}
 
     def limits(self, request: Request) -> dict[str, Any]:
         limits = usage.in_use(shared_accounts.store_of(self._state.store(request).backend))

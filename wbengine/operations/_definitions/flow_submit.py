@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from wbengine import engines
+from wbengine import engines, exceptions
 from wbengine.jobs import base as jobs
 from wbengine.operations import _allowed_flows
 from wbengine.operations import _operation as op
@@ -83,8 +84,8 @@ def submit(
     server must be able to import it.
     """
     typed = _written_tags.from_json(tags)
-    backend, given, unique = _restricted.submission(scope.backend, typed, unique)
-    with _allowed_flows.loading(factory):
+    backend, given, stored_key = _restricted.submission(scope.backend, typed, unique)
+    with _naming(unique, stored_key), _allowed_flows.loading(factory):
         handle = engines.submit(
             factory,
             backend=backend,
@@ -92,8 +93,18 @@ def submit(
             name=name,
             priority=priority,
             eta=datetime.fromisoformat(eta) if isinstance(eta, str) else eta,
-            unique=unique,
+            unique=stored_key,
             unique_for=unique_for,
             tags=given,
         )
     return {"uuid": handle.id, "state": handle.state}
+
+
+@contextlib.contextmanager
+def _naming(key: str | None, stored_key: str | None) -> Iterator[None]:
+    """Name the key of the request in errors, not the key that the store contains."""
+    try:
+        yield
+    except exceptions.UniqueKeyConflict as error:
+        text = str(error).replace(repr(stored_key), repr(key))
+        raise exceptions.UniqueKeyConflict(text) from None
