@@ -30,7 +30,7 @@ def test_missing_answer_is_a_problem_unless_the_check_is_optional(is_optional: b
     ("options", "least", "good"),
     [({}, 0, None), ({}, 1, False), ({"url": "redis://127.0.0.1:1"}, 0, False)],
 )
-def test_silent_workers_are_a_problem_only_if_a_broker_or_workers_are_required(
+def test_silent_workers_are_a_problem_only_if_they_are_required(
     options: dict[str, Any], least: int, good: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first check of a new setup spends its time on imports."""

@@ -5,7 +5,7 @@ Scripts can wait for workers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -13,9 +13,7 @@ from wbengine import exceptions
 from wbengine._cli import base, errors, fleets
 from wbengine._cli import context as contexts
 from wbengine.persistence import _codes
-
-if TYPE_CHECKING:
-    from wbengine.views._open_work import OpenWork
+from wbengine.views import _open_work
 
 __all__ = ["command"]
 
@@ -46,7 +44,7 @@ def command(context: contexts.Context, least: int | None) -> None:
         wait = fleets.wait_seconds(settings) if least is None else settings.timeout
         workers = fleet.workers(least=min_workers, wait=wait)
         content = _summary.summary(fleet, workers, _queues.list_queues(fleet))
-    work = _open_work(context)
+    work = _read_work(context)
     content["conductors"] = None if work is None else work.to_dict()
     printer.document("status/1", content)
     printer.pairs(
@@ -73,10 +71,8 @@ def command(context: contexts.Context, least: int | None) -> None:
         )
 
 
-def _open_work(context: contexts.Context) -> OpenWork | None:
+def _read_work(context: contexts.Context) -> _open_work.OpenWork | None:
     """Return the work that waits for conductors; None if the store cannot be read."""
-    from wbengine.views import _open_work
-
     try:
         with context.connection() as (_, connection):
             return _open_work.read(connection)
@@ -85,7 +81,7 @@ def _open_work(context: contexts.Context) -> OpenWork | None:
         return None
 
 
-def _conductors(work: OpenWork | None) -> str | None:
+def _conductors(work: _open_work.OpenWork | None) -> str | None:
     if work is None:
         return None
     return "running" if work.is_served else _codes.NO_CONDUCTOR

@@ -45,7 +45,7 @@ _TEXTS: Final[Mapping[int, str]] = {
     421: "The dashboard does not accept this host name; add it with --allow-host.",
     500: "An error occurred. For details, see the log of the dashboard.",
 }
-#: One text for all keys and tokens: it helps nobody to guess a valid one.
+#: One text for all keys and tokens, so that it does not help to guess a valid one.
 _INVALID_KEY: Final = "The access key or token is unknown, revoked or expired."
 
 
