@@ -24,6 +24,10 @@ UNREACHED: Mapping[str, str] = {
     "sql.before-assign-commit": "only `wbengine flow assign` assigns flows to other code",
     "sql.before-block-commit": "only conductors with other code block flows",
     **dict.fromkeys(
+        ("sql.before-pause-commit", "sql.before-resume-commit"),
+        "only operators pause task types; tests of parking die there",
+    ),
+    **dict.fromkeys(
         (
             "sql.before-bulk-commit",
             "sql.after-bulk-commit",

@@ -22,7 +22,7 @@ ATOM = {
 }  # fmt: skip
 ROW = {
     "uuid", "name", "state", "shown_state", "created", "updated", "counts", "total", "progress",
-    "owner", "error", "waits_for", "will_wait_for", "step_counts",
+    "owner", "error", "waits_for", "will_wait_for", "step_counts", "paused_by",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from wbengine import task
+from wbengine.patterns import linear_flow, unordered_flow
 
 #: Names of the tasks that started, in this order.
 STARTED: list[str] = []
@@ -44,3 +45,39 @@ class Item(task.Task):
     def execute(self, item: int) -> int:
         _record(f"item {item}")
         return item
+
+
+class HeldItem(Item):
+    def execute(self, item: int) -> int:
+        _record(f"wait {item}")
+        return item
+
+
+def charging() -> linear_flow.Flow:
+    return linear_flow.Flow("charging").add(Charge("charge"))
+
+
+def shipping() -> linear_flow.Flow:
+    return linear_flow.Flow("shipping").add(Ship("ship"))
+
+
+def both() -> unordered_flow.Flow:
+    return unordered_flow.Flow("both").add(Charge("charge"), Ship("wait"))
+
+
+def charging_and_signal() -> unordered_flow.Flow:
+    signal = task.WaitFor("approved", provides="found")
+    return unordered_flow.Flow("both").add(Charge("charge"), signal)
+
+
+@task.workflow
+def charging_then_shipping(steps: Any) -> None:
+    steps.run(Charge)
+    steps.run(Ship)
+
+
+def items(count: int) -> linear_flow.Flow:
+    numbers = task.FunctorTask(lambda: list(range(count)), name="numbers", provides="numbers")
+    return linear_flow.Flow("items").add(
+        numbers, task.Map(HeldItem(), over="numbers", item="item", name="items", max_in_flight=2)
+    )

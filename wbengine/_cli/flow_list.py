@@ -80,7 +80,7 @@ def command(
         printer.note(empty)
     printer.document("flow-ls/1", page.to_dict())
     tagged = any(row.tags for row in page.flows)
-    waiting = any(row.waits_for or row.will_wait_for for row in page.flows)
+    waiting = any(row.waits_for or row.will_wait_for or row.paused_by for row in page.flows)
     rows = [
         (
             row.uuid[:_UUID_CHARS] if printer.is_terminal else row.uuid,
@@ -89,7 +89,7 @@ def command(
             _done(row),
             _format_time(row.created, printer.is_terminal),
             row.owner_short if printer.is_terminal else row.owner,
-            *([_signals(row)] if waiting else []),
+            *([_waits(row)] if waiting else []),
             *([" ".join(f"{key}={text}" for key, text in row.tag_texts.items())] if tagged else []),
             row.error,
         )
@@ -116,13 +116,14 @@ def _done(row: RowView) -> str:
     return ", ".join(texts)
 
 
-def _signals(row: RowView) -> str | None:
+def _waits(row: RowView) -> str | None:
     texts, waits = [], row.waits_for or row.will_wait_for
     for wait in waits[:_MAX_SIGNALS]:
         until = "" if wait.until is None else f", until {_formatting.clock(wait.until)}"
         texts.append(f"{wait.label or wait.task} (since {_formatting.clock(wait.since)}{until})")
     omitted = len(waits) - len(texts)
-    return ", ".join([*texts, *([f"{omitted} more"] if omitted else [])]) or None
+    texts += [f"{omitted} more"] if omitted else []
+    return ", ".join([*texts, *(f"paused: {pause}" for pause in row.paused_by)]) or None
 
 
 def _format_time(seconds: float | None, short: bool) -> str | None:

@@ -246,6 +246,10 @@ class AtomLifecycle:
             return None
         return self._prepare(call, atom, record)
 
+    def looks_up_items(self, call: MapCall) -> bool:
+        """Return whether a later run of the flow looks up the results of all unfinished items."""
+        return self._interrupted_attempts.looks_up_items(call.task)
+
     def _begin_map(self, call: MapCall, record: models.AtomDetail) -> Call | None:
         """Begin a Map, or continue an attempt of an earlier run under the same number."""
         attempt = record.attempt
@@ -528,6 +532,14 @@ class AtomLifecycle:
         if waits or flow.waits_for:
             with self._storage.writer.mutex, self._storage.batch():
                 flow.waits_for = waits
+                self._storage.writer.mark_flow()
+
+    def store_pauses(self, patterns: Iterable[str]) -> None:
+        """Store in the flow's record for which pauses of task types it is parked."""
+        flow, paused_by = self._storage.flow_detail, tuple(patterns)
+        if paused_by != flow.paused_by:
+            with self._storage.writer.mutex, self._storage.batch():
+                flow.paused_by = paused_by
                 self._storage.writer.mark_flow()
 
     def end_wait(self, node: int) -> None:

@@ -17,6 +17,7 @@ from wbengine._calls import invocation as calls
 from wbengine._runtime.inbox import Inbox, StopRequested, Withdrawn
 from wbengine._runtime.node_calls import Call
 from wbengine.persistence import models
+from wbengine.persistence._pauses import TaskPause
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -200,10 +201,12 @@ class Parked(NamedTuple):
     :ivar seconds: maximum time to wait; None: no deadline.
     :ivar signals: number of signals received so far; a further one ends the wait. None: it waits
         for no signal.
+    :ivar pauses: the pauses of its ready tasks; the change or the end of one ends the wait.
     """
 
     seconds: float | None
     signals: int | None
+    pauses: tuple[TaskPause, ...] = ()
 
 
 class Parking:

@@ -77,11 +77,15 @@ class InterruptedAttempts:
                 item.undo_failed_revert()
             return False
         assert record.items is not None
-        if atom.detached or (self.has_ledger and not self._stays(atom)):
+        if self.looks_up_items(atom):
             self.raise_epoch(record)
             return True
         record.items.resumed += 1
         return False
+
+    def looks_up_items(self, atom: Any) -> bool:
+        """Return whether a later run looks up the results of all unfinished items of a Map."""
+        return atom.detached or (self.has_ledger and not self._stays(atom))
 
     def _stays(self, atom: Any) -> bool:
         return self._local_tasks is not None and atom in self._local_tasks

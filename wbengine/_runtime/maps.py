@@ -284,6 +284,16 @@ class Maps:
         if fanout.idle:
             self._maybe_idle[node] = None
 
+    @property
+    def extra_in_flight(self) -> int:
+        """Number of items in flight, minus the number of Maps."""
+        return sum(running.fanout.running - 1 for running in self.running.values())
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether a Map has no items in flight."""
+        return any(running.fanout.idle for running in self.running.values())
+
     def halt(self) -> None:
         """Start nothing more in this run; all Maps become `idle`."""
         self._halted = True

@@ -296,7 +296,7 @@ class Run:
         if self._gates.admission and self._gates.delays_flow:
             asleep = asleep or not scheduler.done
         if self._parking is not None and not self._inbox.qsize() and self._may_park(self._parking):
-            self._parking.park()
+            self._park(self._parking)
         elif not self._inbox.qsize() and (scheduler.in_flight or asleep):
             if waits_changed:
                 self._save(saving.LATE)
@@ -708,12 +708,28 @@ class Run:
         if (
             parking.parked is not None
             or self.stop_signal.stopping
-            or self._maps.running
             or self._scheduler.done
+            or not self._may_park_maps()
         ):
             return False
-        parking.parked = self._gates.parked(self._number_in_flight, parking.min_seconds)
+        in_flight = self._number_in_flight + self._maps.extra_in_flight
+        parking.parked = self._gates.parked(in_flight, parking.min_seconds)
         return parking.parked is not None
+
+    def _may_park_maps(self) -> bool:
+        """Return whether all Maps may be parked if their items wait.
+
+        Looked-up items do not pass the gates in a later run, so a paused one would run.
+        """
+        return not self._maps.has_idle and not any(
+            self._lifecycle.looks_up_items(running.call) for running in self._maps.running.values()
+        )
+
+    def _park(self, parking: Parking) -> None:
+        if parking.parked is not None:
+            # Before the flow is SUSPENDED, so that the end of a pause finds a parked flow.
+            self._lifecycle.store_pauses(pause.pattern for pause in parking.parked.pauses)
+        parking.park()
 
     def _save(self, moment: int) -> None:
         """Write the changes if the durability includes `moment`, then notify listeners."""

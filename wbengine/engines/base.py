@@ -798,7 +798,11 @@ class Engine(abc.ABC):
         permit_gate, pauses, executor = None, None, self._running_executor
         held_lease = self._ownership.held
         if held_lease is not None:
-            pauses = held_lease.pauses = _lease_renewer.of_process().pauses(held_lease.backend)
+            # A flow that was parked for a pause is continued when it has changed.
+            pauses = held_lease.pauses = _lease_renewer.of_process().pauses(
+                held_lease.backend, is_fresh=bool(self._flow_detail.paused_by)
+            )
+            lifecycle.store_pauses(())
         if compiled.limits or compiled.has_workflows:
             place = self._settings["limits"] or self._backend
             epoch = 0 if held_lease is None else held_lease.lease.epoch

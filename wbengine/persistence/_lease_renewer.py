@@ -205,12 +205,13 @@ class LeaseRenewer:
         if store is not None:
             store.remove(held_lease)
 
-    def pauses(self, backend: base.Backend) -> tuple[TaskPause, ...]:
+    def pauses(self, backend: base.Backend, *, is_fresh: bool = False) -> tuple[TaskPause, ...]:
         """Return the pauses in a store, as read at most `POLL_SECONDS` ago.
 
+        :param is_fresh: read them now.
         :raises StorageFailure: if they have to be read and cannot be.
         """
-        return self._store(backend).pauses(backend)
+        return self._store(backend).pauses(backend, is_fresh)
 
     def poll_now(self, flow_uuid: str) -> None:
         """Poll commands and signals of a flow immediately, if it runs in this process."""
@@ -258,8 +259,8 @@ class _StoreLeases:
                 self._poll_at = 0.0
                 self._changed.notify_all()
 
-    def pauses(self, backend: base.Backend) -> tuple[TaskPause, ...]:
-        if self._clock() - self._pauses_read_at > POLL_SECONDS:
+    def pauses(self, backend: base.Backend, is_fresh: bool) -> tuple[TaskPause, ...]:
+        if is_fresh or self._clock() - self._pauses_read_at > POLL_SECONDS:
             with contextlib.closing(backend.get_connection()) as connection:
                 self._read_pauses(connection)
         return self._pauses

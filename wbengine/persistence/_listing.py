@@ -174,6 +174,7 @@ class FlowRow(NamedTuple):
     :ivar code: code that executed the latest task or step, or None.
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
     :ivar submitted: whether the flow was submitted to conductors.
+    :ivar paused_by: patterns of the pauses of task types for which the flow is or was parked.
     """
 
     uuid: str
@@ -195,6 +196,7 @@ class FlowRow(NamedTuple):
     code: str | None = None
     step_counts: Mapping[str, int] = MappingProxyType({})
     submitted: bool = False
+    paused_by: tuple[str, ...] = ()
 
 
 class Backlog(NamedTuple):

@@ -13,6 +13,7 @@ __all__ = [
     "PATTERN_SCHEMA",
     "TaskPause",
     "pause_of",
+    "patterns_of",
 ]
 
 MAX_PATTERN_CHARACTERS: Final = 200
@@ -81,6 +82,12 @@ class TaskPause(NamedTuple):
         length = "" if self.until is None else f" for {self.until - self.since:.0f} s"
         return f"paused{sender}{length}{f': {self.reason}' if self.reason else ''}"
 
+    @property
+    def text(self) -> str:
+        """The pattern, and by whom and why it is paused."""
+        sender = f" by {self.by}" if self.by else ""
+        return f"{self.pattern}{sender}{f': {self.reason}' if self.reason else ''}"
+
     def to_dict(self) -> dict[str, Any]:
         return self._asdict()
 
@@ -89,3 +96,9 @@ def pause_of(task_type: str, pauses: tuple[TaskPause, ...], now: float) -> TaskP
     """Return the pause that holds back a task type longest, or None."""
     matching = [pause for pause in pauses if pause.matches(task_type) and not pause.is_over(now)]
     return max(matching, key=lambda pause: pause.until or float("inf"), default=None)
+
+
+def patterns_of(value: object) -> tuple[str, ...]:
+    """Return the patterns in a field of `meta`, which can contain any value."""
+    patterns = value if isinstance(value, list | tuple) else ()
+    return tuple(pattern for pattern in patterns if isinstance(pattern, str))

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from wbengine import exceptions, states
 from wbengine._introspection import object_names
 from wbengine._logs import stored_lines
-from wbengine.persistence import _fields, _listing, _pictures
+from wbengine.persistence import _fields, _listing, _pauses, _pictures
 from wbengine.persistence import _history as history
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._fields import field
@@ -57,6 +57,7 @@ __all__ = [
     "PUBLISHED",
     "STEP",
     "SUBMITTED",
+    "PAUSED_BY",
     "WAITS_FOR",
     "WORKFLOW",
     "atom_detail_class",
@@ -106,6 +107,8 @@ SUBMITTED: Final = "submitted"
 #: Keys in the `meta` of a flow: time and reason of its cancellation; signals that it waits for.
 CANCELLED: Final = "cancelled"
 WAITS_FOR: Final = "waits_for"
+#: Key in the `meta` of a flow: patterns of the pauses for which it is parked.
+PAUSED_BY: Final = "paused_by"
 BLOCKED: Final = "blocked"
 #: Key in the `meta` of a flow: time (Unix seconds) of the passed deadline.
 DEADLINE_EXCEEDED: Final = "deadline_exceeded"
@@ -857,6 +860,15 @@ class FlowDetail(_Named):
     @waits_for.setter
     def waits_for(self, waits: Iterable[_listing.Wait]) -> None:
         self.meta[WAITS_FOR] = [wait.to_meta() for wait in waits]
+
+    @property
+    def paused_by(self) -> tuple[str, ...]:
+        """Patterns of the pauses of task types for which the flow is parked."""
+        return _pauses.patterns_of(self.meta_value(PAUSED_BY))
+
+    @paused_by.setter
+    def paused_by(self, patterns: Iterable[str]) -> None:
+        self.meta[PAUSED_BY] = list(patterns)
 
     @property
     def log_level(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from wbengine import exceptions
 from wbengine import states as st
 from wbengine.persistence import _listing, _owners, base
 from wbengine.persistence._listing import FlowRow
+from wbengine.persistence._pauses import TaskPause
 from wbengine.types import _outline as outlines
 from wbengine.types import _tags
 from wbengine.views import _formatting, _shown_states, redaction
@@ -50,6 +51,7 @@ class RowView:
     :ivar will_wait_for: those that it waits for when an engine runs it again, if it is suspended or
         was interrupted.
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
+    :ivar paused_by: the pauses of task types for which the flow is parked: pattern, sender, reason.
     """
 
     uuid: str
@@ -71,6 +73,7 @@ class RowView:
     waits_for: tuple[WaitView, ...] = ()
     will_wait_for: tuple[WaitView, ...] = ()
     step_counts: Mapping[str, int] = field(default_factory=dict)
+    paused_by: tuple[str, ...] = ()
 
     @property
     def done(self) -> str:
@@ -146,8 +149,10 @@ def page(
     )
     flow_page = _page(read, states, limit, after)
     redactor = redactor or Redactor()
+    pauses = _pauses_of(connection, flow_page.flows)
     rows = [
-        row_of(row, redaction.redactor_for(connection, row, redactor)) for row in flow_page.flows
+        row_of(row, redaction.redactor_for(connection, row, redactor), pauses)
+        for row in flow_page.flows
     ]
     return ListingView(tuple(rows), flow_page.after)
 
@@ -182,8 +187,18 @@ def _page(
             return _listing.Page(found, after)
 
 
-def row_of(row: _listing.FlowRow, redactor: Redactor) -> RowView:
-    """Return the view of a row. `redactor` must mask the secrets of the flow."""
+def _pauses_of(connection: base.Connection, rows: Iterable[FlowRow]) -> Mapping[str, TaskPause]:
+    """Return the pauses in the store by pattern, if a flow is parked for one."""
+    if not any(row.parked and row.paused_by for row in rows):
+        return {}
+    return {pause.pattern: pause for pause in connection.pauses()}
+
+
+def row_of(row: _listing.FlowRow, redactor: Redactor, pauses: Mapping[str, TaskPause]) -> RowView:
+    """Return the view of a row. `redactor` must mask the secrets of the flow.
+
+    :param pauses: the pauses in the store by pattern.
+    """
     total = sum(row.counts.values())
     done = row.counts.get(st.SUCCESS, 0) + row.counts.get(st.IGNORE, 0)
     return RowView(
@@ -206,6 +221,11 @@ def row_of(row: _listing.FlowRow, redactor: Redactor) -> RowView:
         waits_for=_waits(row, redactor, st.WAITING),
         will_wait_for=_waits(row, redactor, st.SUSPENDED, _shown_states.INTERRUPTED),
         step_counts=row.step_counts,
+        paused_by=tuple(
+            redactor.text(pauses[pattern].text)
+            for pattern in row.paused_by
+            if row.parked and pattern in pauses
+        ),
     )
 
 
@@ -283,7 +303,8 @@ def summary(
     row = _row(connection, uuid)
     flow_redactor = redaction.redactor_for(connection, row, redactor)
     parts, part_count = _parts(connection.get_outline(uuid), flow_redactor)
-    return FlowSummary(row_of(row, flow_redactor), parts, part_count)
+    row_view = row_of(row, flow_redactor, _pauses_of(connection, [row]))
+    return FlowSummary(row_view, parts, part_count)
 
 
 def _row(connection: base.Connection, uuid: str) -> FlowRow:

@@ -184,8 +184,9 @@ def _pause_reason(node: outlines.OutlineNode, situation: Situation) -> Reason | 
     end = "" if pause.until is None else f" until {_formatting.clock(pause.until, situation.now)}"
     reason = f": {pause.reason}" if pause.reason else ""
     subject = "Its items are" if node.kind == outlines.MAP else "Its task type is"
+    pattern = "" if pause.pattern == node.task else f" ({pause.pattern})"
     return Reason(
-        f"{subject} paused{sender} since {since}{end}{reason}.",
+        f"{subject} paused{pattern}{sender} since {since}{end}{reason}.",
         Waiting(PAUSE, pause.pattern, pause.since, pause.until),
     )
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from wbengine._calls import invocation as calls
 from wbengine._runtime import inbox
+from wbengine.persistence._pauses import TaskPause
 
 __all__ = [
     "MAX_WAITING_ITEMS", "NOTHING", "TASK", "Gate", "Selection", "Work", "part_of",
@@ -148,6 +149,11 @@ class Gate:
     def is_awaiting_signal(self) -> bool:
         """Whether a task waits for a signal now. May be read from any thread."""
         return False
+
+    @property
+    def delaying_pauses(self) -> tuple[TaskPause, ...]:
+        """The pauses for which tasks wait now."""
+        return ()
 
     @property
     def received_signals(self) -> int | None:

@@ -171,7 +171,11 @@ class GateChain:
         if seconds is not None and seconds < min_seconds:
             return None
         received = [gate.received_signals for gate in self._gates]
-        return Parked(seconds, next((count for count in received if count is not None), None))
+        return Parked(
+            seconds,
+            next((count for count in received if count is not None), None),
+            tuple(pause for gate in self._gates for pause in gate.delaying_pauses),
+        )
 
     def close(self) -> None:
         for gate in self._gates:

@@ -98,6 +98,15 @@ class PauseGate(task_gate.TaskGate):
         name = functors.code_of(call.task)
         return any(pause.matches(name) for pause in self._open_pauses)
 
+    @property
+    def parkable(self) -> int:
+        return len(self._nodes) + len(self._calls)
+
+    @property
+    def delaying_pauses(self) -> tuple[stored_pauses.TaskPause, ...]:
+        types = self.paused_counts()
+        return tuple(pause for pause in self._open_pauses if any(map(pause.matches, types)))
+
     def paused_counts(self) -> Counter[str]:
         # Copies of dicts are atomic.
         nodes, waiting = self._nodes.copy(), self._calls.copy()

@@ -18,6 +18,7 @@ from wbengine._sql import dialects
 from wbengine.jobs import _stored, base
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence_base
+from wbengine.persistence._pauses import TaskPause
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import rows, tables, writing
@@ -431,12 +432,19 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         return self._transact(f"Releasing the claim on job {job.uuid}", work)
 
     @base.check_who
-    def park(self, job: base.Job, who: str, seconds: float | None, signals: int | None) -> None:
+    def park(
+        self,
+        job: base.Job,
+        who: str,
+        seconds: float | None,
+        signals: int | None,
+        pauses: Collection[TaskPause] = (),
+    ) -> None:
         """Release a claim and delay the job by a number of seconds (None: a long time).
 
         The job becomes due at once if its flow has or receives a command, or more than this number
-        of `signals`. With None, only a signal that arrives later counts. Raises the errors
-        of `consume`.
+        of `signals`, or if one of the `pauses` of task types changes or has changed. With None,
+        only a signal that arrives later counts. Raises the errors of `consume`.
         """
         wait = _MAX_PARK_SECONDS if seconds is None else min(seconds, _MAX_PARK_SECONDS)
         parameters = {
@@ -446,6 +454,10 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         }
 
         def work(connection: sa.Connection) -> bool:
+            # First the pauses and then the job, as in all transactions that lock both.
+            is_due = bool(pauses) and writing.is_pause_changed(
+                connection, self._store.statements, pauses
+            )
             if not connection.execute(self._statements.park, parameters).rowcount:
                 return False
             # A concurrent signal is either committed already, and counted here, or it waits for the
@@ -455,7 +467,8 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             has_command = connection.scalar(
                 self._store.statements.has_command, {"flow_uuid": job.uuid}
             )
-            if has_command or (signals is not None and signal_count > signals):
+            is_due = is_due or has_command is not None
+            if is_due or (signals is not None and signal_count > signals):
                 writing.make_job_due(connection, self._store.statements, job.uuid)
             crashpoint("sql.before-park-commit")
             return True

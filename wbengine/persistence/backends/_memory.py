@@ -420,6 +420,7 @@ class MemoryConnection(base.Connection):
                 if note is not None
             ),
             flow.is_submitted,
+            flow.paused_by,
         )
 
     def acquire_lease(

@@ -658,14 +658,24 @@ class SQLConnection(base.Connection):
         pause.check()
         names = ("pattern", "reason", "sender", "paused_at", "ends_at")
         parameters = dict(zip(names, pause, strict=True))
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(self._sql.put_pause, [parameters])
+            writing.make_paused_jobs_due(connection, self._sql, pause.pattern)
+            crashpoint("sql.before-pause-commit")
+
         self._transact(
             f"Saving the pause of {pause.pattern}",
-            lambda connection: connection.execute(self._sql.put_pause, [parameters]),
+            work,
         )
 
     def remove_pause(self, pattern: str) -> bool:
         def work(connection: sa.Connection) -> bool:
-            return connection.execute(self._sql.remove_pause, {"pattern": pattern}).rowcount > 0
+            if not connection.execute(self._sql.remove_pause, {"pattern": pattern}).rowcount:
+                return False
+            writing.make_paused_jobs_due(connection, self._sql, pattern)
+            crashpoint("sql.before-resume-commit")
+            return True
 
         return self._transact(f"Removing the pause of {pattern}", work)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -12,7 +11,7 @@ import sqlalchemy as sa
 
 from wbengine import states
 from wbengine._sql import dialects
-from wbengine.persistence import _commands, _listing, base, models
+from wbengine.persistence import _commands, _listing, _pauses, base, models
 from wbengine.persistence import _history as history
 from wbengine.persistence.backends._sql import rows, tables
 from wbengine.types import _tags
@@ -141,7 +140,7 @@ def _rows(connection: sa.Connection, query: _listing.Query) -> list[dict[str, An
 
 
 def _error(row: Mapping[str, Any]) -> str | None:
-    return history.error(row["state"], _history(_parsed(row["more"])))
+    return history.error(row["state"], _history(rows.object_of(row["more"])))
 
 
 def _statement(dialect: str, query: _listing.Query) -> tuple[sa.TextClause, dict[str, Any]]:
@@ -265,7 +264,7 @@ def _name_pattern(dialect: str, text: str) -> str:
 def _row(
     row: Mapping[str, Any], counts: Mapping[str, int], step_counts: Mapping[str, int]
 ) -> base.FlowRow:
-    other_fields, meta = _parsed(row["more"]), _parsed(row["meta"])
+    other_fields, meta = rows.object_of(row["more"]), rows.object_of(row["meta"])
     has_owner = row["lease_owner"] is not None and row["remaining"] > 0
     changes = _history(other_fields)
     reason = history.why_suspended(changes)
@@ -289,19 +288,12 @@ def _row(
         row["code"],
         step_counts,
         isinstance(meta.get(models.SUBMITTED), dict),
+        _pauses.patterns_of(meta.get(models.PAUSED_BY)),
     )
 
 
-def _parsed(text: str | None) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text or "{}")
-    except (ValueError, RecursionError):  # Reading the flow itself reports the damage.
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
-
-
 def _command(text: str | None) -> str | None:
-    what = _parsed(text).get("what")
+    what = rows.object_of(text).get("what")
     return what if what in _commands.COMMANDS else None
 
 

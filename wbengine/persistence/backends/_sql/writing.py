@@ -10,14 +10,14 @@ import itertools
 import json
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from wbengine import exceptions, states
-from wbengine.persistence import _commands, _leases, _trees, base, models
+from wbengine.persistence import _commands, _leases, _pauses, _trees, base, models
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends._sql import reading, rows
 from wbengine.persistence.backends._sql.statements import Statements
@@ -25,7 +25,7 @@ from wbengine.types import _tags, codec
 
 __all__ = [
     "NewBook", "Batch", "as_statement", "destroy_book", "destroy_flow", "destroy_flows",
-    "ensure_job",
+    "ensure_job", "is_pause_changed", "make_paused_jobs_due",
     "make_job_due", "lease_conditions", "lock", "notify_job", "batch_of", "settle_command",
     "write_on_driver",
 ]  # fmt: skip
@@ -302,6 +302,27 @@ def make_job_due(
     parameters = {"flow_uuid": flow_uuid, "claims": claims}
     if connection.execute(statements.make_job_due, parameters).rowcount:
         notify_job(connection, statements, flow_uuid)
+
+
+def make_paused_jobs_due(connection: sa.Connection, statements: Statements, pattern: str) -> None:
+    """Make the jobs of flows due that are parked for a pause of task types.
+
+    Call this after the pause was written in the same transaction: a flow that is being parked
+    either waits for that write (`SQLJobBoard.park`), or is found here.
+    """
+    parameters = {"mark": f'%"{models.PAUSED_BY}"%'}
+    for uuid, meta in connection.execute(statements.flows_parked_for_pauses, parameters).all():
+        if pattern in _pauses.patterns_of(rows.object_of(meta).get(models.PAUSED_BY)):
+            make_job_due(connection, statements, uuid, claims=1)
+
+
+def is_pause_changed(
+    connection: sa.Connection, statements: Statements, pauses: Collection[_pauses.TaskPause]
+) -> bool:
+    """Return whether a pause was removed or replaced. Lock the rows until the transaction ends."""
+    parameters = {"patterns": [pause.pattern for pause in pauses]}
+    stored = connection.execute(statements.pauses_for_update, parameters).all()
+    return {_pauses.TaskPause(*row) for row in stored} != set(pauses)
 
 
 def ensure_job(connection: sa.Connection, statements: Statements, flow: models.FlowDetail) -> None:
