@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tests.support import receivers
 from wbengine import schedules, states
 from wbengine.jobs.backends import impl_sql
-from wbengine.notifications import _reading, _service, _settings
+from wbengine.notifications import _collecting, _reading, _service, _settings
 from wbengine.notifications._progress import Progress, duty_name
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
@@ -94,6 +94,24 @@ def change(store: persistence.Backend, name: str = "ops", **fields: Any) -> None
     with contextlib.closing(store.get_connection()) as connection:
         connection.claim_duty(duty_name(name), "test", 60)
         connection.end_duty(duty_name(name), "test", 0, stored.to_note())
+
+
+def pass_time(store: persistence.Backend, seconds: float, name: str = "ops") -> None:
+    """Let time pass while a service reads events: move all stored times to the past."""
+    for table, columns in (
+        ("wbe_flowdetails", ("created", "updated", "ended", "resent_at")),
+        ("wbe_jobs", ("created", "updated", "not_before")),
+    ):
+        for column in columns:
+            execute(
+                store,
+                f"UPDATE {table} SET {column} = {column} - {seconds} WHERE {column} > {seconds}",
+            )
+    stored = progress(store, name)
+    stored.seen = {key: at - seconds for key, at in stored.seen.items()}
+    stored.forget_before(min(stored.since.values()) - 2 * _collecting.OVERLAP_SECONDS)
+    failing = {key: at - seconds for key, at in stored.failing.items()}
+    change(store, name, started=stored.started - seconds, failing=failing, seen=stored.seen)
 
 
 def kinds(site: receivers.Receiver) -> list[tuple[str, str | None, int]]:

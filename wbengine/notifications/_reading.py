@@ -128,7 +128,7 @@ class EventReader:
 def _change(row: Mapping[str, Any], offset: float) -> FlowChange:
     fields, meta = rows.object_of(row["more"]), rows.object_of(row["meta"])
     history = _changes_of(fields)
-    entered = history[-1].at if history else 0.0
+    entered = _history.entered_at(history) or 0.0
     return FlowChange(
         row["uuid"],
         fields.get("name", row["name"]),

@@ -10,7 +10,8 @@ from wbengine.types import failure as ft
 
 __all__ = [
     "FAILED", "MAX_CHANGES", "NOTE", "UNKNOWN", "Attempt", "Change", "Incident", "Outcome",
-    "with_change", "error", "latest_runtime", "notes_of", "one_line", "with_attempt", "outcome",
+    "entered_at", "with_change", "error", "latest_runtime", "notes_of", "one_line", "with_attempt",
+    "outcome",
     "runtime", "with_incident", "with_worker",
 ]  # fmt: skip
 
@@ -192,6 +193,19 @@ def why_suspended(history: tuple[Change, ...]) -> str | None:
         if change.why is not None:
             return change.why
     return None
+
+
+def entered_at(history: tuple[Change, ...]) -> float | None:
+    """Return the time at which the flow entered its state.
+
+    Later changes without another state explain the state, for example why a retry was refused.
+    """
+    at = None
+    for change in reversed(history):
+        if change.state != history[-1].state:
+            break
+        at = change.at
+    return at
 
 
 def error(state: str | None, history: tuple[Change, ...]) -> str | None:

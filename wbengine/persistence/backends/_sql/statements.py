@@ -48,7 +48,7 @@ class Statements:
         owned_flow = f"{flow} AND (lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
         ended_states = ", ".join(f"'{state}'" for state in sorted(states.FLOW_ENDED))
-        ended = f"CASE WHEN :state IN ({ended_states}) THEN {now} END"
+        has_ended = f":state IN ({ended_states})"
 
         self.put_book = _upsert(dialect, rows.BOOK)
         #: Insert the logbook unless it exists; in both cases its row is locked.
@@ -84,7 +84,9 @@ class Statements:
             rows.FLOW,
             *("book_uuid", "created", "birth", "lease_epoch", "updated", "ended"),
             updated=now,
-            ended=ended,
+            # A copy of a flow that ended earlier keeps this time.
+            ended=f"CASE WHEN {has_ended} AND :entered < {now} THEN :entered"
+            f" WHEN {has_ended} THEN {now} END",
         )
         self.put_tags = put_tags(dialect)
         self.delete_tags = sa.text(
@@ -108,7 +110,13 @@ class Statements:
         assignments = [
             f"{name} = :{name}" for name in rows.FLOW.columns if name not in rows.FLOW.keys
         ]
-        write = f"UPDATE {_FLOWS} SET {', '.join(assignments)}, updated = {now}, ended = {ended}"
+        # First, because MySQL compares with the new `state` after its assignment. A write without a
+        # change of the state, such as that of a note, is not another end.
+        ended = (
+            f"ended = CASE WHEN {has_ended} AND state = :state THEN COALESCE(ended, {now})"
+            f" WHEN {has_ended} THEN {now} END"
+        )
+        write = f"UPDATE {_FLOWS} SET {ended}, {', '.join(assignments)}, updated = {now}"
         self.write_ours = sa.text(f"{write} {owned_flow}")
         self.write_free = sa.text(f"{write} {flow} AND {free}")
         self.lock_ours = sa.text(f"SELECT 1 FROM {_FLOWS} {owned_flow}{lock}")

@@ -88,7 +88,7 @@ FLOWS: Final = sa.Table(
     # In Unix seconds: creation of the record and latest write of the row.
     sa.Column("created", sa.Double, nullable=False, server_default="0"),
     sa.Column("updated", sa.Double),
-    # Latest write of the row in an ended state, in Unix seconds (NULL: not ended).
+    # Time at which the flow entered its final state, in Unix seconds (NULL: not ended).
     sa.Column("ended", sa.Double),
     # First resend of a task in Unix seconds (NULL: none).
     sa.Column("resent_at", sa.Double),

@@ -17,7 +17,15 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from wbengine import exceptions, states
-from wbengine.persistence import _commands, _leases, _pauses, _trees, base, models
+from wbengine.persistence import (
+    _commands,
+    _history,
+    _leases,
+    _pauses,
+    _trees,
+    base,
+    models,
+)
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends._sql import reading, rows
 from wbengine.persistence.backends._sql.statements import Statements
@@ -393,6 +401,8 @@ class NewBook:
                 of_flow: models.FlowDetail = rows.FLOW.record(_trees.FLOW, stored, flow.uuid)
                 of_flow.merge(flow.copy(retain_contents=False))
                 batch.flow = _flow_row(of_flow, stored["book_uuid"])
+                if stored["state"] == of_flow.state:
+                    batch.flow["entered"] = stored["ended"]
                 batch.tags = rows.tag_rows(flow.uuid, of_flow.own_meta, given=True)
                 batch.tagged = []
                 connection.execute(statements.delete_tags, {"flow_uuid": flow.uuid})
@@ -449,7 +459,8 @@ def write_new_books(
 def _flow_row(flow: models.FlowDetail, book_uuid: str | None) -> rows.Row:
     row = rows.FLOW.row(_trees.tree_of(flow))
     insert_only = {"book_uuid": book_uuid, "birth": secrets.randbits(62), "lease_epoch": flow.epoch}
-    return {**row, "created": flow.created or 0.0, **insert_only}
+    entered = _history.entered_at(flow.history)
+    return {**row, "created": flow.created or 0.0, "entered": entered, **insert_only}
 
 
 def _batch_number(lease: _leases.Lease) -> int:
