@@ -31,7 +31,9 @@ from tests.support.notified import (
     execute,
     failed,
     kinds,
+    pass_time,
     progress,
+    repaired,
     run,
     services,
     webhook,
@@ -217,6 +219,77 @@ def test_success_before_the_failure_is_no_recovery(
     run(service)
     run(service)
     assert kinds(site) == [("flow_failed", "order", 1)]
+
+
+def test_recovery_waits_until_no_flow_of_the_name_fails(
+    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
+) -> None:
+    """During an incident, successes between failures are no recovery."""
+    service = begun(store, webhook(site, tmp_path, interval=60))
+    for _ in range(3):
+        failed(store)
+        failed(store, why=None, state=states.SUCCESS)
+        change(store, next_at=0.0)
+        run(service)
+    assert kinds(site) == [("flow_failed", "order", 1)] * 3
+    pass_time(store, 61)
+    run(service)
+    assert kinds(site)[3:] == [("flow_recovered", "order", 1)]
+    failed(store)
+    failed(store, why=None, state=states.SUCCESS)
+    pass_time(store, 61)
+    run(service)
+    assert kinds(site)[4:] == [("flow_failed", "order", 1), ("flow_recovered", "order", 1)]
+
+
+def test_success_is_remembered_during_a_long_interval(
+    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
+) -> None:
+    """The interval is longer than the time for which rows are read again."""
+    service = begun(store, webhook(site, tmp_path, interval=3600))
+    failed(store)
+    failed(store, why=None, state=states.SUCCESS)
+    run(service)
+    for _ in range(10):
+        change(store, next_at=0.0)
+        run(service)
+        pass_time(store, 370)
+    run(service)
+    assert kinds(site) == [("flow_failed", "order", 1), ("flow_recovered", "order", 1)]
+
+
+def test_repaired_flows_are_counted(
+    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
+) -> None:
+    """Also those that succeeded before the latest failure, but not those that fail again."""
+    service = begun(store, webhook(site, tmp_path, interval=60))
+    uuids = [failed(store) for _ in range(4)]
+    run(service)
+    repaired(store, uuids[0])
+    repaired(store, uuids[1], states.FAILURE)
+    failed(store, why=None, state=states.SUCCESS)
+    repaired(store, uuids[2])
+    change(store, next_at=0.0)
+    run(service)
+    pass_time(store, 61)
+    run(service)
+    assert kinds(site)[-1] == ("flow_recovered", "order", 2)
+    events = site.requests[-1].json["groups"][0]["events"]
+    assert {event["flow"] for event in events} == {uuids[0], uuids[2]}
+
+
+def test_success_with_other_tags_is_no_recovery(
+    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
+) -> None:
+    service = begun(store, webhook(site, tmp_path, tags={"team": "a"}))
+    failed(store, tags={"team": "a"})
+    run(service)
+    failed(store, "order", None, states.SUCCESS, tags={"team": "b"})
+    run(service)
+    assert kinds(site) == [("flow_failed", "order", 1)]
+    failed(store, "order", None, states.SUCCESS, tags={"team": "a"})
+    run(service)
+    assert kinds(site)[1:] == [("flow_recovered", "order", 1)]
 
 
 def test_names_that_fail_are_limited_to_the_latest() -> None:

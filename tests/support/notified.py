@@ -13,7 +13,7 @@ from tests.support import receivers
 from wbengine import schedules, states
 from wbengine.jobs.backends import impl_sql
 from wbengine.notifications import _collecting, _reading, _service, _settings
-from wbengine.notifications._progress import Progress, duty_name
+from wbengine.notifications._progress import Failing, Progress, duty_name
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 
@@ -73,6 +73,16 @@ def failed(
     return str(flow.uuid)
 
 
+def repaired(store: persistence.Backend, uuid: str, state: str = states.SUCCESS) -> None:
+    """Let a flow that failed run again, and end now."""
+    with contextlib.closing(store.get_connection()) as connection:
+        flow = connection.get_flow_details(uuid)
+        for each in (states.RUNNING, state):
+            why = "pay: ValueError: oops" if each == states.FAILURE else None
+            flow.enter(each, time.time(), why)
+            connection.save_changes(flow, ())
+
+
 def execute(store: persistence.Backend, statement: str) -> None:
     with cast(Any, store).engine.begin() as connection:
         connection.execute(sa.text(statement))
@@ -110,8 +120,18 @@ def pass_time(store: persistence.Backend, seconds: float, name: str = "ops") -> 
     stored = progress(store, name)
     stored.seen = {key: at - seconds for key, at in stored.seen.items()}
     stored.forget_before(min(stored.since.values()) - 2 * _collecting.OVERLAP_SECONDS)
-    failing = {key: at - seconds for key, at in stored.failing.items()}
-    change(store, name, started=stored.started - seconds, failing=failing, seen=stored.seen)
+    failing = {
+        key: Failing(*(at - seconds if at else at for at in each))
+        for key, each in stored.failing.items()
+    }
+    change(
+        store,
+        name,
+        started=stored.started - seconds,
+        failing=failing,
+        seen=stored.seen,
+        next_at=stored.next_at - seconds,
+    )
 
 
 def kinds(site: receivers.Receiver) -> list[tuple[str, str | None, int]]:

@@ -37,6 +37,7 @@ class Collector:
     :param schedules: the schedules of the store; None: they are not examined.
     :param dashboard_url: URL of the dashboard without a slash at its end, or None.
     :param shows_errors: whether events contain masked messages of errors, not only their types.
+    :param quiet_seconds: time without a failure after which a name of flows has recovered.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class Collector:
         *,
         dashboard_url: str | None = None,
         shows_errors: bool = True,
+        quiet_seconds: float = 0.0,
     ) -> None:
         self._reader = reader
         self._schedules = schedules
         self._selection = selection
         self._dashboard_url = dashboard_url
         self._shows_errors = shows_errors
+        self._quiet_seconds = quiet_seconds
         #: Number of events of the latest `collect` whose kind is not selected, by kind.
         self.not_selected = Counter[str]()
 
@@ -72,8 +75,9 @@ class Collector:
                     progress.since[source] = change.at
                     break
                 events += self._new(progress, self._events_of(source, change))
-        successes = self._recovered(progress, min(before.values()) - OVERLAP_SECONDS)
-        events += self._new(progress, successes)
+        self._note_successes(progress, min(before.values()) - OVERLAP_SECONDS)
+        if len(events) < limit:  # Otherwise, there may be later failures.
+            events += self._new(progress, self._recovered(progress, now))
         events += self._backlog(progress, now)
         events += self._overdue(progress, now)
         progress.forget_before(min(progress.since.values()) - 2 * OVERLAP_SECONDS)
@@ -109,15 +113,30 @@ class Collector:
             if change.error.split(": ")[1:2] == [_WORKER_LOST]:
                 yield self._event(_event.WORKER_LOST, change, change.entered_at)
 
-    def _recovered(self, progress: Progress, since: float) -> Iterator[Event]:
+    def _note_successes(self, progress: Progress, since: float) -> None:
         if not (progress.failing and self._selection.includes(_event.FLOW_RECOVERED)):
             return
         for name, at in self._reader.latest_successes(list(progress.failing), since):
-            if at > progress.failing.get(name, at):
-                del progress.failing[name]
+            if self._selection.tags:
                 change = self._reader.success(name, at)
-                if change is not None:
-                    yield self._event(_event.FLOW_RECOVERED, change, change.entered_at)
+                if change is None or not self._selection.matches_flow(name, change.tags):
+                    continue
+            progress.note_success(name, at)
+
+    def _recovered(self, progress: Progress, now: float) -> Iterator[Event]:
+        """Yield the failed flows that succeeded; for a name without one, its latest success."""
+        for name, failing in list(progress.failing.items()):
+            if failing.success <= failing.latest or now < failing.latest + self._quiet_seconds:
+                continue
+            del progress.failing[name]
+            changes = [
+                change
+                for change in self._reader.repaired(name, failing.first)
+                if self._selection.matches_flow(name, change.tags)
+            ]
+            latest = None if changes else self._reader.success(name, failing.success)
+            for change in changes if latest is None else [latest]:
+                yield self._event(_event.FLOW_RECOVERED, change, change.entered_at)
 
     def _backlog(self, progress: Progress, now: float) -> Iterator[Event]:
         limit = self._selection.backlog_after

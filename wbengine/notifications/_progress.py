@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine.notifications._message import Message
 
-__all__ = ["HOOK", "Progress", "destination_names", "duty_name"]
+__all__ = ["HOOK", "Failing", "Progress", "destination_names", "duty_name"]
 
 #: Name of the destination of the setting `hook`.
 HOOK: Final = "hook"
-_VERSION: Final = 1
+_VERSION: Final = 2
 #: Names of flows whose success is awaited. The earliest failure is dropped first.
 _MAX_FAILING: Final = 1000
 
@@ -29,6 +29,19 @@ def destination_names(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return (*names, HOOK) if settings.get("hook") is not None else names
 
 
+class Failing(NamedTuple):
+    """The times of flows with the same name that fail.
+
+    :ivar first: first failure after the latest recovery.
+    :ivar latest: latest failure.
+    :ivar success: latest success; 0: none.
+    """
+
+    first: float
+    latest: float
+    success: float = 0.0
+
+
 @dataclasses.dataclass(slots=True)
 class Progress:
     """The progress of a destination. Times are Unix seconds on the clock of the store.
@@ -37,7 +50,7 @@ class Progress:
     :ivar since: by source, the time before which all events were collected.
     :ivar seen: ids of the events that were collected, with their times, as long as they can be read
         again.
-    :ivar failing: time of the latest failure by the name of flows that have not succeeded since.
+    :ivar failing: names of flows whose recovery was not reported.
     :ivar overdue: ids of the missing firings that were reported.
     :ivar backlog: uuid of the oldest flow of a backlog that was reported and is not over.
     :ivar outbox: the message that is to be sent before others are collected.
@@ -50,7 +63,7 @@ class Progress:
     started: float = 0.0
     since: dict[str, float] = dataclasses.field(default_factory=dict)
     seen: dict[str, float] = dataclasses.field(default_factory=dict)
-    failing: dict[str, float] = dataclasses.field(default_factory=dict)
+    failing: dict[str, Failing] = dataclasses.field(default_factory=dict)
     overdue: list[str] = dataclasses.field(default_factory=list)
     backlog: str | None = None
     outbox: Message | None = None
@@ -69,6 +82,7 @@ class Progress:
             return None
         names = {field.name for field in dataclasses.fields(cls)}
         progress = cls(**{name: value for name, value in note.items() if name in names})
+        progress.failing = {name: Failing(*each) for name, each in progress.failing.items()}
         if note.get("outbox") is not None:
             progress.outbox = Message.from_note(note["outbox"])
         return progress
@@ -79,9 +93,16 @@ class Progress:
         return {**fields, "outbox": outbox, "version": _VERSION}
 
     def note_failing(self, name: str, at: float) -> None:
-        self.failing[name] = max(at, self.failing.get(name, 0.0))
+        failing = self.failing.get(name, Failing(at, at))
+        self.failing[name] = failing._replace(
+            first=min(at, failing.first), latest=max(at, failing.latest)
+        )
         while len(self.failing) > _MAX_FAILING:
-            del self.failing[min(self.failing, key=self.failing.__getitem__)]
+            del self.failing[min(self.failing, key=lambda each: self.failing[each].latest)]
+
+    def note_success(self, name: str, at: float) -> None:
+        """Note the latest success of a name that fails."""
+        self.failing[name] = self.failing[name]._replace(success=at)
 
     def forget_before(self, at: float) -> None:
         self.seen = {key: time for key, time in self.seen.items() if time >= at}

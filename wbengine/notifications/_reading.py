@@ -79,18 +79,10 @@ class EventReader:
         parameters: dict[str, Any] = {
             # The times of blocking are rounded to seconds.
             "since": offset + since - (1.0 if source == BLOCKED else 0.0),
-            "id": -1,
-            "limit": _PAGE_SIZE,
             "board": self._board and self._board.namespace,
         }
-        statement = self._sql.changes[source]
-        while True:
-            page = self._read(statement, parameters)
-            for row in page:
-                yield _change(row, offset)
-            if len(page) < _PAGE_SIZE:
-                return
-            parameters |= {"since": page[-1]["moment"], "id": page[-1]["id"]}
+        for row in self._pages(self._sql.changes[source], parameters):
+            yield _change(row, offset)
 
     def latest_successes(self, names: Sequence[str], since: float) -> Iterator[tuple[str, float]]:
         """Yield these names of flows with the latest time of a success at or after a time."""
@@ -103,6 +95,16 @@ class EventReader:
         """Return a flow with this name that succeeded at this time."""
         page = self._read(self._sql.success, {"name": name, "since": at})
         return _change(page[0], 0.0) if page else None
+
+    def repaired(self, name: str, since: float) -> Iterator[FlowChange]:
+        """Yield the flows with this name that failed and then succeeded at or after a time.
+
+        Cost: proportional to the number of flows that succeeded since.
+        """
+        for row in self._pages(self._sql.repaired, {"name": name, "since": since}):
+            history = _changes_of(rows.object_of(row["more"]))
+            if any(change.state in _history.FAILED for change in history):
+                yield _change(row, 0.0)
 
     def oldest_pending(self, before: float) -> PendingFlow | None:
         """Return the oldest flow that no engine has started, of those created before a time.
@@ -117,6 +119,16 @@ class EventReader:
         oldest = min(page, key=lambda row: float(row["created"]))
         tags = _tags.tags_in(rows.object_of(oldest["meta"]))
         return PendingFlow(oldest["uuid"], oldest["name"], oldest["created"], tags)
+
+    def _pages(self, statement: sa.TextClause, parameters: Mapping[str, Any]) -> Iterator[Any]:
+        """Yield the rows of a statement that is ordered by `moment` and `id`."""
+        parameters = {**parameters, "id": -1, "limit": _PAGE_SIZE}
+        while True:
+            page = self._read(statement, parameters)
+            yield from page
+            if len(page) < _PAGE_SIZE:
+                return
+            parameters |= {"since": page[-1]["moment"], "id": page[-1]["id"]}
 
     def _read(self, statement: sa.TextClause, parameters: Mapping[str, Any]) -> list[Any]:
         def work(connection: sa.Connection) -> list[Any]:
@@ -184,6 +196,11 @@ class _Statements:
         ).bindparams(sa.bindparam("names", expanding=True))
         self.success = sa.text(
             f"SELECT {columns}, f.ended AS moment {succeeded} = :since AND f.name = :name LIMIT 1"
+        )
+        failed = " OR ".join(f"f.more LIKE '%{json.dumps(state)}%'" for state in _history.FAILED)
+        self.repaired = sa.text(
+            f"SELECT {columns}, f.ended AS moment {succeeded} >= :since AND f.name = :name"
+            f" AND ({failed}) {ended}"
         )
         self.pending = _pending("")
         self.pending_with_job = _pending(

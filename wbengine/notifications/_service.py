@@ -82,6 +82,7 @@ class DestinationService:
             destination.selection,
             dashboard_url=destination.dashboard_url,
             shows_errors=destination.shows_errors,
+            quiet_seconds=destination.interval,
         )
 
     @property
