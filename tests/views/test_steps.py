@@ -68,6 +68,14 @@ def fail_later(flow_steps, order):
     raise ValueError("of the workflow")
 
 
+@task.workflow(name="checkout")
+def translate(flow_steps, order):
+    try:
+        flow_steps.run(ship, order=order)
+    except ValueError as error:
+        raise LookupError("no ship") from error
+
+
 @task.task
 def book(order):
     return order
@@ -142,7 +150,7 @@ def store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[ba
 
 def run(workflow, backend: base.Backend, **options: object) -> str:
     engine = engines.load(workflow, {"order": "book"}, backend=backend, **options)
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, LookupError):
         engine.run()
     return engine.storage.flow_uuid
 
@@ -308,6 +316,25 @@ def test_failed_workflow_names_the_step_that_raised(store: base.Backend) -> None
     assert (failure.atom, failure.step_name, failure.step_attempt) == (
         "checkout", "checkout/3.1-ship", 2,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "workflow, error",
+    [
+        (fail, "ship: ValueError: book"),
+        (undo, "ship: ValueError: book"),
+        (fail_later, "checkout: ValueError: of the workflow"),
+        (translate, "checkout: LookupError: no ship"),
+    ],
+)
+def test_error_of_a_flow_names_the_step_whose_exception_left_the_workflow(
+    workflow: Any, error: str, store: base.Backend
+) -> None:
+    uuid = run(workflow, store)
+    with contextlib.closing(store.get_connection()) as connection:
+        (row,) = connection.list_flows(uuid=uuid).flows
+        assert row.error == error
+        assert connection.list_flows(error=error.partition(":")[0]).flows == [row]
 
 
 def test_caught_failure_of_a_step_is_not_that_of_its_workflow(store: base.Backend) -> None:

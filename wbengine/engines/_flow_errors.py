@@ -10,7 +10,7 @@ from wbengine import exceptions, states
 from wbengine._runtime.control import GivenUp, read_given_up
 from wbengine._runtime.plan import TASK, Plan
 from wbengine._runtime.run import Run
-from wbengine.persistence import _history
+from wbengine.persistence import _history, _step_notes
 from wbengine.storage import Storage
 from wbengine.types import failure as ft
 
@@ -105,15 +105,25 @@ def in_short(run: Run, storage: Storage, plan: Plan) -> str | None:
     failed = storage.get_execute_failures() or storage.get_revert_failures()
     first_failed = sorted(failed, key=lambda name: storage.record(name).ended or math.inf)[:1]
     why_failed = [
-        *((_shown_name(plan, name), failed[name]) for name in first_failed),
+        *((_failed_name(storage, plan, name), failed[name]) for name in first_failed),
         *run.errors.items(),
     ]
     lines = [f"{name}: {_history.one_line(failure)}" for name, failure in why_failed]
     return "; ".join(lines) + not_reverted if lines else None
 
 
-def _shown_name(plan: Plan, name: str) -> str:
-    node = plan.by_name.get(name)
+def _failed_name(storage: Storage, plan: Plan, name: str) -> str:
+    """Return the name of a failed atom; of a workflow, that of the step whose exception it raised.
+
+    If the exception of a step was only the cause of another one, the workflow itself failed.
+    """
+    record, node = storage.record(name), plan.by_name.get(name)
+    steps = (each for each in storage.flow_detail if each.is_step)
+    step = _step_notes.failed_steps(steps, storage.flow_detail).get(record.uuid)
+    identity_of = _step_notes.identity_of
+    if step is not None and identity_of(step.failure) == identity_of(record.failure):
+        note = _step_notes.StepNote.of(step)
+        return step.name if note is None else note.short_name(step.name)
     return name if node is None else plan.shown_name(node)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from wbengine._security import keys
 from wbengine.persistence import _macs, models
+from wbengine.types import failure as ft
 
-__all__ = ["StepNote"]
+__all__ = ["StepNote", "failed_steps", "identity_of"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -106,3 +107,35 @@ _TYPES: Final[Mapping[str, Any]] = {
     "signal": str,
 }
 _REQUIRED: Final = frozenset(("workflow", "attempt", "position", "task", "digest"))
+
+
+def failed_steps(
+    steps: Iterable[models.AtomDetail], flow: models.FlowDetail
+) -> dict[str, models.AtomDetail]:
+    """Return the steps that raised the exceptions of failed workflows, by uuid of the workflow.
+
+    A step raised the exception if its failure is that of the workflow or a cause of it. Of several,
+    the latest one is returned.
+    """
+    latest: dict[str, tuple[tuple[int, int], models.AtomDetail]] = {}
+    for record in steps:
+        note = None if record.failure is None else StepNote.of(record)
+        workflow = None if note is None else flow.find(note.workflow)
+        if note is None or workflow is None or workflow.failure is None:
+            continue
+        place = note.attempt, note.completed or 0
+        raised = (workflow.failure, *workflow.failure.causes)
+        if identity_of(record.failure) in map(identity_of, raised) and (
+            note.workflow not in latest or place > latest[note.workflow][0]
+        ):
+            latest[note.workflow] = place, record
+    return {workflow: record for workflow, (_, record) in latest.items()}
+
+
+def identity_of(failure: ft.Failure | None) -> object:
+    """Return what a failure has in common with the copy of it in another record.
+
+    The base classes are not compared: an exception that is raised again without its object has
+    another one.
+    """
+    return None if failure is None else (next(iter(failure), None), failure.exception_str)

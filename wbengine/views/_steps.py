@@ -10,14 +10,12 @@ from typing import Final, NamedTuple
 from wbengine import states
 from wbengine.persistence import _history, models
 from wbengine.persistence._step_notes import StepNote
-from wbengine.types import failure as ft
 from wbengine.views import _waiting
 from wbengine.views._atoms import EarlierSteps, Reason, StepsView, StepView, shown_state_of_step
 from wbengine.views.redaction import Redactor
 
 __all__ = [
     "Repetition",
-    "failed_steps",
     "fold",
     "shorten",
     "steps_of",
@@ -119,33 +117,6 @@ def waiting_steps(records: Iterable[models.AtomDetail]) -> dict[str, models.Atom
         if incomplete and all(step.record.waits_for is not None for step in incomplete):
             waiting_records[workflow] = incomplete[0].record
     return waiting_records
-
-
-def failed_steps(
-    steps: Iterable[models.AtomDetail], flow: models.FlowDetail
-) -> dict[str, models.AtomDetail]:
-    """Return the steps that raised the exceptions of failed workflows, by uuid of the workflow.
-
-    A step raised the exception if its failure is that of the workflow or a cause of it. Of several,
-    the latest one is returned.
-    """
-    latest: dict[str, tuple[tuple[int, int], models.AtomDetail]] = {}
-    for record in steps:
-        note = None if record.failure is None else StepNote.of(record)
-        workflow = None if note is None else flow.find(note.workflow)
-        if note is None or workflow is None or workflow.failure is None:
-            continue
-        place = note.attempt, note.completed or 0
-        raised = (workflow.failure, *workflow.failure.causes)
-        if _identity(record.failure) in map(_identity, raised) and (
-            note.workflow not in latest or place > latest[note.workflow][0]
-        ):
-            latest[note.workflow] = place, record
-    return {workflow: record for workflow, (_, record) in latest.items()}
-
-
-def _identity(failure: ft.Failure | None) -> object:
-    return None if failure is None else (list(failure), failure.exception_str)
 
 
 def _by_attempt(

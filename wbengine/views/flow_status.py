@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from wbengine import states
-from wbengine.persistence import _changes, _codes, _leases, _owners, base, models
+from wbengine.persistence import _changes, _codes, _leases, _owners, _step_notes, base, models
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._history import MAX_CHANGES, why_suspended
 from wbengine.persistence._pauses import TaskPause
@@ -155,7 +155,7 @@ class FlowViewBuilder:
             from wbengine.views import _steps as steps  # most flows have no workflow
 
             self._steps = steps.steps_of(self._step_records, self.redactor, self.situation)
-            self._failed_steps = steps.failed_steps(self._step_records, detail)
+            self._failed_steps = _step_notes.failed_steps(self._step_records, detail)
             if self.state not in states.FLOW_ENDED:
                 self._waiting_steps = steps.waiting_steps(self._step_records)
 
