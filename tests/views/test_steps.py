@@ -15,7 +15,7 @@ from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task
 from wbengine.drawing import _step_rows, _terminal_tree
 from wbengine.persistence import _leases, _owners, _step_notes, backends, base, models
-from wbengine.views import _atoms, _flow_list, _step_detail, flow_status
+from wbengine.views import _atoms, _flow_list, _step_detail, flow_status, watcher
 from wbengine.views import _steps as steps
 from wbengine.views._steps import Repetition
 
@@ -66,6 +66,18 @@ def fail_later(flow_steps, order):
     with contextlib.suppress(ValueError):
         flow_steps.run(ship, order=order)
     raise ValueError("of the workflow")
+
+
+@task.task
+def charge_nothing(order):
+    raise ValueError(order)
+
+
+@task.workflow(name="checkout")
+def doze(flow_steps, order):
+    flow_steps.sleep(0.01)
+    flow_steps.sleep(0.01)
+    flow_steps.run(charge_nothing, order)
 
 
 @task.workflow(name="checkout")
@@ -380,6 +392,32 @@ def test_durations_of_execution_and_reversion_are_separate(store: base.Backend) 
     assert atom.execution_runtime == atom.attempts[0].runtime
     shipped = atom.steps.shown[-1]
     assert (shipped.execution_runtime, shipped.reversion_runtime) == (shipped.runtime, None)
+
+
+def test_start_of_a_reverted_step_or_task_is_that_of_its_execution(store: base.Backend) -> None:
+    atom = view(store, run(undo, store)).atom("checkout")
+    assert atom is not None and atom.steps is not None
+    for each in atom, atom.steps.shown[0]:
+        assert each.execution_start is not None and each.started is not None
+        assert each.execution_start < each.started  # `started` is the start of the reversion.
+    assert atom.execution_start == atom.attempts[0].started
+    shipped = atom.steps.shown[-1]
+    assert shipped.execution_start == shipped.started
+
+
+def test_steps_without_revert_are_reverted_after_the_failure(store: base.Backend) -> None:
+    uuid = run(doze, store)
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(uuid)
+    events = [event for event in watcher.events_of(detail) if "/" in event.name]
+    states_of = [(event.name.rpartition("-")[2], event.state) for event in events]
+    failed = states_of.index(("charge_nothing", states.FAILURE))
+    assert states_of[failed + 1 :] == [
+        ("charge_nothing", states.REVERTED),
+        ("0.01", states.REVERTED),
+        ("0.01", states.REVERTED),
+    ]
+    assert [event.at for event in events] == sorted(event.at or 0.0 for event in events)
 
 
 def test_last_attempt_of_a_step_without_revert_keeps_its_failure(store: base.Backend) -> None:

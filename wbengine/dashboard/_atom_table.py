@@ -79,7 +79,7 @@ SORT_KEYS: Final[Mapping[str, Callable[[_atoms.AtomView], Any]]] = {
     "state": lambda atom: atom.shown_state,
     "executions": lambda atom: atom.executions,
     "worker": lambda atom: atom.worker,
-    "began": lambda atom: atom.started,
+    "began": lambda atom: atom.execution_start,
     "took": lambda atom: atom.execution_runtime,
 }
 

@@ -10,8 +10,8 @@ from wbengine.types import failure as ft
 
 __all__ = [
     "FAILED", "MAX_CHANGES", "NOTE", "UNKNOWN", "Attempt", "Change", "Incident", "Outcome",
-    "entered_at", "with_change", "error", "latest_runtime", "notes_of", "one_line", "with_attempt",
-    "outcome",
+    "entered_at", "with_change", "error", "latest_runtime", "latest_start", "notes_of", "one_line",
+    "with_attempt", "outcome",
     "runtime", "with_incident", "with_worker",
 ]  # fmt: skip
 
@@ -78,6 +78,12 @@ def latest_runtime(attempts: Iterable[Attempt], action: str) -> float | None:
     """Return the seconds of the latest attempt with this action; None if they are unknown."""
     runtimes = [attempt.runtime for attempt in attempts if attempt.action == action]
     return runtimes[-1] if runtimes else None
+
+
+def latest_start(attempts: Iterable[Attempt], action: str) -> float | None:
+    """Return the start of the latest attempt with this action; None if it is unknown."""
+    starts = [attempt.started for attempt in attempts if attempt.action == action]
+    return starts[-1] if starts else None
 
 
 def outcome(

@@ -29,6 +29,7 @@ class StepNote:
     :ivar failures: number of failed executions, if the task has `retries`.
     :ivar limit: text that describes the limit of the task.
     :ivar signal: stored name of the signal that the step received.
+    :ivar reverted: time of the reversion of a step without a call of `revert`, as `at`.
     """
 
     workflow: str
@@ -43,6 +44,7 @@ class StepNote:
     failures: int = 0
     limit: str | None = None
     signal: str | None = None
+    reverted: float | None = None
 
     def store(
         self, record: models.AtomDetail, flow_uuid: str, keyring: keys.Keyring | None
@@ -67,6 +69,8 @@ class StepNote:
             content["limit"] = self.limit
         if self.signal is not None:
             content["signal"] = self.signal
+        if self.reverted is not None:
+            content["reverted"] = self.reverted
         if keyring is not None:
             content = _macs.signed_step(flow_uuid, record, content, keyring)
         record.set_meta_value(models.STEP, content)
@@ -105,6 +109,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "failures": int,
     "limit": str,
     "signal": str,
+    "reverted": float,
 }
 _REQUIRED: Final = frozenset(("workflow", "attempt", "position", "task", "digest"))
 

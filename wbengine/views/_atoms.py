@@ -184,6 +184,7 @@ class StepView(NamedTuple):
     :ivar elapsed: seconds since the start of a step that runs.
     :ivar queued: whether the step was submitted but not started by a worker or slot.
     :ivar execution_runtime: seconds of the latest execution.
+    :ivar execution_start: start of the latest execution.
     :ivar reversion_runtime: seconds of the reversion; None unless it is the latest attempt.
     :ivar called: time of the first submission; `completed` is the time of the completion. Both are
         times on the clock of the engine, or None.
@@ -209,6 +210,7 @@ class StepView(NamedTuple):
     reversion_runtime: float | None = None
     called: float | None = None
     completed: float | None = None
+    execution_start: float | None = None
 
     @property
     def runtime(self) -> float | None:
@@ -222,7 +224,10 @@ class StepView(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         return _formatting.as_dict(
-            self, "shown_state", "runtime", without=("elapsed", "called", "completed")
+            self,
+            "shown_state",
+            "runtime",
+            without=("elapsed", "called", "completed", "execution_start"),
         )
 
 
@@ -336,6 +341,11 @@ class AtomView(NamedTuple):
     def runtime(self) -> float | None:
         """Seconds between start and end of the latest attempt."""
         return _history.runtime(self.started, self.ended)
+
+    @property
+    def execution_start(self) -> float | None:
+        """Start of the latest execution."""
+        return _history.latest_start(self.attempts, "execute")
 
     @property
     def execution_runtime(self) -> float | None:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from wbengine import states
 from wbengine.persistence import models
 from wbengine.persistence._history import Attempt
+from wbengine.persistence._step_notes import StepNote
 from wbengine.views import _formatting
 from wbengine.views._shown_states import OF_RETRY
 from wbengine.views.redaction import Redactor
@@ -185,7 +186,10 @@ def _all_moments_of(
             yield Moment(at, last, atom, attempt)
     state = atom.state or states.PENDING
     if state != last:
-        stored = atom.ended if at is None else at
+        note = StepNote.of(atom) if atom.is_step and state == states.REVERTED else None
+        stored = None if note is None else note.reverted
+        if stored is None:
+            stored = atom.ended if at is None else at
         yield Moment(stored if now is None else now, state, atom)
 
 

@@ -263,6 +263,7 @@ def _step_view(
         ),
         called=record.past[0].submitted if record.past else record.submitted,
         completed=step.note.at,
+        execution_start=_history.latest_start(record.all_attempts, "execute"),
     )
 
 

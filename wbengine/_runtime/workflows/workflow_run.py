@@ -327,7 +327,9 @@ class WorkflowRun:
             if step.record.state not in _TO_REVERT:
                 continue
             if not calls_revert(step):
+                step.note.reverted = self._now()
                 self._records.finish_without_call(step, states.REVERTED)
+                self._records.save_note(step)
             elif step.task is None:
                 failure = _no_task(step)
                 self._records.finish_without_call(step, states.REVERT_FAILURE, failure)
