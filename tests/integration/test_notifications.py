@@ -75,7 +75,7 @@ def test_failed_flow_is_sent_once_with_a_signature(
     service = begun(store, webhook(site, tmp_path, dashboard_url="https://flows.example.com/"))
     run(service)
     assert site.requests == []  # Not the past.
-    uuid = failed(store, tags={"team": "billing"})
+    uuid = failed(store, tags={"team": "billing", "amount": 172, "urgent": True})
     run(service)
     run(service)
     (request,) = site.requests
@@ -92,7 +92,7 @@ def test_failed_flow_is_sent_once_with_a_signature(
         "state": "FAILURE",
         "reason": "pay: ValueError: oops",
         "worker": None,
-        "tags": {"team": "billing"},
+        "tags": {"team": "billing", "amount": 172, "urgent": True},
         "url": f"https://flows.example.com/flows/{uuid}",
     }
     timestamp = request.headers["Wbengine-Timestamp"]

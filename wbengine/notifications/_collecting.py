@@ -18,7 +18,7 @@ from wbengine.notifications._selection import Selection
 from wbengine.persistence import base
 from wbengine.schedules import _ticks
 from wbengine.schedules._store import Entry, Schedules
-from wbengine.types import _tags, codec
+from wbengine.types import codec
 from wbengine.views import _formatting, redaction
 
 __all__ = ["Collector"]
@@ -158,7 +158,7 @@ class Collector:
                 flow=oldest.uuid,
                 state=states.PENDING,
                 reason=f"the oldest flow waits since {_formatting.iso(oldest.created)}",
-                tags=_tags.texts_of(redaction.tags(oldest.tags, redaction.Redactor())),
+                tags=redaction.tags(oldest.tags, redaction.Redactor()),
                 url=self._page("flows", oldest.uuid),
             )
 
@@ -207,7 +207,7 @@ class Collector:
             flow=change.uuid,
             state=change.state if kind != _event.FLOW_BLOCKED else states.BLOCKED,
             reason=blocked if kind == _event.FLOW_BLOCKED else _type_of(change.error),
-            tags=_tags.texts_of(redaction.tags(change.tags, redactor)),
+            tags=redaction.tags(change.tags, redactor),
             url=self._page("flows", change.uuid),
         )
 

@@ -48,7 +48,7 @@ class Event:
     :ivar state: state of the flow after the event, or None.
     :ivar reason: error or explanation in one line, or None.
     :ivar worker: the lost worker, or None.
-    :ivar tags: tags of the flow.
+    :ivar tags: tags of the flow. Numbers and booleans keep their types; times are in ISO 8601.
     :ivar url: URL of the page on the dashboard, or None.
     """
 
@@ -60,7 +60,7 @@ class Event:
     state: str | None = None
     reason: str | None = None
     worker: str | None = None
-    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tags: Mapping[str, str | int | float | bool] = dataclasses.field(default_factory=dict)
     url: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
