@@ -250,6 +250,10 @@ def test_queues_are_listed_and_purged(wbengine: Command, one: workers.Worker, ur
     assert len(some["rows"]) == 3 and len(others["rows"]) == 1
     claimed = wbengine("queues", "list", "--requests", "--state", "claimed", "--json")
     assert claimed.json["rows"] == []
+    listing = ("queues", "list", "--requests", "--json")
+    assert len(wbengine(*listing, "--worker", "").json["rows"]) == 4
+    for other in (("--worker", "nobody"), ("--older-than", "1h"), ("--task", "t0")):
+        assert wbengine(*listing, *other).json["rows"] == [], "no worker runs it yet"
 
     refused = wbengine("queues", "purge", queue)
     assert refused.code == 2 and "4 messages in 1 queues" in refused.error
@@ -260,6 +264,21 @@ def test_queues_are_listed_and_purged(wbengine: Command, one: workers.Worker, ur
     one.resume()
     thread.join(60)
     assert engine.storage.get_flow_state() == "SUCCESS"
+
+
+def test_running_request_is_listed_by_its_task_and_worker(
+    wbengine: Command, one: workers.Worker, url: str
+) -> None:
+    flow = unordered_flow.Flow("f").add(tasks.Where(name="slow"))
+    engine = engines.load(flow, store={"rest": 8.0}, engine="worker-based", url=url)
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    listing = ("queues", "list", "--requests", "--json", "--task")
+    until(lambda: wbengine(*listing, "slow").json["rows"])
+    (row,) = wbengine(*listing, "slow", "--worker", one.identity).json["rows"]
+    assert (row["state"], row["holder"]) == ("claimed", one.identity)
+    assert wbengine(*listing, "fast").json["rows"] == []
+    thread.join(60)
 
 
 def dead(wbengine: Command) -> list[str]:
@@ -329,6 +348,11 @@ def test_dead_letters_are_listed_retried_and_purged(
     assert "for more dead letters: --limit 2" in cut.err
     cut = wbengine("queues", "list", "--dead", "--limit", "1", "--json").json
     assert [listed["id"] for listed in cut["requests"]] == ["id-0"] and cut["more"] is True
+    listing = ("queues", "list", "--dead", "--json")
+    for filters, ids in ((("--task", "t1"), ["id-1"]), (("--flow", "f"), []),
+                         (("--older-than", "1h"), [])):  # fmt: skip
+        chosen = wbengine(*listing, *filters).json["requests"]
+        assert [each["id"] for each in chosen] == ids, filters
     dry = wbengine("queues", "retry", "--all", "--dry-run", "--json").json
     assert [listed["id"] for listed in dry["requests"]] == ["id-0", "id-1"]
     refused = wbengine("queues", "retry", "id-1")
@@ -354,7 +378,14 @@ def test_dead_letters_are_listed_retried_and_purged(
         (("purge", "nothing"), 66, "unknown queue 'nothing'"),
         (("purge",), 2, "exactly one of NAME and --all is required"),
         (("purge", "q", "--all"), 2, "exactly one of NAME and --all is required"),
-        (("list", "--state", "open"), 2, "--state and --after can be used only with --requests"),
+        (("list", "--state", "open"), 2, "--state can be used only with --requests"),
+        (("list", "--dead", "--worker", "w"), 2, "--worker can be used only with --requests"),
+        (("list", "--requests", "--flow", "f"), 2, "--flow can be used only with --dead"),
+        (
+            ("list", "--older-than", "5m"),
+            2,
+            "--task and --older-than can be used only with --requests or --dead",
+        ),
         (("list", "q", "--requests"), 2, "--requests cannot be used with NAME"),
     ],
 )

@@ -15,7 +15,7 @@ import click
 from wbengine import exceptions
 from wbengine._cli import errors
 from wbengine._introspection import object_names
-from wbengine._text import durations, rates, timestamps
+from wbengine._text import durations, rates
 
 if TYPE_CHECKING:
     Kind = click.ParamType[Any]
@@ -123,8 +123,14 @@ def once(context: click.Context, option: click.Parameter, pairs: Any) -> dict[st
     return values
 
 
+def _timestamp(text: str) -> float:
+    from wbengine._text import timestamps
+
+    return timestamps.unix_seconds(text)
+
+
 def _time(text: str) -> str:
-    timestamps.unix_seconds(text)
+    _timestamp(text)
     return text
 
 
@@ -193,7 +199,7 @@ RATE: Final = Parsed("RATE", _rate)
 #: A duration above 0, or 'forever'.
 LIFETIME: Final = Parsed("DURATION", _lifetime)
 #: Unix seconds of a date and time, or of a time that lies a duration before now.
-TIMESTAMP: Final = Parsed("WHEN", timestamps.unix_seconds)
+TIMESTAMP: Final = Parsed("WHEN", _timestamp)
 #: The same as text, for operations.
 TIME: Final = Parsed("WHEN", _time)
 JSON: Final = Parsed("JSON", _json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -49,6 +49,12 @@ command = base.Group("queues", help="List and purge queues; list and resend requ
     help="Maximum number of requests.")  # fmt: skip
 @click.option("--after", metavar="CURSOR",
     help="Show the page after the one that ended with CURSOR.")  # fmt: skip
+@click.option("--worker", metavar="NAME", help="List only requests that this worker claimed.")
+@click.option("--task", metavar="NAME",
+    help="List only requests of this task. Workers report their running tasks.")  # fmt: skip
+@click.option("--flow", metavar="ID", help="List only dead letters of this flow.")
+@click.option("--older-than", type=params.WAIT, metavar="DURATION",
+    help="List only requests of this age, such as 90, 5m, 2h.")  # fmt: skip
 def ls(
     context: contexts.Context,
     names: tuple[str, ...],
@@ -57,20 +63,25 @@ def ls(
     state: str | None,
     limit: int,
     after: str | None,
+    **filters: Any,
 ) -> None:
     if requests and dead:
         raise click.UsageError("at most one of --requests and --dead can be used")
     if names and (requests or dead):
         flag = "--requests" if requests else "--dead"
         raise click.UsageError(f"{flag} cannot be used with NAME")
-    if dead and (state or after):
-        raise click.UsageError("--state and --after can be used only with --requests")
+    for name, given in {"state": state, "after": after, "worker": filters["worker"]}.items():
+        if given and not requests:
+            raise click.UsageError(f"--{name} can be used only with --requests")
+    if filters["flow"] and not dead:
+        raise click.UsageError("--flow can be used only with --dead")
+    chosen = {name: value for name, value in filters.items() if value is not None}
     if dead:
-        _list_dead(context, limit)
+        _list_dead(context, limit, chosen)
     elif requests:
-        _list_rows(context, state, limit, after)
-    elif state or after:
-        raise click.UsageError("--state and --after can be used only with --requests")
+        _list_rows(context, state, limit, after, chosen)
+    elif chosen:
+        raise click.UsageError("--task and --older-than can be used only with --requests or --dead")
     else:
         _list_queues(context, names)
 
@@ -118,11 +129,23 @@ def _backlog(context: contexts.Context) -> Backlog | None:
         return None
 
 
-def _list_rows(context: contexts.Context, state: str | None, limit: int, after: str | None) -> None:
-    from wbengine.fleet import _ledgers
+def _list_rows(
+    context: contexts.Context,
+    state: str | None,
+    limit: int,
+    after: str | None,
+    filters: Mapping[str, Any],
+) -> None:
+    from wbengine.fleet import _ledgers, _requests
 
     settings, printer = context.settings, context.printer
     target = fleets.create(settings).target
+    chosen, tasks = _requests.Filter(**filters), dict[str, str]()
+    if chosen.task:
+        with fleets.create(settings) as fleet:
+            fleets.answering_workers(settings, fleet)
+            fleet.ping(timeout=fleets.wait_seconds(settings))  # Workers answer with their tasks.
+            tasks = _requests.running_tasks(fleet.workers())
     with (
         settings.failing("ledger", ValueError, ImportError),
         _ledgers.open_ledger(settings.ledger, target) as ledger,
@@ -131,7 +154,9 @@ def _list_rows(context: contexts.Context, state: str | None, limit: int, after: 
             raise errors.Failed(
                 f"{target.shown} has no ledger; pass the URL of one with --ledger", errors.USAGE
             )
-        page = _ledgers.rows(ledger, limit, after, state)
+        page = _ledgers.rows(
+            ledger, limit, after, state, lambda row: chosen.includes(_requests.of_row(row, tasks))
+        )
     content = {"rows": [row.to_dict() for row in page.rows], "after": page.after}
     printer.document("queues-rows/1", content)
     rows = [
@@ -148,10 +173,15 @@ def _list_rows(context: contexts.Context, state: str | None, limit: int, after: 
         printer.hint(f"for more requests: --after {page.after!r}")
 
 
-def _list_dead(context: contexts.Context, limit: int) -> None:
-    from wbengine.fleet import _queues
+def _list_dead(context: contexts.Context, limit: int, filters: Mapping[str, Any]) -> None:
+    from wbengine.fleet import _queues, _requests
 
-    dead_letters = _queues.list_dead_letters(fleets.create(context.settings))
+    chosen = _requests.Filter(**filters)
+    dead_letters = [
+        letter
+        for letter in _queues.list_dead_letters(fleets.create(context.settings))
+        if chosen.includes(_requests.of_letter(letter))
+    ]
     _print_dead_letters(
         context, dead_letters[:limit], "queues-dead/1", {"more": len(dead_letters) > limit}
     )

@@ -81,8 +81,7 @@ class WorkerMonitor:
         :raises LedgerFailure, TransportFailure: if they cannot be read.
         """
         fleet = self.open_fleet()
-        current = (work for worker in self.workers() for work in worker.current)
-        tasks = {work.request: work.task for work in current}
+        tasks = requests.running_tasks(self.workers())
         with _ledgers.open_ledger(self._ledger, fleet.target) as ledger:
             page = requests.list_requests(fleet, ledger, chosen, tasks, limit, after)
         if page is None:

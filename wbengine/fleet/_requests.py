@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from wbengine._configuration import named_options
 from wbengine.engines.worker_based.ledger import _base
 from wbengine.fleet import _ledgers, _queues
-from wbengine.fleet.client import Fleet
+from wbengine.fleet.client import Fleet, WorkerView
 from wbengine.views import _formatting
 
-__all__ = ["DEAD", "DEFAULT_LIMIT", "MAX_LIMIT", "STATES", "Filter", "RequestPage", "list_requests"]
+__all__ = [
+    "DEAD", "DEFAULT_LIMIT", "MAX_LIMIT", "STATES", "Filter", "RequestPage", "RequestView",
+    "list_requests", "of_letter", "of_row", "running_tasks",
+]  # fmt: skip
 
 #: State of a dead letter.
 DEAD: Final = "dead"
@@ -101,23 +104,28 @@ def list_requests(
     :raises LedgerFailure, TransportFailure: if the ledger or the broker cannot be read.
     """
     if chosen.state == DEAD:
-        letters = map(_of_letter, _queues.list_dead_letters(fleet))
+        letters = map(of_letter, _queues.list_dead_letters(fleet))
         return RequestPage(tuple(each for each in letters if chosen.includes(each))[:limit], None)
     if ledger is None:
         return None
 
     def is_chosen(row: _ledgers.RowView) -> bool:
-        return chosen.includes(_of_row(row, tasks))
+        return chosen.includes(of_row(row, tasks))
 
     page = _ledgers.rows(ledger, limit, after, chosen.state, is_chosen)
-    return RequestPage(tuple(_of_row(row, tasks) for row in page.rows), page.after)
+    return RequestPage(tuple(of_row(row, tasks) for row in page.rows), page.after)
 
 
-def _of_row(row: _ledgers.RowView, tasks: Mapping[str, str]) -> RequestView:
+def running_tasks(workers: Iterable[WorkerView]) -> dict[str, str]:
+    """Return the names of the tasks that workers run, by request."""
+    return {work.request: work.task for worker in workers for work in worker.current}
+
+
+def of_row(row: _ledgers.RowView, tasks: Mapping[str, str]) -> RequestView:
     return RequestView(row.id, row.epoch, row.state, row.age, row.holder, tasks.get(row.id))
 
 
-def _of_letter(letter: _queues.DeadLetterView) -> RequestView:
+def of_letter(letter: _queues.DeadLetterView) -> RequestView:
     return RequestView(
         letter.id,
         letter.epoch,
