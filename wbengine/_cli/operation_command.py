@@ -20,7 +20,7 @@ from wbengine._cli import (
     store_access,
     stored_operation,
 )
-from wbengine._text import json_text
+from wbengine._text import json_text, timestamps
 from wbengine.operations import _operation
 from wbengine.views import _flow_list
 
@@ -252,7 +252,7 @@ def _type(parameter: _operation.Parameter) -> Any:
     if parameter.shown.is_duration:
         return params.WAIT
     if parameter.shown.is_time:
-        return params.TIME
+        return _TIME
     if "enum" in schema:
         return params.Choice(tuple(schema["enum"]), case_sensitive=False)
     match schema.get("type"):
@@ -283,5 +283,11 @@ def _number(text: str) -> float:
     return number
 
 
+def _checked_time(text: str) -> str:
+    timestamps.unix_seconds(text)
+    return text
+
+
 _TEXT: Final = params.Parsed("TEXT", _checked_text)
+_TIME: Final = params.Parsed("WHEN", _checked_time)
 _NUMBER: Final = params.Parsed("N", _number)

@@ -26,7 +26,7 @@ else:  # older versions of click have no generic types here
 
 __all__ = [
     "ADDRESS", "ASSIGNMENT", "DURATION", "ENGINE", "ENGINE_KIND", "INPUTS", "JSON", "LIFETIME",
-    "NEW_FILE", "RATE", "TAG", "TAG_CONDITION", "TIME", "TIMESTAMP", "WAIT", "Choice", "Parsed",
+    "NEW_FILE", "RATE", "TAG", "TAG_CONDITION", "TIMESTAMP", "WAIT", "Choice", "Parsed",
     "file_text", "once",
 ]  # fmt: skip
 
@@ -124,14 +124,8 @@ def once(context: click.Context, option: click.Parameter, pairs: Any) -> dict[st
 
 
 def _timestamp(text: str) -> float:
-    from wbengine._text import timestamps
-
-    return timestamps.unix_seconds(text)
-
-
-def _time(text: str) -> str:
-    _timestamp(text)
-    return text
+    seconds: float = object_names.load("wbengine._text.timestamps:unix_seconds")(text)
+    return seconds
 
 
 def _address(text: str) -> Any:
@@ -200,8 +194,6 @@ RATE: Final = Parsed("RATE", _rate)
 LIFETIME: Final = Parsed("DURATION", _lifetime)
 #: Unix seconds of a date and time, or of a time that lies a duration before now.
 TIMESTAMP: Final = Parsed("WHEN", _timestamp)
-#: The same as text, for operations.
-TIME: Final = Parsed("WHEN", _time)
 JSON: Final = Parsed("JSON", _json)
 #: A JSON object, or `@file` that contains one ('@-': the standard input).
 INPUTS: Final = Parsed("JSON", _inputs)
