@@ -349,13 +349,22 @@ def test_missing_claims_are_read_from_the_userinfo_endpoint(
     browser: TestClient, provider: IdentityProvider
 ) -> None:
     provider.claims = {}
-    provider.user_claims = {**ANN, "iss": "https://evil.example"}
+    provider.user_claims = dict(ANN)
     signed_in(browser, provider)
     assert provider.requests.count("userinfo") == 1
     assert "oidc:ann" in browser.get("/").text
     provider.claims = dict(ANN)
     signed_in(browser, provider)
     assert provider.requests.count("userinfo") == 1
+
+
+def test_signed_claims_take_precedence_over_the_userinfo_endpoint(
+    browser: TestClient, provider: IdentityProvider, audit: Callable[[], list[str]]
+) -> None:
+    provider.claims = {"groups": ["staff"]}
+    provider.user_claims = {"preferred_username": "ann", "groups": ["admins"]}
+    signed_in(browser, provider)
+    assert audit()[-1] == "sign-in of subject 'user-1', from oidc:ann, viewer, 192.0.2.5"
 
 
 def test_claims_of_another_user_are_refused(
