@@ -13,10 +13,11 @@ import pytest
 from tests.contract import places
 from tests.seams import stores as stored_in
 from tests.support import conducted, servers, signalled
+from tests.support.parking import conducting, dialects
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
 from wbengine._concurrency import crash_points
-from wbengine.conductors.backends import impl_blocking, impl_executor, impl_nonblocking
+from wbengine.conductors.backends import impl_blocking, impl_executor
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends as stores
@@ -34,10 +35,6 @@ def uri(
         yield conf["connection"]
 
 
-#: Mark of tests for MySQL, too, because their locks differ between dialects.
-dialects = pytest.mark.parametrize("uri", [*stored_in.DURABLE, "mysql"], indirect=True)
-
-
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[persistence.Backend]:
     with stores.backend(f"sqlite:///{tmp_path}/flows.db") as made:
@@ -47,24 +44,6 @@ def local(tmp_path: Path) -> Iterator[persistence.Backend]:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(impl_executor.ExecutorConductor, "PARK_SECONDS", 0.3)
-
-
-@contextlib.contextmanager
-def conducting(
-    store: persistence.Backend, most: int = 1
-) -> Iterator[tuple[impl_sql.SQLJobBoard, list[str]]]:
-    """Run a conductor with `most` slots in a thread; yield its board and the jobs it abandoned."""
-    parked: list[str] = []
-    with boards.backend("b", "sql", persistence=store) as board:
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        conductor = impl_nonblocking.NonBlockingConductor(
-            "c", board, store, max_simultaneous_jobs=most
-        )
-        conductor.notifier.register(
-            "job_abandoned", lambda event, details: parked.append(details["job"].uuid)
-        )
-        with conducted.running(conductor):
-            yield board, parked
 
 
 def test_flows_waiting_for_signals_do_not_block_other_flows(

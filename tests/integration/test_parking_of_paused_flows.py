@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_parking import conducting, dialects, uri
 from tests.support import engine_threads, paused_tasks
+from tests.support.parking import conducting, dialects
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
 from wbengine._concurrency import crash_points
@@ -31,8 +31,6 @@ from wbengine.persistence._pauses import TaskPause
 from wbengine.persistence.backends._sql import writing
 from wbengine.views import _flow_list, flow_status
 
-__all__ = ["uri"]  # a fixture
-
 HERE = "tests.support.paused_tasks"
 CHARGE = f"{HERE}.Charge"
 RUNNING = states.RUNNING
@@ -43,12 +41,6 @@ def fresh_records() -> Iterator[None]:
     paused_tasks.clear()
     yield
     paused_tasks.RELEASED.set()
-
-
-@pytest.fixture(name="store")
-def opened(uri: str) -> Iterator[persistence.Backend]:
-    with stores.backend(uri) as backend:
-        yield backend
 
 
 @dialects

@@ -455,9 +455,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
 
         def work(connection: sa.Connection) -> bool:
             # First the pauses and then the job, as in all transactions that lock both.
-            is_due = bool(pauses) and writing.is_pause_changed(
-                connection, self._store.statements, pauses
-            )
+            is_due = self._is_changed(connection, pauses)
             if not connection.execute(self._statements.park, parameters).rowcount:
                 return False
             # A concurrent signal is either committed already, and counted here, or it waits for the
@@ -475,6 +473,14 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
 
         if not self._transact(f"Parking job {job.uuid}", work):
             self._end(job, who, "abandon")
+
+    def _is_changed(self, connection: sa.Connection, pauses: Collection[TaskPause]) -> bool:
+        """Return whether a pause was removed or replaced. Lock the rows of the others."""
+        if not pauses:
+            return False
+        parameters = {"patterns": [pause.pattern for pause in pauses]}
+        stored = connection.execute(self._statements.pauses_for_update, parameters)
+        return {TaskPause(*row) for row in stored} != set(pauses)
 
     def blocked_jobs(self) -> list[_stored.StoredJob]:
         """Return the jobs of blocked flows that are not claimed, the first blocked ones first.
@@ -628,6 +634,11 @@ class _Statements:
         self.signals = sa.text(
             f"SELECT count(*) FROM {tables.SIGNALS.name} WHERE flow_uuid = :uuid"
         )
+        pauses, lock = tables.PAUSES, "" if dialect == dialects.SQLITE else " FOR UPDATE"
+        self.pauses_for_update = sa.text(
+            f"SELECT {', '.join(pauses.c.keys())} FROM {pauses.name} WHERE pattern IN :patterns"
+            f" ORDER BY pattern{lock}"
+        ).bindparams(sa.bindparam("patterns", expanding=True))
         self.has_job = sa.text(
             f"SELECT 1 FROM {_JOBS} WHERE uuid = :uuid"
             f" UNION ALL SELECT 1 FROM {_JOBS} WHERE {on_board} AND book_uuid = :book_uuid LIMIT 1"

@@ -664,10 +664,7 @@ class SQLConnection(base.Connection):
             writing.make_paused_jobs_due(connection, self._sql, pause.pattern)
             crashpoint("sql.before-pause-commit")
 
-        self._transact(
-            f"Saving the pause of {pause.pattern}",
-            work,
-        )
+        self._transact(f"Saving the pause of {pause.pattern}", work)
 
     def remove_pause(self, pattern: str) -> bool:
         def work(connection: sa.Connection) -> bool:

@@ -255,10 +255,6 @@ class Statements:
         self.put_pause = dialects.upsert(dialect, _PAUSES, pause_columns, ("pattern",))
         self.remove_pause = sa.text(f"DELETE FROM {_PAUSES} WHERE pattern = :pattern")
         self.pauses = sa.text(f"SELECT {', '.join(pause_columns)} FROM {_PAUSES} ORDER BY pattern")
-        self.pauses_for_update = sa.text(
-            f"SELECT {', '.join(pause_columns)} FROM {_PAUSES} WHERE pattern IN :patterns"
-            f" ORDER BY pattern{lock}"
-        ).bindparams(sa.bindparam("patterns", expanding=True))
         # `mark` narrows the rows to flows that may have been parked for a pause.
         self.flows_parked_for_pauses = sa.text(
             f"SELECT uuid, meta FROM {_FLOWS} WHERE state = '{states.SUSPENDED}'"

@@ -10,7 +10,7 @@ import itertools
 import json
 import secrets
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,10 +32,9 @@ from wbengine.persistence.backends._sql.statements import Statements
 from wbengine.types import _tags, codec
 
 __all__ = [
-    "NewBook", "Batch", "as_statement", "destroy_book", "destroy_flow", "destroy_flows",
-    "ensure_job", "is_pause_changed", "make_paused_jobs_due",
-    "make_job_due", "lease_conditions", "lock", "notify_job", "batch_of", "settle_command",
-    "write_on_driver",
+    "NewBook", "Batch", "as_statement", "batch_of", "destroy_book", "destroy_flow",
+    "destroy_flows", "ensure_job", "lease_conditions", "lock", "make_job_due",
+    "make_paused_jobs_due", "notify_job", "settle_command", "write_on_driver",
 ]  # fmt: skip
 
 #: Range of batch numbers for each lease. A process never writes that many batches, and a 64-bit
@@ -322,15 +321,6 @@ def make_paused_jobs_due(connection: sa.Connection, statements: Statements, patt
     for uuid, meta in connection.execute(statements.flows_parked_for_pauses, parameters).all():
         if pattern in _pauses.patterns_of(rows.object_of(meta).get(models.PAUSED_BY)):
             make_job_due(connection, statements, uuid, claims=1)
-
-
-def is_pause_changed(
-    connection: sa.Connection, statements: Statements, pauses: Collection[_pauses.TaskPause]
-) -> bool:
-    """Return whether a pause was removed or replaced. Lock the rows until the transaction ends."""
-    parameters = {"patterns": [pause.pattern for pause in pauses]}
-    stored = connection.execute(statements.pauses_for_update, parameters).all()
-    return {_pauses.TaskPause(*row) for row in stored} != set(pauses)
 
 
 def ensure_job(connection: sa.Connection, statements: Statements, flow: models.FlowDetail) -> None:
