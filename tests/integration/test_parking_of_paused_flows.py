@@ -18,6 +18,7 @@ import pytest
 from tests.support import engine_threads, paused_tasks
 from tests.support.parking import conducting, dialects
 from tests.support.waiting import until
+from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, operations, states
 from wbengine._concurrency import crash_points
 from wbengine.conductors.backends import impl_executor
@@ -348,3 +349,48 @@ def test_flow_whose_items_are_paused_is_parked(is_begun: bool, store: persistenc
 def held_leases(store: persistence.Backend) -> list[_lease_renewer.HeldLease]:
     """Return the leases of the flows that engines of this process run."""
     return list(_lease_renewer.of_process()._store(store)._held_leases)
+
+
+@pytest.mark.parametrize("name", ["charging", "charging_then_shipping"])
+def test_flow_on_workers_is_parked_and_starts_nothing_when_woken(
+    name: str, tmp_path: Path, url: str
+) -> None:
+    """A step or a task that is not sent yet is not looked up in the ledger."""
+    broker = f"filesystem://{tmp_path}/broker"
+    workers = worker_in_thread(broker, paused_tasks, threads_count=2)
+    pattern = CHARGE if name == "charging" else f"{HERE}.Ship"
+    with workers, stores.backend(url) as store:
+        operations.pause_tasks(store, pattern)
+        with conducting(store, engine="worker-based", url=broker) as (_, parked):
+            handle = engines.submit(f"{HERE}:{name}", backend=store)
+            until(lambda: parked == [handle.id])
+            operations.pause_tasks(store, pattern, reason="longer")
+            until(lambda: parked == [handle.id] * 2)
+            assert len(paused_tasks.STARTED) == (name != "charging")
+            operations.resume_tasks(store, pattern)
+            handle.result(60)
+    assert len(paused_tasks.STARTED) == 1 + (name != "charging")
+
+
+def test_map_on_workers_with_a_ledger_is_not_parked(tmp_path: Path, url: str) -> None:
+    """Its items would be looked up in the next run, and then run during the pause."""
+    broker = f"filesystem://{tmp_path}/broker"
+    workers = worker_in_thread(broker, paused_tasks, threads_count=2)
+    with workers, stores.backend(url) as store:
+        operations.pause_tasks(store, f"{HERE}.HeldItem")
+        with conducting(store, engine="worker-based", url=broker) as (_, parked):
+            handle = engines.submit(f"{HERE}:items", [5], backend=store)
+            until(lambda: handle.state == RUNNING)
+            paused_tasks.RELEASED.set()
+            operations.pause_tasks(store, f"{HERE}.HeldItem", reason="longer")
+            until(lambda: reason_of(store, handle.id).endswith("longer."))
+            operations.resume_tasks(store, f"{HERE}.HeldItem")
+            handle.result(60)
+            assert parked == []
+    assert len(paused_tasks.STARTED) == 5
+
+
+def reason_of(store: persistence.Backend, uuid: str) -> str:
+    """Return why a flow makes no progress."""
+    with contextlib.closing(store.get_connection()) as connection:
+        return flow_status.read(connection, uuid).waiting or ""

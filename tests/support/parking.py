@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,14 +23,17 @@ dialects = pytest.mark.parametrize("uri", [*stored_in.DURABLE, "mysql"], indirec
 
 @contextlib.contextmanager
 def conducting(
-    store: persistence.Backend, most: int = 1
+    store: persistence.Backend, most: int = 1, engine: str | None = None, **options: Any
 ) -> Iterator[tuple[impl_sql.SQLJobBoard, list[str]]]:
-    """Run a conductor with `most` slots in a thread; yield its board and the jobs it abandoned."""
+    """Run a conductor with `most` slots in a thread; yield its board and the jobs it abandoned.
+
+    :param engine: the kind of its engines, with `options`.
+    """
     parked: list[str] = []
     with boards.backend("b", "sql", persistence=store) as board:
         assert isinstance(board, impl_sql.SQLJobBoard)
         conductor = impl_nonblocking.NonBlockingConductor(
-            "c", board, store, max_simultaneous_jobs=most
+            "c", board, store, engine, options, max_simultaneous_jobs=most
         )
         conductor.notifier.register(
             "job_abandoned", lambda event, details: parked.append(details["job"].uuid)

@@ -47,6 +47,13 @@ class Item(task.Task):
         return item
 
 
+class Numbers(task.Task):
+    default_provides = "numbers"
+
+    def execute(self, count: int) -> list[int]:
+        return list(range(count))
+
+
 class HeldItem(Item):
     def execute(self, item: int) -> int:
         _record(f"wait {item}")
@@ -77,7 +84,7 @@ def charging_then_shipping(steps: Any) -> None:
 
 
 def items(count: int) -> linear_flow.Flow:
-    numbers = task.FunctorTask(lambda: list(range(count)), name="numbers", provides="numbers")
     return linear_flow.Flow("items").add(
-        numbers, task.Map(HeldItem(), over="numbers", item="item", name="items", max_in_flight=2)
+        Numbers(inject={"count": count}),
+        task.Map(HeldItem(), over="numbers", item="item", name="items", max_in_flight=2),
     )
