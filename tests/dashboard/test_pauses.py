@@ -11,7 +11,8 @@ import pytest
 from tests.dashboard import story
 from tests.dashboard.conftest import FILE, site
 from tests.dashboard.forms import send, token_in
-from wbengine import operations
+from tests.support import paused_tasks
+from wbengine import engines, operations
 from wbengine.dashboard import parse_users
 from wbengine.dashboard._sessions import Sessions
 from wbengine.persistence import backends
@@ -150,3 +151,22 @@ def test_secret_in_reason_is_masked_in_audit(kept: Store, audit: Any) -> None:
         assert send(browser, "/pauses/pause", {**fields, "reason": reason}).status_code == 303
     (line,) = audit()
     assert story.CANARY not in line and "\n" not in line and "password=" in line
+
+
+def test_list_and_page_show_why_a_parked_flow_waits(kept: Store) -> None:
+    pattern = "tests.support.paused_tasks.*"
+    reason = f"password={story.CANARY} {story.SCRIPT}"
+    operations.pause_tasks(kept.backend, pattern, reason=reason, by="ann")
+    engine: Any = engines.load(paused_tasks.charging(), backend=kept.backend)
+    engine.park_after = 0.0
+    engine.run()
+    with site(kept, "victor") as viewer:
+        row = viewer.get("/").text
+        page = viewer.get(f"/flows/{engine.storage.flow_uuid}").text
+        (flow,) = viewer.get("/api/v1/flows").json()["flows"]
+    assert f"paused: {pattern} by ann: password=" in row
+    assert 'class="badge state-WAITING"' in row and "state-WAITING" in page
+    assert f"Its task type is paused ({pattern}) by ann since " in page
+    assert story.CANARY not in row + page + str(flow) and story.SCRIPT not in row + page
+    (pause,) = flow["paused_by"]
+    assert flow["shown_state"] == "WAITING" and pause.startswith(f"{pattern} by ann: ")
