@@ -72,11 +72,13 @@ def command(context: contexts.Context, least: int | None) -> None:
 
 
 def _read_work(context: contexts.Context) -> _open_work.OpenWork | None:
-    """Return the work that waits for conductors; None if the store cannot be read."""
+    """Return the work that waits for conductors; None without a store that can be read."""
     try:
         with context.connection() as (_, connection):
             return _open_work.read(connection)
-    except (exceptions.StorageFailure, errors.Failed) as error:
+    except errors.Failed:  # The store does not exist. Workers need none.
+        return None
+    except exceptions.StorageFailure as error:
         context.printer.note(f"cannot read the store: {errors.line_of(error)}")
         return None
 
