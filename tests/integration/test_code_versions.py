@@ -336,7 +336,7 @@ def test_service_reports_its_version_again_after_another_one_ended(
     ):
         with conducted.running(ended):
             until(lambda: _codes.is_served(connection.codes()))
-        until(lambda: _codes.is_served(connection.codes()))
+        until(lambda: _codes.is_served(connection.codes()), within=1.0)
 
 
 def test_doctor_counts_flows_that_wait_for_code(
