@@ -50,7 +50,7 @@ _TOP_LEVEL_COMMANDS: Final = {
     "limits": Lazy("limits_command", "List the limits in use."),
     "worker": Lazy("worker_command", "Run a worker."),
     "workers": Lazy("workers_command", "List and control workers."),
-    "status": Lazy("status_command", "Show the broker, the workers and their load."),
+    "status": Lazy("status_command", "Show the broker, the workers and the work of conductors."),
     "queues": Lazy("queues_command", "List and purge queues; list and resend requests."),
     "db": Lazy("db_command", "Create, check and copy the store of flows."),
     "notify": Lazy("notify_command", "Check the destinations of notifications."),

@@ -22,7 +22,7 @@ _BLOCKED: Final = " (blocked: memory or disk space is low)"
 
 @base.command(
     "status",
-    help="""Show the broker, the workers and their load, and the work of conductors.
+    help="""Show the broker, the workers and the work of conductors.
 
     Exits with 69 if fewer workers answer than --min-workers. Without --min-workers, one is enough,
     and none is required if a conductor (`wbengine serve`) runs.
