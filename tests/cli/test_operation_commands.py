@@ -87,7 +87,7 @@ SCHEMAS: Mapping[str, tuple[Mapping[str, Any], op.Shown]] = {
     "seconds": ({"type": "number"}, _Shown(option="--for", is_duration=True)),
     "inputs": ({"type": "object"}, _Shown()),
     "tags": (
-        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "object", "propertyNames": {"type": "string"}},
         _Shown(option="--tag"),
     ),
     "names": ({"type": "array", "items": {"type": "string"}}, _Shown(option="--only")),
@@ -103,7 +103,7 @@ def example(**defaults: Any) -> op.Operation:
     }
     return op.Operation(
         "test run", "Test a command.", "", op.OPERATOR, parameters, frozenset(), defaults, {},
-        False, None, op.Command(), None, lambda scope, **arguments: arguments,
+        False, None, op.Command(), None, None, lambda scope, **arguments: arguments,
     )  # fmt: skip
 
 
