@@ -15,8 +15,8 @@ from tests.support import fresh
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 15_000
-MAX_LINES_OF_FLOW_RUN = 26_750
+MAX_LINES_OF_FLOW_SHOW = 15_150
+MAX_LINES_OF_FLOW_RUN = 26_850
 
 FLOW = """
 from wbengine import task

@@ -98,7 +98,7 @@ def test_flow_show_prints_tree_and_failure(wbengine: Command, bad: str) -> None:
     assert f"order  {bad}" in answer.out
     for name in ("reserve", "pay", "pack"):
         assert re.search(rf"── \S {name}  (failed, )?reverted  (?!attempt)", answer.out)
-    assert re.search(r"── \S send$", answer.out, re.MULTILINE)
+    assert re.search(r"── \S send  tests.cli.shop.Step$", answer.out, re.MULTILINE)
     assert "failed: pack, attempt 1, on local: ValueError: out of paper" in answer.out
     assert "canary" not in answer.out and "Traceback" not in answer.out
 

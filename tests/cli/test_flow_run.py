@@ -232,7 +232,11 @@ def test_run_with_missing_inputs_is_refused_and_stores_nothing(
             2,
             "must contain each key once, got 'a' twice",
         ),
-        ((ORDER, "--tag", "x"), 2, "--tag must be a tag such as team=billing, got 'x'"),
+        (
+            (ORDER, "--tag", "x"),
+            2,
+            "--tag must be a tag such as team=billing or amount:=120, got 'x'",
+        ),
         ((ORDER, "--tag", "a b=c"), 2, "must be up to 64 letters"),
         (
             (ORDER, "--name", "x" * 256),

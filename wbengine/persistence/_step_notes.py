@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from wbengine._security import keys
-from wbengine.persistence import _macs, models
+from wbengine.persistence import models
 from wbengine.types import failure as ft
 
 __all__ = ["StepNote", "failed_steps", "identity_of"]
@@ -47,9 +46,14 @@ class StepNote:
     reverted: float | None = None
 
     def store(
-        self, record: models.AtomDetail, flow_uuid: str, keyring: keys.Keyring | None
+        self,
+        record: models.AtomDetail,
+        sign: Callable[[dict[str, Any]], dict[str, Any]] = lambda content: content,
     ) -> None:
-        """Set the note in a record of a flow, signed if there are keys."""
+        """Set the note in a record of a flow.
+
+        :param sign: returns the content with a signature.
+        """
         content: dict[str, Any] = {
             "workflow": self.workflow,
             "attempt": self.attempt,
@@ -71,9 +75,7 @@ class StepNote:
             content["signal"] = self.signal
         if self.reverted is not None:
             content["reverted"] = self.reverted
-        if keyring is not None:
-            content = _macs.signed_step(flow_uuid, record, content, keyring)
-        record.set_meta_value(models.STEP, content)
+        record.set_meta_value(models.STEP, sign(content))
 
     def short_name(self, name: str) -> str:
         """Return the name of a step without those of the workflow, its attempt and the position.

@@ -169,7 +169,15 @@ class StepRecords:
         self._storage.writer.mark(step.record)
 
     def _store_note(self, step: Step) -> None:
-        step.note.store(step.record, self._storage.flow_uuid, self._keyring)
+        if self._keyring is None:
+            step.note.store(step.record)
+        else:
+            step.note.store(
+                step.record,
+                functools.partial(
+                    _macs.signed_step, self._storage.flow_uuid, step.record, keyring=self._keyring
+                ),
+            )
 
     def mark(self, workflow: models.AtomDetail) -> None:
         """Write the record of a workflow with the next changes."""
