@@ -539,7 +539,7 @@ class AtomLifecycle:
         flow, paused_by = self._storage.flow_detail, tuple(patterns)
         if paused_by != flow.paused_by:
             with self._storage.writer.mutex, self._storage.batch():
-                flow.paused_by = paused_by
+                flow.meta[models.PAUSED_BY] = list(paused_by)
                 self._storage.writer.mark_flow()
 
     def end_wait(self, node: int) -> None:

@@ -473,10 +473,7 @@ class FlowTree(Source):
         self._view = view
         self._structure = Structure(outline)
         self.names = [node.name for node in outline.nodes]
-        self._types = [
-            node.task if shows_types and node.kind != outlines.RETRY else None
-            for node in outline.nodes
-        ]
+        self._shows_types = shows_types
         self.parents = [node.parent for node in outline.nodes]
         whole_tree = _structure.build_tree(outline, ()) if view is None else view.tree
         self._nodes = {each.node: each for each in whole_tree.walk()}
@@ -545,8 +542,8 @@ class FlowTree(Source):
         kind, atom = self._nodes[node].kind, self._nodes[node].atom
         if kind not in (outlines.FLOW, outlines.TASK):
             yield f"({kind})"
-        task = self._types[node]
-        if task is not None and task != self.names[node]:
+        task = atom.task if self._shows_types and atom is not None else None
+        if task is not None and task != self.names[node] and kind != outlines.RETRY:
             yield task
         if atom is not None and self._view is not None:
             yield from self._facts(atom, self._view.now)

@@ -866,10 +866,6 @@ class FlowDetail(_Named):
         """Patterns of the pauses of task types for which the flow is parked."""
         return _pauses.patterns_of(self.meta_value(PAUSED_BY))
 
-    @paused_by.setter
-    def paused_by(self, patterns: Iterable[str]) -> None:
-        self.meta[PAUSED_BY] = list(patterns)
-
     @property
     def log_level(self) -> str | None:
         """Root log level of the engine if it excludes INFO, or None."""

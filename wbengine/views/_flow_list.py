@@ -194,13 +194,14 @@ def _pauses_of(connection: base.Connection, rows: Iterable[FlowRow]) -> Mapping[
     return {pause.pattern: pause for pause in connection.pauses()}
 
 
-def row_of(row: _listing.FlowRow, redactor: Redactor, pauses: Mapping[str, TaskPause]) -> RowView:
+def row_of(row: FlowRow, redactor: Redactor, pauses: Mapping[str, TaskPause]) -> RowView:
     """Return the view of a row. `redactor` must mask the secrets of the flow.
 
     :param pauses: the pauses in the store by pattern.
     """
     total = sum(row.counts.values())
     done = row.counts.get(st.SUCCESS, 0) + row.counts.get(st.IGNORE, 0)
+    paused_by = [each for each in row.paused_by if row.parked and each in pauses]
     return RowView(
         uuid=row.uuid,
         name=redactor.text(row.name),
@@ -221,11 +222,7 @@ def row_of(row: _listing.FlowRow, redactor: Redactor, pauses: Mapping[str, TaskP
         waits_for=_waits(row, redactor, st.WAITING),
         will_wait_for=_waits(row, redactor, st.SUSPENDED, _shown_states.INTERRUPTED),
         step_counts=row.step_counts,
-        paused_by=tuple(
-            redactor.text(pauses[pattern].text)
-            for pattern in row.paused_by
-            if row.parked and pattern in pauses
-        ),
+        paused_by=tuple(redactor.text(pauses[each].text) for each in paused_by),
     )
 
 
@@ -303,8 +300,8 @@ def summary(
     row = _row(connection, uuid)
     flow_redactor = redaction.redactor_for(connection, row, redactor)
     parts, part_count = _parts(connection.get_outline(uuid), flow_redactor)
-    row_view = row_of(row, flow_redactor, _pauses_of(connection, [row]))
-    return FlowSummary(row_view, parts, part_count)
+    pauses = _pauses_of(connection, [row])
+    return FlowSummary(row_of(row, flow_redactor, pauses), parts, part_count)
 
 
 def _row(connection: base.Connection, uuid: str) -> FlowRow:
