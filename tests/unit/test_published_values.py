@@ -85,7 +85,7 @@ def test_replay_does_not_publish_earlier_values_again(store):
 @pytest.mark.parametrize(
     "name, value, error, message",
     [
-        ("", 1, ValueError, "Name of a published value must have 1 to 255 printable"),
+        ("", 1, ValueError, "Name of a published value must be 1 to 255 printable"),
         (5, 1, TypeError, "Name of a published value must be a str"),
         ("x", "a" * signals.MAX_VALUE_BYTES, exceptions.NotEncodable, "at most 65,536 bytes"),
         ("x", object(), exceptions.NotEncodable, "published value 'x'"),
