@@ -87,7 +87,15 @@ def test_commands_set_tags_of_all_types(wbengine: Command, home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("amount:=much", "a number or a time"), ("a b:=1", "the key of a tag"), (":=1", "the key")],
+    [
+        ("amount:=much", "a number or a time"),
+        ("a b:=1", "the key of a tag"),
+        (":=1", "the key"),
+        ("amount:=9007199254740993", "a whole number of at most 2**53"),
+        ("amount:=1e400", "a finite number"),
+        ("amount:=1_000", "a number or a time"),
+        ("amount:=007", "a number or a time"),
+    ],
 )
 def test_invalid_tag_is_refused(wbengine: Command, option: str, message: str) -> None:
     result = wbengine("flow", "tag", "3f2a9c", "--set", option)

@@ -540,6 +540,17 @@ def test_failed_sign_ins_are_limited(
     assert provider.requests.count("token") == 3
 
 
+def test_pages_of_other_sites_cannot_block_sign_ins(
+    browser: TestClient, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_failed_attempts, "MAX_FAILURES", 2)
+    url = provider.sign_in(started(browser))
+    for _ in range(5):
+        assert browser.get("/login/oidc/callback?state=x&code=x").status_code == 401
+        assert browser.get("/login/oidc/callback").status_code == 401
+    assert browser.get(url, follow_redirects=False).status_code == 303
+
+
 def test_secrets_appear_in_no_log(
     browser: TestClient, provider: IdentityProvider, log: Callable[[], str]
 ) -> None:
@@ -641,6 +652,7 @@ def test_slow_provider_is_reported(
         ({"jwks_uri": "file:///etc/passwd"}, "jwks_uri of the provider must be a URL of https"),
         ({"authorization_endpoint": "javascript:alert(1)"}, "must be a URL of https"),
         ({"end_session_endpoint": "//evil"}, "end_session_endpoint of the provider must be"),
+        ({"token_endpoint": "https://login.example.com:99999/"}, "token_endpoint of the provider"),
     ],
 )
 def test_wrong_description_is_reported(
@@ -661,6 +673,7 @@ def test_wrong_description_is_reported(
         (JSONResponse([]), "must answer with a JSON object"),
         (PlainTextResponse("<html>", 502), "must answer with a JSON object, got status: 502"),
         (PlainTextResponse(" " * 1_100_000), "is too long"),
+        (PlainTextResponse('{"id_token":' + "[" * 100_000), "must answer with a JSON object"),
         (RedirectResponse("http://127.0.0.1:1/"), "must answer with a JSON object"),
     ],
 )

@@ -378,3 +378,15 @@ def test_worker_is_not_found_without_a_broker(server: Server) -> None:
     assert server.post("workers/w/drain").status_code == 403, "an operator"
     answer = server.post("workers/w/drain", user="ann")
     assert answer.status_code == 404 and "broker" in answer.json()["detail"]
+
+
+def test_backfill_is_bounded_by_the_present_and_1970(server: Server) -> None:
+    rare = {"factory": FACTORY, "cron": "0 0 29 2 *"}
+    assert server.post("schedules/leap/add", rare, user="ann").status_code == 200
+    future = {"from_time": "9999-12-31", "dry_run": True}
+    answer = server.post("schedules/leap/backfill", future, user="ann")
+    assert answer.status_code == 200 and answer.json()["flows"] == [], answer.text
+    past = {"from_time": "1000-01-01", "dry_run": True}
+    answer = server.post("schedules/leap/backfill", past, user="ann")
+    assert answer.status_code == 400
+    assert "from_time must not be before 1970" in answer.json()["detail"]

@@ -89,7 +89,7 @@ def test_client_above_its_request_limit_is_refused_and_others_are_not(store: Slo
         with answer(ask("/", hers)) as page:
             assert page.status == 429 and int(page.headers["retry-after"]) > 0
             assert f"at most {limit} requests at a time for one client" in page.read().decode()
-        with answer(ask("/api/v1/flows", hers)) as response:
+        with answer(ask("/api/v1/flows?wait=1", hers)) as response:  # not a long poll
             error = json.loads(response.read())
             assert error["schema"] == "wbengine/error/1" and error["status"] == 429
         assert status(site, "/livez", hers) == 200

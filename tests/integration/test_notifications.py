@@ -288,8 +288,21 @@ def test_success_with_other_tags_is_no_recovery(
     run(service)
     assert kinds(site) == [("flow_failed", "order", 1)]
     failed(store, "order", None, states.SUCCESS, tags={"team": "a"})
+    failed(store, "order", None, states.SUCCESS, tags={"team": "b"})  # the latest success
     run(service)
     assert kinds(site)[1:] == [("flow_recovered", "order", 1)]
+
+
+def test_flow_with_a_masked_name_recovers(
+    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
+) -> None:
+    service = begun(store, webhook(site, tmp_path))
+    failed(store, "sync password=hunter22")
+    run(service)
+    failed(store, "sync password=hunter22", None, states.SUCCESS)
+    run(service)
+    assert [kind for kind, _, _ in kinds(site)] == ["flow_failed", "flow_recovered"]
+    assert "hunter22" not in str(kinds(site))
 
 
 def test_names_that_fail_are_limited_to_the_latest() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wbengine._concurrency import clocks
-from wbengine.dashboard._oidc_failure import SignInFailed
+from wbengine.dashboard._oidc_failure import NotStarted
 from wbengine.dashboard._signatures import are_equal, pack, sign, unpack
 
 __all__ = ["ATTEMPT_SECONDS", "Attempt", "Attempts", "safe_path"]
@@ -65,18 +65,18 @@ class Attempts:
     def resume(self, browser: str | None, state: str) -> Attempt:
         """Return the sign-in with this state.
 
-        :raises SignInFailed: if this browser did not start it, or not recently.
+        :raises NotStarted: if this browser did not start it, or not recently.
         """
         if browser is None:
-            raise SignInFailed(
+            raise NotStarted(
                 "This browser started no sign-in at this address, or too long ago. Sign in again."
             )
         text = state.partition(".")[0]
         if not are_equal(state, f"{text}.{self._sign('state', browser, text)}"):
-            raise SignInFailed("This browser did not start this sign-in. Sign in again.")
+            raise NotStarted("This browser did not start this sign-in. Sign in again.")
         _, started, path = unpack(text)
         if not -60.0 < self._clock.time() - started < ATTEMPT_SECONDS:
-            raise SignInFailed("The sign-in took too long. Sign in again.")
+            raise NotStarted("The sign-in took too long. Sign in again.")
         return self._attempt(browser, text, path)
 
     def _attempt(self, browser: str, text: str, path: str) -> Attempt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SignInFailed"]
+__all__ = ["NotStarted", "SignInFailed"]
 
 
 class SignInFailed(Exception):
@@ -19,3 +19,10 @@ class SignInFailed(Exception):
         self.message = message
         self.detail = None if detail is None else str(detail)
         self.status = status
+
+
+class NotStarted(SignInFailed):
+    """The response of a provider belongs to no sign-in of this browser.
+
+    It guesses no secret, and a page of another site can cause it, so it does not count as a guess.
+    """

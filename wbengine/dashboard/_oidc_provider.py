@@ -131,7 +131,8 @@ class Provider:
     ) -> Mapping[str, str]:
         """Return the headers that authenticate the dashboard, or add it to the fields."""
         client_id, secret = self._settings.client_id, self._settings.client_secret
-        methods = metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        methods = metadata.get("token_endpoint_auth_methods_supported")
+        methods = methods if isinstance(methods, list) else ["client_secret_basic"]
         if "client_secret_basic" not in methods and "client_secret_post" in methods:
             fields.update(client_id=client_id, client_secret=secret)
             return {}
@@ -230,7 +231,7 @@ class Provider:
             ) from error
         try:
             content = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
             raise SignInFailed(
@@ -272,8 +273,8 @@ class _Cached:
 def _check_endpoint(name: str, url: Any, issuer: str) -> None:
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
-        host = parts.hostname
-    except ValueError:
+        host = parts.hostname if parts.port != 0 else None
+    except ValueError:  # for example, a port above 65535
         host = None
     is_local = urlsplit(issuer).scheme == "http" and host in _http_headers.LOOPBACK
     if not host or parts.scheme not in (("https", "http") if is_local else ("https",)):

@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 from wbengine._concurrency import clocks
 from wbengine.dashboard import _oidc_claims
 from wbengine.dashboard._oidc_attempts import Attempts
-from wbengine.dashboard._oidc_failure import SignInFailed
+from wbengine.dashboard._oidc_failure import NotStarted, SignInFailed
 from wbengine.dashboard._oidc_provider import Provider
 from wbengine.dashboard._oidc_settings import OidcSettings
 from wbengine.dashboard._visitors import Visitor
@@ -79,5 +79,5 @@ class OidcSignIn:
 def _single(parameters: QueryParams, name: str) -> str:
     values = parameters.getlist(name)
     if len(values) != 1 or not values[0]:
-        raise SignInFailed(f"The response of the provider must contain {name} once. Sign in again.")
+        raise NotStarted(f"The response of the provider must contain {name} once. Sign in again.")
     return values[0]

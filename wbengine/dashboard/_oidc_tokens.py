@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -27,6 +26,8 @@ ALGORITHMS: Final = (
 _KEY_TYPES: Final = ("RSA", "EC", "OKP")
 #: Accepted difference between the clocks of the provider and of this host.
 LEEWAY_SECONDS: Final = 60.0
+#: A time far in the future. NaN is not below it either.
+_MAX_SECONDS: Final = 1e12
 _INVALID: Final = "The ID token of the provider is not valid"
 
 
@@ -124,6 +125,6 @@ def _text(claims: Mapping[str, Any], name: str) -> str:
 def _time(claims: Mapping[str, Any], name: str) -> float:
     value = claims.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is None or not is_number or not math.isfinite(value):
-        raise SignInFailed(f"{_INVALID}: {name} must be a number of seconds, got", repr(value))
+    if value is None or not is_number or not abs(value) < _MAX_SECONDS:
+        raise SignInFailed(f"{_INVALID}: {name} must be a number of seconds, got", f"{value!r:.80}")
     return float(value)

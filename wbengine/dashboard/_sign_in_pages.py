@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from wbengine.dashboard import _audited_actions, _http_errors, _oidc_attempts, _roles, _urls
 from wbengine.dashboard._app_state import AppState
-from wbengine.dashboard._oidc_failure import SignInFailed
+from wbengine.dashboard._oidc_failure import NotStarted, SignInFailed
 
 __all__ = ["SignInPages"]
 
@@ -81,7 +81,8 @@ class SignInPages:
         try:
             signed_in = await self._state.sign_in.finish(cookie, request.query_params)
         except SignInFailed as error:
-            if error.status != 503:  # not the fault of the browser
+            # 503 is not the fault of the browser.
+            if error.status != 503 and not isinstance(error, NotStarted):
                 self._state.credentials.note_failure(request)
             return self._failed(request, error)
         request.state.visitor = signed_in.visitor

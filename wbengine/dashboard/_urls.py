@@ -25,6 +25,8 @@ SIGN_IN_CALLBACK: Final = f"{SIGN_IN}/callback"
 
 _API: Final = re.compile(r"/(api/|livez$|readyz$)")
 _STREAM: Final = re.compile(r"/stream/|/(api/v1/)?flows/[^/]+/(events/)?stream$")
+#: Paths whose responses wait for the end of a flow if there is a parameter `wait`.
+_END_OF_FLOW: Final = re.compile(r"/api/v1/flows/[^/]+(/result)?$")
 #: Paths that show or change only flows, through the store of the visitor, or end the session.
 _ABOUT_FLOWS: Final = re.compile(
     r"/$|/logout$|/flows/|/stream/flows$|/api$|/api/v1/openapi\.json$|/api/v1/flows(/|$)"
@@ -62,7 +64,9 @@ def wants_json(request: Request) -> bool:
 
 def is_stream(request: Request) -> bool:
     """Return whether the response is an event stream, or waits for the end of a flow."""
-    return _STREAM.match(path_of(request)) is not None or "wait" in request.query_params
+    path = path_of(request)
+    is_long_poll = "wait" in request.query_params and _END_OF_FLOW.match(path) is not None
+    return is_long_poll or _STREAM.match(path) is not None
 
 
 def check_prefix(value: str) -> str:

@@ -74,7 +74,7 @@ class Collector:
                 if len(events) >= limit:
                     progress.since[source] = change.at
                     break
-                events += self._new(progress, self._events_of(source, change))
+                events += self._new(progress, self._events_of(source, change), change.name)
         self._note_successes(progress, min(before.values()) - OVERLAP_SECONDS)
         if len(events) < limit:  # Otherwise, there may be later failures.
             events += self._new(progress, self._recovered(progress, now))
@@ -83,8 +83,11 @@ class Collector:
         progress.forget_before(min(progress.since.values()) - 2 * OVERLAP_SECONDS)
         return events
 
-    def _new(self, progress: Progress, events: Iterator[Event]) -> list[Event]:
-        """Return the selected events that are not in the progress, and note all."""
+    def _new(self, progress: Progress, events: Iterator[Event], name: str = "") -> list[Event]:
+        """Return the selected events that are not in the progress, and note all.
+
+        :param name: the stored name of their flow; that of the events is masked.
+        """
         new_events = []
         for event in events:
             key = event.id[:_KEY_LENGTH]
@@ -92,7 +95,7 @@ class Collector:
                 continue
             progress.seen[key] = event.at
             if event.kind == _event.FLOW_FAILED:
-                progress.note_failing(event.name, event.at)
+                progress.note_failing(name, event.at)
             if self._selection.includes(event.kind):
                 new_events.append(event)
             else:
@@ -118,10 +121,14 @@ class Collector:
             return
         for name, at in self._reader.latest_successes(list(progress.failing), since):
             if self._selection.tags:
-                change = self._reader.success(name, at)
-                if change is None or not self._selection.matches_flow(name, change.tags):
-                    continue
-            progress.note_success(name, at)
+                times = (
+                    change.at
+                    for change in self._reader.successes(name, since)
+                    if self._selection.matches_flow(name, change.tags)
+                )
+                at = max(times, default=0.0)
+            if at:
+                progress.note_success(name, at)
 
     def _recovered(self, progress: Progress, now: float) -> Iterator[Event]:
         """Yield the failed flows that succeeded; for a name without one, its latest success."""

@@ -96,6 +96,11 @@ class EventReader:
         page = self._read(self._sql.success, {"name": name, "since": at})
         return _change(page[0], 0.0) if page else None
 
+    def successes(self, name: str, since: float) -> Iterator[FlowChange]:
+        """Yield the flows with this name that succeeded at or after a time."""
+        for row in self._pages(self._sql.all_successes, {"name": name, "since": since}):
+            yield _change(row, 0.0)
+
     def repaired(self, name: str, since: float) -> Iterator[FlowChange]:
         """Yield the flows with this name that failed and then succeeded at or after a time.
 
@@ -198,6 +203,9 @@ class _Statements:
             f"SELECT {columns}, f.ended AS moment {succeeded} = :since AND f.name = :name LIMIT 1"
         )
         failed = " OR ".join(f"f.more LIKE '%{json.dumps(state)}%'" for state in _history.FAILED)
+        self.all_successes = sa.text(
+            f"SELECT {columns}, f.ended AS moment {succeeded} >= :since AND f.name = :name {ended}"
+        )
         self.repaired = sa.text(
             f"SELECT {columns}, f.ended AS moment {succeeded} >= :since AND f.name = :name"
             f" AND ({failed}) {ended}"

@@ -23,9 +23,9 @@ from wbengine.types import codec
 __all__ = [
     "CHANGED", "EVENT", "GIVEN", "KEY", "KEY_FORM", "MAX_KEY_LENGTH", "MAX_TAGS",
     "MAX_TEXT_LENGTH", "MAX_WHOLE_NUMBER", "TEXT_FORM", "CallTags", "Condition", "Indexed",
-    "Latest", "Selection", "Value", "are_same", "check", "check_key", "check_settable",
-    "check_types", "check_value", "conditions_of", "given_in", "has_texts", "index_of", "merged",
-    "new_tags", "number_or_time", "tags_in", "text_of", "texts_of",
+    "Latest", "Selection", "Value", "are_same", "check", "check_key", "check_number",
+    "check_settable", "check_types", "check_value", "conditions_of", "given_in", "has_texts",
+    "index_of", "merged", "new_tags", "number_or_time", "tags_in", "text_of", "texts_of",
 ]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
@@ -47,6 +47,9 @@ KEY: Final = re.compile(r"[A-Za-z0-9._/-]+")
 #: What keys and texts are, for messages.
 KEY_FORM: Final = f"up to {MAX_KEY_LENGTH} letters, digits and ._/-"
 TEXT_FORM: Final = f"1 to {MAX_TEXT_LENGTH} printable characters without surrounding blanks"
+#: Numbers of JSON.
+_WHOLE: Final = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
+_NUMBER: Final = re.compile(rf"{_WHOLE.pattern}(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _CONDITION: Final = re.compile(r"([^=<>]*)(<=|>=|=|<|>)(.*)", re.DOTALL)
 
 TEXT: Final = "text"
@@ -83,17 +86,8 @@ def check_value(key: str, value: object) -> Value:
         return _check_text(key, value)
     if isinstance(value, bool):
         return value
-    if isinstance(value, int):
-        if abs(value) > MAX_WHOLE_NUMBER:
-            raise ValueError(
-                f"the value of tag {key} must be a whole number of at most 2**53, or a text"
-            )
-        return int(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"the value of tag {key} must be a finite number, got {value!r}")
-        is_whole = value.is_integer() and abs(value) <= MAX_WHOLE_NUMBER
-        return int(value) if is_whole else float(value)
+    if isinstance(value, int | float):
+        return check_number(key, value)
     if isinstance(value, dt.datetime):
         if value.utcoffset() is None:
             raise ValueError(
@@ -109,6 +103,23 @@ def check_value(key: str, value: object) -> Value:
         f"the value of tag {key} must be a str, int, float, bool or datetime,"
         f" got {type(value).__name__}"
     )
+
+
+def check_number(key: str, value: float) -> float:
+    """Return the number of a tag, as an int if it is whole.
+
+    :raises ValueError: if it is not finite, or is a whole number that a double may not represent.
+    """
+    if isinstance(value, int):
+        if abs(value) > MAX_WHOLE_NUMBER:
+            raise ValueError(
+                f"the value of tag {key} must be a whole number of at most 2**53, or a text"
+            )
+        return int(value)
+    if not math.isfinite(value):
+        raise ValueError(f"the value of tag {key} must be a finite number, got {value!r}")
+    is_whole = value.is_integer() and abs(value) <= MAX_WHOLE_NUMBER
+    return int(value) if is_whole else float(value)
 
 
 def _check_text(key: str, value: str) -> str:
@@ -391,12 +402,10 @@ def number_or_time(key: str, text: str) -> float | dt.datetime:
 
     :raises ValueError: if it is neither.
     """
-    try:
-        number = float(text)
-        if math.isfinite(number):
-            return number
-    except ValueError:
-        pass
+    if _WHOLE.fullmatch(text):
+        return check_number(key, int(text))
+    if _NUMBER.fullmatch(text):
+        return check_number(key, float(text))
     try:
         moment = dt.datetime.fromisoformat(text)
         if moment.tzinfo is None:

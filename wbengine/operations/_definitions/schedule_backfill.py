@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 from wbengine._text import timestamps
@@ -100,7 +101,11 @@ def backfill(
     schedules = Schedules(scope.backend)
     start = _seconds("from_time", from_time)
     end = None if to_time is None else _seconds("to_time", to_time)
-    missed, unread = schedules.missed_page(schedule, start, end, limit=max_flows)
+    # The times of some schedules in the far future exceed the years of `datetime`.
+    if start > time.time():
+        missed, unread = list[int](), None
+    else:
+        missed, unread = schedules.missed_page(schedule, start, end, limit=max_flows)
     flows: dict[int, str | None] = dict.fromkeys(missed)
     if not dry_run and missed:
         with _allowed_flows.loading(schedules.get(schedule).schedule.factory):
@@ -119,6 +124,9 @@ def backfill(
 
 def _seconds(name: str, text: str) -> float:
     try:
-        return timestamps.unix_seconds(text)
+        seconds = timestamps.unix_seconds(text)
     except ValueError as error:
         raise ValueError(f"{name} {error}") from None
+    if seconds < 0:
+        raise ValueError(f"{name} must not be before 1970, got {text!r:.80}")
+    return seconds
