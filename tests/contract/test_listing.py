@@ -119,7 +119,7 @@ def test_steps_of_the_latest_attempt_of_each_workflow_are_counted(connection: Co
         for position, state in enumerate(step_states):
             step = models.TaskDetail(f"{workflow.name}/{attempt}.{position}-charge")
             note = StepNote(workflow.uuid, attempt, position, "shop:charge", "")
-            note.store(step)
+            step.set_meta_value(models.STEP, note.to_dict())
             step.state = state
             steps.append(step)
     book, flow = make(*workflows, *steps, name="orders")

@@ -57,21 +57,9 @@ def process_pool() -> futures.Executor:
     return futures.ProcessPoolExecutor(1)
 
 
-#: Threads that earlier tests in this process left.
-EARLIER: set[threading.Thread] = set()
-
-
-@pytest.fixture(autouse=True)
-def _note_earlier_threads() -> None:
-    EARLIER.clear()
-    EARLIER.update(threading.enumerate())
-
-
 def loop_threads() -> list[str]:
     return [
-        t.name
-        for t in threading.enumerate()
-        if t not in EARLIER and t.name.startswith(("wbengine-loop", "asyncio"))
+        t.name for t in threading.enumerate() if t.name.startswith(("wbengine-loop", "asyncio"))
     ]
 
 

@@ -26,6 +26,7 @@ from tests.unit.executor_tasks import (
 )
 from wbengine import exceptions, task
 from wbengine._calls import invocation
+from wbengine._concurrency import event_loop
 from wbengine._runtime import executors
 from wbengine.types import codec
 from wbengine.types import failure as ft
@@ -313,4 +314,5 @@ def test_executor_can_start_again_after_interrupted_stop(
         made.stop()
         if not struck:
             break
+    event_loop.stop_all()  # Interrupts before a loop was stopped leave it.
     assert step > 3

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.executor_tasks import Echo, Fetch, Raises
 from wbengine import engines, exceptions, task
 from wbengine._calls import invocation
+from wbengine._concurrency import event_loop
 from wbengine._runtime import executors
 from wbengine.patterns import linear_flow, unordered_flow
 
@@ -74,6 +75,7 @@ def test_executor_that_pickles_runs_tasks_items_and_coroutines() -> None:
         task.Map(Echo("each"), over="values", item="value", provides="items"),
     )
     values = run(flow, Pickling(), inputs={"values": [1, 2, 3]})
+    event_loop.stop_all()  # A child process would end with its loop.
     assert (values["plain"], values["async"][2], values["items"]) == ({1, 2}, "x", [1, 2, 3])
 
 

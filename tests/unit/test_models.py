@@ -516,7 +516,7 @@ def test_stored_record_omits_incidents_unless_there_are_any() -> None:
 def test_step_note_keeps_the_arguments_of_the_revert() -> None:
     record = models.TaskDetail("t", "u")
     note = _step_notes.StepNote("w", 1, 0, "m:f", "d", arguments={"key": 1})
-    note.store(record)
+    record.set_meta_value(models.STEP, note.to_dict())
     assert _step_notes.StepNote.of(record) == note
 
 

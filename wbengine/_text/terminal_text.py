@@ -22,18 +22,16 @@ _IN_A_LINE: Final = re.compile(rf"[\n{_CONTROL}{_SURROGATES}]")
 #: and such a line without surrounding blanks. Validators of other languages know no surrogates.
 PRINTABLE: Final = rf"^[^\n{_CONTROL}]+$"
 TRIMMED: Final = rf"^[^\s{_CONTROL}](?:[^\n{_CONTROL}]*[^\s{_CONTROL}])?$"
-_PRINTABLE: Final = re.compile(PRINTABLE)
-_TRIMMED: Final = re.compile(TRIMMED)
 
 
 def is_printable(text: str) -> bool:
     """Return whether a text matches `PRINTABLE` and contains no surrogates."""
-    return _PRINTABLE.fullmatch(text) is not None and not _IN_LINES.search(text)
+    return bool(text) and _IN_A_LINE.search(text) is None
 
 
 def is_trimmed(text: str) -> bool:
     """Return whether a text matches `TRIMMED` and contains no surrogates."""
-    return _TRIMMED.fullmatch(text) is not None and not _IN_LINES.search(text)
+    return is_printable(text) and text == text.strip()
 
 
 def visible(text: str, *, lines: bool = False) -> str:

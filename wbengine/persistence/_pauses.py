@@ -21,15 +21,13 @@ MAX_REASON_CHARACTERS: Final = 500
 
 _SURROGATE: Final = re.compile("[\\ud800-\\udfff]")
 #: Letters and digits of all scripts, and `_.*?[]!<>-`. In JSON schemas, \w has only ASCII letters.
-_PATTERN: Final = re.compile(
-    r"[^\x00-\x20\"-)+,/:;=@\\^`{-\xa0\u2028-\u202f\u2066-\u2069\ud800-\udfff]+"
-)
+_PATTERN: Final = re.compile(r"[^\x00-\x20\"-)+,/:;=@\\^`{-\xa0\u2028-\u202f\u2066-\u2069]+")
 #: JSON schema of a pattern.
 PATTERN_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "string",
     "description": "the dotted name of a class or function, which may contain * and ?, with at"
     f" most {MAX_PATTERN_CHARACTERS} characters",
-    "pattern": f"^{_PATTERN.pattern}$".replace(r"\ud800-\udfff", ""),
+    "pattern": f"^{_PATTERN.pattern}$",
     "maxLength": MAX_PATTERN_CHARACTERS,
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from wbengine.persistence import models
@@ -45,15 +45,8 @@ class StepNote:
     signal: str | None = None
     reverted: float | None = None
 
-    def store(
-        self,
-        record: models.AtomDetail,
-        sign: Callable[[dict[str, Any]], dict[str, Any]] = lambda content: content,
-    ) -> None:
-        """Set the note in a record of a flow.
-
-        :param sign: returns the content with a signature.
-        """
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of the note in a record, without values that are not set."""
         content: dict[str, Any] = {
             "workflow": self.workflow,
             "attempt": self.attempt,
@@ -75,7 +68,7 @@ class StepNote:
             content["signal"] = self.signal
         if self.reverted is not None:
             content["reverted"] = self.reverted
-        record.set_meta_value(models.STEP, sign(content))
+        return content
 
     def short_name(self, name: str) -> str:
         """Return the name of a step without those of the workflow, its attempt and the position.

@@ -169,15 +169,10 @@ class StepRecords:
         self._storage.writer.mark(step.record)
 
     def _store_note(self, step: Step) -> None:
-        if self._keyring is None:
-            step.note.store(step.record)
-        else:
-            step.note.store(
-                step.record,
-                functools.partial(
-                    _macs.signed_step, self._storage.flow_uuid, step.record, keyring=self._keyring
-                ),
-            )
+        content, flow = step.note.to_dict(), self._storage.flow_uuid
+        if self._keyring is not None:
+            content = _macs.signed_step(flow, step.record, content, self._keyring)
+        step.record.set_meta_value(models.STEP, content)
 
     def mark(self, workflow: models.AtomDetail) -> None:
         """Write the record of a workflow with the next changes."""
