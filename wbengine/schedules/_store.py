@@ -427,6 +427,8 @@ class Schedules:
         now = self._transact("Reading the time", self._now, write=False)
         first = _unix_seconds("start", start)
         last = min(now, _unix_seconds("end", now if end is None else end))
+        if first > last:  # The next tick may lie beyond the years of `datetime`.
+            return iter(())
         ticks = itertools.takewhile(lambda tick: tick <= last, entry.schedule.from_time(first))
         return self._with_states(entry.schedule, ticks)
 

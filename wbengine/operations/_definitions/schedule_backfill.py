@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 from wbengine._text import timestamps
@@ -101,11 +100,7 @@ def backfill(
     schedules = Schedules(scope.backend)
     start = _seconds("from_time", from_time)
     end = None if to_time is None else _seconds("to_time", to_time)
-    # The times of some schedules in the far future exceed the years of `datetime`.
-    if start > time.time():
-        missed, unread = list[int](), None
-    else:
-        missed, unread = schedules.missed_page(schedule, start, end, limit=max_flows)
+    missed, unread = schedules.missed_page(schedule, start, end, limit=max_flows)
     flows: dict[int, str | None] = dict.fromkeys(missed)
     if not dry_run and missed:
         with _allowed_flows.loading(schedules.get(schedule).schedule.factory):
