@@ -118,10 +118,8 @@ def backfill(
 
 
 def _seconds(name: str, text: str) -> float:
+    """Return the Unix time of a text. Earlier times than 1970 have no ticks and are 1970."""
     try:
-        seconds = timestamps.unix_seconds(text)
+        return max(0.0, timestamps.unix_seconds(text))
     except ValueError as error:
         raise ValueError(f"{name} {error}") from None
-    if seconds < 0:
-        raise ValueError(f"{name} must not be before 1970, got {text!r:.80}")
-    return seconds
