@@ -55,6 +55,10 @@ class Flow(abc.ABC):
     concurrency_key: Callable[..., Any] | None = None
     limit: str | None = None
 
+    #: Function of inputs, by name, that returns the key of a submitted flow: conductors take flows
+    #: of different keys in turn. The argument of `engines.submit` takes precedence.
+    fair_key: Callable[..., str | None] | None = None
+
     def __init__(self, name: str, retry: retry_module.Retry | None = None) -> None:
         """Create an empty flow.
 

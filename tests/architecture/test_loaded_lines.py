@@ -15,8 +15,8 @@ from tests.support import fresh
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 15_150
-MAX_LINES_OF_FLOW_RUN = 26_850
+MAX_LINES_OF_FLOW_SHOW = 15_300
+MAX_LINES_OF_FLOW_RUN = 27_050
 
 FLOW = """
 from wbengine import task

@@ -24,7 +24,7 @@ from tests.seams import stores
 from tests.support import brokers, forks, servers
 from tests.support.waiting import until
 from wbengine import exceptions, states
-from wbengine.jobs import _stored, backends, base
+from wbengine.jobs import _places, _stored, backends, base
 from wbengine.persistence import backends as flow_stores
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
@@ -492,8 +492,8 @@ def test_names_of_maximum_length_are_stored(board: base.JobBoard, another: base.
 def test_job_with_too_long_name_is_skipped_and_logged_once(
     board: _stored.BaseStoredJobBoard, another: base.JobBoard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    normal = base.JobPriority.NORMAL
-    bad = board._put(_stored.NewJob(models.new_uuid(), "x" * 256, None, {}, normal, False))
+    place = _places.Place()
+    bad = board._put(_stored.NewJob(models.new_uuid(), "x" * 256, None, {}, place, False))
     board.post("good")
     for _ in range(2):
         assert names(another) == ["good"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import sqlite3
 import sys
@@ -503,7 +502,7 @@ def test_conductor_renews_claims_for_the_expiry_of_its_board(
         return extend(job, seconds)
 
     monkeypatch.setattr(_stored.StoredJob, "extend_expiry", spy)
-    monkeypatch.setattr(site.board, "claim", functools.partial(site.board.claim, expiry=2.5))
+    monkeypatch.setattr(site.board, "claim_seconds", 2.5)
     gate = site.gate()
     job, _ = site.post(conducted.gated)
     conductor = site.conductor()

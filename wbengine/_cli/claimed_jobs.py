@@ -87,8 +87,8 @@ def _claim(
 ) -> jobs.Job:
     """Claim the job of a flow, which is posted if there is none."""
     with contextlib.closing(backend.get_connection()) as connection:
-        priority = _stored.submitted(connection.get_flow_details(row.uuid, lazy=True), board)
-        if priority is None:
+        place = _stored.submitted(connection.get_flow_details(row.uuid, lazy=True), board)
+        if place is None:
             raise errors.Failed(
                 f"flow {row.uuid} was submitted to another job board: pass its --board",
                 errors.USAGE,
@@ -102,7 +102,7 @@ def _claim(
             job = board.find(row.uuid)
             owner = None if job is None else board.find_owner(job)
             if owner is None:
-                job = board.repost(row.uuid, row.name, book, priority, replaces_trashed=True) or job
+                job = board.repost(row.uuid, row.name, book, place, replaces_trashed=True) or job
                 if isinstance(board, impl_sql.SQLJobBoard):
                     board.make_due(row.uuid)
                 with (

@@ -104,6 +104,7 @@ class DevServer:
                 backend,
                 engine="workers",
                 engine_options={"url": self.url, "keys": signs},
+                queues=("*",),
                 schedules=schedules,
             )
             self._site = None if port is None else self._make_site(port, backend, ring)

@@ -66,6 +66,9 @@ __all__ = ["command"]
 @click.option("--max-simultaneous", type=click.IntRange(1, 1000), metavar="N",
     help="Maximum number of flows that run at a time.",
     show_default="number of processors + 1")  # fmt: skip
+@click.option("--queue", "queues", multiple=True, metavar="NAME",
+    help="Take flows of this queue; '*': of all queues (repeatable: in this order).",
+    show_default="default")  # fmt: skip
 @common_options.ENGINE
 @common_options.CODE_VERSION
 @click.option("--app", metavar="NAME",
@@ -85,6 +88,7 @@ __all__ = ["command"]
 def command(
     context: contexts.Context,
     max_simultaneous: int | None,
+    queues: tuple[str, ...],
     engine: str,
     code_version: str | None,
     app: str | None,
@@ -117,6 +121,7 @@ def command(
                 engine=engine,
                 engine_options=options,
                 max_simultaneous=max_simultaneous,
+                queues=queues or None,
                 board=board,
                 schedules=declared,
                 code_version=code_version,

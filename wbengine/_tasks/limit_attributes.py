@@ -12,7 +12,16 @@ from wbengine._security import masking
 from wbengine._tasks import functors
 from wbengine._text import rates
 
-__all__ = ["ATTRIBUTES", "UNLIMITED", "Limit", "Quota", "check", "limit_of", "limit_of_step"]
+__all__ = [
+    "ATTRIBUTES",
+    "UNLIMITED",
+    "Limit",
+    "Quota",
+    "check",
+    "limit_of",
+    "limit_of_step",
+    "shorten",
+]
 
 ATTRIBUTES: Final = ("rate_limit", "concurrency", "concurrency_key", "limit")
 
@@ -55,7 +64,7 @@ class Limit(NamedTuple):
         :raises Exception: if the key raises it.
         """
         if self.key is None:
-            return _shorten(self.name)
+            return shorten(self.name)
         key_arguments = {name: arguments[name] for name in self.takes if name in arguments}
         value = self.key(**key_arguments)
         if not _is_key(value):
@@ -66,7 +75,17 @@ class Limit(NamedTuple):
             )
         if any(map(masking.is_secret_key, key_arguments)):
             value = f"#{_digest(str(value))}"  # Names of limits are stored and displayed.
-        return _shorten(f"{self.name}[{value}]")
+        return shorten(f"{self.name}[{value}]")
+
+
+def call_key(key: Callable[..., Any], what: str, arguments: Mapping[str, Any]) -> Any:
+    """Return the value of a function of some of these arguments, which it takes by name.
+
+    :raises ValueError: if it takes other arguments.
+    :raises Exception: if the function raises it.
+    """
+    names = _argument_names(key, what, arguments)
+    return key(**{name: arguments[name] for name in names if name in arguments})
 
 
 def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) -> Limit:
@@ -78,10 +97,10 @@ def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) ->
     :raises TypeError, ValueError: if an attribute is invalid.
     """
     rate, concurrency, shared = owner.rate_limit, owner.concurrency, owner.limit
-    key = _key_of(owner)
+    key = function_of(owner, "concurrency_key")
     check(what, rate, concurrency, key, shared)
     quota = Quota(rate, None if rate is None else rates.interval(rate), concurrency)
-    takes = () if key is None else _argument_names(key, what, known)
+    takes = () if key is None else _argument_names(key, f"concurrency_key of {what}", known)
     return Limit(name if shared is None else shared, quota, key, takes)
 
 
@@ -122,17 +141,17 @@ def check(what: str, rate: Any, concurrency: Any, key: Any, shared: Any) -> None
     object_names.check_length(f"Name of the limit of {what}", shared or "")
 
 
-def _key_of(owner: Any) -> Any:
-    """Return the attribute `concurrency_key`.
+def function_of(owner: Any, name: str) -> Any:
+    """Return an attribute that contains a function of arguments.
 
     A function that a class defines becomes a bound method only if its first parameter is `self`.
     """
-    key = inspect.getattr_static(owner, "concurrency_key", None)
+    key = inspect.getattr_static(owner, name, None)
     if isinstance(key, staticmethod):
         return key.__func__
     if inspect.isfunction(key) and next(iter(inspect.signature(key).parameters), "") != "self":
         return key
-    return owner.concurrency_key
+    return getattr(owner, name)
 
 
 def _argument_names(
@@ -143,12 +162,11 @@ def _argument_names(
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.kind == parameter.POSITIONAL_ONLY:
-            raise ValueError(f"concurrency_key of {what} must accept {parameter.name!r} by name")
+            raise ValueError(f"{what} must accept {parameter.name!r} by name")
         name = parameter.name
         if known is not None and name not in known and parameter.default is parameter.empty:
             raise ValueError(
-                f"concurrency_key of {what} must take only its arguments, got {name!r}"
-                f"{object_names.hint(name, known)}"
+                f"{what} must take only its arguments, got {name!r}{object_names.hint(name, known)}"
             )
         names.append(name)
     return tuple(names)
@@ -161,7 +179,8 @@ def _is_key(value: Any) -> bool:
     return value is None or isinstance(value, str | int)
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Return a name of a limit or a key in a printable form with a bounded length."""
     if len(text) <= _MAX_NAME_LENGTH and text.isprintable():
         return text
     shown = "".join(filter(str.isprintable, text[: _MAX_NAME_LENGTH - 33]))

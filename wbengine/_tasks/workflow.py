@@ -12,7 +12,9 @@ from wbengine._tasks import limit_attributes
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
 
-_ATTRIBUTES: Final = ("provides", "name", "version", "priority", "retries", "backoff", "retry_on")
+_ATTRIBUTES: Final = (
+    *("provides", "name", "version", "priority", "retries", "backoff", "retry_on", "fair_key"),
+)
 
 
 class Workflow(Task):
@@ -24,6 +26,8 @@ class Workflow(Task):
     local = True
     cancel_on_revert = True
 
+    #: As `Flow.fair_key`.
+    fair_key: Callable[..., str | None] | None = None
     fn: ClassVar[Callable[..., Any]]
     is_async: ClassVar[bool]
     _name: ClassVar[str | None] = None
@@ -46,6 +50,7 @@ def workflow(
     retries: int = ...,
     backoff: Backoff | float | None = ...,
     retry_on: Errors | None = ...,
+    fair_key: Callable[..., str | None] | None = ...,
 ) -> Callable[[Callable[..., Any]], type[Workflow]]: ...
 
 
@@ -77,6 +82,7 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> A
     :param provides: default: 'result'.
     :param retries: maximum number of further executions of the whole function. Before each one, its
         steps are reverted.
+    :param fair_key: function of arguments of a submitted workflow: see `Flow.fair_key`.
     :raises TypeError: if `function` is not a function with a parameter for the steps, or an option
         is unknown.
     :raises ValueError: if `backoff` or `retry_on` is given without `retries`.

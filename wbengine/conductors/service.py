@@ -20,6 +20,7 @@ from wbengine.conductors.backends import impl_nonblocking
 from wbengine.engines import _allowed
 from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
+from wbengine.jobs._places import ALL_QUEUES, DEFAULT_QUEUE, Place, check_queue
 from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as base_listeners
 from wbengine.notifications import _reading, _service, _settings
@@ -77,6 +78,8 @@ class ConductorService:
     :param engine: kind or URI of the engines, with `engine_options`.
     :param max_simultaneous: maximum number of flows at a time; default: number of processors plus
         one.
+    :param queues: names of the queues whose flows it runs, in this order; '*': all others. Default:
+        the queue 'default'. Other queues than this one require a board in a database.
     :param board: the job board; default: the board in the database of `persistence`. The service
         connects it, and closes it at the end.
     :param schedules: stored at the start, if `persistence` is a database. They replace schedules of
@@ -108,6 +111,7 @@ class ConductorService:
         engine: str | None = None,
         engine_options: Mapping[str, Any] | None = None,
         max_simultaneous: int | None = None,
+        queues: Sequence[str] | None = None,
         board: jobs.JobBoard | None = None,
         schedules: Iterable[Schedule] = (),
         clock: Callable[[], float] | None = None,
@@ -125,6 +129,7 @@ class ConductorService:
         if not isinstance(self._board, jobs.FlowBoard):
             raise ValueError(f"board must be a FlowBoard, got {self._board!r}")
         self._reposting: jobs.FlowBoard = self._board
+        self._serve(queues)
         # In a board in the store of the flows, each submission and each command posts the job.
         self._is_board_separate: Final = not (
             isinstance(self._board, impl_sql.SQLJobBoard) and self._board.keeps_flows
@@ -169,6 +174,17 @@ class ConductorService:
         self._threads: list[threading.Thread] = []
         self._senders: list[threading.Thread] = []
         self._connecting = False
+
+    def _serve(self, queues: Sequence[str] | None) -> None:
+        if queues is None:
+            return
+        for name in queues:
+            if name != ALL_QUEUES:
+                check_queue(name)
+        if isinstance(self._board, impl_sql.SQLJobBoard):
+            self._board.queues = tuple(queues)
+        elif tuple(queues) not in ((DEFAULT_QUEUE,), (ALL_QUEUES,)):
+            raise ValueError("queues require a job board in a database")
 
     def _make_notifications(self, settings: Mapping[str, Any]) -> list[_service.DestinationService]:
         if not isinstance(self._persistence, _sql.SQLBackend):
@@ -400,14 +416,14 @@ class ConductorService:
             models.FACTORY
         ) is None:
             return
-        priority = _stored.submitted(detail, self._board)
-        if priority is None:
+        place = _stored.submitted(detail, self._board)
+        if place is None:
             if among is _PENDING_STATES or detail.is_submitted:
                 return  # The flow was not submitted, or was submitted to another board.
-            priority = jobs.JobPriority.NORMAL
+            place = Place()
         book = models.LogBook(row.book_name, row.book_uuid)
         posted = self._reposting.repost(
-            row.uuid, row.name, book, priority, replaces_trashed=row.command is not None
+            row.uuid, row.name, book, place, replaces_trashed=row.command is not None
         )
         if posted is not None:
             LOG.warning(

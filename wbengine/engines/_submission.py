@@ -9,15 +9,17 @@ import types
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, signals, states
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._introspection import object_names
+from wbengine._tasks import limit_attributes
 from wbengine.engines import _allowed, _async_run, _flow_errors, _flow_factories, _loading, base
 from wbengine.jobs import _stored
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
+from wbengine.jobs._places import Place, check_key
 from wbengine.jobs.backends import impl_memory, impl_sql
 from wbengine.persistence import _commands, _lease_renewer, _owners, models
 from wbengine.persistence import base as persistence
@@ -240,6 +242,9 @@ def submit(
     inputs: _loading.Store = None,
     name: str | None = None,
     priority: jobs.JobPriority | str = jobs.JobPriority.NORMAL,
+    queue: str | None = None,
+    fair_key: str | None = None,
+    fair_weight: float | None = None,
     eta: datetime | float | None = None,
     unique: str | None = None,
     unique_for: str | float | None = None,
@@ -254,6 +259,11 @@ def submit(
     written in one transaction. A store or board that is opened here stays open as long as the
     handle exists.
 
+    :param queue: name of the queue; conductors serve the queue 'default' unless they name others
+        (`wbengine serve --queue`).
+    :param fair_key: conductors take flows of different keys in turn, for example of tenants. The
+        priority decides within a key. Default: the attribute `fair_key` of the flow, or no key.
+    :param fair_weight: share of the key, relative to that of others (default: 1).
     :param eta: earliest start: a time with a time zone, or seconds from now.
     :param unique: key; while a flow with this key has not ended, nothing is stored, and the
         returned handle refers to that flow, also with concurrent submissions.
@@ -262,8 +272,8 @@ def submit(
     :raises UniqueKeyConflict: with `unique_for`, if the flow with this key was submitted with
         another factory, other arguments or other inputs.
     :raises ValueError: if the factory cannot be imported elsewhere; if the priority is unknown; if
-        `board` belongs to another store, or exists only in this call; if `unique` or `eta` is given
-        and the job is not in the database of the flow.
+        `board` belongs to another store, or exists only in this call; if `unique`, `eta`, `queue`
+        or `fair_key` is given and the job is not in the database of the flow.
     :raises MissingDependencies: if inputs are missing.
     :raises Exception: as `engines.load_from_factory`.
     """
@@ -275,6 +285,9 @@ def submit(
         backend=backend,
         name=name,
         priority=priority,
+        queue=queue,
+        fair_key=fair_key,
+        fair_weight=fair_weight,
         eta=eta,
         unique=None if unique is None else [unique],
         unique_for=unique_for,
@@ -293,6 +306,9 @@ async def asubmit(
     inputs: _loading.Store = None,
     name: str | None = None,
     priority: jobs.JobPriority | str = jobs.JobPriority.NORMAL,
+    queue: str | None = None,
+    fair_key: str | None = None,
+    fair_weight: float | None = None,
     eta: datetime | float | None = None,
     unique: str | None = None,
     unique_for: str | float | None = None,
@@ -317,6 +333,9 @@ async def asubmit(
             inputs=inputs,
             name=name,
             priority=priority,
+            queue=queue,
+            fair_key=fair_key,
+            fair_weight=fair_weight,
             eta=eta,
             unique=unique,
             unique_for=unique_for,
@@ -335,6 +354,9 @@ def submit_many(
     backend: _loading.Backend,
     name: str | None = None,
     priority: jobs.JobPriority | str = jobs.JobPriority.NORMAL,
+    queue: str | None = None,
+    fair_key: str | None = None,
+    fair_weight: float | None = None,
     eta: datetime | float | None = None,
     unique: Iterable[str] | None = None,
     unique_for: str | float | None = None,
@@ -354,14 +376,14 @@ def submit_many(
     :raises Exception: as `submit`.
     """
     args = None if factory_args is None else tuple(factory_args)
-    flows, values = [], []
+    flows, values, places = [], [], []
     all_flow_inputs = [dict(each or {}) for each in inputs]
+    place = Place.of(priority, queue, fair_key, fair_weight)
     for flow_inputs in all_flow_inputs:
-        detail, all_inputs = new_flow(
-            flow_factory, args, factory_kwargs, inputs=flow_inputs, name=name, tags=tags
-        )
-        flows.append((detail, new_book(detail)))
-        values.append(all_inputs)
+        new = new_flow(flow_factory, args, factory_kwargs, inputs=flow_inputs, name=name, tags=tags)
+        flows.append((new.detail, new_book(new.detail)))
+        values.append(new.inputs)
+        places.append(place if fair_key is not None else place._replace(fair_key=new.fair_key))
     if unique is None and unique_for is not None:
         raise ValueError("unique_for= requires unique=")
     names = [] if unique is None else list(unique)
@@ -374,7 +396,7 @@ def submit_many(
             UniqueKey.of(key, unique_for, factory, args, factory_kwargs, flow_inputs)
             for key, flow_inputs in zip(names, all_flow_inputs, strict=True)
         ]
-    return _submit(flows, values, keys, backend, board, priority, eta)
+    return _submit(flows, values, keys, backend, board, places, eta)
 
 
 def _submit(
@@ -383,23 +405,22 @@ def _submit(
     keys: Sequence[UniqueKey],
     backend: _loading.Backend,
     board: Board,
-    priority: jobs.JobPriority | str,
+    places: Sequence[Place],
     eta: datetime | float | None,
 ) -> list[FlowHandle]:
-    priority = jobs.JobPriority.convert(priority)
     with contextlib.ExitStack() as failing:
         open_backend, open_board = _open(backend, board, inputs, failing)
         posted: Sequence[tuple[str, jobs.Job | None]]
         if isinstance(open_board, impl_sql.SQLJobBoard) and open_board.keeps_flows:
             posted = [
                 (uuid, job or open_board.find(uuid))
-                for uuid, job in open_board.post_flows(flows, priority, eta=eta, keys=keys)
+                for uuid, job in open_board.post_flows(flows, places, eta=eta, keys=keys)
             ]
         elif eta is not None or keys:
             name = "eta" if eta is not None else "unique"
             raise ValueError(f"{name}= requires a flow and a job in the same database")
         else:
-            new_jobs = _store_and_post(flows, open_backend, open_board, priority)
+            new_jobs = _store_and_post(flows, open_backend, open_board, places)
             posted = [(flow.uuid, job) for (flow, _), job in zip(flows, new_jobs, strict=True)]
         opened = _OpenResources(failing)
         return [FlowHandle(uuid, open_backend, open_board, job, opened) for uuid, job in posted]
@@ -409,16 +430,18 @@ def _store_and_post(
     flows: Sequence[tuple[models.FlowDetail, models.LogBook]],
     backend: persistence.Backend,
     board: jobs.JobBoard,
-    priority: jobs.JobPriority,
+    places: Sequence[Place],
 ) -> Sequence[jobs.Job | None]:
     """Store flows, each in its logbook, and then post their jobs on a separate board.
 
     A flow whose job is not posted yet contains the identity of its board. A conductor that serves
     the board posts the job if this process dies.
     """
+    for place in places:
+        place.check_plain()
     if isinstance(board, _stored.BaseStoredJobBoard):
-        for detail, _ in flows:
-            _stored.note_submitted(detail.meta, board, priority)
+        for (detail, _), place in zip(flows, places, strict=True):
+            _stored.note_submitted(detail.meta, board, place)
     if isinstance(backend, _sql.SQLBackend):
         backend.save_new_books([book for _, book in flows])
     else:
@@ -426,12 +449,12 @@ def _store_and_post(
             persistence.add_flow_detail(detail, book, backend)
     if not isinstance(board, _stored.BaseStoredJobBoard):
         return [
-            board.post(detail.name, book, {"flow_uuid": detail.uuid}, priority)
-            for detail, book in flows
+            board.post(detail.name, book, {"flow_uuid": detail.uuid}, place.priority)
+            for (detail, book), place in zip(flows, places, strict=True)
         ]
     crashpoint("submit.kept")
     try:
-        reposted = board.repost_all(flows, priority)
+        reposted = board.repost_all(flows, places)
         # A conductor that serves the board may have posted the job first.
         return [
             job or board.find(flow.uuid) for job, (flow, _) in zip(reposted, flows, strict=True)
@@ -447,6 +470,14 @@ def _store_and_post(
         ) from error
 
 
+class NewFlow(NamedTuple):
+    """The record of a new flow, all its inputs, and its key among submitted flows."""
+
+    detail: models.FlowDetail
+    inputs: dict[str, Any]
+    fair_key: str
+
+
 def new_flow(
     flow_factory: _flow_factories.Factory,
     factory_args: Iterable[Any] | None = None,
@@ -457,8 +488,8 @@ def new_flow(
     name: str | None = None,
     uuid: str | None = None,
     flows: _allowed.AllowedFlows | None = None,
-) -> tuple[models.FlowDetail, dict[str, Any]]:
-    """Return the record of a new flow that a conductor can run, not stored yet, and its inputs.
+) -> NewFlow:
+    """Return the record of a new flow that a conductor can run, not stored yet.
 
     :param flows: the allowed factories if the name comes from a store; None: the name comes from
         this program.
@@ -478,7 +509,20 @@ def new_flow(
         uuid=uuid,
         require_inputs=True,
     )
-    return engine.storage.flow_detail, engine.storage.fetch_all()
+    all_inputs = engine.storage.fetch_all()
+    return NewFlow(engine.storage.flow_detail, all_inputs, _fair_key_of(engine.flow, all_inputs))
+
+
+def _fair_key_of(flow: Any, inputs: Mapping[str, Any]) -> str:
+    """Return the key that the flow itself defines, or an empty text."""
+    if getattr(flow, "fair_key", None) is None:
+        return ""
+    function = limit_attributes.function_of(flow, "fair_key")
+    what = f"fair_key of flow {flow.name!r}"
+    if not callable(function):
+        raise TypeError(f"{what} must be a function of its inputs, got {function!r:.80}")
+    key = limit_attributes.call_key(function, what, inputs)
+    return "" if key is None else check_key(key)
 
 
 def handle(

@@ -21,7 +21,7 @@ from wbengine._concurrency import conditions, forks, threads
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
 from wbengine._text import data_formats, json_text
-from wbengine.jobs import base
+from wbengine.jobs import _places, base
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence import models
 from wbengine.types import codec
@@ -84,7 +84,7 @@ class NewJob(NamedTuple):
     name: str
     book: models.LogBook | None
     details: Any
-    priority: base.JobPriority
+    place: _places.Place
     #: Whether its uuid is the uuid of its flow.
     is_of_flow: bool
 
@@ -95,7 +95,7 @@ class NewJob(NamedTuple):
         name: str,
         book: models.LogBook | None,
         details: Mapping[str, Any] | None,
-        priority: base.JobPriority | str,
+        place: _places.Place | base.JobPriority | str,
     ) -> NewJob:
         """Validate the arguments of `JobBoard.post` and encode the details.
 
@@ -104,23 +104,32 @@ class NewJob(NamedTuple):
         signed_details = base.posting_details(uuid, book, details)
         if not _is_key(uuid):
             raise ValueError(f"uuid must be the uuid of a flow, got {uuid!r:.80}")
-        packed, converted_priority = (
-            codec.pack(signed_details, "details"),
-            base.JobPriority.convert(priority),
-        )
+        packed, converted = codec.pack(signed_details, "details"), _places.Place.convert(place)
         is_of_flow = signed_details.get("flow_uuid") == uuid
         object_names.check_length("Job name", named_options.text("name", name))
-        return cls(uuid, name, book, packed, converted_priority, is_of_flow)
+        return cls(uuid, name, book, packed, converted, is_of_flow)
 
     @classmethod
     def of_flow(
-        cls, uuid: str, name: str, book: models.LogBook, priority: base.JobPriority | str
+        cls,
+        uuid: str,
+        name: str,
+        book: models.LogBook,
+        place: _places.Place | base.JobPriority | str,
     ) -> NewJob:
-        return cls.of(uuid, name, book, {"flow_uuid": uuid}, priority)
+        return cls.of(uuid, name, book, {"flow_uuid": uuid}, place)
+
+    @property
+    def priority(self) -> base.JobPriority:
+        return self.place.priority
 
     @property
     def document(self) -> str:
-        """All fields as JSON."""
+        """All fields as JSON.
+
+        :raises ValueError: if it has a queue or a key, which only databases store.
+        """
+        self.place.check_plain()
         fields: dict[str, Any] = {
             "format": data_formats.JOB.written,
             "uuid": self.uuid,
@@ -346,26 +355,30 @@ class BaseStoredJobBoard(base.NotifyingJobBoard):
         flow_uuid: str,
         name: str,
         book: models.LogBook,
-        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+        place: _places.Place | base.JobPriority | str = base.JobPriority.NORMAL,
         *,
         replaces_trashed: bool = False,
     ) -> StoredJob | None:
         """Post a job under the uuid of a stored flow. Return None if it has one, even trashed.
 
+        :param place: its priority, or its place among waiting jobs.
         :param replaces_trashed: delete a job in the trash first.
         """
         if replaces_trashed:
             self._delete_trashed(flow_uuid)
-        posting = self._put(NewJob.of_flow(flow_uuid, name, book, priority))
+        posting = self._put(NewJob.of_flow(flow_uuid, name, book, place))
         return posting and self._posted(posting)
 
     def repost_all(
         self,
         flows: Iterable[tuple[models.FlowDetail, models.LogBook]],
-        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+        places: Iterable[_places.Place],
     ) -> list[StoredJob | None]:
-        """Repost several flows, each with its logbook; see `repost`."""
-        new_jobs = [NewJob.of_flow(flow.uuid, flow.name, book, priority) for flow, book in flows]
+        """Repost several flows, each with its logbook and a place; see `repost`."""
+        new_jobs = [
+            NewJob.of_flow(flow.uuid, flow.name, book, place)
+            for (flow, book), place in zip(flows, places, strict=True)
+        ]
         return [posting and self._posted(posting) for posting in self._put_all(new_jobs)]
 
     def _posted(self, posting: Posting) -> StoredJob:
@@ -381,15 +394,19 @@ class BaseStoredJobBoard(base.NotifyingJobBoard):
 
     def _jobs(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[StoredJob]:
         for name, row in self._rows(only_unclaimed, ensure_fresh):
-            try:
-                job = self.JOB(self, self._parse(row))
-            except _DAMAGE_ERRORS as error:
-                # Damaged, or of a later version. Other jobs are still returned.
-                if name not in self._unreadable:
-                    self._unreadable.add(name)
-                    LOG.warning("cannot read job %s; ignoring it: %r", name, error)
-                continue
-            yield job
+            job = self._readable(name, row)
+            if job is not None:
+                yield job
+
+    def _readable(self, name: str, row: Any) -> StoredJob | None:
+        """Return the job of a row. None: it is damaged, or of a later version; this is logged."""
+        try:
+            return self.JOB(self, self._parse(row))
+        except _DAMAGE_ERRORS as error:
+            if name not in self._unreadable:
+                self._unreadable.add(name)
+                LOG.warning("cannot read job %s; ignoring it: %r", name, error)
+            return None
 
     def find(self, uuid: str) -> StoredJob | None:
         """Return the job with this uuid, or None if it is not on the board."""
@@ -587,24 +604,17 @@ class StoredJobBoard(BaseStoredJobBoard):
         return f"<{type(self).__name__} {self.name} in {self.place}>"
 
 
-def note_submitted(
-    meta: dict[str, Any], board: BaseStoredJobBoard, priority: base.JobPriority
-) -> None:
-    """Record in a flow's `meta` that it was submitted: the board and the rank of its job."""
-    meta[models.SUBMITTED] = {**board.note, "rank": priority.rank}
+def note_submitted(meta: dict[str, Any], board: BaseStoredJobBoard, place: _places.Place) -> None:
+    """Record in a flow's `meta` that it was submitted: the board and the place of its job."""
+    meta[models.SUBMITTED] = {**board.note, **place.to_dict()}
 
 
-def submitted(flow: models.FlowDetail, board: base.JobBoard) -> base.JobPriority | None:
-    """Return the priority of a flow that was submitted to this board, or None."""
+def submitted(flow: models.FlowDetail, board: base.JobBoard) -> _places.Place | None:
+    """Return the place of the job of a flow that was submitted to this board, or None."""
     note = flow.meta_value(models.SUBMITTED)
     if not isinstance(note, Mapping) or not isinstance(board, BaseStoredJobBoard):
         return None
-    if not board.is_noted(note):
-        return None
-    rank = note.get("rank")
-    if isinstance(rank, int) and 0 <= rank < len(_PRIORITIES):
-        return _PRIORITIES[rank]
-    return base.JobPriority.NORMAL  # The priority comes from a later version.
+    return _places.Place.from_dict(note) if board.is_noted(note) else None
 
 
 def located(job: base.Job, key: Callable[[StoredJob], _T], find: Callable[[str], _T | None]) -> _T:

@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast, runtime_checkable
@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar, cast, runtime_checka
 from wbengine import exceptions, states
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
+from wbengine.jobs._places import JobPriority, Place
 from wbengine.persistence import _macs, base, models
 from wbengine.types import notifier
 
@@ -57,52 +58,6 @@ class UnknownExpire(enum.IntEnum):
     DOES_NOT_EXPIRE = -1
     #: The job is not claimed.
     KEY_NOT_FOUND = -2
-
-
-class JobPriority(enum.Enum):
-    """The priority of a job. The highest comes first."""
-
-    VERY_HIGH = "VERY_HIGH"
-    HIGH = "HIGH"
-    NORMAL = "NORMAL"
-    LOW = "LOW"
-    VERY_LOW = "VERY_LOW"
-
-    @property
-    def rank(self) -> int:
-        """Position in the order; 0 is the highest priority."""
-        return _RANKS[self]
-
-    @classmethod
-    def convert(cls, value: JobPriority | str) -> JobPriority:
-        """Return the priority with this name, in upper or lower case.
-
-        :raises ValueError: if the name is unknown; the message lists the known ones.
-        """
-        if isinstance(value, cls):
-            return value
-        try:
-            return cls(str(value).upper())
-        except ValueError:
-            known = [each.value for each in cls]
-            raise ValueError(
-                f"priority must be one of {', '.join(known)}, got"
-                f" {value!r}{object_names.hint(str(value), known)}"
-            ) from None
-
-    @classmethod
-    def reorder(cls, *values: tuple[JobPriority | str, Any]) -> Any:
-        """Return the values of pairs (priority, value), highest priority first, or a single value.
-
-        :raises ValueError: if there is no pair, or a priority is unknown.
-        """
-        if not values:
-            raise ValueError("At least one pair (priority, value) is required")
-        ranked = sorted(values, key=lambda pair: cls.convert(pair[0]).rank)
-        return ranked[0][1] if len(ranked) == 1 else tuple(value for _, value in ranked)
-
-
-_RANKS: Final = {priority: rank for rank, priority in enumerate(JobPriority)}
 
 
 class Job(abc.ABC):
@@ -328,6 +283,29 @@ class JobBoard(abc.ABC):
         :raises NotFound: if the job is not on the board.
         """
 
+    def take(self, who: str, limit: int, except_uuids: Collection[str] = ()) -> Sequence[Job]:
+        """Claim up to `limit` unclaimed jobs, in their order, and return them.
+
+        :param except_uuids: uuids of jobs to leave.
+        :raises JobFailure: if the board failed before the first claim.
+        """
+        taken: list[Job] = []
+        for job in self.iterjobs(only_unclaimed=True):
+            if len(taken) >= limit:
+                break
+            if job.uuid in except_uuids:
+                continue
+            try:
+                self.claim(job, who)
+            except (exceptions.UnclaimableJob, exceptions.NotFound):
+                continue
+            except exceptions.JobFailure:
+                if taken:
+                    break
+                raise
+            taken.append(job)
+        return taken
+
     @abc.abstractmethod
     def consume(self, job: Job, who: str) -> None:
         """Delete a completed job.
@@ -400,12 +378,13 @@ class FlowBoard(Protocol):
         flow_uuid: str,
         name: str,
         book: models.LogBook,
-        priority: JobPriority | str = JobPriority.NORMAL,
+        place: Place | JobPriority | str = JobPriority.NORMAL,
         *,
         replaces_trashed: bool = False,
     ) -> Job | None:
         """Post a job for a stored flow. Return None if it has a job, even in the trash.
 
+        :param place: its priority, or its place among waiting jobs.
         :param replaces_trashed: delete a job in the trash first.
         """
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from wbengine.engines import _allowed, _submission
 from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
+from wbengine.jobs._places import Place
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence.backends import _sql
 from wbengine.schedules._ticks import Schedule
@@ -47,22 +48,25 @@ class Firing:
         :param priority: priority instead of that of the schedule.
         :raises Exception: errors of the factory.
         """
-        flow, _ = _submission.new_flow(
+        new = _submission.new_flow(
             schedule.factory,
             inputs=schedule.inputs_at(tick),
             tags=schedule.tags_at(tick),
             uuid=uuid,
             flows=self._flows,
         )
-        book, board = _submission.new_book(flow), self.board
-        rank = jobs.JobPriority.convert(priority or schedule.priority)
+        flow, board = new.detail, self.board
+        book = _submission.new_book(flow)
+        place = Place.of(priority or schedule.priority, schedule.queue)._replace(
+            fair_key=new.fair_key
+        )
         if not isinstance(board, _stored.StoredJobBoard):
             assert isinstance(board, impl_sql.SQLJobBoard)
-            return board.post_flow(flow.name, book, flow, rank, first=first) is not None
-        _stored.note_submitted(flow.meta, board, rank)
+            return board.post_flow(flow.name, book, flow, place, first=first) is not None
+        _stored.note_submitted(flow.meta, board, place)
         is_saved = self._backend.save_new_books([book], first)
         if is_saved:
-            board.repost(flow.uuid, flow.name, book, rank)
+            board.repost(flow.uuid, flow.name, book, place)
         return is_saved
 
     def is_busy(self, flow_uuid: str) -> bool:

@@ -140,10 +140,10 @@ class Schedules:
         :raises Duplicate: if a schedule with this name exists.
         :raises Exception: errors of `engines.submit` about the factory and its inputs.
         """
-        _, inputs = _submission.new_flow(
+        new = _submission.new_flow(
             schedule.factory, inputs=schedule.inputs_at(0), tags=schedule.tags_at(0)
         )
-        codec.pack(inputs, "inputs")
+        codec.pack(new.inputs, "inputs")
         return self.declare(schedule, replace=replace)
 
     def declare(self, schedule: Schedule, *, replace: bool = True) -> Entry:

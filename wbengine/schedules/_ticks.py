@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
 from wbengine.jobs import base as jobs
+from wbengine.jobs._places import DEFAULT_QUEUE, check_queue
 from wbengine.persistence import _listing
 from wbengine.schedules import _cron_fields
 
@@ -103,6 +104,7 @@ class Schedule:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     priority: str = jobs.JobPriority.NORMAL.value
+    queue: str = DEFAULT_QUEUE
 
     def __post_init__(self) -> None:
         words = named_options.text("name", self.name).split()
@@ -148,6 +150,7 @@ class Schedule:
         except TypeError as error:
             raise ValueError(str(error)) from error
         jobs.JobPriority.convert(self.priority)
+        check_queue(self.queue)
         self.after(0)  # Validates the time zone and the fields, and that there is a tick.
         if self.jitter and self.jitter > (shortest := self._shortest_step()):
             raise ValueError(

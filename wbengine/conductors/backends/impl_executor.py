@@ -39,6 +39,8 @@ _FACTORY_ERRORS: Final = (ImportError, AttributeError, exceptions.NotTrusted)
 #: First and longest pause before a job that could not be run is claimed again.
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE_SECONDS: Final = 30.0
+#: Maximum number of jobs that are claimed at once.
+_MAX_TAKEN: Final = 16
 #: Interval between two polls of blocked jobs, if there are no others.
 _BLOCKED_POLL_SECONDS: Final = 5.0
 
@@ -250,63 +252,74 @@ class ExecutorConductor(base.Conductor):
         :raises BaseException: if it interrupted a flow in this thread.
         """
         while remaining != 0 and not self._stopping:
-            if self._dispatch_next(executor):
-                remaining -= 1
-            else:
+            limit = self._free_places()
+            started = self._start_jobs(executor, limit if remaining < 0 else min(limit, remaining))
+            if remaining > 0:
+                remaining -= started
+            if not started:
                 self._sleep(pause)
             if self._interruption is not None:
                 raise self._interruption
 
-    def _dispatch_next(self, executor: futures.Executor) -> bool:
-        """Claim and start a job. Return False if there is no job or no capacity."""
-        if 0 < self._max_simultaneous_jobs <= len(self._dispatched):
-            return False
-        if time.monotonic() < self._idle_until:
-            return False
+    def _free_places(self) -> int:
+        if self._max_simultaneous_jobs <= 0:
+            return _MAX_TAKEN
+        return min(_MAX_TAKEN, self._max_simultaneous_jobs - len(self._dispatched))
+
+    def _start_jobs(self, executor: futures.Executor, limit: int) -> int:
+        """Claim and start up to `limit` jobs. Return their number."""
+        if limit <= 0 or time.monotonic() < self._idle_until:
+            return 0
         try:
             self.connect()
             if not self._registered:
                 self._jobboard.register_entity(self.conductor)
                 self._registered = True
-            job = self._claim_next()
+            taken = self._take(limit)
         except exceptions.JobFailure as error:
             if not self._board_unavailable:
                 self._log.warning("%s; retrying until the job board answers", error)
             self._board_unavailable = True
-            return False
+            return 0
         if self._board_unavailable:
             self._board_unavailable = False
             self._log.info("job board %s answers again", self._jobboard.name)
-        if job is None:
-            return False
-        future = executor.submit(self._dispatch_job, job)
-        self._dispatched.add(future)
-        future.add_done_callback(functools.partial(self._on_job_done, job))
-        return True
+        for job in taken:
+            future = executor.submit(self._dispatch_job, job)
+            self._dispatched.add(future)
+            future.add_done_callback(functools.partial(self._on_job_done, job))
+        return len(taken)
 
-    def _claim_next(self) -> jobs.Job | None:
-        for job in self._jobboard.iterjobs(only_unclaimed=True):
-            until, _ = self._postponed.get(job.uuid, (0.0, 0.0))
-            if time.monotonic() >= until and self._claim(job):
-                return job
+    def _take(self, limit: int) -> list[jobs.Job]:
+        now = time.monotonic()
+        postponed = [uuid for uuid, (until, _) in tuple(self._postponed.items()) if until > now]
+        # Without `expiry`, which would override the time of the board.
+        with jobs.claims_expiring_after(self.CLAIM_SECONDS):
+            taken = list(self._jobboard.take(self._name, limit, postponed))
+        for job in taken:
+            self._note_claim(job)
+        if taken:
+            return taken
         self._poll_blocked_jobs()
         while self._untried:
             job = self._untried.popleft()
             if self._claim(job):
-                return job
-        return None
+                return [job]
+        return []
 
     def _claim(self, job: jobs.Job) -> bool:
         try:
-            # Without `expiry`, which would override the time of the board.
             with jobs.claims_expiring_after(self.CLAIM_SECONDS):
                 self._jobboard.claim(job, self._name)
         except (exceptions.UnclaimableJob, exceptions.NotFound):
             return False
+        self._note_claim(job)
+        return True
+
+    def _note_claim(self, job: jobs.Job) -> None:
         self._log.debug("claimed %s", job)
         seconds = job.claim_seconds or self.CLAIM_SECONDS
         self._claims[id(job)] = _Claim(job, seconds, time.monotonic() + seconds / 3)
-        return True
 
     def _poll_blocked_jobs(self) -> None:
         board = self._parking_board

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -15,13 +16,14 @@ from wbengine._concurrency.crash_points import crashpoint
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
 from wbengine._sql import dialects
-from wbengine.jobs import _stored, base
+from wbengine.jobs import _places, _stored, base
+from wbengine.jobs.backends import _sql_turns
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence._pauses import TaskPause
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends import _sql as sql
-from wbengine.persistence.backends._sql import rows, tables, writing
+from wbengine.persistence.backends._sql import rows, tables, turns, writing
 
 __all__ = ["SQLJobBoard"]
 
@@ -75,9 +77,12 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             )
         self._store = store
         self._statements = _Statements(store.options.dialect)
+        self._turns = _sql_turns.JobTurns(store.options.dialect)
         self._connected = False
         #: Codes of flows whose jobs are listed neither as unclaimed nor as blocked.
         self.refused_codes: Collection[str] = ()
+        #: Names of the queues of `take`, in this order; '*': all others, in a random order.
+        self.queues: Sequence[str] = (_places.DEFAULT_QUEUE,)
 
     @property
     def keeps_flows(self) -> bool:
@@ -123,7 +128,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         name: str,
         book: models.LogBook,
         flow: models.FlowDetail,
-        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+        place: _places.Place | base.JobPriority | str = base.JobPriority.NORMAL,
         *,
         eta: datetime | float | None = None,
         first: Callable[[sa.Connection], bool] | None = None,
@@ -138,8 +143,8 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             invalid.
         """
         self._check_keeps_flows()
-        job = _stored.NewJob.of_flow(flow.uuid, name, book, priority)
-        _stored.note_submitted(flow.meta, self, job.priority)
+        job = _stored.NewJob.of_flow(flow.uuid, name, book, place)
+        _stored.note_submitted(flow.meta, self, job.place)
         new, statements, row = writing.NewBook(book), self._store.statements, self._row(job)
         delay = self._delay(eta)
 
@@ -155,7 +160,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
     def post_flows(
         self,
         flows: Iterable[tuple[models.FlowDetail, models.LogBook]],
-        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+        places: Iterable[_places.Place],
         *,
         eta: datetime | float | None = None,
         keys: Iterable[UniqueKey] = (),
@@ -165,6 +170,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         A flow whose unique key has another flow is not saved. If the job of that flow is in the
         trash, it is restored.
 
+        :param places: one for each flow.
         :param keys: none, or one for each flow.
         :returns: for each flow, its uuid and its job; or the uuid of the flow that has its key, and
             None.
@@ -173,9 +179,9 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         """
         self._check_keeps_flows()
         new = []
-        for flow, book in flows:
-            job = _stored.NewJob.of_flow(flow.uuid, flow.name, book, priority)
-            _stored.note_submitted(flow.meta, self, job.priority)
+        for (flow, book), place in zip(flows, places, strict=True):
+            job = _stored.NewJob.of_flow(flow.uuid, flow.name, book, place)
+            _stored.note_submitted(flow.meta, self, job.place)
             new.append((flow.uuid, writing.NewBook(book), self._row(job)))
         delay, keys_of_flows = self._delay(eta), list(keys)
 
@@ -298,6 +304,9 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             "details": rows.text_of(job.details) if job.details else None,
             "book_uuid": None if book is None else book.uuid,
             "book_name": None if book is None else rows.storable_text(book.name),
+            "queue": job.place.queue,
+            "fair_key": rows.storable_text(job.place.fair_key),
+            "fair_weight": job.place.fair_weight,
         }
 
     def _delay(self, eta: datetime | float | None) -> tuple[sa.TextClause, float] | None:
@@ -369,23 +378,29 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             after["limit"] = min(after["limit"] * 4, _MAX_PAGE_SIZE)
 
     def _offer_due_jobs(self) -> None:
-        """Set `not_before` of due jobs to 0, so that the index finds them."""
+        """Let jobs be taken whose wait or claim has ended. The indexes find only these."""
         parameters = {"board": self.namespace, "limit": _MAX_PAGE_SIZE}
         operation = "Reading due jobs"
         while True:
             due = self._transact(
                 operation,
-                lambda connection: connection.scalars(self._statements.due, parameters).all(),
+                lambda connection: connection.execute(self._statements.due, parameters).all(),
                 write=False,
             )
+            begun = [row.id for row in due if row.turn is not None]
+            new = [row._asdict() for row in due if row.turn is None]
+
+            def work(
+                connection: sa.Connection, begun: list[int] = begun, new: list[Any] = new
+            ) -> None:
+                if begun:
+                    connection.execute(self._statements.offer, {"ids": begun})
+                if new:
+                    connection.execute(self._turns.begin_turn, new)
+
             if due:
-                self._transact(
-                    operation,
-                    lambda connection, due=due: connection.execute(  # type: ignore[misc]
-                        self._statements.offer, {"ids": due}
-                    ),
-                    durable=False,  # If the write is lost, another process repeats it.
-                )
+                # If the write is lost, another process repeats it.
+                self._transact(operation, work, durable=False)
             if len(due) < _MAX_PAGE_SIZE:
                 return
 
@@ -393,6 +408,46 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
     def job_count(self) -> int:
         row = self._first("Counting jobs", self._statements.count)
         return int(row["count"]) if row else 0
+
+    def take(
+        self, who: str, limit: int, except_uuids: Collection[str] = ()
+    ) -> Sequence[_stored.StoredJob]:
+        """Claim up to `limit` jobs of `queues`: first those of the first queue.
+
+        Within a queue, keys are served in turn, and the first job of a key is that with the highest
+        priority, then the oldest one.
+        """
+        self._offer_due_jobs()
+        board = {"board": self.namespace}
+        ready: list[str] = self._transact(
+            "Reading queues",
+            lambda connection: list(connection.scalars(self._turns.ready_queues, board)),
+            write=False,
+        )
+        expiry = self.claim_seconds or base.default_expiry.get()
+        taken: list[_stored.StoredJob] = []
+        for queue in _in_order(self.queues, ready):
+            wanted = _sql_turns.Wanted(
+                *(rows.storable_text(who), limit - len(taken), expiry),
+                *(tuple(self.refused_codes), (*except_uuids, *self._unreadable)),
+            )
+            if wanted.limit <= 0:
+                break
+            claimed = self._transact(
+                f"Taking jobs of queue {queue!r}",
+                lambda connection, queue=queue, wanted=wanted: self._turns.take(  # type: ignore[misc]
+                    connection, self.namespace, queue, wanted
+                ),
+            )
+            for row in claimed:
+                job = self._readable(row["uuid"], row)
+                if job is None:  # Its claim expires.
+                    continue
+                number = int(row["claims"]) + 1
+                job.record_claim(number, number, expiry)
+                self.notifier.notify(base.CLAIMED, {"job": job, "who": who})
+                taken.append(job)
+        return taken
 
     def status_of(self, job: base.Job) -> _stored.Status | None:
         row = self._find(job.uuid)
@@ -601,15 +656,16 @@ class _Statements:
         after = f"{jobs} WHERE {on_board} AND (priority, id) > (:priority, :id)"
         order = "ORDER BY priority, id LIMIT :limit"
         claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
-        freed = f"owner = NULL, owner_until = NULL, updated = {now}"
+        freed = f"owner = NULL, owner_until = NULL, turn = {turns.FIRST}, updated = {now}"
 
         names = ["uuid", "board", "name", "priority", "details", "book_uuid", "book_name"]
+        names += ["queue", "fair_key", "fair_weight"]
         values = ", ".join(f":{name}" for name in names)
         self.post = sa.text(
-            f"INSERT INTO {_JOBS} ({', '.join(names)}, created, updated)"
-            f" VALUES ({values}, {now}, {now})"
+            f"INSERT INTO {_JOBS} ({', '.join(names)}, created, updated, turn)"
+            f" VALUES ({values}, {now}, {now}, {turns.new_turn(dialect)})"
         )
-        wait = f"UPDATE {_JOBS} SET not_before"
+        wait = f"UPDATE {_JOBS} SET turn = NULL, not_before"
         self.wait_for = sa.text(f"{wait} = {now} + :seconds WHERE {this_job}")
         self.wait_until = sa.text(f"{wait} = :seconds WHERE {this_job}")
         self.park = sa.text(
@@ -655,12 +711,17 @@ class _Statements:
         ).bindparams(codes)
         # The subquery reads the clock once; otherwise PostgreSQL reads it for each row and uses no
         # index.
+        columns = "id, board, queue, fair_key, fair_weight"
         self.due = sa.text(
-            f"SELECT id FROM {_JOBS} WHERE {on_board} AND not_before > 0"
-            f" AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :limit"
+            f"SELECT {columns}, turn FROM (SELECT {columns}, turn FROM {_JOBS} WHERE {on_board}"
+            f" AND not_before > 0 AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :limit"
+            f") AS waited UNION ALL SELECT {columns}, {turns.FIRST} FROM {_JOBS} WHERE {on_board}"
+            f" AND owner_until <= (SELECT {now})"
         )
         self.offer = sa.text(
-            f"UPDATE {_JOBS} SET not_before = 0 WHERE id IN :ids AND not_before > 0"
+            f"UPDATE {_JOBS} SET not_before = 0, owner = NULL, owner_until = NULL,"
+            f" turn = {turns.FIRST} WHERE id IN :ids"
+            f" AND (not_before > 0 OR owner_until <= {now}) AND {free} AND not_before <= {now}"
         ).bindparams(sa.bindparam("ids", expanding=True))
         # Seconds until a job can be claimed, or NULL, for SQLite. If no job is free now, those with
         # `not_before` 0 are claimed.
@@ -705,6 +766,19 @@ def _failures() -> Iterator[None]:
 
 class _PostedMeanwhileError(Exception):
     """Another process posted the job."""
+
+
+def _in_order(queues: Sequence[str], ready: Sequence[str]) -> Iterator[str]:
+    """Return the queues with jobs, in the order of these names, in which '*' stands for all."""
+    left = list(ready)
+    for name in queues:
+        if name == _places.ALL_QUEUES:
+            random.shuffle(left)
+            yield from left
+            return
+        if name in left:
+            left.remove(name)
+            yield name
 
 
 def _kind(store: object) -> str:

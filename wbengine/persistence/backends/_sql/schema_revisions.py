@@ -31,6 +31,7 @@ REVISIONS: Final[Mapping[str, str]] = {
     "0005": "0001",
     "0006": "0001",
     "0007": "0001",
+    "0008": "0001",
 }  # fmt: skip
 HEAD: Final = list(REVISIONS)[-1]
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from wbengine import states
 from wbengine._sql import dialects
-from wbengine.persistence.backends._sql import rows, tables
+from wbengine.persistence.backends._sql import rows, tables, turns
 
 __all__ = ["Statements", "put_tags"]
 
@@ -221,23 +221,26 @@ class Statements:
         # statement waits for another transaction's write only if the old version of the row matches
         # the condition.
         self.make_job_due = sa.text(
-            f"UPDATE {_JOBS} SET not_before = 0"
+            f"UPDATE {_JOBS} SET not_before = 0, flow_limit = NULL,"
+            f" turn = CASE WHEN claims > 0 OR turn IS NULL THEN {turns.FIRST} ELSE turn END"
             " WHERE uuid = :flow_uuid AND trashed = 0 AND claims >= :claims"
         )
         # The conductor of a run that is over is about to delete the job: the claim ends.
         self.restore_job = sa.text(
-            f"UPDATE {_JOBS} SET trashed = 0, not_before = 0, claims = claims + :ends_claim,"
+            f"UPDATE {_JOBS} SET trashed = 0, not_before = 0, flow_limit = NULL,"
+            f" turn = {turns.FIRST}, claims = claims + :ends_claim,"
             " owner = CASE WHEN :ends_claim = 1 THEN NULL ELSE owner END,"
             " owner_until = CASE WHEN :ends_claim = 1 THEN NULL ELSE owner_until END"
             " WHERE uuid = :flow_uuid"
         )
         job_columns = (
             "uuid", "board", "name", "priority", "details", "book_uuid", "book_name", "created",
-            "updated",
+            "updated", "queue", "fair_key", "fair_weight", "turn",
         )  # fmt: skip
         self.post_job = dialects.upsert(
             dialect, _JOBS, job_columns, ("uuid",), keep=job_columns,
-            source=f"SELECT f.uuid, :board, f.name, :rank, :details, b.uuid, b.name, {now}, {now}"
+            source=f"SELECT f.uuid, :board, f.name, :rank, :details, b.uuid, b.name, {now}, {now},"
+            f" :queue, :fair_key, :fair_weight, {turns.new_turn(dialect)}"
             f" FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid WHERE f.uuid = :flow_uuid",
         )  # fmt: skip
         self.drop_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid AND trashed = 0")
@@ -290,7 +293,8 @@ class Statements:
             f"SELECT code, COUNT(*) FROM {_FLOWS} WHERE {idle} GROUP BY code ORDER BY code"
         )
         self.make_jobs_of_code_due = sa.text(
-            f"UPDATE {_JOBS} SET not_before = 0 WHERE trashed = 0 AND claims >= 1 AND uuid IN"
+            f"UPDATE {_JOBS} SET not_before = 0, flow_limit = NULL, turn = {turns.FIRST}"
+            " WHERE trashed = 0 AND claims >= 1 AND uuid IN"
             f" (SELECT uuid FROM {_FLOWS} WHERE {idle} AND code = :old)"
         )
         self.assign_code = sa.text(

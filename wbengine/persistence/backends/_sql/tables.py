@@ -14,8 +14,9 @@ from wbengine._sql import dialects
 
 __all__ = [
     "ACCESS_KEYS", "ATOMS", "BOOKS", "BULKS", "BULK_FLOWS", "CODES", "DUTIES", "ENDED_INDEX",
-    "FLOWS", "ITEMS", "JOBS", "LIMITS", "LOGS", "METADATA", "OUTLINES", "PAUSES", "SCHEDULES",
-    "SIGNALS", "SPARSE_INDEXES", "TAGS", "UNIQUE_KEYS", "VERSION_TABLE", "select",
+    "FAIR_KEYS", "FLOWS", "FLOW_QUEUES", "ITEMS", "JOBS", "JOB_INDEXES",
+    "LIMITED_NOT_BEFORE", "LIMITS", "LOGS", "METADATA", "OUTLINES", "PAUSES", "SCHEDULES",
+    "SIGNALS", "SPARSE_INDEXES", "TAGS", "UNIQUE_KEYS", "VERSION_TABLE", "queue_columns", "select",
 ]  # fmt: skip
 
 #: Alembic's table with the revision of the layout.
@@ -366,6 +367,23 @@ BULK_FLOWS: Final = sa.Table(
     **dialects.TABLE,
 )
 
+#: `not_before` of jobs that wait for a permit of `flow_limit`.
+LIMITED_NOT_BEFORE: Final = 5e11
+
+
+def queue_columns() -> tuple[sa.Column[Any], ...]:
+    """Return the columns of a job that determine when a conductor takes it (`turns`)."""
+    return (
+        sa.Column("queue", dialects.exact_text(64), nullable=False, server_default="default"),
+        sa.Column("fair_key", dialects.KEY, nullable=False, server_default=sa.text("''")),
+        sa.Column("fair_weight", sa.Double, nullable=False, server_default="1"),
+        # Place in the order of the queue; -1: before all others; NULL: none, because it waits.
+        sa.Column("turn", sa.Double, server_default="0"),
+        # Name of the limit for which the flow waits (NULL: none).
+        sa.Column("flow_limit", dialects.KEY),
+    )
+
+
 #: In the same database as the flows, so that one transaction writes a flow and its job.
 JOBS: Final = sa.Table(
     "wbe_jobs",
@@ -390,10 +408,61 @@ JOBS: Final = sa.Table(
     sa.Column("trashed", sa.SmallInteger, nullable=False, server_default="0"),
     # Earliest time of a claim on the database's clock; 0: now.
     sa.Column("not_before", sa.Double, nullable=False, server_default="0"),
+    *queue_columns(),
     sa.UniqueConstraint("uuid", name="uq_wbe_jobs"),
     # Index for lists of all jobs, and index for claims. The claim query must not use the first.
     sa.Index("ix_wbe_jobs_priority", "priority", "id"),
     sa.Index("ix_wbe_jobs_ready", "board", "trashed", "not_before", "priority", "id"),
+    **dialects.TABLE,
+)
+
+
+def _job_index(name: str, *columns: str, only: str) -> sa.Index:
+    """Return an index of some jobs. MySQL has no partial indexes."""
+    return sa.Index(
+        f"ix_wbe_jobs_{name}",
+        *(JOBS.c[column] for column in columns),
+        sqlite_where=sa.text(only),
+        postgresql_where=sa.text(only),
+    )
+
+
+_READY: Final = "trashed = 0 AND owner IS NULL AND not_before = 0"
+JOB_INDEXES: Final = (
+    _job_index("turn", "board", "queue", "turn", "id", only=_READY),
+    _job_index("first", "board", "queue", "fair_key", "priority", "id", only=_READY),
+    _job_index("key", "board", "queue", "fair_key", "turn", only="owner IS NULL"),
+    _job_index("limit", "board", "flow_limit", "priority", "id", only="flow_limit IS NOT NULL"),
+    _job_index("claims", "board", "owner_until", only="owner_until IS NOT NULL"),
+)
+
+#: Keys of jobs that no conductor has to take now, with their last turn.
+FAIR_KEYS: Final = sa.Table(
+    "wbe_fair_keys",
+    METADATA,
+    _key("board"),
+    sa.Column("queue", dialects.exact_text(64), nullable=False),
+    _key("fair_key"),
+    # The first turn that the key can get next.
+    sa.Column("served", sa.Double, nullable=False),
+    sa.PrimaryKeyConstraint("board", "queue", "fair_key", name="pk_wbe_fair_keys"),
+    sa.Index("ix_wbe_fair_keys_served", "board", "queue", "served"),
+    **dialects.TABLE,
+)
+
+#: Queues of flows that conductors serve or that are paused; '*' stands for all queues.
+FLOW_QUEUES: Final = sa.Table(
+    "wbe_flow_queues",
+    METADATA,
+    _key("board"),
+    sa.Column("name", dialects.exact_text(64), nullable=False),
+    # Latest report of a conductor that serves it, in Unix seconds on the database's clock.
+    sa.Column("seen", sa.Double, nullable=False, server_default="0"),
+    # Start of the pause in Unix seconds (NULL: not paused).
+    sa.Column("paused_at", sa.Double),
+    _text("reason"),
+    _text("sender"),
+    sa.PrimaryKeyConstraint("board", "name", name="pk_wbe_flow_queues"),
     **dialects.TABLE,
 )
 

@@ -335,7 +335,15 @@ def ensure_job(connection: sa.Connection, statements: Statements, flow: models.F
     parameters = {"flow_uuid": flow.uuid, "ends_claim": int(ends_claim)}
     if not connection.execute(statements.restore_job, parameters).rowcount:
         details = rows.text_of(codec.pack({"flow_uuid": flow.uuid}, "details"))
-        job = {"board": note["namespace"], "rank": note["rank"], "details": details}
+        fair_key, fair_weight = note.get("fair") or ("", 1.0)
+        job = {
+            "board": note["namespace"],
+            "rank": note["rank"],
+            "details": details,
+            "queue": note.get("queue", "default"),
+            "fair_key": fair_key,
+            "fair_weight": fair_weight,
+        }
         connection.execute(statements.post_job, {**job, "flow_uuid": flow.uuid})
     notify_job(connection, statements, flow.uuid)
 

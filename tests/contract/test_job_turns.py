@@ -1,0 +1,252 @@
+"""The order in which conductors take jobs, in each database: queues, keys, weights, priorities."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import servers
+from tests.support.waiting import until
+from wbengine.jobs import _places, base
+from wbengine.jobs.backends import impl_sql
+from wbengine.persistence import backends, models
+from wbengine.persistence import base as persistence
+
+from . import places as stores
+
+DATABASES = ("sqlite", "postgresql", "mysql")
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def backend(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    database_servers: servers.Databases,
+) -> Iterator[persistence.Backend]:
+    folder = tmp_path_factory.mktemp("turns")
+    with (
+        stores.place(request.param, folder, database_servers) as options,
+        backends.backend(options) as opened,
+    ):
+        yield opened
+
+
+@contextlib.contextmanager
+def opened(backend: persistence.Backend, **options: str) -> Iterator[impl_sql.SQLJobBoard]:
+    board = impl_sql.SQLJobBoard("board", options, persistence=backend)
+    board.connect()
+    yield board
+    board.close()
+
+
+@pytest.fixture
+def board(backend: persistence.Backend) -> Iterator[impl_sql.SQLJobBoard]:
+    """An empty board of its own in the database."""
+    with opened(backend, namespace=models.new_uuid()) as board:
+        yield board
+
+
+def post(
+    board: impl_sql.SQLJobBoard,
+    name: str,
+    fair_key: str | None = None,
+    priority: str = "NORMAL",
+    *,
+    weight: float | None = None,
+    queue: str | None = None,
+    eta: float | None = None,
+) -> str:
+    """Submit a flow, and return its uuid."""
+    flow = models.FlowDetail(name)
+    book = models.LogBook(name)
+    book.add(flow)
+    place = _places.Place.of(priority, queue, fair_key, weight)
+    board.post_flow(name, book, flow, place, eta=eta)
+    return flow.uuid
+
+
+def take(board: impl_sql.SQLJobBoard, limit: int = 1, *except_uuids: str) -> list[str]:
+    return [job.name for job in board.take("me", limit, except_uuids)]
+
+
+def drain(board: impl_sql.SQLJobBoard, limit: int = 1) -> list[str]:
+    """Take and consume all jobs; return their names in this order."""
+    names = []
+    while jobs := board.take("me", limit):
+        for job in jobs:
+            names.append(job.name)
+            board.consume(job, "me")
+    return names
+
+
+def test_jobs_without_keys_are_taken_by_priority_and_age(board: impl_sql.SQLJobBoard) -> None:
+    for number, priority in enumerate(("LOW", "NORMAL", "VERY_HIGH", "NORMAL", "LOW", "HIGH")):
+        post(board, f"{priority}{number}", priority=priority)
+    assert drain(board) == ["VERY_HIGH2", "HIGH5", "NORMAL1", "NORMAL3", "LOW0", "LOW4"]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 16])
+def test_keys_are_served_in_turn(board: impl_sql.SQLJobBoard, limit: int) -> None:
+    for number in range(6):
+        post(board, f"a{number}", "a")
+    post(board, "b0", "b")
+    post(board, "b1", "b")
+    post(board, "c0", "c")
+    order = drain(board, limit)
+    assert order[:3] == ["a0", "b0", "c0"] and order[3:5] == ["a1", "b1"]
+    assert order[5:] == [f"a{number}" for number in range(2, 6)]
+
+
+def test_key_with_a_weight_gets_more_turns(board: impl_sql.SQLJobBoard) -> None:
+    for number in range(40):
+        post(board, f"heavy{number}", "heavy", weight=3)
+        post(board, f"light{number}", "light")
+    counts = collections.Counter(name.rstrip("0123456789") for name in drain(board)[:40])
+    assert counts == {"heavy": 30, "light": 10}
+
+
+def test_priority_decides_only_within_a_key(board: impl_sql.SQLJobBoard) -> None:
+    for number in range(3):
+        post(board, f"a{number}", "a")
+    post(board, "b0", "b", "LOW")
+    for number in range(3):
+        post(board, f"a-high{number}", "a", "HIGH")
+    assert drain(board) == ["a-high0", "b0", "a-high1", "a-high2", "a0", "a1", "a2"]
+
+
+def test_key_that_had_no_jobs_has_no_advantage(board: impl_sql.SQLJobBoard) -> None:
+    for number in range(20):
+        post(board, f"a{number}", "a")
+    drained = [*take(board, 10)]
+    post(board, "b0", "b")
+    post(board, "b1", "b")
+    drained += drain(board)
+    assert drained[:10] == [f"a{number}" for number in range(10)]
+    assert drained[10:14] == ["a10", "b0", "a11", "b1"]
+
+
+def test_key_that_submits_one_job_after_the_other_gets_only_its_share(
+    board: impl_sql.SQLJobBoard,
+) -> None:
+    """Such a key has no waiting job that would tell its last turn."""
+    for key in ("a", "b"):
+        for number in range(20):
+            post(board, f"{key}{number}", key)
+    post(board, "c", "c")
+    counts = collections.Counter[str]()
+    for _ in range(30):
+        (name,) = take(board)
+        counts[name[0]] += 1
+        if name == "c":
+            post(board, "c", "c")
+    assert counts == {"a": 10, "b": 10, "c": 10}
+
+
+def test_queues_are_served_in_their_order(board: impl_sql.SQLJobBoard) -> None:
+    for queue in ("reports", "default", "mails"):
+        post(board, f"{queue}0", queue=queue)
+        post(board, f"{queue}1", queue=queue)
+    assert take(board, 10) == ["default0", "default1"], "by default, only this queue"
+    board.queues = ("mails", "reports")
+    assert take(board, 3) == ["mails0", "mails1", "reports0"]
+    board.queues = ("unknown",)
+    assert take(board, 10) == []
+    board.queues = ("*",)
+    assert take(board, 10) == ["reports1"]
+
+
+def test_delayed_job_gets_its_turn_when_it_is_due(board: impl_sql.SQLJobBoard) -> None:
+    for number in range(4):
+        post(board, f"later{number}", "a", eta=0.05)
+        post(board, f"b{number}", "b")
+    post(board, "a", "a")
+    names = take(board, 3)
+
+    def is_over() -> bool:
+        names.extend(drain(board))
+        return len(names) == 9
+
+    until(is_over)
+    later = [name for name in names if name.startswith("later")]
+    assert later == [f"later{number}" for number in range(4)]
+
+
+def test_abandoned_and_expired_jobs_go_first(board: impl_sql.SQLJobBoard) -> None:
+    for number in range(3):
+        post(board, f"a{number}", "a")
+    (job,) = board.take("me", 1)
+    board.abandon(job, "me")
+    assert take(board) == ["a0"]
+    with base.claims_expiring_after(0.05):
+        (job,) = board.take("you", 1)
+    assert job.name == "a1"
+    until(lambda: board.find_owner(job) is None)
+    assert drain(board) == ["a1", "a2"]
+
+
+def test_excluded_jobs_are_left(board: impl_sql.SQLJobBoard) -> None:
+    first = post(board, "first")
+    post(board, "second")
+    assert take(board, 10, first) == ["second"]
+    assert take(board, 10) == ["first"]
+
+
+def test_concurrent_conductors_take_each_job_once(
+    backend: persistence.Backend, board: impl_sql.SQLJobBoard
+) -> None:
+    expected = [post(board, f"flow{number}", f"key{number % 7}") for number in range(60)]
+    taken: list[str] = []
+    lock = threading.Lock()
+
+    def conduct() -> None:
+        with opened(backend, namespace=board.namespace) as own:
+            while jobs := own.take("me", random.randint(1, 4)):
+                with lock:
+                    taken.extend(job.uuid for job in jobs)
+
+    threads = [threading.Thread(target=conduct) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    while jobs := board.take("me", 16):  # Another one may have locked the last ones.
+        taken.extend(job.uuid for job in jobs)
+    assert sorted(taken) == sorted(expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    submitted=st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(["HIGH", "NORMAL", "LOW"])),
+        min_size=1,
+        max_size=25,
+    ),
+    limit=st.integers(1, 5),
+)
+def test_waiting_keys_differ_by_at_most_one_turn(
+    submitted: list[tuple[str, str]], limit: int
+) -> None:
+    """While two keys have waiting jobs, neither gets more than one turn ahead."""
+    with backends.backend({"connection": "sqlite://"}) as store, opened(store) as board:
+        left = collections.Counter(key for key, _ in submitted)
+        for number, (key, priority) in enumerate(submitted):
+            post(board, f"{key}{priority}{number:02}", key, priority)
+        order = drain(board, limit)
+    assert len(order) == len(submitted)
+    served = collections.Counter[str]()
+    for name in order:
+        served[name[0]] += 1
+        waiting = [key for key in "abc" if left[key] > served[key]]
+        if waiting:
+            assert served[name[0]] - min(served[key] for key in waiting) <= 1, order
+    for key in "abc":
+        ranks = {"HIGH": 0, "NORMAL": 1, "LOW": 2}
+        own = [name for name in order if name[0] == key]
+        assert own == sorted(own, key=lambda name: (ranks[name[1:-2]], name[-2:]))

@@ -1,0 +1,189 @@
+"""Which jobs of a queue a conductor takes next, in SQL (`persistence.backends._sql.turns`)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from wbengine._sql import dialects
+from wbengine.jobs._places import ALL_QUEUES
+from wbengine.persistence.backends._sql import tables, turns
+
+__all__ = ["JobTurns", "Wanted"]
+
+_JOBS: Final = tables.JOBS.name
+_QUEUES: Final = tables.FLOW_QUEUES.name
+
+_Row = Mapping[str, Any]
+
+
+class Wanted(NamedTuple):
+    """What a conductor takes: at most `limit` jobs, except those of some codes and uuids."""
+
+    who: str
+    limit: int
+    expiry: float | None
+    codes: Sequence[str] = ()
+    except_uuids: Sequence[str] = ()
+
+
+class JobTurns:
+    """The statements that take jobs in their order, for one kind of database."""
+
+    def __init__(self, dialect: str) -> None:
+        now = dialects.now(dialect)
+        in_queue = "board = :board AND queue = :queue"
+        of_key = f"{in_queue} AND fair_key = :fair_key"
+        lock = "" if dialect == dialects.SQLITE else " FOR UPDATE SKIP LOCKED"
+        codes: sa.BindParameter[Any] = sa.bindparam("codes", expanding=True)
+        uuids: sa.BindParameter[Any] = sa.bindparam("except_uuids", expanding=True)
+        ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+        is_allowed = (
+            " AND uuid NOT IN :except_uuids AND NOT EXISTS (SELECT 1 FROM"
+            f" {tables.FLOWS.name} f WHERE f.uuid = {_JOBS}.uuid AND f.code IN :codes)"
+        )
+        is_open = (
+            f" AND NOT EXISTS (SELECT 1 FROM {_QUEUES} q WHERE q.board = :board"
+            f" AND q.name IN (:queue, '{ALL_QUEUES}') AND q.paused_at IS NOT NULL)"
+        )
+        # A job that comes before another one of its key. Two conditions, as each uses the index.
+        same_key = (
+            f"SELECT 1 FROM {_JOBS} b WHERE b.board = :board AND b.queue = :queue"
+            f" AND b.fair_key = {_JOBS}.fair_key"
+            f" AND b.{turns.READY.replace(' AND ', ' AND b.')}"
+        )
+        precedes = (
+            f"(EXISTS ({same_key} AND b.priority < {_JOBS}.priority) OR EXISTS"
+            f" ({same_key} AND b.priority = {_JOBS}.priority AND b.id < {_JOBS}.id))"
+        )
+        self._heads = sa.text(
+            f"{tables.select(tables.JOBS, f'{precedes} AS preceded')} WHERE {in_queue}"
+            f" AND {turns.READY}{is_allowed}{is_open} ORDER BY turn, id LIMIT :limit{lock}"
+        ).bindparams(codes, uuids)
+        self._first_of_key = sa.text(
+            f"{tables.select(tables.JOBS)} WHERE {of_key} AND {turns.READY}{is_allowed}"
+            f" AND (priority, id) < (:priority, :id) ORDER BY priority, id LIMIT :limit{lock}"
+        ).bindparams(codes, uuids)
+        claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
+        self._claim = sa.text(f"{claim}, owner_until = NULL WHERE id IN :ids").bindparams(ids)
+        self._claim_for = sa.text(
+            f"{claim}, owner_until = {now} + :expiry WHERE id IN :ids"
+        ).bindparams(ids)
+        self._exchange = sa.text(f"UPDATE {_JOBS} SET turn = :turn WHERE id = :id")
+        ready = f"SELECT 1 FROM {_JOBS} WHERE {in_queue} AND {turns.READY}"
+        self._has_others = sa.text(
+            f"SELECT 1 WHERE EXISTS ({ready} AND fair_key < :fair_key)"
+            f" OR EXISTS ({ready} AND fair_key > :fair_key)"
+        )
+        self._has_more = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {of_key} AND owner IS NULL LIMIT 1")
+        keys = tables.FAIR_KEYS
+        columns = [column.name for column in keys.columns]
+        self._note_served = dialects.upsert(dialect, keys.name, columns, columns[:3])
+        #: Names of the queues with jobs that may be taken.
+        self.ready_queues = sa.text(
+            "WITH RECURSIVE names (name) AS ("
+            f"SELECT MIN(queue) FROM {_JOBS} WHERE board = :board AND {turns.READY}"
+            f" UNION ALL SELECT (SELECT MIN(queue) FROM {_JOBS} WHERE board = :board"
+            f" AND {turns.READY} AND queue > names.name) FROM names WHERE names.name IS NOT NULL)"
+            " SELECT name FROM names WHERE name IS NOT NULL"
+        )
+        #: Give a job its turn.
+        self.begin_turn = sa.text(
+            f"UPDATE {_JOBS} SET not_before = 0, flow_limit = NULL,"
+            f" turn = {turns.new_turn(dialect)} WHERE id = :id AND not_before > 0"
+        )
+
+    def take(
+        self, connection: sa.Connection, board: str, queue: str, wanted: Wanted
+    ) -> list[dict[str, Any]]:
+        """Claim the next jobs of a queue, and return their rows as they were before."""
+        place = {"board": board, "queue": queue}
+        # The lists must not be empty.
+        allowed = {
+            "codes": list(wanted.codes) or [""],
+            "except_uuids": list(wanted.except_uuids) or [""],
+        }
+        heads = [
+            dict(row)
+            for row in connection.execute(
+                self._heads, {**place, **allowed, "limit": wanted.limit}
+            ).mappings()
+        ]
+        if not heads:
+            return []
+        chosen = self._choose(connection, heads, {**place, **allowed})
+        parameters = {"ids": [row["id"] for row in chosen], "who": wanted.who}
+        if wanted.expiry is None:
+            connection.execute(self._claim, parameters)
+        else:
+            connection.execute(self._claim_for, {**parameters, "expiry": wanted.expiry})
+        self._note_turns(connection, heads, place)
+        return chosen
+
+    def _choose(
+        self, connection: sa.Connection, heads: list[dict[str, Any]], parameters: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Return the jobs that take the places of these, and give their places to the others."""
+        if not any(row["preceded"] for row in heads):
+            return heads
+        of_keys = defaultdict[str, list[dict[str, Any]]](list)
+        for row in heads:
+            of_keys[row["fair_key"]].append(row)
+        chosen = dict[str, Iterator[dict[str, Any]]]()
+        changes: list[dict[str, Any]] = []
+        for key, own in of_keys.items():
+            last = max(own, key=_rank)
+            rows = connection.execute(
+                self._first_of_key,
+                {
+                    **parameters,
+                    "fair_key": key,
+                    "priority": last["priority"],
+                    "id": last["id"],
+                    "limit": 2 * len(own),
+                },
+            ).mappings()
+            present = {row["id"] for row in own}
+            added = [dict(row) for row in rows if row["id"] not in present]
+            best = sorted([*own, *added], key=_rank)[: len(own)]
+            ids = {row["id"] for row in best}
+            left = [row for row in own if row["id"] not in ids]
+            free = [row["turn"] for row in best if row["id"] not in present]
+            changes += [
+                {"id": row["id"], "turn": turn} for row, turn in zip(left, free, strict=True)
+            ]
+            chosen[key] = iter(best)
+        if changes:
+            connection.execute(self._exchange, changes)
+        return [next(chosen[row["fair_key"]]) for row in heads]
+
+    def _note_turns(
+        self, connection: sa.Connection, heads: Iterable[_Row], place: Mapping[str, str]
+    ) -> None:
+        """Keep the turns of keys without further jobs, if other keys have some.
+
+        Without a note, such a key would get the next turn with each of its jobs.
+        """
+        latest = {
+            row["fair_key"]: row["turn"] + 1.0 / row["fair_weight"]
+            for row in heads
+            if row["turn"] is not None and row["turn"] >= 0
+        }
+        if len(latest) == 1:
+            (key,) = latest
+            if not connection.execute(self._has_others, {**place, "fair_key": key}).first():
+                return
+        ended = [
+            {**place, "fair_key": key, "served": served}
+            for key, served in sorted(latest.items())
+            if not connection.execute(self._has_more, {**place, "fair_key": key}).first()
+        ]
+        if ended:
+            connection.execute(self._note_served, ended)
+
+
+def _rank(row: _Row) -> tuple[int, int]:
+    return row["priority"], row["id"]
