@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine._limits import RedisStore, SQLStore, shared_accounts, sql_accounts
+from wbengine._limits.limit_changes import LimitChange
 from wbengine._limits.permit_rules import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import backends
@@ -77,6 +78,34 @@ def test_expired_accounts_are_deleted(
         until(lambda: all(one.expires(now) <= 0 for one, now in store.all().values()))
     request_permits(store, "a", 0, 1)
     assert set(store.all()) == {"Ä limit"}
+
+
+@dialects
+def test_change_replaces_quota_of_the_code(store: shared_accounts.Store) -> None:
+    assert store.changes() == {}
+    assert request_permits(store, "a", 0, 2) == 2
+    store.change(LimitChange("Ä limit", "1/h", 5, "new contract", "ann", 7.5))
+    assert request_permits(store, "b", 0, 4) == 1
+    account, _ = store.all()["Ä limit"]
+    assert (account.quota, account.defined) == (Quota("1/h", 3600.0, 5), THREE)
+    assert store.remove_change("Ä limit") and not store.remove_change("Ä limit")
+    assert request_permits(store, "b", 0, 4) == 1
+    for flow in ("a", "b"):
+        request_permits(store, flow, 0, 0)
+
+
+@dialects
+def test_second_change_keeps_values_that_it_does_not_name(store: shared_accounts.Store) -> None:
+    first = LimitChange("shop", "5/s", None, "new contract", "ann", 7.5)
+    store.change(first)
+    store.change(LimitChange("Shop[Ä]", None, 3))
+    assert store.changes() == {"shop": first, "Shop[Ä]": LimitChange("Shop[Ä]", None, 3)}
+    assert store.changes(["shop[eve]", "other"]) == {"shop": first}
+    store.change(LimitChange("shop", None, 4, None, "bob", 8.5))
+    assert store.changes(["shop"]) == {"shop": LimitChange("shop", "5/s", 4, None, "bob", 8.5)}
+    assert store.all() == {}
+    for name in ("shop", "Shop[Ä]"):
+        assert store.remove_change(name)
 
 
 @dialects

@@ -22,6 +22,8 @@ from tests.support.limited_tasks import ENDLESS, RELEASED, RUNS, flow, one_each,
 from tests.support.waiting import until
 from wbengine import engines, exceptions, retry, states, task
 from wbengine._limits import SQLStore, shared_accounts
+from wbengine._limits.limit_changes import LimitChange
+from wbengine._tasks import functors
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base, models
 from wbengine.views import flow_status as views
@@ -82,9 +84,7 @@ def test_two_engines_share_one_concurrency_limit(limit_store: dict[str, Any]) ->
 
 
 def limit_accounts(limit_store: dict[str, Any]) -> dict[str, Any]:
-    accounts = shared_accounts.store_of(
-        limit_store.get("limits") or limit_store.get("backend")
-    ).all()
+    accounts = store_of(limit_store).all()
     return {name: account for name, account in accounts.items() if "limited_tasks.three" in name}
 
 
@@ -97,6 +97,44 @@ def test_two_engines_share_one_rate_limit(limit_store: dict[str, Any]) -> None:
     for begin in times:
         # A task may start up to one second late.
         assert sum(begin <= at < begin + 1 for at in times) <= 20 + 8
+
+
+def test_changed_limit_applies_to_waiting_tasks_of_all_engines(limit_store: dict[str, Any]) -> None:
+    """A lowered and a raised limit, while tasks run and wait."""
+    limits = store_of(limit_store)
+    name = functors.code_of(three())
+    runs = [running(flow(three, 6, who, ENDLESS), **PARALLEL, **limit_store) for who in "ab"]
+    try:
+        until(lambda: RUNS.running == 3)
+        limits.change(LimitChange(name, None, 5))
+        until(lambda: RUNS.running == 5, within=4)
+        limits.change(LimitChange(name, None, 2))
+        until(lambda: {limits.all()[name][0].quota.concurrency} == {2}, within=7)
+        RELEASED.set()
+        assert [run.end() for run in runs] == [states.SUCCESS] * 2
+        assert len(RUNS.began) == 12 and RUNS.most == 5
+    finally:
+        limits.remove_change(name)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_raised_rate_of_hours_starts_waiting_tasks_within_seconds(
+    kind: str, request: pytest.FixtureRequest, store: base.Backend
+) -> None:
+    limit_store = {"backend": store}
+    if kind == "redis":
+        limit_store["limits"] = request.getfixturevalue("redis_url")
+    hourly = task.task(rate_limit="1/h", limit="hourly")(three.fn)
+    run = running(flow(hourly, 10), **PARALLEL, **limit_store)
+    until(lambda: len(RUNS.began) == 1)
+    changed = time.monotonic()
+    store_of(limit_store).change(LimitChange("hourly", "100/s"))
+    assert run.end() == states.SUCCESS
+    assert len(RUNS.began) == 10 and time.monotonic() < changed + 60
+
+
+def store_of(limit_store: dict[str, Any]) -> shared_accounts.Store:
+    return shared_accounts.store_of(limit_store.get("limits") or limit_store.get("backend"))
 
 
 def test_small_flow_gets_its_share_of_permits_beside_a_large_flow(store: base.Backend) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import bisect
+import math
 import random
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from tests.support.waiting import until
 from wbengine import task
 from wbengine._limits import shared_accounts
-from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
+from wbengine._limits.limit_changes import LimitChange
+from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer, _Limit
 from wbengine._limits.permit_rules import HORIZON, Account, PermitRequest
 from wbengine._tasks import limit_attributes
 from wbengine._tasks.limit_attributes import Quota
@@ -232,10 +235,65 @@ def test_permits_of_a_rate_that_are_not_used_in_time_are_lost() -> None:
     membership = Membership(renewer, "l", TEN, Member("a"), lambda: None)
     membership.set_wanted(200)
     for now in range(5):
-        membership.add([number / 10 for number in range(10)], now)
+        membership.add([number / 10 for number in range(10)], TEN, now)
         assert membership.collect_due(now + 1)
     assert (membership.ready, membership.held) == (5, 5)
     assert membership.request().wanted == 195
+
+
+def test_unused_permits_are_returned_when_quota_changes() -> None:
+    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
+    membership = Membership(renewer, "l", TEN, Member("a"), lambda: None)
+    membership.set_wanted(8)
+    membership.add([number / 10 for number in range(5)], TEN, 0)
+    assert membership.collect_due(0.1) and membership.use_permit()
+    membership.add([0.5], Quota("2/s", 0.5, None), 0.1)
+    assert (membership.ready, membership.spare, membership.held) == (0, 1, 2)
+    assert membership.request().wanted == 6
+
+
+def test_changed_limit_applies_to_flow_that_waits_for_a_slow_rate() -> None:
+    """The flow does not wait for the old interval of an hour."""
+    slow, store = Quota("1/h", 3600.0, None), shared_accounts.MemoryStore()
+    renewer = PermitRenewer(store)
+    membership = renewer.join("l[a]", slow, Member("a"), lambda: None)
+    membership.set_wanted(4)
+    until(lambda: membership.ready == 1)
+    assert membership.use_permit()
+    store.change(LimitChange("l", "1000/s", 3))
+    until(lambda: membership.ready == 2, within=3)
+    assert (membership.held, membership.quota_in_force) == (3, Quota("1000/s", 0.001, 3))
+    assert store.remove_change("l")
+    membership.set_wanted(0)
+    membership.set_wanted(1)
+    until(lambda: membership.quota_in_force == slow, within=3)
+    renewer.leave([membership])
+
+
+def test_changes_are_read_only_while_flows_wait_longer() -> None:
+    class Counting(shared_accounts.MemoryStore):
+        reads = 0
+
+        def changes(self, limits: Any = None) -> dict[str, LimitChange]:
+            self.reads += 1
+            return super().changes(limits)
+
+    store, now = Counting(), 0.0
+    renewer = PermitRenewer(store, lambda: now)
+    membership = Membership(renewer, "l", Quota("1/h", 3600.0, None), Member("a"), lambda: None)
+    renewer._limits["l"] = _Limit()
+    renewer._limits["l"].memberships["a"] = membership
+    reads: dict[int, list[int]] = {}
+    for wanted in (1, 0, 3):
+        membership.set_wanted(wanted)
+        renewer._limits["l"].due = math.inf
+        renewer._settle({"l": (membership.quota, [membership.request()])})
+        reads[wanted] = []
+        for _ in range(3):
+            now += 1
+            renewer._poll_changes()
+            reads[wanted].append(store.reads)
+    assert reads == {1: [0, 0, 0], 0: [0, 0, 0], 3: [1, 2, 3]}
 
 
 def test_permits_are_renewed_while_held() -> None:

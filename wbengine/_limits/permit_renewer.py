@@ -2,7 +2,9 @@
 
 Each store of limits has one thread while a flow of this process is limited there. It sends the
 requests of all flows together: when one needs or releases a permit, when the next permit of a rate
-is available, and at intervals, because other processes release permits too.
+is available, and at intervals, because other processes release permits too. The answers contain the
+quotas in force. While flows wait longer than a second for the next request, the thread reads each
+second whether an operator changed their limits.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from wbengine._concurrency import conditions, per_process, threads
-from wbengine._limits import shared_accounts
-from wbengine._limits.permit_rules import HORIZON, PermitRequest
+from wbengine._limits import limit_changes, shared_accounts
+from wbengine._limits.permit_rules import HORIZON, Answer, PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import _leases, base
 
@@ -32,6 +34,8 @@ _IDLE_SECONDS: Final = 2.0
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _MAX_PAUSE_SECONDS: Final = 1.0
 _RENEWALS_PER_LEASE: Final = 3
+#: Interval between two reads of the changes of limits.
+_POLL_SECONDS: Final = 1.0
 
 
 class Member(NamedTuple):
@@ -52,7 +56,7 @@ class Membership:
     """
 
     __slots__ = (
-        "_later", "_most_ready", "_renewer", "held", "member", "name", "quota", "ready",
+        "_later", "_renewer", "held", "member", "name", "quota", "quota_in_force", "ready",
         "renew_at", "wake", "wanted",
     )  # fmt: skip
 
@@ -66,7 +70,9 @@ class Membership:
     ) -> None:
         self._renewer = renewer
         self.name = name
+        #: Quota of the code, and the one in force; None: no answer has arrived.
         self.quota = quota
+        self.quota_in_force: Quota | None = None
         self.member = member
         self.wake = wake
         #: All permits of this member: in use, ready, or assigned for later.
@@ -75,10 +81,6 @@ class Membership:
         #: Number of wanted permits in addition to those in use.
         self.wanted = 0
         self.renew_at = math.inf
-        # Maximum number of ready permits, for a rate.
-        self._most_ready: int | None = None
-        if quota.interval is not None:
-            self._most_ready = max(1, round(HORIZON / 2 / quota.interval))
         # Times from which assigned permits may be used.
         self._later: list[float] = []
 
@@ -131,8 +133,14 @@ class Membership:
         flow, epoch, seconds = self.member
         return PermitRequest(flow, epoch, self.held, max(0, self.wanted - self.spare), seconds)
 
-    def add(self, permits: list[float], now: float) -> None:
-        """Add assigned permits. The caller must hold the lock."""
+    def add(self, permits: list[float], quota: Quota, now: float) -> None:
+        """Add assigned permits of the quota in force. The caller must hold the lock."""
+        if self.quota_in_force not in (None, quota) and self.spare:
+            # Permits of another quota would exceed a lower one.
+            self.held -= self.spare
+            self.ready, self._later = 0, []
+            self._renewer.request_soon(self.name)
+        self.quota_in_force = quota
         self.held += len(permits)
         for seconds in permits:
             heapq.heappush(self._later, now + seconds)
@@ -146,12 +154,13 @@ class Membership:
 
     def collect_due(self, now: float) -> bool:
         """Make due permits ready. Return True if there are any. The caller must hold the lock."""
-        before = self.ready
+        before, surplus = self.ready, 0
         while self._later and self._later[0] <= now:
             heapq.heappop(self._later)
             self.ready += 1
         has_more = self.ready > before
-        surplus = 0 if self._most_ready is None else self.ready - self._most_ready
+        if self.quota_in_force is not None and self.quota_in_force.interval is not None:
+            surplus = self.ready - max(1, round(HORIZON / 2 / self.quota_in_force.interval))
         if surplus > 0:  # The run loop was busy. Unused permits of a rate are not accumulated.
             self.ready -= surplus
             self.held -= surplus
@@ -162,13 +171,27 @@ class Membership:
 class _Limit:
     """Memberships of this process in one limit."""
 
-    __slots__ = ("due", "memberships", "pause")
+    __slots__ = ("due", "memberships", "pause", "polls_changes")
 
     def __init__(self) -> None:
         self.memberships: dict[str, Membership] = {}
         #: Time of the next request, and length of the next pause.
         self.due = math.inf
         self.pause = _FIRST_PAUSE_SECONDS
+        #: Whether flows wait until a later time than the next read of the changes of limits.
+        self.polls_changes = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a flow wants more permits than it has."""
+        memberships = self.memberships.values()
+        return any(membership.wanted > membership.spare for membership in memberships)
+
+    @property
+    def quotas(self) -> tuple[Quota, Quota | None]:
+        """The quota of the code, and the one in force. All tasks with this limit have the same."""
+        membership = next(iter(self.memberships.values()))
+        return membership.quota, membership.quota_in_force
 
 
 class PermitRenewer:
@@ -184,6 +207,8 @@ class PermitRenewer:
         self._changed = conditions.Condition(self.lock)
         self._limits: dict[str, _Limit] = {}
         self._thread: threading.Thread | None = None
+        # Time of the next read of the changes of limits.
+        self._poll_at = 0.0
         # Held during requests to the store, because the last request counts.
         self._request_lock = threading.Lock()
 
@@ -250,13 +275,10 @@ class PermitRenewer:
                             permit_requests = [
                                 membership.request() for membership in limit.memberships.values()
                             ]
-                            # All tasks with this limit have the same quota.
-                            requests[name] = (
-                                next(iter(limit.memberships.values())).quota,
-                                permit_requests,
-                            )
+                            requests[name] = limit.quotas[0], permit_requests
                 if requests:
                     self._settle(requests)
+            self._poll_changes()
             self._wake()
 
     def _wait(self) -> bool:
@@ -276,9 +298,10 @@ class PermitRenewer:
     def _due(self) -> float:
         limits = self._limits.values()
         memberships = itertools.chain.from_iterable(limit.memberships.values() for limit in limits)
-        return min(
+        due = min(
             (*(limit.due for limit in limits), *(membership.due for membership in memberships))
         )
+        return min(due, self._poll_at) if any(limit.polls_changes for limit in limits) else due
 
     def _settle(self, requests: dict[str, shared_accounts.Requests]) -> None:
         try:
@@ -299,14 +322,40 @@ class PermitRenewer:
                 has_new = False
                 for flow, permits in answer.permits.items():
                     if flow in limit.memberships:
-                        limit.memberships[flow].add(permits, now)
+                        limit.memberships[flow].add(permits, answer.quota, now)
                         has_new = has_new or bool(permits)
-                limit.due = min(limit.due, self._next(limit, answer.retry_seconds, has_new, now))
+                limit.due = min(limit.due, self._next(limit, answer, has_new, now))
+                limit.polls_changes = limit.due > now + _POLL_SECONDS and limit.is_waiting
+                if limit.polls_changes and self._poll_at <= now:
+                    self._poll_at = now + _POLL_SECONDS
 
-    def _next(self, limit: _Limit, retry_seconds: float | None, has_new: bool, now: float) -> float:
+    def _poll_changes(self) -> None:
+        """Schedule requests for the limits of waiting flows that an operator has changed."""
+        now = self._clock()
+        with self.lock:
+            polled = {
+                name: limit.quotas
+                for name, limit in self._limits.items()
+                if limit.polls_changes and limit.due > now
+            }
+            if self._poll_at > now or not polled:
+                return
+            self._poll_at = now + _POLL_SECONDS
+        try:
+            changes = self._store.changes(polled)
+        except Exception as error:
+            LOG.warning("cannot read the changes of limits: %s", error)
+            return
+        with self.lock:
+            for name, (defined, in_force) in polled.items():
+                if limit_changes.apply(name, defined, changes) != in_force:
+                    self.request_soon(name)
+
+    def _next(self, limit: _Limit, answer: Answer, has_new: bool, now: float) -> float:
         memberships = limit.memberships.values()
         due = min((membership.renew_at for membership in memberships), default=math.inf)
-        if any(membership.wanted > membership.spare for membership in memberships):
+        if limit.is_waiting:
+            retry_seconds = answer.retry_seconds
             if retry_seconds is None:
                 limit.pause = (
                     _FIRST_PAUSE_SECONDS if has_new else min(2 * limit.pause, _MAX_PAUSE_SECONDS)

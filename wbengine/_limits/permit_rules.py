@@ -49,11 +49,12 @@ class Answer(NamedTuple):
     """Answer to flows: for each new permit, the seconds until it may be used.
 
     `retry_seconds`: seconds until another request can succeed; None: only after permits are
-    released or shares change.
+    released or shares change. `quota` is in force.
     """
 
     permits: dict[str, list[float]]
     retry_seconds: float | None
+    quota: Quota = UNLIMITED
 
 
 @dataclass(slots=True)
@@ -70,11 +71,14 @@ class _Flow:
 class Account:
     """Account of one limit.
 
-    `next` is the time from which the next permit may be used. `served` is that of the flow that got
+    `quota` is in force, and `defined` is that of the code. `last` is the time from which the last
+    permit may be used, and `next` that of the next permit. `served` is that of the flow that got
     the last permit.
     """
 
     quota: Quota = UNLIMITED
+    defined: Quota = UNLIMITED
+    last: float = 0.0
     next: float = 0.0
     served: int = 0
     flows: dict[str, _Flow] = field(default_factory=dict)
@@ -85,14 +89,28 @@ class Account:
             uuid: _Flow(int(epoch), int(held), int(wanted), float(until), int(served))
             for uuid, (epoch, held, wanted, until, served) in data["flows"].items()
         }
-        return cls(Quota(*data["terms"]), float(data["next"]), int(data["served"]), flows)
+        return cls(
+            Quota(*data["terms"]),
+            Quota(*data.get("defined", data["terms"])),
+            float(data.get("last", data["next"])),
+            float(data["next"]),
+            int(data["served"]),
+            flows,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         flows = {
             uuid: [row.epoch, row.held, row.wanted, row.until, row.served]
             for uuid, row in self.flows.items()
         }
-        return {"terms": self.quota, "next": self.next, "served": self.served, "flows": flows}
+        return {
+            "terms": self.quota,
+            "defined": self.defined,
+            "last": self.last,
+            "next": self.next,
+            "served": self.served,
+            "flows": flows,
+        }
 
     def live(self, now: float) -> dict[str, _Flow]:
         """Return the flows whose permits have not expired."""
@@ -102,12 +120,29 @@ class Account:
         """Return the seconds until the account can be deleted."""
         return max([self.next, *(row.until for row in self.flows.values())]) - now
 
-    def settle(self, quota: Quota, requests: Iterable[PermitRequest], now: float) -> Answer:
-        self.quota = quota
+    def next_permit(self, now: float) -> float | None:
+        """Return the seconds until the next permit of a rate; None: it depends on other tasks."""
+        held = sum(row.held for row in self.live(now).values())
+        is_full = self.quota.concurrency is not None and held >= self.quota.concurrency
+        return None if is_full or self.quota.interval is None else max(0.0, self.next - now)
+
+    def settle(
+        self,
+        quota: Quota,
+        requests: Iterable[PermitRequest],
+        now: float,
+        in_force: Quota | None = None,
+    ) -> Answer:
+        """Process requests of flows whose code defines a quota.
+
+        :param in_force: the quota that replaces it; None: it is in force.
+        """
+        self.defined = quota
+        self._set_quota(quota if in_force is None else in_force)
         live_flows = self.live(now)
-        if len(live_flows) < len(self.flows):
+        if len(live_flows) < len(self.flows) and self.next < now + HORIZON:
             # The clock was set forward, or processes died: their permits may still be used.
-            self.next = max(self.next, now + HORIZON)
+            self.last = self.next = now + HORIZON
         self.flows = live_flows
         new_permits = dict[str, list[float]]()
         for request in requests:
@@ -125,7 +160,15 @@ class Account:
                 request.epoch, request.held, request.wanted, until, served
             )
             new_permits[request.flow] = []
-        return Answer(new_permits, self._assign_permits(new_permits, now))
+        return Answer(new_permits, self._assign_permits(new_permits, now), self.quota)
+
+    def _set_quota(self, quota: Quota) -> None:
+        old, new = self.quota.interval, quota.interval
+        self.quota = quota
+        if old is not None and new is not None and old != new:
+            # The next permit has the distance of the new rate from the last one, so a higher rate
+            # need not wait for the old interval.
+            self.next = self.last + (self.next - self.last) * new / old
 
     def _assign_permits(self, new_permits: dict[str, list[float]], now: float) -> float | None:
         """Assign permits. Return the seconds until the next request if only time is missing."""
@@ -135,14 +178,13 @@ class Account:
             available = concurrency - sum(row.held for row in self.flows.values())
         assignable = available
         if interval is not None:
-            if self.next > now + 2 * HORIZON + interval:
+            if self.last > now + 2 * HORIZON:
                 # The store's clock was set back. Permits that were assigned before may still be
                 # used.
-                self.next = now + HORIZON + interval
-            self.next = max(now, self.next)
-            assignable = min(
-                assignable, math.floor((now + HORIZON - self.next) / interval + 1e-6) + 1
-            )
+                self.next += now + HORIZON - self.last
+                self.last = now + HORIZON
+            begin = max(now, self.next)
+            assignable = min(assignable, math.floor((now + HORIZON - begin) / interval + 1e-6) + 1)
         # Permits are also reserved for waiting flows that are not part of this call. With a rate,
         # each gets at most its share until its next request, so that a dead flow does not stop
         # others.
@@ -181,5 +223,6 @@ class Account:
         if self.quota.interval is None:
             permits.append(0.0)
         else:
-            permits.append(self.next - now)
-            self.next += self.quota.interval
+            self.last = max(now, self.next)
+            permits.append(self.last - now)
+            self.next = self.last + self.quota.interval

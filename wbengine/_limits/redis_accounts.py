@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -14,7 +15,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from wbengine import exceptions
 from wbengine._imports import installing
 from wbengine._introspection import object_names
-from wbengine._limits import shared_accounts
+from wbengine._limits import limit_changes, shared_accounts
+from wbengine._limits.limit_changes import LimitChange
 from wbengine._limits.permit_rules import Account, Answer
 from wbengine._limits.shared_accounts import Requests, read_account
 from wbengine._redis import client_options, lua_scripts
@@ -50,16 +52,23 @@ _SCRIPTS: Final = Path(__file__).parent / "redis_scripts"
 class RedisStore(shared_accounts.Store):
     """Accounts in Redis: one key for each limit in use, which expires with the account.
 
+    Each change of a limit is a hash.
+
     :raises ImportError: if redis-py is not installed.
     """
 
-    def __init__(self, url: str, prefix: str = "wbengine:limit:") -> None:
+    def __init__(
+        self,
+        url: str,
+        prefix: str = "wbengine:limit:",
+        change_prefix: str = "wbengine:limit-change:",
+    ) -> None:
         try:
             import redis
         except ImportError as error:
             raise ImportError(installing.needs("limits in Redis", "redis-py", "redis")) from error
         self._errors = redis.RedisError
-        self._prefix = prefix
+        self._prefix, self._change_prefix = prefix, change_prefix
         self._client: Any = _client(redis, shared_accounts.check_url(url))
         self._swap = self._client.register_script(lua_scripts.load(_SCRIPTS)["swap"].text)
 
@@ -69,41 +78,89 @@ class RedisStore(shared_accounts.Store):
         }
 
     def _settle(self, name: str, requests: Requests) -> Answer:
-        try:
+        with self._reported():
             for _ in range(_MAX_ATTEMPTS):
-                stored_text, now = self._read(name)
+                stored_text, now, changes = self._read(name)
                 account = read_account(name, stored_text)
-                answer = account.settle(*requests, now)
+                in_force = limit_changes.apply(name, requests[0], changes)
+                answer = account.settle(*requests, now, in_force)
                 seconds_left = account.expires(now)
                 new_text = json.dumps(account.to_dict()) if seconds_left > 0 else ""
                 expiry = max(1, int(seconds_left * 1000))
                 if self._swap(keys=[self._prefix + name], args=[stored_text, new_text, expiry]):
                     return answer
                 time.sleep(random.uniform(0, 0.005))
-        except self._errors as error:
-            raise exceptions.StorageFailure(f"Accessing limits in Redis failed: {error}") from error
         raise exceptions.StorageFailure(
             f"Limit {name!r} is changed by too many processes at the same time"
         )
 
-    def _read(self, name: str) -> tuple[str, float]:
+    def _read(self, name: str) -> tuple[str, float, dict[str, LimitChange]]:
+        """Return an account, the time of the server, and the changes of the limit."""
+        names = limit_changes.names_of([name])
         with self._client.pipeline(transaction=False) as pipe:
             pipe.get(self._prefix + name)
             pipe.time()
-            text, (seconds, micros) = pipe.execute()
-        return text or "", seconds + micros / 1e6
+            for each in names:
+                pipe.hgetall(self._change_prefix + each)
+            text, (seconds, micros), *hashes = pipe.execute()
+        return text or "", seconds + micros / 1e6, _changes_in(names, hashes)
 
     def all(self) -> dict[str, tuple[Account, float]]:
-        try:
-            names = [key[len(self._prefix) :] for key in self._keys()]
-            read = ((name, *self._read(name)) for name in sorted(names))
+        with self._reported():
+            names = self._names(self._prefix)
+            read = ((name, *self._read(name)[:2]) for name in names)
             return {name: (read_account(name, text), now) for name, text, now in read if text}
+
+    def change(self, change: LimitChange) -> None:
+        values = {key: value for key, value in change.to_dict().items() if value is not None}
+        key = self._change_prefix + values.pop("name")
+        with self._reported(), self._client.pipeline(transaction=True) as pipe:
+            pipe.hdel(key, "reason", "by")
+            pipe.hset(key, mapping=values)
+            pipe.execute()
+
+    def remove_change(self, name: str) -> bool:
+        with self._reported():
+            return bool(self._client.delete(self._change_prefix + name))
+
+    def changes(self, limits: Iterable[str] | None = None) -> dict[str, LimitChange]:
+        with self._reported():
+            if limits is None:
+                names = self._names(self._change_prefix)
+            else:
+                names = limit_changes.names_of(limits)
+            with self._client.pipeline(transaction=False) as pipe:
+                for name in names:
+                    pipe.hgetall(self._change_prefix + name)
+                return _changes_in(names, pipe.execute())
+
+    def _names(self, prefix: str) -> list[str]:
+        keys: Iterator[str] = self._client.scan_iter(f"{prefix}*", count=1000)
+        return sorted({key[len(prefix) :] for key in keys})
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
         except self._errors as error:
             raise exceptions.StorageFailure(f"Accessing limits in Redis failed: {error}") from error
 
-    def _keys(self) -> Iterator[str]:
-        keys: Iterator[str] = self._client.scan_iter(f"{self._prefix}*", count=1000)
-        return keys
-
     def close(self) -> None:
         self._client.close()
+
+
+def _changes_in(
+    names: Iterable[str], hashes: Iterable[Mapping[str, str]]
+) -> dict[str, LimitChange]:
+    return {
+        name: LimitChange(
+            name,
+            stored.get("rate"),
+            int(stored["concurrency"]) if "concurrency" in stored else None,
+            stored.get("reason"),
+            stored.get("by"),
+            float(stored["at"]),
+        )
+        for name, stored in zip(names, hashes, strict=True)
+        if stored
+    }

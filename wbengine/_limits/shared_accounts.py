@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from wbengine import _limits
 from wbengine._configuration import server_urls
 from wbengine._introspection import object_names
+from wbengine._limits import limit_changes
+from wbengine._limits.limit_changes import LimitChange
 from wbengine._limits.permit_rules import Account, Answer, PermitRequest
 from wbengine._security import masking
 from wbengine._tasks.limit_attributes import Quota
@@ -52,6 +55,21 @@ class Store(abc.ABC):
     def all(self) -> dict[str, tuple[Account, float]]:
         """Return all accounts by name, with the current time of the store."""
 
+    @abc.abstractmethod
+    def change(self, change: LimitChange) -> None:
+        """Store a change of a limit. A value that is None keeps that of an earlier change."""
+
+    @abc.abstractmethod
+    def remove_change(self, name: str) -> bool:
+        """Remove the change of a limit. Return False if there is none."""
+
+    @abc.abstractmethod
+    def changes(self, limits: Iterable[str] | None = None) -> dict[str, LimitChange]:
+        """Return changes by name.
+
+        :param limits: only those that can apply to these limits.
+        """
+
     def close(self) -> None:  # noqa: B027
         """Free resources. Idempotent."""
 
@@ -61,6 +79,7 @@ class MemoryStore(Store):
         self._clock = clock
         self._lock = threading.Lock()
         self._accounts: dict[str, Account] = {}
+        self._changes: dict[str, LimitChange] = {}
         # Number of accounts above which expired ones are deleted.
         self._sweep_at = MAX_ACCOUNTS_PER_BATCH
 
@@ -70,7 +89,8 @@ class MemoryStore(Store):
             now = self._clock()
             for name, limit_requests in requests.items():
                 account = self._accounts.setdefault(name, Account())
-                answers[name] = account.settle(*limit_requests, now)
+                in_force = limit_changes.apply(name, limit_requests[0], self._changes)
+                answers[name] = account.settle(*limit_requests, now, in_force)
                 if account.expires(now) <= 0:
                     del self._accounts[name]
             if len(self._accounts) > self._sweep_at:
@@ -90,6 +110,24 @@ class MemoryStore(Store):
                 name: (Account.from_dict(account.to_dict()), now)
                 for name, account in self._accounts.items()
             }
+
+    def change(self, change: LimitChange) -> None:
+        with self._lock:
+            old = self._changes.get(change.name, change)
+            self._changes[change.name] = dataclasses.replace(
+                change,
+                rate=old.rate if change.rate is None else change.rate,
+                concurrency=old.concurrency if change.concurrency is None else change.concurrency,
+            )
+
+    def remove_change(self, name: str) -> bool:
+        with self._lock:
+            return self._changes.pop(name, None) is not None
+
+    def changes(self, limits: Iterable[str] | None = None) -> dict[str, LimitChange]:
+        with self._lock:
+            names = self._changes if limits is None else limit_changes.names_of(limits)
+            return {name: self._changes[name] for name in names if name in self._changes}
 
 
 def read_account(name: str, text: str) -> Account:

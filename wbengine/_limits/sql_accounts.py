@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
 from wbengine import _sql
-from wbengine._limits import shared_accounts
+from wbengine._limits import limit_changes, shared_accounts
+from wbengine._limits.limit_changes import LimitChange
 from wbengine._limits.permit_rules import Account, Answer
 from wbengine._limits.shared_accounts import Requests, read_account
 from wbengine._sql import dialects
@@ -24,6 +26,8 @@ __all__ = ["SQLStore"]
 _T = TypeVar("_T")
 
 _ACTIVITY: Final = "Accessing limits"
+#: Columns of changes, in the order of the fields of `LimitChange`.
+_CHANGE_COLUMNS: Final = ("name", "rate", "concurrency", "reason", "sender", "changed_at")
 #: Interval at which expired accounts are deleted.
 _SWEEP_SECONDS: Final = 60.0
 
@@ -49,6 +53,13 @@ class SQLStore(shared_accounts.Store):
         self._swept_at = -math.inf
         self._remove = sa.text(f"DELETE FROM {table} WHERE name = :name")
         self._all = sa.text(f"SELECT name, account, {now} AS now FROM {table} ORDER BY name")
+        changes = tables.LIMIT_CHANGES.name
+        select = f"SELECT {', '.join(_CHANGE_COLUMNS)} FROM {changes}"
+        self._all_changes = sa.text(f"{select} ORDER BY name")
+        self._changes_of = sa.text(f"{select} WHERE name IN :names").bindparams(
+            sa.bindparam("names", expanding=True)
+        )
+        self._remove_change = sa.text(f"DELETE FROM {changes} WHERE name = :name")
 
     def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
         answers, names = dict[str, Answer](), sorted(requests)
@@ -65,6 +76,7 @@ class SQLStore(shared_accounts.Store):
     def _settle(
         self, connection: sa.Connection, names: list[str], requests: Mapping[str, Requests]
     ) -> dict[str, Answer]:
+        changes = self._read_changes(connection, names)  # Before accounts are locked.
         rows_by_name = {row.name: row for row in connection.execute(self._read, {"names": names})}
         # Repeated, because another process may add a row first, and delete it before this read.
         while missing := [name for name in names if name not in rows_by_name]:
@@ -75,7 +87,8 @@ class SQLStore(shared_accounts.Store):
         answers, changed, expired = {}, [], []
         for name, row in rows_by_name.items():
             account = read_account(name, row.account)
-            answers[name] = account.settle(*requests[name], row.now)
+            in_force = limit_changes.apply(name, requests[name][0], changes)
+            answers[name] = account.settle(*requests[name], row.now, in_force)
             seconds_left = account.expires(row.now)
             if seconds_left <= 0:
                 expired.append({"name": name})
@@ -97,7 +110,45 @@ class SQLStore(shared_accounts.Store):
 
         return self._transact(work, write=False)
 
-    def _transact(self, work: Callable[[sa.Connection], _T], *, write: bool) -> _T:
+    def change(self, change: LimitChange) -> None:
+        values = zip(_CHANGE_COLUMNS, dataclasses.astuple(change), strict=True)
+        row = {
+            column: value
+            for column, value in values
+            if value is not None or column not in ("rate", "concurrency")
+        }
+        put = dialects.upsert(
+            self._backend.options.dialect, tables.LIMIT_CHANGES.name, row, ("name",)
+        )
+        self._backend.prepare()
+        self._transact(lambda connection: connection.execute(put, [row]), write=True, durable=True)
+
+    def remove_change(self, name: str) -> bool:
+        def work(connection: sa.Connection) -> bool:
+            return connection.execute(self._remove_change, {"name": name}).rowcount > 0
+
+        self._backend.prepare()
+        return self._transact(work, write=True, durable=True)
+
+    def changes(self, limits: Iterable[str] | None = None) -> dict[str, LimitChange]:
+        if not self._backend.has_tables():
+            return {}
+        return self._transact(
+            lambda connection: self._read_changes(connection, limits), write=False
+        )
+
+    def _read_changes(
+        self, connection: sa.Connection, limits: Iterable[str] | None
+    ) -> dict[str, LimitChange]:
+        if limits is None:
+            rows = connection.execute(self._all_changes)
+        else:
+            rows = connection.execute(self._changes_of, {"names": limit_changes.names_of(limits)})
+        return {row.name: LimitChange(*row) for row in rows}
+
+    def _transact(
+        self, work: Callable[[sa.Connection], _T], *, write: bool, durable: bool = False
+    ) -> _T:
         # After a crash of the database's host, the next requests of flows restore lost accounts.
         engine = self._backend.engine
-        return _sql.transact(engine, _ACTIVITY, work, write=write, durable=False)
+        return _sql.transact(engine, _ACTIVITY, work, write=write, durable=durable)

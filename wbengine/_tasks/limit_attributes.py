@@ -124,10 +124,7 @@ def check(what: str, rate: Any, concurrency: Any, key: Any, shared: Any) -> None
         word = "limit" if key is None else "concurrency_key"
         raise ValueError(f"{word} of {what} requires rate_limit or concurrency")
     if rate is not None and (not isinstance(rate, str) or rates.interval(rate) is None):
-        raise ValueError(
-            f"rate_limit of {what} must be a number from 1 per s, m, h or d, such as '100/m', got"
-            f" {rate!r:.80}"
-        )
+        raise ValueError(f"rate_limit of {what} must be {rates.DESCRIPTION}, got {rate!r:.80}")
     if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
         raise ValueError(
             f"concurrency of {what} must be a whole number from 1, got {concurrency!r:.80}"

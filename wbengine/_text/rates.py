@@ -6,10 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["interval"]
+__all__ = ["DESCRIPTION", "PATTERN", "interval"]
 
 _SECONDS_PER_UNIT: Final[Mapping[str, float]] = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _RATE: Final = re.compile(r"([1-9][0-9]{0,8})/([smhd])")
+#: Pattern of a JSON schema, and what it matches.
+PATTERN: Final = f"^{_RATE.pattern}$"
+DESCRIPTION: Final = "a number from 1 per s, m, h or d, such as '100/m'"
 
 
 def interval(rate: str) -> float | None:

@@ -14,9 +14,9 @@ from wbengine._sql import dialects
 
 __all__ = [
     "ACCESS_KEYS", "ATOMS", "BOOKS", "BULKS", "BULK_FLOWS", "CODES", "DUTIES", "ENDED_INDEX",
-    "FAIR_KEYS", "FLOWS", "FLOW_QUEUES", "ITEMS", "JOBS", "JOB_INDEXES",
-    "LIMITED_NOT_BEFORE", "LIMITS", "LOGS", "METADATA", "OUTLINES", "PAUSES", "SCHEDULES",
-    "SIGNALS", "SPARSE_INDEXES", "TAGS", "UNIQUE_KEYS", "VERSION_TABLE", "queue_columns", "select",
+    "FAIR_KEYS", "FLOWS", "FLOW_QUEUES", "ITEMS", "JOBS", "JOB_INDEXES", "LIMITED_NOT_BEFORE",
+    "LIMITS", "LIMIT_CHANGES", "LOGS", "METADATA", "OUTLINES", "PAUSES", "SCHEDULES", "SIGNALS",
+    "SPARSE_INDEXES", "TAGS", "UNIQUE_KEYS", "VERSION_TABLE", "queue_columns", "select",
 ]  # fmt: skip
 
 #: Alembic's table with the revision of the layout.
@@ -243,6 +243,22 @@ LIMITS: Final = sa.Table(
     # Time on the database's clock after which the row is deleted.
     sa.Column("expires", sa.Double, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("name", name="pk_wbe_limits"),
+    **dialects.TABLE,
+)
+
+#: Changes of limits by operators (`wbengine._limits.limit_changes`).
+LIMIT_CHANGES: Final = sa.Table(
+    "wbe_limit_changes",
+    METADATA,
+    _key("name"),
+    # NULL: unchanged.
+    _text("rate"),
+    sa.Column("concurrency", sa.BigInteger),
+    _text("reason"),
+    _text("sender"),
+    # Unix seconds.
+    sa.Column("changed_at", sa.Double, nullable=False),
+    sa.PrimaryKeyConstraint("name", name="pk_wbe_limit_changes"),
     **dialects.TABLE,
 )
 
