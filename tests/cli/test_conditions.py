@@ -72,6 +72,9 @@ OF_A_STORE: dict[Words, int] = {
     ("flow", "prune", "--older-than", "30d", "--yes"): 0,
     ("schedule", "list"): 0,
     ("limits",): 0,
+    ("limits", "list"): 0,
+    ("limits", "set", "shop.charge", "5/s"): 0,
+    ("limits", "unset", "shop.charge"): 66,
     ("bulk", "list"): 0,
     ("bulk", "show", UNKNOWN): 66,
     ("bulk", "resume", UNKNOWN): 66,
@@ -103,6 +106,7 @@ OF_NO_STORE: dict[Words, int] = {
     ("db", "upgrade"): 0,
     ("db", "current"): 0,
     ("tasks", "pause", "shop.charge"): 0,
+    ("limits", "set", "shop.charge", "5/s"): 0,
     ("access", "new", "ci"): 0,
 }
 #: The dashboard, which would not end.
@@ -133,6 +137,7 @@ OF_ANY_VERSION: dict[Words, int] = {
     ("flow", "resume", UNKNOWN): 66,
     ("flow", "retry", UNKNOWN): 66,
     ("tasks", "pause", "shop.charge"): 0,
+    ("limits", "set", "shop.charge", "5/s"): 0,
     ("access", "new", "ci"): 0,
 }
 

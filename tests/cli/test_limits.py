@@ -1,8 +1,10 @@
-"""`wbengine limits` lists the limits in use."""
+"""`wbengine limits` lists limits and changes them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import Command
 from wbengine._limits import shared_accounts
@@ -27,7 +29,7 @@ def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> No
     assert answer.code == 0
     head, line = answer.out.splitlines()
     assert head.split("  ")[0] == "LIMIT"
-    assert line.split() == ["shop.call[eve]", "100/m", "4", "4", "29", "2"]
+    assert line.split() == ["shop.call[eve]", "100/m", "4", "4", "29", "2", "-", "-"]
     document = wbengine("limits", "--persistence", url, "--json").json
     assert document["schema"] == "wbengine/limits/1"
     (limit,) = document["limits"]
@@ -50,3 +52,75 @@ def test_limits_of_a_redis_are_listed(wbengine: Command, redis_url: str) -> None
 def test_url_that_is_not_redis_is_refused(wbengine: Command) -> None:
     answer = wbengine("limits", "--redis", "amqp://x")
     assert answer.code == 2 and "must be the URL of a Redis" in answer.err
+
+
+def test_changed_limit_is_listed_with_user_and_time(wbengine: Command, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    with backends.backend(url) as backend:
+        take(shared_accounts.store_of(backend))
+    options = ("--persistence", url)
+    answer = wbengine("limits", "set", "shop.call", "5/s", "--reason", "slow shop", *options)
+    assert (answer.code, answer.out.splitlines()[0]) == (0, "shop.call: 5/s")
+    assert "no running flow" not in answer.err
+    answer = wbengine("limits", "set", "shop.call[eve]", "--concurrency", "9", *options)
+    assert answer.out.splitlines()[0] == "shop.call[eve]: 9 at once"
+    rows = [line.split() for line in wbengine("limits", *options).out.splitlines()]
+    user = rows[1][rows[1].index("by") + 1]
+    assert rows[1][:6] == ["shop.call", "5/s", "-", "0", "0", "0"] and rows[1][-2:] == ["by", user]
+    assert rows[2][:6] == ["shop.call[eve]", "5/s", "9", "4", "29", "2"]
+    _, limit = wbengine("limits", "list", *options, "--json").json["limits"]
+    assert limit["defined"] == {"rate": "100/m", "concurrency": 4}
+    own, common = limit["changes"]
+    assert (own["concurrency"], common["rate"], common["reason"]) == (9, "5/s", "slow shop")
+    assert own["by"] == common["by"] == user and own["at"] >= common["at"] > 1e9
+    assert wbengine("limits", "unset", "shop.call", *options).code == 0
+    (limit,) = wbengine("limits", *options, "--json").json["limits"]
+    assert (limit["rate"], limit["concurrency"]) == ("100/m", 9)
+
+
+def test_limit_in_a_redis_is_changed_without_a_store(
+    wbengine: Command, redis_url: str, tmp_path: Path
+) -> None:
+    redis = ("--redis", redis_url, "--persistence", f"sqlite:///{tmp_path}/missing.db")
+    assert wbengine("limits", "set", "shop.call", "5/s", *redis).code == 0
+    assert wbengine("limits", *redis).out.splitlines()[1].split()[:2] == ["shop.call", "5/s"]
+    assert wbengine("limits", "unset", "shop.call", *redis).code == 0
+    answer = wbengine("limits", "unset", "shop.call", *redis)
+    assert answer.code == 66 and "'shop.call' has not been changed" in answer.err
+    assert not (tmp_path / "missing.db").exists()
+
+
+def test_unused_limit_is_changed_with_a_remark(wbengine: Command, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    with backends.backend(url) as backend:
+        take(shared_accounts.store_of(backend))
+    answer = wbengine("limits", "set", "shop.cal", "5/s", "--persistence", url)
+    assert answer.code == 0
+    assert "no running flow uses limit 'shop.cal' (did you mean 'shop.call'" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("shop.call", "5"), "rate must be a number from 1 per s, m, h or d, such as '100/m'"),
+        (("shop.call", "0/s"), "got '0/s'"),
+        (("shop.call",), "requires at least one of rate, concurrency"),
+        (("shop.call", "--concurrency", "0"), "0 is not in the range"),
+        (("", "5/s"), "name must not be empty"),
+        (("a\nb", "5/s"), "must be a printable text"),
+        (("x" * 201, "5/s"), "name must have at most 200 characters"),
+    ],
+    ids=["no-unit", "zero", "nothing", "no-concurrency", "no-name", "newline", "long-name"],
+)
+def test_invalid_change_is_one_error(
+    wbengine: Command, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    answer = wbengine("limits", "set", *arguments, "--persistence", url)
+    assert answer.code == 2 and words in answer.err
+    assert len(answer.err.strip().splitlines()) == 1 or "Usage" in answer.err
+
+
+def test_options_precede_no_command_name(wbengine: Command) -> None:
+    answer = wbengine("limits", "lst")
+    assert answer.code == 2 and "unknown command 'lst' (did you mean 'list'?)" in answer.err

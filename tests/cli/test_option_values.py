@@ -97,6 +97,7 @@ CHECKED_LATER: list[tuple[tuple[str, ...], str]] = [
     ),
     (("dev", "testts"), "tests"),
     (("limits", "--redis", "redsi://host"), "redis"),
+    (("limits", "set", "shop", "5/s", "--redis", "redsi://host"), "redis"),
     (("flow", "run", "tests.cli.shop:odrer"), "order"),
     (("flow", "submit", "tests.cli.shop:odrer"), "order"),
     (("graph", "testts:order"), "tests"),

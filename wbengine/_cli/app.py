@@ -47,7 +47,7 @@ _TOP_LEVEL_COMMANDS: Final = {
     "schedule": Lazy("schedule_command", "Manage schedules, which submit flows at given times."),
     "bulk": Lazy("bulk_command", "List, resume and cancel operations on many flows."),
     "tasks": Lazy("tasks_command", "Pause and resume task types in all flows of the store."),
-    "limits": Lazy("limits_command", "List the limits in use."),
+    "limits": Lazy("limits_command", "List the limits of tasks and flows, and change them."),
     "worker": Lazy("worker_command", "Run a worker."),
     "workers": Lazy("workers_command", "List and control workers."),
     "status": Lazy("status_command", "Show the broker, the workers and the work of conductors."),

@@ -110,6 +110,7 @@ class Group(click.Group):
     :param subject: the subject of operations of the table. Those without another command of this
         name become commands.
     :param renamed: earlier names of commands, which help does not show.
+    :param default: the command of a call that names none.
     :param entry_points: the entry point group of commands that other packages provide.
     """
 
@@ -121,6 +122,7 @@ class Group(click.Group):
         lazy: Mapping[str, Lazy] | None = None,
         subject: str | None = None,
         renamed: Mapping[str, Lazy] | None = None,
+        default: str | None = None,
         entry_points: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -128,6 +130,7 @@ class Group(click.Group):
         self.lazy = dict(lazy or {})
         self._subject = subject
         self._renamed = dict(renamed or {})
+        self._default = default
         self._entry_points = entry_points
 
     @functools.cached_property
@@ -139,6 +142,10 @@ class Group(click.Group):
         return {key: commands[key] for key in commands if key not in {**self.commands, **self.lazy}}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if self._default is not None and not ctx.resilient_parsing:
+            first = args[0] if args else "-"
+            if first.startswith("-") and first not in ctx.help_option_names:
+                args = [self._default, *args]
         if not args and not ctx.resilient_parsing:
             # A call without arguments is a usage error. The exit code of click depends on its
             # version.

@@ -1,45 +1,110 @@
-"""`wbengine limits`: list the limits in use and the flows that use them."""
+"""`wbengine limits`: list limits with the flows that use them, and change them."""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from wbengine._cli import base, errors
 from wbengine._cli import context as contexts
+from wbengine._cli.operation_command import Call, create
+from wbengine._limits import shared_accounts, usage
+from wbengine._limits.limit_changes import LimitChange
+from wbengine.operations import _operation
+from wbengine.persistence import backends
+from wbengine.views import _formatting
+
+if TYPE_CHECKING:
+    from wbengine.persistence import base as persistence
 
 __all__ = ["command"]
 
+_REDIS: Final = click.option("--redis", metavar="URL",
+    help="Use the limits in this Redis (option `limits` of engines) instead of the"
+    " store.")  # fmt: skip
 
-@base.command(
-    "limits",
-    help="""List the limits in use.
+command = base.Group(
+    "limits", help="List the limits of tasks and flows, and change them.", default="list"
+)
 
-    For each limit of tasks and flows, print its maximum, the number of permits held, and the number
-    of permits that flows wait for.
+
+class _Change(Call):
+    """A change of a limit in the store or in a Redis."""
+
+    extra_options = (_REDIS,)
+
+    @classmethod
+    @contextlib.contextmanager
+    def open_store(
+        cls,
+        context: contexts.Context,
+        operation: _operation.Operation,
+        options: Mapping[str, Any],
+    ) -> Iterator[persistence.Backend]:
+        if options["redis"] is None:
+            with super().open_store(context, operation, options) as backend:
+                yield backend
+        else:
+            with backends.backend("memory://") as backend:  # It is not used.
+                yield backend
+
+    def scope(self) -> _operation.Scope:
+        return _operation.Scope(self.backend, self.by, limits=self.options["redis"])
+
+
+command.add_command(create("limits set", _Change))
+command.add_command(create("limits unset", _Change))
+
+
+@command.command(
+    "list",
+    help="""List the limits that are in use or changed.
+
+    For each limit of tasks and flows, print its maximum, the number of permits held, the number of
+    permits that flows wait for, and the time until the next permit of a rate. CHANGED is the time
+    of the latest change by `wbengine limits set`, with the user.
 
     \b
     Examples:
       wbengine limits
-      wbengine limits --redis redis://limits.example/0 --json
+      wbengine limits list --redis redis://limits.example/0 --json
     """,
 )
-@click.option("--redis", metavar="URL",
-    help="List the limits in this Redis (option `limits` of engines) instead of the"
-    " store.")  # fmt: skip
-def command(context: contexts.Context, redis: str | None) -> None:
-    from wbengine._limits import shared_accounts, usage
-
+@_REDIS
+def ls(context: contexts.Context, redis: str | None) -> None:
     if redis is None:
         with context.backend() as backend:
-            limits = usage.in_use(shared_accounts.store_of(backend))
+            limits = usage.listed(shared_accounts.store_of(backend))
     else:
         with errors.failing(errors.USAGE, ValueError, ImportError):
-            limits = usage.in_use(shared_accounts.store_of(shared_accounts.check_url(redis)))
+            store = shared_accounts.store_of(shared_accounts.check_url(redis))
+        with contextlib.closing(store):
+            limits = usage.listed(store)
     printer = context.printer
     printer.document("limits/1", {"limits": [limit.to_dict() for limit in limits]})
     rows = [
-        (limit.name, limit.rate, limit.concurrency, limit.held, limit.waiting, len(limit.flows))
+        (
+            limit.name,
+            limit.quota.rate,
+            limit.quota.concurrency,
+            limit.held,
+            limit.waiting,
+            len(limit.flows),
+            None if limit.next_permit is None else _formatting.seconds(limit.next_permit),
+            _change_text(limit.changes),
+        )
         for limit in limits
     ]
-    columns = ("LIMIT", "RATE", "CONCURRENCY", "HELD", "WAITING", "FLOWS")
-    printer.table(columns, rows, empty="No limits are in use.", right=columns[2:])
+    columns = ("LIMIT", "RATE", "CONCURRENCY", "HELD", "WAITING", "FLOWS", "NEXT", "CHANGED")
+    printer.table(columns, rows, empty="No limits are in use.", right=columns[2:7])
+
+
+def _change_text(changes: tuple[LimitChange, ...]) -> str | None:
+    if not changes:
+        return None
+    change = max(changes, key=lambda each: each.at)
+    sender = f" by {change.by}" if change.by else ""
+    return f"{_formatting.iso(change.at)}{sender}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
@@ -58,15 +59,32 @@ class Call:
         self.options = options
         self.by = confirmation.current_user()
 
+    @classmethod
+    @contextlib.contextmanager
+    def open_store(
+        cls, context: Context, operation: _operation.Operation, options: Mapping[str, Any]
+    ) -> Iterator[persistence.Backend]:
+        """Open the store for an operation.
+
+        :param options: values of `extra_options`.
+        """
+        creates = operation.command.creates_store
+        if operation.subject != _FLOW:
+            store_access.check_outlives(context.settings)
+        with context.backend(upgrade=creates, missing_ok=creates) as backend:
+            yield backend
+
+    def scope(self) -> _operation.Scope:
+        return _operation.Scope(self.backend, self.by)
+
     def is_selected(self, row: FlowRow) -> bool:
         """Return whether filters without `--state` select this flow, in addition to its state."""
         return True
 
     def perform(self, **target: str) -> Mapping[str, Any]:
         """Perform the operation and return its result."""
-        scope = _operation.Scope(self.backend, self.by)
         with errors.failing(errors.USAGE, exceptions.NotEncodable, ValueError):
-            return self.operation.perform(scope, {**self.arguments, **target})
+            return self.operation.perform(self.scope(), {**self.arguments, **target})
 
     def perform_on(self, row: FlowRow) -> Mapping[str, Any]:
         """Perform the operation on one flow."""
@@ -148,10 +166,7 @@ def _on_flows(operation: _operation.Operation, call: type[Call]) -> Callable[...
 def _on_target(operation: _operation.Operation, call: type[Call]) -> Callable[..., int]:
     def function(context: Context, **options: Any) -> int:
         arguments, others = split(operation, options)
-        creates = operation.command.creates_store
-        if operation.subject != _FLOW:
-            store_access.check_outlives(context.settings)
-        with context.backend(upgrade=creates, missing_ok=creates) as backend:
+        with call.open_store(context, operation, others) as backend:
             if operation.target != _FLOW:
                 return call(context, operation, backend, arguments, others).run()
             row = operations.find(backend, arguments.pop(_FLOW))
@@ -196,7 +211,7 @@ def _help(operation: _operation.Operation) -> str:
 def options_of(operation: _operation.Operation) -> list[Callable[[Any], Any]]:
     """Return the options and the arguments of the parameters that are not the target."""
     return [
-        _argument(name, parameter)
+        _argument(name, parameter, is_required=name in operation.required)
         if parameter.shown.is_argument
         else _option(operation, name, parameter)
         for name, parameter in operation.parameters.items()
@@ -204,10 +219,12 @@ def options_of(operation: _operation.Operation) -> list[Callable[[Any], Any]]:
     ]
 
 
-def _argument(name: str, parameter: _operation.Parameter) -> Callable[[Any], Any]:
+def _argument(
+    name: str, parameter: _operation.Parameter, *, is_required: bool = True
+) -> Callable[[Any], Any]:
     complete = getattr(completions, f"{name}s", None) if parameter.is_target else None
     return click.argument(name, metavar=parameter.shown.metavar or name.upper(),
-        type=_type(parameter), shell_complete=complete)  # fmt: skip
+        type=_type(parameter), shell_complete=complete, required=is_required)  # fmt: skip
 
 
 def _option(

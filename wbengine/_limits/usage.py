@@ -1,13 +1,15 @@
-"""The limits in use, with the flows that hold permits or wait for them."""
+"""The limits in use or changed, with the flows that hold permits or wait for them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from wbengine._limits import shared_accounts
+from wbengine._limits import limit_changes, shared_accounts
+from wbengine._limits.limit_changes import LimitChange
+from wbengine._tasks.limit_attributes import UNLIMITED, Quota
 
-__all__ = ["FlowUsage", "LimitUsage", "in_use"]
+__all__ = ["FlowUsage", "LimitUsage", "listed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +23,20 @@ class FlowUsage:
 
 @dataclass(frozen=True, slots=True)
 class LimitUsage:
-    """A limit in use.
+    """A limit.
 
-    :ivar rate: such as 100/m, or None.
-    :ivar concurrency: the maximum number of held permits, or None.
+    :ivar quota: the rate and the concurrency in force.
+    :ivar defined: those of the code; None: no flow uses the limit.
+    :ivar next_permit: seconds until the next permit of its rate; None: it has no rate, or all
+        permits of its concurrency are held.
+    :ivar changes: the changes that apply, that of its key first.
     """
 
     name: str
-    rate: str | None
-    concurrency: int | None
+    quota: Quota
+    defined: Quota | None
+    next_permit: float | None
+    changes: tuple[LimitChange, ...]
     flows: tuple[FlowUsage, ...]
 
     @property
@@ -41,10 +48,14 @@ class LimitUsage:
         return sum(flow.waiting for flow in self.flows)
 
     def to_dict(self) -> dict[str, Any]:
+        defined = self.defined
         return {
             "name": self.name,
-            "rate": self.rate,
-            "concurrency": self.concurrency,
+            "rate": self.quota.rate,
+            "concurrency": self.quota.concurrency,
+            "defined": defined and {"rate": defined.rate, "concurrency": defined.concurrency},
+            "next_permit": self.next_permit,
+            "changes": [change.to_dict() for change in self.changes],
             "flows": [
                 {"uuid": flow.uuid, "held": flow.held, "waiting": flow.waiting}
                 for flow in self.flows
@@ -52,14 +63,23 @@ class LimitUsage:
         }
 
 
-def in_use(store: shared_accounts.Store) -> list[LimitUsage]:
-    """Return the limits of which flows hold permits or wait for them, by name."""
+def listed(store: shared_accounts.Store) -> list[LimitUsage]:
+    """Return the limits that are in use, and those that operators changed, by name."""
+    accounts, changes = store.all(), store.changes()
     usages = []
-    for name, (account, now) in sorted(store.all().items()):
-        flows = tuple(
-            FlowUsage(uuid, row.held, row.wanted) for uuid, row in account.live(now).items()
-        )
-        if flows:
-            rate, _, concurrency = account.quota
-            usages.append(LimitUsage(name, rate, concurrency, flows))
+    for name in sorted({*accounts, *changes}):
+        applying = tuple(limit_changes.applying(name, changes))
+        quota, defined, next_permit = UNLIMITED, None, None
+        flows: tuple[FlowUsage, ...] = ()
+        if name in accounts:
+            account, now = accounts[name]
+            flows = tuple(
+                FlowUsage(uuid, row.held, row.wanted) for uuid, row in account.live(now).items()
+            )
+            if flows:
+                quota = defined = account.defined
+                next_permit = account.next_permit(now)
+        if flows or name in changes:
+            quota = limit_changes.apply(name, quota, changes)
+            usages.append(LimitUsage(name, quota, defined, next_permit, applying, flows))
     return usages

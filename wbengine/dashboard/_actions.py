@@ -54,6 +54,8 @@ class Actions:
             Route("/bulks/{uuid:uuid}/{action:str}", self.change_bulk, methods=["POST"]),
             Route("/pauses/pause", self.pause, methods=["POST"]),
             Route("/pauses/resume", self.resume, methods=["POST"]),
+            Route("/limits/set", self.set_limit, methods=["POST"]),
+            Route("/limits/unset", self.unset_limit, methods=["POST"]),
         ]
 
     async def flow(self, request: Request) -> Response:
@@ -168,6 +170,29 @@ class Actions:
         act = functools.partial(self._perform, request, "tasks resume", pattern=pattern)
         return await self._do(request, f"resume tasks {pattern!r:.220}", act, "/pauses", "resume")
 
+    async def set_limit(self, request: Request) -> Response:
+        """Change a limit in all engines that share it."""
+        form = await self._check(request, "set limit", _roles.OPERATOR)
+        name, reason = form.get("name", "").strip(), form.get("reason", "").strip()
+        operation = _operation.table()["limits set"]
+
+        def act() -> None:
+            arguments = _operation_forms.arguments_of(operation, form)
+            self._perform(request, operation.name, **arguments)
+
+        values = " ".join(filter(None, (form.get("rate", "").strip(), _at_once(form))))
+        action = f"set limit {name!r:.220} to {values!r:.80}"
+        if reason:
+            action += f", reason {self._state.redactor.text(reason)!r:.520}"
+        return await self._do(request, action, act, "/limits", "set")
+
+    async def unset_limit(self, request: Request) -> Response:
+        """Remove the change of a limit."""
+        form = await self._check(request, "unset limit", _roles.OPERATOR)
+        name = form.get("name", "")
+        act = functools.partial(self._perform, request, "limits unset", name=name)
+        return await self._do(request, f"unset limit {name!r:.220}", act, "/limits", "unset")
+
     def _act(
         self,
         action: _operation.Operation,
@@ -266,6 +291,11 @@ class Actions:
         """Perform an action, and redirect to a page. `act` may return another notice."""
         other_notice = await _audited_actions.perform(self._state, request, action, act)
         return RedirectResponse(_urls.href(request, page, done=other_notice or notice), 303)
+
+
+def _at_once(form: Mapping[str, str]) -> str:
+    concurrency = form.get("concurrency", "").strip()
+    return f"{concurrency} at once" if concurrency else ""
 
 
 def _edits(form: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -20,10 +20,11 @@ from starlette.routing import Route
 
 from wbengine import states
 from wbengine._configuration import named_options
-from wbengine._limits import shared_accounts, usage
+from wbengine._limits import usage
 from wbengine.dashboard import (
     _bulk_views,
     _http_errors,
+    _limit_pages,
     _listings,
     _pause_pages,
     _rendering,
@@ -36,7 +37,6 @@ from wbengine.fleet.client import WorkerView
 from wbengine.operations import _results
 from wbengine.persistence import base as persistence
 from wbengine.views import _event_history, _json_values, _open_work, _shown_states
-from wbengine.views.redaction import redacted
 
 __all__ = ["READS", "Api", "Read"]
 
@@ -103,6 +103,31 @@ _VALUES: Final = {
         "properties": {"uuid": _TEXT, "name": _TEXT, "state": _TEXT, "value": {}},
         "required": ["uuid", "name", "state", "value"],
     },
+}
+_NUMBER_OR_NULL: Final = {"type": ["number", "null"]}
+_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
+_LIMIT: Final = {
+    "name": _TEXT,
+    "rate": {**_TEXT_OR_NULL, "description": "The rate in force."},
+    "concurrency": {**_NUMBER_OR_NULL, "description": "The concurrency in force."},
+    "defined": {
+        "type": ["object", "null"],
+        "description": "Rate and concurrency of the code; null: no flow uses the limit.",
+        "properties": {"rate": _TEXT_OR_NULL, "concurrency": _NUMBER_OR_NULL},
+    },
+    "next_permit": {
+        **_NUMBER_OR_NULL,
+        "description": "Seconds until the next permit of the rate; null: other tasks must end.",
+    },
+    "changes": {
+        "type": "array",
+        "items": {"type": "object"},
+        "description": "The changes by operators that apply, that of the key first.",
+    },
+    "held": {"type": "integer"},
+    "waiting": {"type": "integer"},
+    "flow_count": {"type": "integer"},
+    "flows": {"type": "array", "items": {"type": "object"}},
 }
 _PAGE_OF_NAMES: Final = {"limit": _limit(_MAX_NAMES, _MAX_NAMES), "after": _AFTER}
 
@@ -245,8 +270,9 @@ READS: Final[Mapping[str, Read]] = {
     "limits": Read(
         "limits",
         "limits",
-        "List the limits in use by name, with some of the flows that use them.",
+        "List the limits in use or changed by name, with some of the flows that use them.",
         _PAGE_OF_NAMES,
+        {"limits": {"type": "array", "items": {"type": "object", "properties": _LIMIT}}},
     ),
     "workers": Read("workers", "workers", "List the workers by name.", _PAGE_OF_NAMES),
     "queues": Read("queues", "queues", "List the queues of requests by name.", _PAGE_OF_NAMES),
@@ -421,8 +447,7 @@ class Api:
         return {**self._state.monitor.summary(), "conductors": work.to_dict()}
 
     def limits(self, request: Request) -> dict[str, Any]:
-        limits = usage.in_use(shared_accounts.store_of(self._state.store(request).backend))
-        page = _page(request, "limits", redacted(limits, self._state.redactor))
+        page = _page(request, "limits", _limit_pages.limits(request, self._state))
         for limit in page["limits"]:
             flows = limit["flows"]
             limit |= {name: sum(flow[name] for flow in flows) for name in ("held", "waiting")}

@@ -35,6 +35,7 @@ from wbengine.dashboard._flow_cache import Store
 from wbengine.dashboard._flow_pages import FlowPages
 from wbengine.dashboard._health import Probes
 from wbengine.dashboard._key_visitors import KeyVisitors
+from wbengine.dashboard._limit_pages import LimitPages
 from wbengine.dashboard._openapi import Description
 from wbengine.dashboard._operation_routes import OperationRoutes
 from wbengine.dashboard._pause_pages import PausePages
@@ -128,6 +129,7 @@ def _routed_app(app_state: AppState) -> Starlette:
         BackfillPages(app_state),
         SchedulePages(app_state),
         PausePages(app_state),
+        LimitPages(app_state),
         BulkPages(app_state),
         Streams(app_state),
         Api(app_state),

@@ -13,8 +13,8 @@ OPERATOR: Final = "operator"
 EDITOR: Final = "editor"
 ADMIN: Final = "admin"
 #: Roles, lowest first. A viewer reads pages. An operator also submits and changes flows, and
-#: changes schedules and pauses of tasks. An editor also retries flows with other inputs and
-#: results. An admin also drains workers, and deletes flows and schedules.
+#: changes schedules, limits and pauses of tasks. An editor also retries flows with other inputs
+#: and results. An admin also drains workers, and deletes flows and schedules.
 ROLES: Final = (VIEWER, OPERATOR, EDITOR, ADMIN)
 #: The role of a proxy, which names the visitor of each request.
 PROXY: Final = "proxy"

@@ -84,12 +84,14 @@ class Scope:
 
     :ivar fleet: returns the workers; None: there is no broker.
     :ivar ledger: the place of the ledger of the workers; None: that of the broker.
+    :ivar limits: the URL of a Redis that contains the limits; None: they are in the store.
     """
 
     backend: base.Backend
     by: str | None = None
     fleet: Callable[[], Fleet] | None = None
     ledger: str | None = None
+    limits: str | None = None
 
     def open_fleet(self) -> Fleet:
         """Return the workers.
