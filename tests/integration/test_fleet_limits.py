@@ -669,31 +669,34 @@ def test_flow_waiting_for_its_flow_limit_can_be_suspended_or_cancelled(
         assert len(RUNS.began) == 1
 
 
-def test_flow_waiting_for_its_flow_limit_is_not_parked(store: base.Backend) -> None:
-    """A conductor parks flows that wait for signals, and not those that wait for limits."""
+def test_flow_waiting_for_its_flow_limit_is_parked_at_once(store: base.Backend) -> None:
     first = unordered_flow.Flow("f").add(three("t", inject={"who": "x", "seconds": ENDLESS}))
     first.concurrency = 1
     holder = running(first, backend=store, **PARALLEL)
     until(lambda: RUNS.running == 1)
     engine = engines.load(limited_flow("f", concurrency=1), backend=store, **PARALLEL)
-    engine.park_after = 0.01
-    threading.Timer(0.5, RELEASED.set).start()
+    engine.park_after = 1000.0
     engine.run()
-    assert engine.parked is None
-    assert engine.storage.get_flow_state() == holder.end() == states.SUCCESS
+    assert engine.parked is not None and engine.parked.limit == "flow f"
+    RELEASED.set()
+    assert holder.end() == states.SUCCESS
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-def test_flow_with_a_flow_permit_is_not_parked(store: base.Backend) -> None:
-    """The flow keeps its permit from start to end, also while it waits for a signal."""
+def test_flow_with_a_flow_permit_keeps_it_while_it_is_parked(store: base.Backend) -> None:
     limited = signalled.flow()
     limited.concurrency = 1
     engine = engines.load(limited, backend=store, **PARALLEL)
     engine.park_after = 0.01
-    timer = threading.Timer(0.5, engine.signal, ("approved", 1))
-    timer.start()
     engine.run()
-    timer.join()
-    assert engine.parked is None
+    assert engine.parked is not None and engine.parked.limit is None
+    other = engines.load(limited, backend=store, **PARALLEL)
+    other.park_after = 0.01
+    other.run()
+    assert other.parked is not None and other.parked.limit == "flow signalled"
+    engine.signal("approved", 1)
+    engine.run()
     assert engine.storage.get_flow_state() == states.SUCCESS
 
 

@@ -16,7 +16,7 @@ from wbengine import task
 from wbengine._limits import shared_accounts
 from wbengine._limits.limit_changes import LimitChange
 from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer, _Limit
-from wbengine._limits.permit_rules import HORIZON, Account, PermitRequest
+from wbengine._limits.permit_rules import HORIZON, KEPT_SECONDS, Account, PermitRequest
 from wbengine._tasks import limit_attributes
 from wbengine._tasks.limit_attributes import Quota
 
@@ -414,3 +414,35 @@ def test_concurrency_key_of_task_class_is_not_bound_as_method() -> None:
 
     made = limit_attributes.limit_of(Call(), "task", "Call", {"customer"})
     assert made.id_of({"customer": 5}) == "Call[5]"
+
+
+def test_next_run_of_a_flow_inherits_its_permit() -> None:
+    account = Account()
+    one = Quota(None, None, 1)
+    assert given(account, one, 1, ask("a", 0, 1)) == {"a": 1}
+    account.settle(one, [ask("a", 1, 0, seconds=KEPT_SECONDS)], 2)
+    assert account.kept(1000) == ["a"] and account.assignable(1000) == 0
+    assert given(account, one, 1000, ask("b", 0, 1)) == {"b": 0}
+    assert given(account, one, 1001, ask("b", 0, 1), ask("a", 0, 1, epoch=2)) == {"a": 1, "b": 0}
+    assert account.kept(1001) == []
+    assert given(account, one, 1002, ask("a", 1, 1, epoch=3)) == {"a": 0}
+
+
+def test_next_run_inherits_no_permits_of_a_rate() -> None:
+    account = Account()
+    assert given(account, TEN, 1, ask("a", 0, 2)) == {"a": 2}
+    answer = account.settle(TEN, [ask("a", 0, 2, epoch=2)], 1)
+    assert answer.permits["a"] == pytest.approx([0.2, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("quota", "wanted", "assignable"), [(TWO, 1, 1), (TWO, 5, 0), (TEN, 3, 8), (TEN, 20, 0)]
+)
+def test_assignable_permits_are_those_that_a_flow_would_get(
+    quota: Quota, wanted: int, assignable: int
+) -> None:
+    account = Account()
+    account.settle(quota, [ask("a", 0, wanted)], 1)
+    assert account.assignable(1) == assignable
+    account.settle(quota, [ask("a", account.flows["a"].held, 0)], 1)
+    assert given(account, quota, 1, ask("b", 0, 1000)) == {"b": assignable}

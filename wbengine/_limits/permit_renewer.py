@@ -15,12 +15,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from wbengine._concurrency import conditions, per_process, threads
 from wbengine._limits import limit_changes, shared_accounts
-from wbengine._limits.permit_rules import HORIZON, Answer, PermitRequest
+from wbengine._limits.permit_rules import HORIZON, KEPT_SECONDS, Answer, PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import _leases, base
 
@@ -56,8 +56,8 @@ class Membership:
     """
 
     __slots__ = (
-        "_later", "_renewer", "held", "member", "name", "quota", "quota_in_force", "ready",
-        "renew_at", "wake", "wanted",
+        "_later", "_renewer", "held", "is_refused", "member", "name", "quota", "quota_in_force",
+        "ready", "renew_at", "tells_refusal", "wake", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +80,10 @@ class Membership:
         self.ready = 0
         #: Number of wanted permits in addition to those in use.
         self.wanted = 0
+        #: Whether the store has answered that no wanted permit can be assigned now, and whether
+        #: `wake` is also called then.
+        self.is_refused = False
+        self.tells_refusal = False
         self.renew_at = math.inf
         # Times from which assigned permits may be used.
         self._later: list[float] = []
@@ -144,6 +148,7 @@ class Membership:
         self.held += len(permits)
         for seconds in permits:
             heapq.heappush(self._later, now + seconds)
+        self.is_refused = self.wanted > 0 and not self.spare
         self.renew_at = now + self.member.seconds / _RENEWALS_PER_LEASE
         if self._trim():  # Fewer are wanted than at the time of the request.
             self._renewer.request_soon(self.name)
@@ -237,8 +242,11 @@ class PermitRenewer:
                     self._thread = None if thread.ident is None else thread
         return membership
 
-    def leave(self, memberships: list[Membership]) -> None:
-        """Release all permits of these memberships at once. If the store fails, they expire."""
+    def leave(self, memberships: list[Membership], kept: Collection[Membership] = ()) -> None:
+        """Release all permits of these memberships at once. If the store fails, they expire.
+
+        :param kept: memberships whose permits stay in use until a later run of the flow.
+        """
         with self._request_lock:
             requests = {}
             with self.lock:
@@ -249,7 +257,10 @@ class PermitRenewer:
                     del limit.memberships[flow]
                     if not limit.memberships:
                         del self._limits[membership.name]
-                    departure = PermitRequest(flow, membership.member.epoch, 0, 0, 0)
+                    held = membership.held - membership.spare if membership in kept else 0
+                    departure = PermitRequest(
+                        flow, membership.member.epoch, held, 0, KEPT_SECONDS if held else 0
+                    )
                     others = [other.request() for other in limit.memberships.values()]
                     requests[membership.name] = membership.quota, [departure, *others]
                 self._changed.notify_all()
@@ -309,7 +320,7 @@ class PermitRenewer:
         except Exception as error:
             LOG.warning("cannot update the limits: %s", error)
             answers = {}
-        now = self._clock()
+        now, refused = self._clock(), list[Membership]()
         with self.lock:
             for name in requests:
                 limit = self._limits.get(name)
@@ -322,12 +333,18 @@ class PermitRenewer:
                 has_new = False
                 for flow, permits in answer.permits.items():
                     if flow in limit.memberships:
-                        limit.memberships[flow].add(permits, answer.quota, now)
+                        membership = limit.memberships[flow]
+                        was_refused = membership.is_refused
+                        membership.add(permits, answer.quota, now)
                         has_new = has_new or bool(permits)
+                        if membership.is_refused and not was_refused and membership.tells_refusal:
+                            refused.append(membership)
                 limit.due = min(limit.due, self._next(limit, answer, has_new, now))
                 limit.polls_changes = limit.due > now + _POLL_SECONDS and limit.is_waiting
                 if limit.polls_changes and self._poll_at <= now:
                     self._poll_at = now + _POLL_SECONDS
+        for membership in refused:
+            membership.wake()
 
     def _poll_changes(self) -> None:
         """Schedule requests for the limits of waiting flows that an operator has changed."""

@@ -4,6 +4,9 @@ Each request of a flow contains the number of its permits and the number that it
 so a repeated request changes nothing. The answer contains when new permits may be used. The permits
 of a dead flow expire.
 
+If only the concurrency is limited, the next run of a flow, with a higher epoch, inherits the
+permits of the flow.
+
 Each permit is assigned to the waiting flow with the fewest permits (if only the rate is limited: to
 the one that was served least since it waits), then to the one that came first. So flows get equal
 shares, and other flows get the unused ones.
@@ -25,10 +28,13 @@ from typing import Any, Final, NamedTuple
 
 from wbengine._tasks.limit_attributes import UNLIMITED, Quota
 
-__all__ = ["HORIZON", "Account", "Answer", "PermitRequest"]
+__all__ = ["HORIZON", "KEPT_SECONDS", "Account", "Answer", "PermitRequest"]
 
 #: Maximum time in advance at which a permit of a rate is assigned.
 HORIZON: Final = 1.0
+#: Time for which a parked flow keeps its permits.
+KEPT_SECONDS: Final = 1e9
+_MAX_ASSIGNABLE: Final = 1000
 
 
 class PermitRequest(NamedTuple):
@@ -120,6 +126,20 @@ class Account:
         """Return the seconds until the account can be deleted."""
         return max([self.next, *(row.until for row in self.flows.values())]) - now
 
+    def assignable(self, now: float) -> int:
+        """Return the number of permits that could be assigned now, if flows wanted them."""
+        available = math.inf
+        if self.quota.concurrency is not None:
+            available = self.quota.concurrency - sum(row.held for row in self.live(now).values())
+        if self.quota.interval is not None:
+            left = (now + HORIZON - max(now, self.next)) / self.quota.interval
+            available = min(available, math.floor(left + 1e-6) + 1)
+        return int(max(0, min(available, _MAX_ASSIGNABLE)))
+
+    def kept(self, now: float) -> list[str]:
+        """Return the parked flows that keep permits."""
+        return [uuid for uuid, row in self.flows.items() if row.until > now + KEPT_SECONDS / 2]
+
     def next_permit(self, now: float) -> float | None:
         """Return the seconds until the next permit of a rate; None: it depends on other tasks."""
         held = sum(row.held for row in self.live(now).values())
@@ -155,11 +175,13 @@ class Account:
             served = self.served if row is None else row.served
             if row is not None and not row.wanted:
                 served = max(served, self.served)
+            inherited = 0
+            if row is not None and request.epoch > row.epoch and self.quota.interval is None:
+                inherited = min(max(0, row.held - request.held), request.wanted)
+            held, wanted = request.held + inherited, request.wanted - inherited
             until = now + request.seconds
-            self.flows[request.flow] = _Flow(
-                request.epoch, request.held, request.wanted, until, served
-            )
-            new_permits[request.flow] = []
+            self.flows[request.flow] = _Flow(request.epoch, held, wanted, until, served)
+            new_permits[request.flow] = [0.0] * inherited
         return Answer(new_permits, self._assign_permits(new_permits, now), self.quota)
 
     def _set_quota(self, quota: Quota) -> None:

@@ -7,7 +7,7 @@ import inspect
 import json
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -108,6 +108,10 @@ class RedisStore(shared_accounts.Store):
     def all(self) -> dict[str, tuple[Account, float]]:
         with self._reported():
             names = self._names(self._prefix)
+        return self.read(names)
+
+    def read(self, names: Sequence[str]) -> dict[str, tuple[Account, float]]:
+        with self._reported():
             read = ((name, *self._read(name)[:2]) for name in names)
             return {name: (read_account(name, text), now) for name, text, now in read if text}
 

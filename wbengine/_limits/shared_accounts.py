@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _limits
@@ -54,6 +54,10 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def all(self) -> dict[str, tuple[Account, float]]:
         """Return all accounts by name, with the current time of the store."""
+
+    @abc.abstractmethod
+    def read(self, names: Sequence[str]) -> dict[str, tuple[Account, float]]:
+        """Return those of these accounts that exist, with the current time of the store."""
 
     @abc.abstractmethod
     def change(self, change: LimitChange) -> None:
@@ -110,6 +114,10 @@ class MemoryStore(Store):
                 name: (Account.from_dict(account.to_dict()), now)
                 for name, account in self._accounts.items()
             }
+
+    def read(self, names: Sequence[str]) -> dict[str, tuple[Account, float]]:
+        accounts = self.all()
+        return {name: accounts[name] for name in names if name in accounts}
 
     def change(self, change: LimitChange) -> None:
         with self._lock:

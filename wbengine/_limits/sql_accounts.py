@@ -7,8 +7,8 @@ import functools
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -53,6 +53,9 @@ class SQLStore(shared_accounts.Store):
         self._swept_at = -math.inf
         self._remove = sa.text(f"DELETE FROM {table} WHERE name = :name")
         self._all = sa.text(f"SELECT name, account, {now} AS now FROM {table} ORDER BY name")
+        self._some = sa.text(
+            f"SELECT name, account, {now} AS now FROM {table} WHERE name IN :names"
+        ).bindparams(sa.bindparam("names", expanding=True))
         changes = tables.LIMIT_CHANGES.name
         select = f"SELECT {', '.join(_CHANGE_COLUMNS)} FROM {changes}"
         self._all_changes = sa.text(f"{select} ORDER BY name")
@@ -101,11 +104,17 @@ class SQLStore(shared_accounts.Store):
         return answers
 
     def all(self) -> dict[str, tuple[Account, float]]:
-        if not self._backend.has_tables():
-            return {}
+        return self._read_accounts(self._all, {}) if self._backend.has_tables() else {}
 
+    def read(self, names: Sequence[str]) -> dict[str, tuple[Account, float]]:
+        self._backend.prepare()
+        return self._read_accounts(self._some, {"names": list(names)})
+
+    def _read_accounts(
+        self, statement: sa.TextClause, parameters: Mapping[str, Any]
+    ) -> dict[str, tuple[Account, float]]:
         def work(connection: sa.Connection) -> dict[str, tuple[Account, float]]:
-            rows = connection.execute(self._all)
+            rows = connection.execute(statement, parameters)
             return {row.name: (read_account(row.name, row.account), row.now) for row in rows}
 
         return self._transact(work, write=False)

@@ -202,11 +202,13 @@ class Parked(NamedTuple):
     :ivar signals: number of signals received so far; a further one ends the wait. None: it waits
         for no signal.
     :ivar pauses: the pauses of its ready tasks; the change or the end of one ends the wait.
+    :ivar limit: name of the limit for whose permit the flow itself waits.
     """
 
     seconds: float | None
     signals: int | None
     pauses: tuple[TaskPause, ...] = ()
+    limit: str | None = None
 
 
 class Parking:

@@ -27,6 +27,7 @@ from wbengine._runtime import run as run_module
 from wbengine._runtime import scheduler as scheduler_module
 from wbengine._runtime.executors import composite
 from wbengine._runtime.gates import chain, signals_and_sleeps
+from wbengine._tasks.limit_attributes import Quota
 from wbengine._tasks.sleep_and_wait_for import WaitingTask
 from wbengine.engines import (
     _async_run,
@@ -164,6 +165,8 @@ class Engine(abc.ABC):
         self._local_tasks: composite.LocalTasks | None = None
         self._received: signals_and_sleeps.ReceivedSignals | None = None
         self._gates: chain.GateChain | None = None
+        #: Name and quota of the limit of the flow itself if it had a permit in the latest run.
+        self.flow_limit: tuple[str, Quota] | None = None
         self._parking: control.Parking | None = None
         #: Includes an executor for local tasks if the flow has any.
         self._running_executor: calls.TaskExecutor = self._task_executor
@@ -670,7 +673,9 @@ class Engine(abc.ABC):
         run.stop_signal.end()
         self._running_executor.stop()
         if self._gates is not None:
-            self._gates.close()
+            self.flow_limit = self._gates.flow_limit
+            is_parking = self._parking is not None and self._parking.parked is not None
+            self._gates.close(is_parking and run.state == states.SUSPENDED)
             self._gates = None
         run.stats.ended = self._clock.monotonic()
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from wbengine._calls import invocation as calls
 from wbengine._runtime import inbox
+from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence._pauses import TaskPause
 
 __all__ = [
@@ -156,12 +157,25 @@ class Gate:
         return ()
 
     @property
+    def delaying_limit(self) -> str | None:
+        """Name of the limit for whose permit the flow itself waits."""
+        return None
+
+    @property
+    def flow_limit(self) -> tuple[str, Quota] | None:
+        """Name and quota of the limit for which the flow itself has a permit."""
+        return None
+
+    @property
     def received_signals(self) -> int | None:
         """Number of signals received so far. None: the gate does not wait for signals."""
         return None
 
-    def close(self) -> None:
-        """Release the resources at the end of the run. Idempotent."""
+    def close(self, is_parked: bool = False) -> None:
+        """Release the resources at the end of the run. Idempotent.
+
+        :param is_parked: whether the flow is parked.
+        """
 
 
 def remove_selected(

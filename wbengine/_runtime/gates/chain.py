@@ -11,6 +11,7 @@ from wbengine._concurrency import clocks
 from wbengine._runtime import deadlines, inbox
 from wbengine._runtime.control import Parked
 from wbengine._runtime.gates import base
+from wbengine._tasks.limit_attributes import Quota
 
 __all__ = ["GateChain"]
 
@@ -175,11 +176,18 @@ class GateChain:
             seconds,
             next((count for count in received if count is not None), None),
             tuple(pause for gate in self._gates for pause in gate.delaying_pauses),
+            next((gate.delaying_limit for gate in self._gates if gate.delays_flow), None),
         )
 
-    def close(self) -> None:
+    @property
+    def flow_limit(self) -> tuple[str, Quota] | None:
+        """Name and quota of the limit for which the flow itself has a permit."""
+        limits = (gate.flow_limit for gate in self._gates)
+        return next((limit for limit in limits if limit is not None), None)
+
+    def close(self, is_parked: bool = False) -> None:
         for gate in self._gates:
-            gate.close()
+            gate.close(is_parked)
 
 
 def _all(node: int, call: calls.Invocation | None) -> bool:

@@ -89,6 +89,7 @@ class PermitGate(base.Gate):
         self._waiting: dict[_Key, tuple[_Queue, calls.Invocation | None]] = {}
         self._items: Counter[int] = Counter()
         self._running: dict[_Key, Membership] = {}
+        self._flow_permit: Membership | None = None
         self._arrivals = itertools.count()
         #: False until a step has a limit, if the plan has none.
         self.is_active = bool(limits)
@@ -101,19 +102,29 @@ class PermitGate(base.Gate):
         if self._flow_waits:
             if _FLOW not in self._waiting:
                 self._admit_or_queue(0, 0)
+                queue, _ = self._waiting[_FLOW]
+                queue.membership.tells_refusal = True
                 self._request_permits()
             self._take_permitted()
         return not self._flow_waits
 
     @property
     def parkable(self) -> int | None:
-        """None if the flow itself waits for a permit or has a concurrency limit.
+        """None while it is unknown whether the flow itself gets a permit now."""
+        if not self._flow_waits:
+            return 0
+        waiting = self._waiting.get(_FLOW)
+        return 0 if waiting is not None and waiting[0].membership.is_refused else None
 
-        A suspended flow would lose its place among waiting flows, or release its permit to another
-        flow.
-        """
-        concurrency = self._limits[0].quota.concurrency if self._limits_flow else None
-        return None if self._flow_waits or concurrency is not None else 0
+    @property
+    def flow_limit(self) -> tuple[str, limit_attributes.Quota] | None:
+        permit = self._flow_permit
+        return None if permit is None else (permit.name, permit.quota_in_force or permit.quota)
+
+    @property
+    def delaying_limit(self) -> str | None:
+        waiting = self._waiting.get(_FLOW) if self._limits_flow else None
+        return None if waiting is None else waiting[0].membership.name
 
     def admit_nodes(self, nodes: Sequence[int]) -> Sequence[int]:
         permitted = []
@@ -231,7 +242,8 @@ class PermitGate(base.Gate):
                     continue
                 call = self._remove_waiting(key)
                 if self._limits_flow and key == _FLOW:
-                    self._flow_waits = False  # The flow keeps its permit until the end of the run.
+                    # The flow keeps its permit until the end of the run.
+                    self._flow_waits, self._flow_permit = False, membership
                     continue
                 self._running[key] = membership
                 if call is None:
@@ -265,12 +277,13 @@ class PermitGate(base.Gate):
     def may_delay_items(self, node: int) -> bool:
         return node in self._limits
 
-    def close(self) -> None:
-        """Release all permits."""
+    def close(self, is_parked: bool = False) -> None:
+        """Release all permits, except that of a parked flow."""
         queues, self._queues = self._queues, {}
         self._waiting.clear()
         self._items.clear()
         self._changed.clear()
         self._running.clear()
         if queues:
-            self._renewer().leave([queue.membership for queue in queues.values()])
+            kept = (self._flow_permit,) if is_parked and self._flow_permit is not None else ()
+            self._renewer().leave([queue.membership for queue in queues.values()], kept)

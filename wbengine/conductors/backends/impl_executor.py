@@ -19,7 +19,8 @@ from wbengine import engines, exceptions, states
 from wbengine._concurrency import conditions, threads
 from wbengine._logs import record_fields
 from wbengine._runtime import control
-from wbengine.conductors import _code_versions, base
+from wbengine._tasks.limit_attributes import Quota
+from wbengine.conductors import _code_versions, _limited_flows, base
 from wbengine.engines import _allowed, _ownership
 from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
@@ -56,6 +57,8 @@ class _Claim:
     #: True if another conductor may have claimed the job.
     lost: bool = False
     parked: control.Parked | None = None
+    #: Name and quota of the limit of the flow, if it had a permit.
+    flow_limit: tuple[str, Quota] | None = None
     #: True if the code of this process does not repeat the recorded steps of the flow.
     blocked: bool = False
 
@@ -190,8 +193,13 @@ class ExecutorConductor(base.Conductor):
         self._idle_until = 0.0
         # The board, if it can contain the jobs of parked flows.
         self._parking_board: impl_sql.SQLJobBoard | None = None
+        self._limited: _limited_flows.LimitedFlows | None = None
         if isinstance(jobboard, impl_sql.SQLJobBoard) and jobboard.keeps_flows:
             self._parking_board = jobboard
+            store = jobboard.persistence
+            if store is not None:
+                place = self._engine_options.get("limits") or store
+                self._limited = _limited_flows.LimitedFlows(jobboard, store, place)
 
     def _executor_factory(self) -> futures.Executor:
         if self._custom_factory is None:
@@ -291,6 +299,8 @@ class ExecutorConductor(base.Conductor):
         return len(taken)
 
     def _take(self, limit: int) -> list[jobs.Job]:
+        if self._limited is not None:
+            self._offer_permits()
         now = time.monotonic()
         postponed = [uuid for uuid, (until, _) in tuple(self._postponed.items()) if until > now]
         # Without `expiry`, which would override the time of the board.
@@ -306,6 +316,14 @@ class ExecutorConductor(base.Conductor):
             if self._claim(job):
                 return [job]
         return []
+
+    def _offer_permits(self, limits: Mapping[str, Quota | None] | None = None) -> None:
+        """Let flows run that waited for permits of these limits; None: of all, at intervals."""
+        assert self._limited is not None
+        try:
+            self._limited.poll() if limits is None else self._limited.offer(limits)
+        except (exceptions.JobFailure, exceptions.StorageFailure) as error:
+            self._log.warning("cannot start flows that wait for their limits: %s", error)
 
     def _claim(self, job: jobs.Job) -> bool:
         try:
@@ -444,6 +462,7 @@ class ExecutorConductor(base.Conductor):
             return consume
         finally:
             claim.engine = None
+            claim.flow_limit = engine.flow_limit
         state = engine.storage.get_flow_state()
         self._log.info("flow of %s ended in %s", job, state)
         if state == states.SUSPENDED and engine.parked is not None:
@@ -556,10 +575,15 @@ class ExecutorConductor(base.Conductor):
         claim = self._claims.pop(id(job), None)
         if claim is not None and claim.parked is not None:
             self._park(job, claim.parked)
+            if claim.parked.limit is not None:
+                # A permit may have become free after the flow got none.
+                self._offer_permits({claim.parked.limit: None})
         elif claim is not None and claim.blocked:
             self._block(job)
         else:
             self._try_finish_job(job, consume, trash)
+        if claim is not None and claim.flow_limit is not None and self._limited is not None:
+            self._offer_permits(dict([claim.flow_limit]))
 
     def _block(self, job: jobs.Job) -> None:
         board = self._parking_board

@@ -90,6 +90,21 @@ class JobTurns:
             f" AND {turns.READY} AND queue > names.name) FROM names WHERE names.name IS NOT NULL)"
             " SELECT name FROM names WHERE name IS NOT NULL"
         )
+        waiting = f"board = :board AND not_before = {tables.LIMITED_NOT_BEFORE} AND trashed = 0"
+        #: Names of limits for which jobs wait. One lookup for each, as one may have many jobs.
+        next_limit = (
+            f"SELECT MIN(flow_limit) FROM {_JOBS} WHERE {waiting} AND flow_limit IS NOT NULL"
+            " AND flow_limit >"
+        )
+        self.limits = sa.text(
+            f"WITH RECURSIVE names (name) AS ({next_limit} :after UNION ALL SELECT"
+            f" ({next_limit} names.name) FROM names WHERE names.name IS NOT NULL)"
+            " SELECT name FROM names WHERE name IS NOT NULL LIMIT :limit"
+        )
+        self.limited = sa.text(
+            f"SELECT id, uuid, board, queue, fair_key, fair_weight FROM {_JOBS} WHERE {waiting}"
+            f" AND flow_limit = :flow_limit ORDER BY priority, id LIMIT :limit{lock}"
+        )
         #: Give a job its turn.
         self.begin_turn = sa.text(
             f"UPDATE {_JOBS} SET not_before = 0, flow_limit = NULL,"

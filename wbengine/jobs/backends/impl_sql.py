@@ -494,8 +494,11 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         seconds: float | None,
         signals: int | None,
         pauses: Collection[TaskPause] = (),
+        limit: str | None = None,
     ) -> None:
         """Release a claim and delay the job by a number of seconds (None: a long time).
+
+        With the name of a `limit`, the job waits for `offer_limited`.
 
         The job becomes due at once if its flow has or receives a command, or more than this number
         of `signals`, or if one of the `pauses` of task types changes or has changed. With None,
@@ -506,12 +509,14 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             **self._claim_parameters(job),
             "who": rows.storable_text(who),
             "seconds": wait,
+            "limit": limit,
         }
+        park = self._statements.park if limit is None else self._statements.park_for_limit
 
         def work(connection: sa.Connection) -> bool:
             # First the pauses and then the job, as in all transactions that lock both.
             is_due = self._is_changed(connection, pauses)
-            if not connection.execute(self._statements.park, parameters).rowcount:
+            if not connection.execute(park, parameters).rowcount:
                 return False
             # A concurrent signal is either committed already, and counted here, or it waits for the
             # row and then makes the job due.
@@ -536,6 +541,35 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         parameters = {"patterns": [pause.pattern for pause in pauses]}
         stored = connection.execute(self._statements.pauses_for_update, parameters)
         return {TaskPause(*row) for row in stored} != set(pauses)
+
+    def limits_waited_for(self, after: str = "") -> list[str]:
+        """Return the names of limits for which jobs wait, at most 1024 of them.
+
+        :param after: the last name of the previous call.
+        """
+        parameters = {"board": self.namespace, "after": after, "limit": _MAX_PAGE_SIZE}
+        return self._transact(
+            "Reading limits of flows",
+            lambda connection: list(connection.scalars(self._turns.limits, parameters)),
+            write=False,
+        )
+
+    def offer_limited(self, limit: str, count: int) -> int:
+        """Give up to `count` jobs that wait for a limit their turn. Return their number.
+
+        Jobs with the highest priority go first, and older ones before others.
+        """
+        parameters = {"board": self.namespace, "flow_limit": limit, "limit": count}
+
+        def work(connection: sa.Connection) -> int:
+            chosen = connection.execute(self._turns.limited, parameters).mappings().all()
+            if chosen:
+                connection.execute(self._turns.begin_turn, [dict(row) for row in chosen])
+                writing.notify_job(connection, self._store.statements, chosen[0]["uuid"])
+            return len(chosen)
+
+        # If the write is lost, the next call repeats it.
+        return self._transact(f"Starting flows of limit {limit!r}", work, durable=False)
 
     def blocked_jobs(self) -> list[_stored.StoredJob]:
         """Return the jobs of blocked flows that are not claimed, the first blocked ones first.
@@ -656,7 +690,8 @@ class _Statements:
         after = f"{jobs} WHERE {on_board} AND (priority, id) > (:priority, :id)"
         order = "ORDER BY priority, id LIMIT :limit"
         claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
-        freed = f"owner = NULL, owner_until = NULL, turn = {turns.FIRST}, updated = {now}"
+        unowned = f"owner = NULL, owner_until = NULL, updated = {now}"
+        freed = f"{unowned}, turn = {turns.FIRST}"
 
         names = ["uuid", "board", "name", "priority", "details", "book_uuid", "book_name"]
         names += ["queue", "fair_key", "fair_weight"]
@@ -670,6 +705,11 @@ class _Statements:
         self.wait_until = sa.text(f"{wait} = :seconds WHERE {this_job}")
         self.park = sa.text(
             f"UPDATE {_JOBS} SET {freed}, not_before = {now} + :seconds"
+            f" WHERE {own_claim} AND owner = :who"
+        )
+        self.park_for_limit = sa.text(
+            f"UPDATE {_JOBS} SET {unowned}, turn = NULL, flow_limit = :limit,"
+            f" not_before = {tables.LIMITED_NOT_BEFORE}"
             f" WHERE {own_claim} AND owner = :who"
         )
         # A subquery for each row, because few rows are read.
