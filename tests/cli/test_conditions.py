@@ -75,6 +75,11 @@ OF_A_STORE: dict[Words, int] = {
     ("limits", "list"): 0,
     ("limits", "set", "shop.charge", "5/s"): 0,
     ("limits", "unset", "shop.charge"): 66,
+    ("jobs",): 0,
+    ("jobs", "list"): 0,
+    ("jobs", "keys", "default"): 0,
+    ("jobs", "pause", "reports"): 0,
+    ("jobs", "resume", "reports"): 66,
     ("bulk", "list"): 0,
     ("bulk", "show", UNKNOWN): 66,
     ("bulk", "resume", UNKNOWN): 66,
@@ -107,6 +112,7 @@ OF_NO_STORE: dict[Words, int] = {
     ("db", "current"): 0,
     ("tasks", "pause", "shop.charge"): 0,
     ("limits", "set", "shop.charge", "5/s"): 0,
+    ("jobs", "pause", "reports"): 0,
     ("access", "new", "ci"): 0,
 }
 #: The dashboard, which would not end.
@@ -138,6 +144,7 @@ OF_ANY_VERSION: dict[Words, int] = {
     ("flow", "retry", UNKNOWN): 66,
     ("tasks", "pause", "shop.charge"): 0,
     ("limits", "set", "shop.charge", "5/s"): 0,
+    ("jobs", "pause", "reports"): 0,
     ("access", "new", "ci"): 0,
 }
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tests.support import servers
 from tests.support.waiting import until
-from wbengine.jobs import _places, base
+from wbengine import exceptions
+from wbengine.jobs import _places, _queues, base
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence
@@ -160,6 +161,60 @@ def test_queues_are_served_in_their_order(board: impl_sql.SQLJobBoard) -> None:
     assert take(board, 10) == []
     board.queues = ("*",)
     assert take(board, 10) == ["reports1"]
+
+
+def test_paused_queue_is_not_served(
+    backend: persistence.Backend, board: impl_sql.SQLJobBoard
+) -> None:
+    queues = _queues.JobQueues(backend, board.namespace)
+    board.queues = ("default", "reports")
+    for queue in board.queues:
+        post(board, f"{queue}0", queue=queue)
+        post(board, f"{queue}1", queue=queue)
+    queues.pause("default", reason="an incident", by="eve")
+    assert take(board) == ["reports0"]
+    queues.pause("*")
+    assert take(board) == []
+    queues.resume("*")
+    assert take(board, 10) == ["reports1"]
+    with pytest.raises(exceptions.NotFound, match="'defaul' is not paused .did you mean 'default'"):
+        queues.resume("defaul")
+    queues.resume("default")
+    assert take(board, 10) == ["default0", "default1"]
+
+
+def test_queues_are_listed_with_their_flows_and_keys(
+    backend: persistence.Backend, board: impl_sql.SQLJobBoard
+) -> None:
+    queues = _queues.JobQueues(backend, board.namespace)
+    assert [queue.name for queue in queues.all()] == ["default"]
+    for key in "aab":
+        post(board, key, key)
+    post(board, "later", "a", eta=1000)
+    post(board, "report", queue="reports")
+    take(board)
+    queues.report(["reports"])
+    queues.pause("mails", reason="an incident", by="eve")
+    default, mails, reports = queues.all()
+    assert (default.name, default.waiting, default.delayed, default.running) == ("default", 2, 1, 1)
+    assert default.keys == 2 and default.oldest is not None and not default.is_served
+    assert (mails.paused_by, mails.reason, mails.waiting) == ("eve", "an incident", 0)
+    assert reports.is_served and reports.waiting == 1 and reports.paused_at is None
+    first, second = queues.keys("default")
+    assert (first.key, first.waiting, first.delayed, first.running) == ("a", 1, 1, 1)
+    assert (second.key, second.waiting) == ("b", 1)
+    queues.pause("*")
+    assert all(queue.paused_at is not None for queue in queues.all())
+    assert queues.all()[1].paused_by == "eve", "its own pause"
+
+
+def test_queues_require_valid_names(backend: persistence.Backend) -> None:
+    queues = _queues.JobQueues(backend)
+    for name in ("", "a b", "a/b", "x" * 65, "**"):
+        with pytest.raises(ValueError, match="queue must be 1 to 64 letters"):
+            queues.pause(name)
+    with pytest.raises(ValueError, match="require a database"):
+        _queues.JobQueues(backends.fetch("memory://"))
 
 
 def test_delayed_job_gets_its_turn_when_it_is_due(board: impl_sql.SQLJobBoard) -> None:

@@ -47,6 +47,9 @@ _TOP_LEVEL_COMMANDS: Final = {
     "schedule": Lazy("schedule_command", "Manage schedules, which submit flows at given times."),
     "bulk": Lazy("bulk_command", "List, resume and cancel operations on many flows."),
     "tasks": Lazy("tasks_command", "Pause and resume task types in all flows of the store."),
+    "jobs": Lazy(
+        "jobs_command", "List the queues of submitted flows with their keys, and pause them."
+    ),
     "limits": Lazy("limits_command", "List the limits of tasks and flows, and change them."),
     "worker": Lazy("worker_command", "Run a worker."),
     "workers": Lazy("workers_command", "List and control workers."),

@@ -35,6 +35,12 @@ __all__ = ["command"]
 @common_options.NAME
 @common_options.tags("Tag of the flow (repeatable); with := a number, boolean or time.")
 @common_options.PRIORITY
+@click.option("--queue", metavar="NAME", show_default="default",
+    help="Queue of the flow (`wbengine serve --queue`).")  # fmt: skip
+@click.option("--fair-key", metavar="KEY",
+    help="Conductors take flows of different keys in turn.")  # fmt: skip
+@click.option("--fair-weight", type=click.FloatRange(0.001, 1000), metavar="NUMBER",
+    show_default="1", help="Share of the key, relative to others.")  # fmt: skip
 @click.option("--eta", type=params.WAIT, metavar="DURATION",
     help="Earliest start, from now, such as 90, 5m, 2h.")  # fmt: skip
 @click.option("--unique", metavar="KEY",

@@ -90,6 +90,8 @@ def _stored_schedules(context: contexts.Context, **options: bool) -> Iterator[Sc
     "Tag of the flows, in addition to schedule=NAME (repeatable).", params.TEXT_TAG
 )
 @common_options.PRIORITY
+@click.option("--queue", default="default", show_default=True, metavar="NAME",
+    help="Queue of the flows (`wbengine serve --queue`).")  # fmt: skip
 @click.option("--replace", is_flag=True, help="Replace an existing schedule of this name.")
 def add(
     context: contexts.Context,

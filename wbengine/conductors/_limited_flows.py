@@ -67,7 +67,7 @@ class LimitedFlows:
                 if account is not None:
                     self._release_ended(name, account, now)
                 else:
-                    # Nobody has a permit. One flow tells the quota.
+                    # No flow has a permit. The first one tells the quota.
                     account, quota = Account(), quota or Quota(concurrency=1)
                 account.quota = limit_changes.apply(name, quota or UNLIMITED, changes)
                 free = account.assignable(now)

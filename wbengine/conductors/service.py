@@ -21,6 +21,7 @@ from wbengine.engines import _allowed
 from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
 from wbengine.jobs._places import ALL_QUEUES, DEFAULT_QUEUE, Place, check_queue
+from wbengine.jobs._queues import JobQueues
 from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as base_listeners
 from wbengine.notifications import _reading, _service, _settings
@@ -176,14 +177,16 @@ class ConductorService:
         self._connecting = False
 
     def _serve(self, queues: Sequence[str] | None) -> None:
-        if queues is None:
-            return
+        queues = self._served = (DEFAULT_QUEUE,) if queues is None else tuple(queues)
+        self._queues: JobQueues | None = None
         for name in queues:
             if name != ALL_QUEUES:
                 check_queue(name)
         if isinstance(self._board, impl_sql.SQLJobBoard):
-            self._board.queues = tuple(queues)
-        elif tuple(queues) not in ((DEFAULT_QUEUE,), (ALL_QUEUES,)):
+            self._board.queues = queues
+            if self._board.keeps_flows:
+                self._queues = JobQueues(self._persistence, self._board.namespace)
+        elif queues not in ((DEFAULT_QUEUE,), (ALL_QUEUES,)):
             raise ValueError("queues require a job board in a database")
 
     def _make_notifications(self, settings: Mapping[str, Any]) -> list[_service.DestinationService]:
@@ -362,6 +365,8 @@ class ConductorService:
                 return
             try:
                 self._versions.report()
+                if self._queues is not None:
+                    self._queues.report(self._served)
                 if isinstance(self._board, _stored.StoredJobBoard):
                     self._forget_checked_if_changed(self._board)
                 self._resume_lost()

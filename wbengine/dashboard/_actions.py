@@ -54,6 +54,8 @@ class Actions:
             Route("/bulks/{uuid:uuid}/{action:str}", self.change_bulk, methods=["POST"]),
             Route("/pauses/pause", self.pause, methods=["POST"]),
             Route("/pauses/resume", self.resume, methods=["POST"]),
+            Route("/jobs/pause", self.pause_jobs, methods=["POST"]),
+            Route("/jobs/resume", self.resume_jobs, methods=["POST"]),
             Route("/limits/set", self.set_limit, methods=["POST"]),
             Route("/limits/unset", self.unset_limit, methods=["POST"]),
         ]
@@ -169,6 +171,22 @@ class Actions:
         pattern = form.get("pattern", "")
         act = functools.partial(self._perform, request, "tasks resume", pattern=pattern)
         return await self._do(request, f"resume tasks {pattern!r:.220}", act, "/pauses", "resume")
+
+    async def pause_jobs(self, request: Request) -> Response:
+        """Let conductors take no more flows of a queue."""
+        form = await self._check(request, "pause a queue of flows", _roles.OPERATOR)
+        name, reason = form.get("name", ""), form.get("reason", "").strip() or None
+        act = functools.partial(self._perform, request, "jobs pause", name=name, reason=reason)
+        return await self._do(request, f"pause queue of flows {name!r:.80}", act, "/jobs", "pause")
+
+    async def resume_jobs(self, request: Request) -> Response:
+        """End the pause of a queue of flows."""
+        form = await self._check(request, "resume a queue of flows", _roles.OPERATOR)
+        name = form.get("name", "")
+        act = functools.partial(self._perform, request, "jobs resume", name=name)
+        return await self._do(
+            request, f"resume queue of flows {name!r:.80}", act, "/jobs", "resume"
+        )
 
     async def set_limit(self, request: Request) -> Response:
         """Change a limit in all engines that share it."""

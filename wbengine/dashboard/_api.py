@@ -24,6 +24,7 @@ from wbengine._limits import usage
 from wbengine.dashboard import (
     _bulk_views,
     _http_errors,
+    _job_pages,
     _limit_pages,
     _listings,
     _pause_pages,
@@ -34,6 +35,7 @@ from wbengine.dashboard._app_state import AppState
 from wbengine.fleet import _requests
 from wbengine.fleet._queues import QueueView
 from wbengine.fleet.client import WorkerView
+from wbengine.jobs._queues import JobQueue
 from wbengine.operations import _results
 from wbengine.persistence import base as persistence
 from wbengine.views import _event_history, _json_values, _open_work, _shown_states
@@ -112,12 +114,12 @@ _LIMIT: Final = {
     "concurrency": {**_NUMBER_OR_NULL, "description": "The concurrency in force."},
     "defined": {
         "type": ["object", "null"],
-        "description": "Rate and concurrency of the code; null: no flow uses the limit.",
+        "description": "Rate and concurrency of the code, if a flow uses the limit.",
         "properties": {"rate": _TEXT_OR_NULL, "concurrency": _NUMBER_OR_NULL},
     },
     "next_permit": {
         **_NUMBER_OR_NULL,
-        "description": "Seconds until the next permit of the rate; null: other tasks must end.",
+        "description": "Seconds until the next permit of the rate, unless other tasks must end first.",
     },
     "changes": {
         "type": "array",
@@ -273,6 +275,13 @@ READS: Final[Mapping[str, Read]] = {
         "List the limits in use or changed by name, with some of the flows that use them.",
         _PAGE_OF_NAMES,
         {"limits": {"type": "array", "items": {"type": "object", "properties": _LIMIT}}},
+    ),
+    "jobs": Read(
+        "jobs",
+        "jobs",
+        "List the queues of submitted flows by name.",
+        _PAGE_OF_NAMES,
+        {"jobs": {"type": "array", "items": {"type": "object"}}},
     ),
     "workers": Read("workers", "workers", "List the workers by name.", _PAGE_OF_NAMES),
     "queues": Read("queues", "queues", "List the queues of requests by name.", _PAGE_OF_NAMES),
@@ -454,6 +463,9 @@ class Api:
             limit |= {"flow_count": len(flows), "flows": flows[:_MAX_LIMIT_FLOWS]}
         return page
 
+    def jobs(self, request: Request) -> dict[str, Any]:
+        return _page(request, "jobs", _job_pages.queues(request, self._state))
+
     def events(self, request: Request) -> dict[str, Any]:
         """Return a page of events, oldest first. Start a stream of later events at `cursor`."""
         query, store = request.query_params, self._state.store(request)
@@ -515,7 +527,7 @@ class Api:
 def _page(
     request: Request,
     name: str,
-    views: Iterable[WorkerView] | Iterable[QueueView] | Iterable[usage.LimitUsage],
+    views: Iterable[WorkerView | QueueView | usage.LimitUsage | JobQueue],
 ) -> dict[str, Any]:
     """Return the requested page of views, by name."""
     limit = _http_errors.limit(request, _MAX_NAMES, _MAX_NAMES)

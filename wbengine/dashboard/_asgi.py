@@ -34,6 +34,7 @@ from wbengine.dashboard._fleet_pages import FleetPages
 from wbengine.dashboard._flow_cache import Store
 from wbengine.dashboard._flow_pages import FlowPages
 from wbengine.dashboard._health import Probes
+from wbengine.dashboard._job_pages import JobPages
 from wbengine.dashboard._key_visitors import KeyVisitors
 from wbengine.dashboard._limit_pages import LimitPages
 from wbengine.dashboard._openapi import Description
@@ -129,6 +130,7 @@ def _routed_app(app_state: AppState) -> Starlette:
         BackfillPages(app_state),
         SchedulePages(app_state),
         PausePages(app_state),
+        JobPages(app_state),
         LimitPages(app_state),
         BulkPages(app_state),
         Streams(app_state),

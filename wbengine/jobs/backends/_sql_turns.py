@@ -15,7 +15,7 @@ from wbengine.persistence.backends._sql import tables, turns
 __all__ = ["JobTurns", "Wanted"]
 
 _JOBS: Final = tables.JOBS.name
-_QUEUES: Final = tables.FLOW_QUEUES.name
+_QUEUES: Final = tables.JOB_QUEUES.name
 
 _Row = Mapping[str, Any]
 

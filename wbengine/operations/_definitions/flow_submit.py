@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from wbengine import engines, exceptions
+from wbengine._text import terminal_text
 from wbengine.jobs import base as jobs
 from wbengine.operations import _allowed_flows
 from wbengine.operations import _operation as op
+from wbengine.operations._job_queues import QueueOfFlows
 from wbengine.persistence import _restricted, _unique_keys
 from wbengine.types import _written_tags
 
@@ -28,6 +30,20 @@ _Name = Annotated[str | None, op.Parameter("The name of the flow.", {"type": "st
 _Priority = Annotated[
     str,
     op.Parameter("The priority of the job.", {"enum": [each.value for each in jobs.JobPriority]}),
+]
+_FairKey = Annotated[
+    str | None,
+    op.Parameter(
+        "A key, for example of a tenant: conductors take flows of different keys in turn.",
+        {"type": "string", "pattern": terminal_text.PRINTABLE},
+    ),
+]
+_FairWeight = Annotated[
+    float | None,
+    op.Parameter(
+        "The share of the key, relative to that of others; by default, 1.",
+        {"type": "number", "minimum": 0.001, "maximum": 1000},
+    ),
 ]
 _Eta = Annotated[
     float | str | None,
@@ -73,6 +89,9 @@ def submit(
     inputs: _Inputs = None,
     name: _Name = None,
     priority: _Priority = jobs.JobPriority.NORMAL.value,
+    queue: QueueOfFlows = None,
+    fair_key: _FairKey = None,
+    fair_weight: _FairWeight = None,
     eta: _Eta = None,
     unique: _Unique = None,
     unique_for: _UniqueFor = None,
@@ -92,6 +111,9 @@ def submit(
             inputs=inputs,
             name=name,
             priority=priority,
+            queue=queue,
+            fair_key=fair_key,
+            fair_weight=fair_weight,
             eta=datetime.fromisoformat(eta) if isinstance(eta, str) else eta,
             unique=stored_key,
             unique_for=unique_for,

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from wbengine.jobs import base as jobs
+from wbengine.jobs._places import DEFAULT_QUEUE
 from wbengine.operations import _allowed_flows
 from wbengine.operations import _operation as op
+from wbengine.operations._job_queues import QueueOfFlows
 from wbengine.schedules import Schedule, Schedules
 from wbengine.types import _written_tags
 from wbengine.views import _formatting
@@ -81,6 +83,7 @@ def add(
     inputs: _Inputs = None,
     tags: _Tags = None,
     priority: _Priority = jobs.JobPriority.NORMAL.value,
+    queue: QueueOfFlows = None,
     replace: _Replace = False,
 ) -> dict[str, Any]:
     """Add a schedule, with which `wbengine serve` submits a flow at given times.
@@ -101,6 +104,7 @@ def add(
             inputs=inputs or {},
             tags=tags or {},
             priority=priority,
+            queue=queue or DEFAULT_QUEUE,
         )
         entry = Schedules(scope.backend).add(definition, replace=replace)
     return {"schedule": schedule, "next": _formatting.iso(entry.fires_at)}

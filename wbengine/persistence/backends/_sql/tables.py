@@ -14,7 +14,7 @@ from wbengine._sql import dialects
 
 __all__ = [
     "ACCESS_KEYS", "ATOMS", "BOOKS", "BULKS", "BULK_FLOWS", "CODES", "DUTIES", "ENDED_INDEX",
-    "FAIR_KEYS", "FLOWS", "FLOW_QUEUES", "ITEMS", "JOBS", "JOB_INDEXES", "LIMITED_NOT_BEFORE",
+    "FAIR_KEYS", "FLOWS", "JOB_QUEUES", "ITEMS", "JOBS", "JOB_INDEXES", "LIMITED_NOT_BEFORE",
     "LIMITS", "LIMIT_CHANGES", "LOGS", "METADATA", "OUTLINES", "PAUSES", "SCHEDULES", "SIGNALS",
     "SPARSE_INDEXES", "TAGS", "UNIQUE_KEYS", "VERSION_TABLE", "queue_columns", "select",
 ]  # fmt: skip
@@ -467,8 +467,8 @@ FAIR_KEYS: Final = sa.Table(
 )
 
 #: Queues of flows that conductors serve or that are paused; '*' stands for all queues.
-FLOW_QUEUES: Final = sa.Table(
-    "wbe_flow_queues",
+JOB_QUEUES: Final = sa.Table(
+    "wbe_job_queues",
     METADATA,
     _key("board"),
     sa.Column("name", dialects.exact_text(64), nullable=False),
@@ -478,7 +478,7 @@ FLOW_QUEUES: Final = sa.Table(
     sa.Column("paused_at", sa.Double),
     _text("reason"),
     _text("sender"),
-    sa.PrimaryKeyConstraint("board", "name", name="pk_wbe_flow_queues"),
+    sa.PrimaryKeyConstraint("board", "name", name="pk_wbe_job_queues"),
     **dialects.TABLE,
 )
 

@@ -18,5 +18,5 @@ def upgrade() -> None:
     for index in tables.JOB_INDEXES:
         columns = list(index.columns.keys())
         steps.add_index(str(index.name), tables.JOBS.name, columns, **index.dialect_kwargs)
-    for table in (tables.FAIR_KEYS, tables.FLOW_QUEUES):
+    for table in (tables.FAIR_KEYS, tables.JOB_QUEUES):
         table.create(op.get_bind(), checkfirst=True)

@@ -1,0 +1,217 @@
+"""Queues of submitted flows: what waits in them, which conductors serve, and pauses.
+
+A row in `wbe_job_queues` is a queue that is paused or that a conductor has served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from wbengine import _sql, exceptions
+from wbengine._introspection import object_names
+from wbengine._sql import dialects
+from wbengine.jobs import _places
+from wbengine.persistence import base
+from wbengine.persistence.backends import _sql as sql
+from wbengine.persistence.backends._sql import tables, turns
+
+__all__ = ["REPORT_SECONDS", "JobKey", "JobQueue", "JobQueues"]
+
+_T = TypeVar("_T")
+
+#: Interval at which conductors report the queues that they serve.
+REPORT_SECONDS: Final = 5.0
+#: Time after the latest report for which a queue counts as served.
+_SERVED_SECONDS: Final = 20.0
+_MAX_KEYS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class JobQueue:
+    """A queue of flows.
+
+    :ivar waiting: number of flows that conductors could take now; `delayed`: of those that wait
+        for a time, a signal, a permit or other code; `running`: of those that conductors have.
+    :ivar keys: number of fair keys of these flows.
+    :ivar oldest: submission of the oldest waiting flow, in Unix seconds.
+    :ivar is_served: whether a conductor serves it.
+    :ivar paused_at: start of its pause, or of that of all queues, in Unix seconds.
+    """
+
+    name: str
+    waiting: int = 0
+    delayed: int = 0
+    running: int = 0
+    keys: int = 0
+    oldest: float | None = None
+    is_served: bool = False
+    paused_at: float | None = None
+    paused_by: str | None = None
+    reason: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """The flows of a fair key in a queue. The numbers are those of `JobQueue`."""
+
+    key: str
+    waiting: int
+    delayed: int
+    running: int
+    oldest: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class JobQueues:
+    """The queues in the database of the flows.
+
+    :raises ValueError: if the store is not a database.
+    """
+
+    def __init__(self, backend: base.Backend, namespace: str = "default") -> None:
+        if not isinstance(backend, sql.SQLBackend):
+            raise ValueError(f"Queues of flows require a database, got {backend!r}")
+        self._backend = backend
+        self._board = namespace
+        self._statements = _Statements(backend.options.dialect)
+
+    def all(self) -> list[JobQueue]:
+        """Return the queues with flows, and those that are served or paused, by name."""
+        with_flows, stored = self._transact(
+            "Reading queues of flows",
+            lambda connection: (
+                connection.execute(self._statements.counts, {"board": self._board}).all(),
+                connection.execute(self._statements.queues, {"board": self._board}).all(),
+            ),
+            write=False,
+        )
+        rows = {row.name: row for row in stored}
+        counts = {row.queue: row for row in with_flows}
+        everywhere = rows.get(_places.ALL_QUEUES)
+        queues = []
+        for name in sorted({_places.DEFAULT_QUEUE, *rows, *counts} - {_places.ALL_QUEUES}):
+            own, count = rows.get(name), counts.get(name)
+            paused = own if own is not None and own.paused_at is not None else everywhere
+            is_served = any(
+                row is not None and row.age < _SERVED_SECONDS for row in (own, everywhere)
+            )
+            values: list[Any] = [0, 0, 0, 0, None]
+            if count is not None:  # MySQL returns sums as decimals.
+                values = [*map(int, count[1:5]), count.oldest]
+            values += [is_served, *((None,) * 3 if paused is None else tuple(paused)[1:4])]
+            queues.append(JobQueue(name, *values))
+        return queues
+
+    def keys(self, queue: str, limit: int = 100) -> list[JobKey]:
+        """Return the fair keys of the flows of a queue, those with most waiting flows first."""
+        _places.check_queue(queue)
+        parameters = {"board": self._board, "queue": queue, "limit": min(limit, _MAX_KEYS)}
+        rows = self._transact(
+            "Reading keys of flows",
+            lambda connection: connection.execute(self._statements.keys, parameters).all(),
+            write=False,
+        )
+        return [JobKey(row.fair_key, *map(int, row[1:4]), row.oldest) for row in rows]
+
+    def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> None:
+        """Let conductors take no more flows of a queue; '*': of all queues. Flows continue.
+
+        :raises ValueError: if the name is invalid.
+        """
+        if name != _places.ALL_QUEUES:
+            _places.check_queue(name)
+        row = {"board": self._board, "name": name, "reason": reason, "sender": by}
+        self._transact(
+            f"Pausing queue {name!r}",
+            lambda connection: connection.execute(self._statements.pause, [row]),
+        )
+
+    def resume(self, name: str) -> None:
+        """End the pause of a queue, or of all queues.
+
+        :raises NotFound: if it is not paused.
+        """
+        parameters = {"board": self._board, "name": name}
+
+        def work(connection: sa.Connection) -> list[str] | None:
+            if connection.execute(self._statements.resume, parameters).rowcount:
+                if self._statements.notify is not None:
+                    connection.execute(self._statements.notify, parameters)
+                return None
+            stored = connection.execute(self._statements.queues, parameters)
+            return [row.name for row in stored if row.paused_at is not None]
+
+        paused = self._transact(f"Resuming queue {name!r}", work)
+        if paused is not None:
+            raise exceptions.NotFound(
+                f"Queue {name!r} is not paused{object_names.hint(name, paused)}"
+            )
+
+    def report(self, names: Iterable[str]) -> None:
+        """Store that a conductor serves these queues now."""
+        rows = [{"board": self._board, "name": name} for name in sorted(names)]
+        self._transact(
+            "Reporting queues",
+            lambda connection: connection.execute(self._statements.report, rows),
+            durable=False,
+        )
+
+    def _transact(
+        self,
+        what: str,
+        work: Callable[[sa.Connection], _T],
+        *,
+        write: bool = True,
+        durable: bool = True,
+    ) -> _T:
+        self._backend.prepare()
+        return _sql.transact(self._backend.engine, what, work, write=write, durable=durable)
+
+
+class _Statements:
+    def __init__(self, dialect: str) -> None:
+        now, jobs, queues = dialects.now(dialect), tables.JOBS.name, tables.JOB_QUEUES.name
+        ready = turns.READY.removeprefix("trashed = 0 AND ")
+        counts = (
+            f"SUM(CASE WHEN {ready} THEN 1 ELSE 0 END) AS waiting,"
+            " SUM(CASE WHEN owner IS NULL AND not_before > 0 THEN 1 ELSE 0 END) AS later,"
+            " SUM(CASE WHEN owner IS NOT NULL THEN 1 ELSE 0 END) AS running"
+        )
+        oldest = f"MIN(CASE WHEN {ready} THEN created END) AS oldest"
+        on_board = f"FROM {jobs} WHERE board = :board AND trashed = 0"
+        self.counts = sa.text(
+            f"SELECT queue, {counts}, COUNT(DISTINCT fair_key) AS key_count, {oldest}"
+            f" {on_board} GROUP BY queue"
+        )
+        self.keys = sa.text(
+            f"SELECT fair_key, {counts}, {oldest} {on_board} AND queue = :queue"
+            " GROUP BY fair_key ORDER BY waiting DESC, fair_key LIMIT :limit"
+        )
+        self.queues = sa.text(
+            f"SELECT name, paused_at, sender, reason, {now} - seen AS age FROM {queues}"
+            " WHERE board = :board"
+        )
+        key = ("board", "name")
+        self.pause = dialects.upsert(
+            dialect, queues, (*key, "paused_at", "reason", "sender"), key,
+            given={"paused_at": now},
+        )  # fmt: skip
+        self.resume = sa.text(
+            f"UPDATE {queues} SET paused_at = NULL, reason = NULL, sender = NULL"
+            " WHERE board = :board AND name = :name AND paused_at IS NOT NULL"
+        )
+        self.report = dialects.upsert(dialect, queues, (*key, "seen"), key, given={"seen": now})
+        self.notify = (
+            sa.text(f"SELECT pg_notify('{jobs}', :board)")
+            if dialect == dialects.POSTGRESQL
+            else None
+        )
