@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import conducted, receivers
+from tests.support import conducted, receivers, requested
 from tests.support.notified import (
     begun,
     change,
@@ -22,7 +22,7 @@ from tests.support.notified import (
     services,
     webhook,
 )
-from wbengine import engines, states
+from wbengine import engines, operations, states
 from wbengine.operations import _operation
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
@@ -106,6 +106,32 @@ def test_next_run_of_a_flow_that_fails_is_another_event(
     assert kinds(site) == [("flow_failed", "order", 1)] * 2
     first, second = (event["id"] for event in events(site))
     assert first != second
+
+
+@pytest.mark.parametrize("verb", ["revert", "retry"])
+@pytest.mark.parametrize("is_requested", [False, True], ids=["here", "conductor"])
+def test_reversion_of_a_failed_flow_is_no_event_but_its_retry_is(
+    is_requested: bool,
+    verb: str,
+    store: persistence.Backend,
+    site: receivers.Receiver,
+    tmp_path: Path,
+) -> None:
+    service = begun(store, webhook(site, tmp_path))
+    handle = requested.failed(store, never_resolve=True)
+    assert handle.state == states.FAILURE
+    run(service)
+    pass_time(store, LATER_SECONDS)
+    with requested.failing_step():
+        if is_requested:
+            operations.request(store, handle.id, verb, reason="no money", by="ann")
+            requested.run_jobs(store)
+        else:
+            with pytest.raises(Exception, match="c fails"):
+                getattr(operations, verb)(store, handle.id, reason="no money").run()
+    assert handle.state == states.REVERTED
+    run(service)
+    assert len(kinds(site)) == {"revert": 1, "retry": 2}[verb]
 
 
 def test_later_writes_of_a_blocked_flow_and_a_lost_worker_are_no_events(

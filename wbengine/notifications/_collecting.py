@@ -110,7 +110,7 @@ class Collector:
         elif source == BLOCKED:
             yield self._event(_event.FLOW_BLOCKED, change, change.at)
         elif change.error is not None and not (
-            change.is_cancelled and change.state == states.REVERTED
+            change.is_reversion or (change.is_cancelled and change.state == states.REVERTED)
         ):
             yield self._event(_event.FLOW_FAILED, change, change.entered_at)
             if change.error.split(": ")[1:2] == [_WORKER_LOST]:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from wbengine import _sql, states
 from wbengine._sql import dialects
 from wbengine.jobs.backends import impl_sql
-from wbengine.persistence import _history, models
+from wbengine.persistence import _commands, _history, models
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import rows, tables
 from wbengine.types import _tags
@@ -37,6 +37,8 @@ class FlowChange(NamedTuple):
     :ivar entered_at: time of the change of the state on the clock of its engine, which later writes
         do not change.
     :ivar error: the reason for FAILURE or REVERTED in one line; it may contain secrets.
+    :ivar is_reversion: whether the flow was reverted after it had ended in FAILURE, for the same
+        error.
     """
 
     uuid: str
@@ -48,6 +50,7 @@ class FlowChange(NamedTuple):
     tags: Mapping[str, _tags.Value]
     is_cancelled: bool
     code: str | None
+    is_reversion: bool
 
 
 class PendingFlow(NamedTuple):
@@ -156,7 +159,30 @@ def _change(row: Mapping[str, Any], offset: float) -> FlowChange:
         _tags.tags_in(meta),
         meta.get(models.CANCELLED) is not None,
         row["code"],
+        _is_reversion(history),
     )
+
+
+def _is_reversion(history: Sequence[models.Change]) -> bool:
+    """Return whether a flow in FAILURE was reverted without a retry in between.
+
+    A retry puts the flow into PENDING, as a request to resume or revert it does.
+    """
+    if not history or history[-1].state != states.REVERTED:
+        return False
+    for change in reversed(history):
+        if change.state == states.FAILURE:
+            return _place_of(change.why) == _place_of(history[-1].why)
+        if change.state == states.PENDING and not _commands.describes(
+            change.why, _commands.RESUME, _commands.REVERT
+        ):
+            return False
+    return False
+
+
+def _place_of(error: str | None) -> list[str]:
+    """Return the name of the atom and the type of its exception, without the message."""
+    return (error or "").split(": ")[:2]
 
 
 def _changes_of(fields: Mapping[str, Any]) -> tuple[models.Change, ...]:

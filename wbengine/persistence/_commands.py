@@ -18,7 +18,7 @@ from wbengine import exceptions, states
 
 __all__ = [
     "CANCEL", "COMMANDS", "RESUME", "RETRY", "REVERT", "RERUN_COMMANDS", "SUSPEND", "FlowCommand",
-    "SettledCommand", "accepted", "refusal",
+    "SettledCommand", "accepted", "describes", "refusal",
 ]  # fmt: skip
 
 SUSPEND: Final = "suspend"
@@ -106,6 +106,14 @@ class FlowCommand(NamedTuple):
         except (LookupError, TypeError, ValueError) as error:
             raise exceptions.InvalidFormat(f"invalid command: {error}") from error
         return command
+
+
+def describes(text: str | None, *commands: str) -> bool:
+    """Return whether a text of the history is the description of one of these commands."""
+    participles = [_PARTICIPLES[command] for command in commands]
+    return text in participles or any(
+        text is not None and text.startswith((f"{each}: ", f"{each} by ")) for each in participles
+    )
 
 
 class SettledCommand(NamedTuple):
