@@ -209,4 +209,16 @@ def test_unreachable_broker_is_reported_without_its_password(
             assert answer.status_code == (503 if "/api/" in path else 200), path
             assert story.CANARY not in answer.text
         assert "cannot be reached" in found.get("/workers").text
+        status = found.get("/api/v1/status")
+    assert status.status_code == 200 and story.CANARY not in status.text
+    assert "cannot be reached" in status.json()["broker_error"]
+    assert status.json()["workers"] is None
+    assert status.json()["conductors"]["pending"] == 0
     assert story.CANARY not in log()
+
+
+def test_status_without_a_broker_is_the_work_of_conductors(kept: story.Kept) -> None:
+    with client(kept) as found:
+        status = admitted(found).get("/api/v1/status").json()
+    assert status["broker_error"] == "The dashboard has no broker."
+    assert status["slots"] is None and status["conductors"]["is_served"] is False

@@ -19,7 +19,7 @@ from tests.support.workers import until, worker_in_thread
 from wbengine import engines, transports
 from wbengine.dashboard import parse_users
 from wbengine.engines.worker_based import worker as workers
-from wbengine.fleet import _ledgers
+from wbengine.fleet import _ledgers, _summary
 from wbengine.fleet.client import Fleet, PingView
 from wbengine.patterns import unordered_flow
 
@@ -245,6 +245,7 @@ def test_status_is_the_load_of_the_workers(town: Town) -> None:
     status = town.get("status")
     assert status["schema"] == "wbengine/status/1" and status["exchange"] == "default"
     assert (status["workers"], status["running"]) == (1, 0) and status["slots"] >= 1
+    assert status["broker_error"] is None and {*_summary.FIELDS} < {*status}
     until(lambda: town.get("status")["waiting"] == 4)
 
 

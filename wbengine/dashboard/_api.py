@@ -74,6 +74,7 @@ class Read:
 
 
 _TEXT: Final = {"type": "string"}
+_COUNT: Final = {"type": ["integer", "null"]}
 _WAIT: Final = (
     "Answer when the flow has ended, but after this number of seconds at the latest.",
     {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0},
@@ -262,10 +263,14 @@ READS: Final[Mapping[str, Read]] = {
         "status",
         "Show the load of the workers, and the work that waits for conductors.",
         result={
-            "workers": {"type": "integer"},
-            "slots": {"type": "integer"},
-            "running": {"type": "integer"},
-            "waiting": {"type": "integer", "description": "The number of waiting requests."},
+            "broker_error": {
+                "type": ["string", "null"],
+                "description": "Why the broker is unavailable, and the load is unknown.",
+            },
+            "workers": _COUNT,
+            "slots": _COUNT,
+            "running": _COUNT,
+            "waiting": {**_COUNT, "description": "The number of waiting requests."},
             "conductors": {"type": "object", "description": "The work that waits for conductors."},
         },
     ),

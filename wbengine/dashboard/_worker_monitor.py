@@ -96,11 +96,13 @@ class WorkerMonitor:
         return redacted(queues.list_queues(self.open_fleet()), self._redactor)
 
     def summary(self) -> dict[str, Any]:
-        """Return the load of the fleet.
-
-        :raises NotFound, TransportFailure: see `open_fleet`.
-        """
-        return fleet_summary.summary(self.open_fleet(), self.workers(), self.queues())
+        """Return the load of the fleet. If it is unknown, `broker_error` is the reason."""
+        try:
+            load = fleet_summary.summary(self.open_fleet(), self.workers(), self.queues())
+        except (exceptions.NotFound, exceptions.TransportFailure) as error:
+            load = dict.fromkeys(fleet_summary.FIELDS)
+            return {**load, "broker_error": self._redactor.text(str(error))}
+        return {**load, "broker_error": None}
 
     def offered(self) -> frozenset[str] | None:
         """Return the names of the tasks that workers accept, or None if unknown.

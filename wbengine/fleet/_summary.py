@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from wbengine.fleet import _queues
 from wbengine.fleet.client import Fleet, WorkerView
 
-__all__ = ["summary"]
+__all__ = ["FIELDS", "summary"]
+
+FIELDS: Final = (
+    "broker", "blocked", "exchange", "workers", "states", "slots", "running", "topics", "versions",
+    "waiting",
+)  # fmt: skip
 
 
 def summary(
