@@ -308,6 +308,23 @@ def test_doctor_reports_work_that_waits_too_long_as_a_problem(
     assert conductors_finding(wbengine) is None
 
 
+@pytest.mark.parametrize("verb", ["cancel", "revert"])
+def test_doctor_reports_suspended_flows_that_wait_for_their_cancellation(
+    verb: str, wbengine: Command, store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_store_checks, "_MAX_WAIT_SECONDS", 0.0)
+    handle = engines.submit("tests.operations.flows:approval", backend=store)
+    with requested.conducting(store):
+        until(lambda: operations.find(store, handle.id).parked)
+    assert conductors_finding(wbengine) is None, "it waits for a signal, not for a conductor"
+    wbengine("flow", verb, handle.id, "--yes", "--wait", "0.1")
+    good, text = conductors_finding(wbengine) or (None, "")
+    assert good is False and text.endswith("s: 1 request to cancel flows")
+    requested.run_jobs(store)
+    assert handle.state == states.REVERTED
+    assert conductors_finding(wbengine) is None
+
+
 def test_flow_of_a_program_that_never_ran_is_no_problem(
     wbengine: Command, store: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, states
-from wbengine.persistence import _bulk, _codes, _listing, base
-from wbengine.views import _flow_list, _formatting, _shown_states
+from wbengine.persistence import _bulk, _codes, _commands, _listing, _owners, base
+from wbengine.views import _formatting, _shown_states
 
 __all__ = ["OpenWork", "read"]
 
 _ROWS_PER_PAGE: Final = 1000
+#: States of flows that do not count as pending.
+_BEGUN: Final = frozenset(states.FLOW_STATES) - {states.PENDING}
 #: Maximum number of requests and operations that are counted.
 _MAX_COUNTED: Final = 1000
 
@@ -21,7 +24,9 @@ class OpenWork(NamedTuple):
 
     :ivar is_served: whether a conductor runs.
     :ivar pending: number of flows in PENDING, also of those that were not submitted.
-    :ivar requested: number of flows with a request that no conductor has begun, at most 1,000.
+    :ivar requested: number of flows with a request that no conductor has begun.
+    :ivar cancelled: number of suspended and interrupted flows that a conductor reverts next. These
+        and `requested` are at most 1,000.
     :ivar bulks: number of operations on many flows that no process carries out, at most 1,000.
     :ivar waits_since: Unix time since when the oldest of this work waits for a conductor; None if
         there is none. Flows that were not submitted do not count.
@@ -30,6 +35,7 @@ class OpenWork(NamedTuple):
     is_served: bool
     pending: int
     requested: int
+    cancelled: int
     bulks: int
     waits_since: float | None
 
@@ -42,6 +48,8 @@ class OpenWork(NamedTuple):
         if self.requested:
             requests = _formatting.count(self.requested, "request")
             parts.append(f"{requests} to run flows again ({_shown_states.REQUESTED})")
+        if self.cancelled:
+            parts.append(f"{_formatting.count(self.cancelled, 'request')} to cancel flows")
         if self.bulks:
             parts.append(f"{_formatting.count(self.bulks, 'operation')} on many flows")
         return ", ".join(parts)
@@ -53,17 +61,19 @@ class OpenWork(NamedTuple):
 def read(connection: base.Connection) -> OpenWork:
     """Return the work that waits for a conductor. Cost: O(requests + operations)."""
     pending = connection.backlog().flows
-    requests = connection.commands([row.uuid for row in _requested(connection)])
+    requests = connection.commands([row.uuid for row in _with_command(connection)])
+    numbers = Counter(command.what for command in requests.values())
     bulks = _unclaimed_bulks(connection)
     times = [
         *(row.created for row in _submitted(connection) if row.created is not None),
-        *(command.at for command in requests.values()),
+        *(each.at for each in requests.values() if each.what != _commands.SUSPEND),
         *(bulk.created for bulk in bulks),
     ]
     return OpenWork(
         _codes.is_served(connection.codes()),
         pending,
-        len(requests),
+        sum(numbers[command] for command in _commands.RERUN_COMMANDS),
+        numbers[_commands.CANCEL],
         len(bulks),
         min(times, default=None),
     )
@@ -93,11 +103,13 @@ def _submitted(connection: base.Connection) -> Iterator[_listing.FlowRow]:
             return
 
 
-def _requested(connection: base.Connection) -> list[_listing.FlowRow]:
+def _with_command(connection: base.Connection) -> list[_listing.FlowRow]:
+    """Return submitted flows with a command that the engine of a conductor carries out next."""
     page = connection.list_flows(
-        states=_shown_states.stored_states([_shown_states.REQUESTED]),
-        commanded=True,
-        newest_first=False,
-        limit=_MAX_COUNTED,
+        states=_BEGUN, commanded=True, newest_first=False, limit=_MAX_COUNTED
     )
-    return [row for row in page.flows if _flow_list.shown_state(row) == _shown_states.REQUESTED]
+    return [
+        row
+        for row in page.flows
+        if row.submitted and (row.lease is None or _owners.is_dead(row.lease))
+    ]
