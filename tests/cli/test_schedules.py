@@ -48,6 +48,8 @@ def test_backfill_submits_past_times_once(wbengine: Command, store: Path) -> Non
     assert "would submit 2" in wbengine(*three, "--dry-run").error
     assert "submitted 2 flows of hourly" in wbengine(*three).error
     assert "would submit 1 " in wbengine(*three, "--dry-run").error
+    early = ("--from", "1000-01-01", "--to", "1970-01-01", "--dry-run")
+    assert wbengine("schedule", "backfill", "hourly", *early).out.startswith("1970-01-01T00:00")
     assert wbengine("schedule", "backfill", "daily", "--from", "1d").code == 66
 
 

@@ -64,8 +64,13 @@ def test_missed_times_are_those_without_a_flow(site: ScheduleSite) -> None:
     site.schedules.pause("s")
     site.now += 120
     assert offsets(site.schedules.missed("s", START)) == [0, 120, 180]
+    first_tick = next(site.schedules.missed("s", 0.0))
+    for early in (-1e10, datetime(1000, 1, 1, tzinfo=UTC)):
+        assert next(site.schedules.missed("s", early)) == first_tick
     with pytest.raises(exceptions.NotFound):
         next(site.schedules.missed("other", START))
+    with pytest.raises(ValueError, match="start must be a number of 0 or more, got nan"):
+        next(site.schedules.missed("s", float("nan")))
     with pytest.raises(ValueError, match="start must have a time zone"):
         next(site.schedules.missed("s", datetime(2027, 1, 1)))
 

@@ -603,11 +603,13 @@ def _check_addressable(name: str) -> None:
 
 
 def _unix_seconds(name: str, value: datetime | float) -> float:
+    """Return a Unix time. Earlier times than 1970 have no ticks and are 1970."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError(f"{name} must have a time zone, got {value!r}")
-        return value.timestamp()
-    return named_options.number(name, value)
+        return max(0.0, value.timestamp())
+    is_early = isinstance(value, int | float) and value < 0
+    return 0.0 if is_early else named_options.number(name, value)
 
 
 def _entry(row: sa.RowMapping) -> Entry:

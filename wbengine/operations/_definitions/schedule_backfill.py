@@ -118,8 +118,7 @@ def backfill(
 
 
 def _seconds(name: str, text: str) -> float:
-    """Return the Unix time of a text. Earlier times than 1970 have no ticks and are 1970."""
     try:
-        return max(0.0, timestamps.unix_seconds(text))
+        return timestamps.unix_seconds(text)
     except ValueError as error:
         raise ValueError(f"{name} {error}") from None
