@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
+
+import pytest
 
 from tests.support.failed_flows import store_flows
 from tests.support.terminals import CTRL_C
@@ -202,16 +205,33 @@ def test_cancelled_flow_is_shown_as_cancelling_and_cancelled(shop: Shop) -> None
     assert " ".join(run.scrollback.split()).endswith(f"CANCELLED; {SHOW}")
 
 
-def test_interrupted_operation_on_many_flows_is_named_below_its_progress(shop: Shop) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_operation_on_many_flows_is_named_below_its_progress(
+    number: signal.Signals, shop: Shop
+) -> None:
     url = f"sqlite:///{shop.folder}/flows.db"
     with backends.backend(url) as backend:
         store_flows(backend, 40)
     env = {"WBENGINE_PERSISTENCE": url}
     with shop.terminal("flow retry --all --yes --rate 4/s", columns=120, env=env) as run:
         run.wait_for(r"retry +\[#")
-        run.press(CTRL_C)
-        assert run.end() == 130
+        run.signal(number)
+        assert run.end() == 128 + number
+    assert not run.screen.cursor.hidden
     assert any(row.startswith("operation ") for row in run.screen.scrollback), run.scrollback
+
+
+def test_sigterm_shows_the_cursor_below_a_watched_flow(shop: Shop) -> None:
+    with shop.terminal(f"flow run :nested --flow-id {UUID}") as run:
+        run.wait_for("▶ label")
+        with shop.terminal(f"flow watch {UUID}") as watch:
+            watch.wait_for("▶ label")
+            assert watch.screen.cursor.hidden
+            watch.signal(signal.SIGTERM)
+            assert watch.end() == 128 + signal.SIGTERM
+        assert not watch.screen.cursor.hidden
+        shop.go()
+        assert run.end() == 0
 
 
 def test_limit_that_delays_tasks_is_listed(shop: Shop) -> None:

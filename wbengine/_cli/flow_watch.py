@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import operations, states
-from wbengine._cli import base, common_options, errors, params
+from wbengine._cli import base, common_options, errors, params, stop_signals
 from wbengine._cli import context as contexts
 from wbengine.persistence import _commands
 from wbengine.views import _formatting
@@ -157,7 +157,7 @@ def _screen(console: Console) -> Iterator[_Show]:
 
     live = Live(get_renderable=draw, console=console, transient=True, auto_refresh=False)
     try:
-        with live:
+        with stop_signals.restoring_terminal(), live:
             yield show
     finally:
         for view in latest:

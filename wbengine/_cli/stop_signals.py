@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 from wbengine._concurrency import fork_signals
 from wbengine._introspection import object_names
 
-__all__ = ["StopSignals", "exit_at_once"]
+__all__ = ["StopSignals", "exit_at_once", "restoring_terminal"]
 
 #: Signals within this time in seconds count as one: supervisors that signal both a process and its
 #: group deliver the signal twice.
@@ -107,6 +107,27 @@ class StopSignals:
         # signal.
         is_second = number != signal.SIGHUP and now - self._received > _SAME_SIGNAL_SECONDS
         return self._second if is_second else None
+
+
+@contextlib.contextmanager
+def restoring_terminal() -> Iterator[None]:
+    """Let SIGTERM end this block with SystemExit, because it restores the terminal at its end.
+
+    Threads other than the main thread are unaffected, and other handlers stay.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    fork_signals.handle(_exit_by_signal, [signal.SIGTERM])
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit_by_signal(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def exit_at_once(code: int = 1) -> NoReturn:

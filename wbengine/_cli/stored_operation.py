@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from wbengine import exceptions
-from wbengine._cli import confirmation, errors, output
+from wbengine._cli import confirmation, errors, output, stop_signals
 from wbengine.operations import _bulk
 from wbengine.persistence._bulk import Bulk, BulkFlow
 
@@ -103,5 +103,8 @@ def progress(context: Context, label: str, total: int) -> Iterator[Callable[[int
     if not show:
         yield lambda settled: None
         return
-    with click.progressbar(length=total, label=label, file=sys.stderr) as bar:
+    with (
+        stop_signals.restoring_terminal(),
+        click.progressbar(length=total, label=label, file=sys.stderr) as bar,
+    ):
         yield lambda settled: bar.update(settled - bar.pos)
