@@ -22,7 +22,15 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
-from tests.support import conducted, fragile_tasks, python, receivers, servers, workers
+from tests.support import (
+    conducted,
+    fragile_tasks,
+    python,
+    receivers,
+    requested,
+    servers,
+    workers,
+)
 from tests.support.killed import is_killed
 from tests.support.notified import (
     KEY,
@@ -39,7 +47,7 @@ from tests.support.notified import (
     webhook,
 )
 from tests.support.waiting import until
-from wbengine import engines, exceptions, notifications, schedules, states
+from wbengine import engines, exceptions, notifications, operations, schedules, states
 from wbengine._sql import dialects
 from wbengine.conductors.service import ConductorService
 from wbengine.jobs.backends import impl_sql
@@ -431,6 +439,36 @@ def test_blocked_flow_is_sent(
     run(service)
     assert kinds(site) == [("flow_blocked", "greeting", 1)]
     assert site.requests[0].json["groups"][0]["events"][0]["flow"] == handle.id
+
+
+def test_flow_that_cannot_be_created_is_sent_once(
+    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
+) -> None:
+    service = begun(store, webhook(site, tmp_path))
+    inputs = {"folder": f"{tmp_path}", "mark": "m"}
+    handle = engines.submit(conducted.interrupted, backend=store, inputs=inputs)
+    conducted.RAISED_ONCE["factory"] = ValueError("no price list")
+    requested.run_jobs(store)
+    run(service)
+    assert kinds(site) == [("flow_trashed", "interrupted", 1)]
+    assert b"the log of the conductor contains the reason" in site.requests[0].body
+    pass_time(store, 400)
+    operations.request(store, handle.id, "resume")
+    requested.run_jobs(store)
+    run(service)
+    assert handle.state == states.SUCCESS and len(site.requests) == 1
+
+
+def test_note_of_a_process_without_a_source_is_read(
+    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
+) -> None:
+    service = begun(store, webhook(site, tmp_path))
+    since = {source: progress(store).since[source] for source in _reading.SOURCES[:-1]}
+    change(store, since=since)
+    failed(store)
+    run(service)
+    assert kinds(site) == [("flow_failed", "order", 1)]
+    assert {*progress(store).since} == {*_reading.SOURCES}
 
 
 def test_secrets_and_values_are_masked(
@@ -926,6 +964,7 @@ def test_events_are_read_from_every_database_with_an_index(
                 (states.REVERTED, "ix_wbe_flowdetails_ended"),
                 (_reading.LOST, "ix_wbe_flowdetails_resent_at"),
                 (_reading.BLOCKED, "ix_wbe_jobs_ready"),
+                (_reading.TRASHED, "ix_wbe_jobs_ready"),
             ):
                 text = sa.text(f"{explain} {statements.changes[source]}")
                 parameters = {"since": 5.0, "id": 1, "limit": 9, "board": "b"}

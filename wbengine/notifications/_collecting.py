@@ -13,7 +13,14 @@ from wbengine._security import masking
 from wbengine.notifications import _event
 from wbengine.notifications._event import Event
 from wbengine.notifications._progress import Progress
-from wbengine.notifications._reading import BLOCKED, LOST, SOURCES, EventReader, FlowChange
+from wbengine.notifications._reading import (
+    BLOCKED,
+    LOST,
+    SOURCES,
+    TRASHED,
+    EventReader,
+    FlowChange,
+)
 from wbengine.notifications._selection import Selection
 from wbengine.persistence import base
 from wbengine.schedules import _ticks
@@ -66,7 +73,7 @@ class Collector:
         """
         events: list[Event] = []
         self.not_selected.clear()
-        before = dict(progress.since)
+        before = dict.fromkeys(SOURCES, now) | progress.since
         for source in SOURCES:
             progress.since[source] = now
             since = max(before[source] - OVERLAP_SECONDS, progress.started)
@@ -109,6 +116,8 @@ class Collector:
             yield self._event(_event.WORKER_LOST, change, change.at)
         elif source == BLOCKED:
             yield self._event(_event.FLOW_BLOCKED, change, change.at)
+        elif source == TRASHED:
+            yield self._event(_event.FLOW_TRASHED, change, change.at)
         elif change.error is not None and not (
             change.is_reversion or (change.is_cancelled and change.state == states.REVERTED)
         ):
@@ -205,7 +214,11 @@ class Collector:
 
     def _event(self, kind: str, change: FlowChange, identity: float) -> Event:
         redactor = redaction.Redactor()
-        blocked = f"its code differs from that of its recorded steps: {change.code or 'no version'}"
+        reasons = {
+            _event.FLOW_BLOCKED: "its code differs from that of its recorded steps:"
+            f" {change.code or 'no version'}",
+            _event.FLOW_TRASHED: "the log of the conductor contains the reason",
+        }
         return Event(
             id=_event.event_id(kind, change.uuid, repr(identity)),
             kind=kind,
@@ -213,7 +226,7 @@ class Collector:
             name=redactor.text(change.name),
             flow=change.uuid,
             state=change.state if kind != _event.FLOW_BLOCKED else states.BLOCKED,
-            reason=blocked if kind == _event.FLOW_BLOCKED else _type_of(change.error),
+            reason=reasons.get(kind) or _type_of(change.error),
             tags=redaction.tags(change.tags, redactor),
             url=self._page("flows", change.uuid),
         )

@@ -10,13 +10,14 @@ from typing import Any, Final
 from wbengine.views import _formatting
 
 __all__ = [
-    "BACKLOG", "FLOW_BLOCKED", "FLOW_FAILED", "FLOW_RECOVERED", "KINDS", "SCHEDULE_MISSED", "TEST",
-    "WORKER_LOST", "Event", "event_id",
+    "BACKLOG", "FLOW_BLOCKED", "FLOW_FAILED", "FLOW_RECOVERED", "FLOW_TRASHED", "KINDS",
+    "SCHEDULE_MISSED", "TEST", "WORKER_LOST", "Event", "event_id",
 ]  # fmt: skip
 
 FLOW_FAILED: Final = "flow_failed"
 FLOW_RECOVERED: Final = "flow_recovered"
 FLOW_BLOCKED: Final = "flow_blocked"
+FLOW_TRASHED: Final = "flow_trashed"
 WORKER_LOST: Final = "worker_lost"
 BACKLOG: Final = "backlog"
 SCHEDULE_MISSED: Final = "schedule_missed"
@@ -25,7 +26,7 @@ TEST: Final = "test"
 
 #: Kinds of events that can be selected.
 KINDS: Final = (
-    FLOW_FAILED, FLOW_RECOVERED, FLOW_BLOCKED, WORKER_LOST, BACKLOG, SCHEDULE_MISSED,
+    FLOW_FAILED, FLOW_RECOVERED, FLOW_BLOCKED, FLOW_TRASHED, WORKER_LOST, BACKLOG, SCHEDULE_MISSED,
 )  # fmt: skip
 
 _NAMESPACE: Final = uuids.UUID("5b2f4f0e-9d0c-4b53-8a52-0d1c5b0a7f1e")

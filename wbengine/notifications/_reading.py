@@ -16,12 +16,15 @@ from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import rows, tables
 from wbengine.types import _tags
 
-__all__ = ["BLOCKED", "LOST", "SOURCES", "EventReader", "FlowChange", "PendingFlow"]
+__all__ = ["BLOCKED", "LOST", "SOURCES", "TRASHED", "EventReader", "FlowChange", "PendingFlow"]
 
-#: Sources of events with a time: the states of failed flows, lost workers, and blocked flows.
+#: Sources of events with a time: the states of failed flows, lost workers, blocked flows, and jobs
+#: in the trash.
 LOST: Final = "lost"
 BLOCKED: Final = "blocked"
-SOURCES: Final = (states.FAILURE, states.REVERTED, LOST, BLOCKED)
+TRASHED: Final = "trashed"
+SOURCES: Final = (states.FAILURE, states.REVERTED, LOST, BLOCKED, TRASHED)
+_OF_JOBS: Final = (BLOCKED, TRASHED)
 
 _FLOWS: Final = tables.FLOWS.name
 _ATOMS: Final = tables.ATOMS.name
@@ -74,10 +77,10 @@ class EventReader:
     def changes(self, source: str, since: float) -> Iterator[FlowChange]:
         """Yield the changes of a source at or after a time, in their order.
 
-        Cost: proportional to their number.
+        Cost: proportional to their number; for TRASHED, to that of all jobs in the trash.
         """
         offset = impl_sql.MIN_BLOCKED_NOT_BEFORE if source == BLOCKED else 0.0
-        if source == BLOCKED and self._board is None:
+        if source in _OF_JOBS and self._board is None:
             return
         parameters: dict[str, Any] = {
             # The times of blocking are rounded to seconds.
@@ -218,6 +221,12 @@ class _Statements:
                 f" FROM {_JOBS} j JOIN {_FLOWS} f ON f.uuid = j.uuid"
                 " WHERE j.board = :board AND j.trashed = 0 AND j.not_before >= :since"
                 f" {in_order.format('j.not_before', 'j.id')}"
+            ),
+            TRASHED: sa.text(
+                f"SELECT {columns.replace('f.id', 'j.id')}, j.updated AS moment"
+                f" FROM {_JOBS} j JOIN {_FLOWS} f ON f.uuid = j.uuid"
+                " WHERE j.board = :board AND j.trashed = 1 AND j.updated >= :since"
+                f" {in_order.format('j.updated', 'j.id')}"
             ),
         }
         succeeded = f"FROM {_FLOWS} f WHERE f.state = '{states.SUCCESS}' AND f.ended"
