@@ -43,10 +43,10 @@ def _line(values: Any) -> str:
     role=op.OPERATOR,
     result={
         "name": {"type": "string"},
-        "rate": {**_TEXT, "description": "The changed rate; null: that of the code."},
+        "rate": {**_TEXT, "description": "The changed rate (none: that of the code)."},
         "concurrency": {
             "type": ["integer", "null"],
-            "description": "The changed concurrency; null: that of the code.",
+            "description": "The changed concurrency (none: that of the code).",
         },
         "reason": _TEXT,
         "by": _TEXT,
