@@ -401,6 +401,10 @@ class FlowDeleted(NotFound):
     """A submitted flow was deleted from the store."""
 
 
+class FlowNotCommitted(NotFound):
+    """The transaction in which a flow was submitted is not committed, or was rolled back."""
+
+
 class Empty(WbengineException):
     """A collection is empty, but at least one element is required."""
 

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from tests.contract import places
-from tests.support import reply_dropper
+from tests.support import callers, reply_dropper
 from tests.support.redis_ends import Both, End
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
@@ -32,6 +32,25 @@ def board(store):
     """Job board in the database of the flows."""
     with boards.backend("board", "sql", persistence=store) as sql_board:
         yield sql_board
+
+
+@pytest.fixture
+def place(request, tmp_path, database_servers):
+    """Store for a kind of callers (`callers.on`)."""
+    kind, _, _ = request.param.partition(" ")
+    with (
+        places.place(kind, tmp_path, database_servers) as conf,
+        stores.backend(conf["connection"]) as backend,
+    ):
+        yield callers.Place(conf["connection"], backend)
+
+
+@pytest.fixture
+def caller(request, place):
+    """Caller with a connection to the database of `place`."""
+    _, _, kind = request.node.callspec.params["place"].partition(" ")
+    with callers.caller(kind, place.url) as new_caller:
+        yield new_caller
 
 
 @pytest.fixture

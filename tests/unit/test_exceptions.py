@@ -17,6 +17,7 @@ CLASSES = [
 
 TREE = {
     exc.FlowDeleted: exc.NotFound,
+    exc.FlowNotCommitted: exc.NotFound,
     exc.LedgerFailure: exc.StorageFailure,
     exc.UniqueKeyConflict: exc.Duplicate,
     exc.UnclaimableJob: exc.JobFailure,

@@ -11,6 +11,7 @@ ORM. `dialects` contains the differences between SQLite, MariaDB and MySQL, and 
 from __future__ import annotations
 
 from wbengine._sql.connection_options import DEFAULT_PORTS, DatabaseOptions, parse
+from wbengine._sql.database_errors import convert_errors
 from wbengine._sql.notifications import can_listen, can_watch, listen, watch
 from wbengine._sql.sqlalchemy_engines import dispose, make_engine, statement_engine, writer_of
 from wbengine._sql.transactions import (
@@ -21,7 +22,7 @@ from wbengine._sql.transactions import (
 )
 
 __all__ = [
-    "DEFAULT_PORTS", "DatabaseOptions", "can_listen", "can_watch", "check_file", "dispose",
-    "listen", "make_engine", "parse", "statement_engine", "transact", "transact_batched",
-    "transact_statement", "watch", "writer_of",
+    "DEFAULT_PORTS", "DatabaseOptions", "can_listen", "can_watch", "check_file", "convert_errors",
+    "dispose", "listen", "make_engine", "parse", "statement_engine", "transact",
+    "transact_batched", "transact_statement", "watch", "writer_of",
 ]  # fmt: skip

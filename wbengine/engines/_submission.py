@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 import types
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from wbengine import exceptions, signals, states
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._introspection import object_names
+from wbengine._sql import caller_connections, dialects
 from wbengine._tasks import limit_attributes
 from wbengine.engines import _allowed, _async_run, _flow_errors, _flow_factories, _loading, base
 from wbengine.jobs import _stored
@@ -26,6 +28,7 @@ from wbengine.persistence import base as persistence
 from wbengine.persistence._published_values import published_in
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends import _sql
+from wbengine.persistence.backends._sql import caller_transactions
 from wbengine.storage import Storage
 from wbengine.types import _tags, codec
 
@@ -43,7 +46,9 @@ _MAX_PAUSE_SECONDS: Final = 0.5
 class FlowHandle:
     """A submitted flow, wherever it runs. All methods are thread-safe.
 
-    `id` is the uuid of the flow. Awaiting a handle returns the value of `result`.
+    `id` is the uuid of the flow. Awaiting a handle returns the value of `result`. If the flow was
+    submitted in a transaction of the caller, all methods raise `FlowNotCommitted` until it is
+    committed.
     """
 
     def __init__(
@@ -53,9 +58,12 @@ class FlowHandle:
         board: jobs.JobBoard,
         job: jobs.Job | None = None,
         opened: object = None,
+        is_committed: bool = True,
     ) -> None:
         #: UUID of the flow.
         self.id: Final = id
+        # Whether the flow was stored at some time.
+        self._is_committed = is_committed
         self._open = opened
         self._backend = backend
         self._board = board
@@ -123,26 +131,29 @@ class FlowHandle:
             await asyncio.sleep(pause)
         return await _async_run.in_thread(self.result)
 
-    def cancel(self, reason: str | None = None) -> bool:
+    def cancel(self, reason: str | None = None, *, connection: Any = None) -> bool:
         """Cancel the flow: it ends and is reverted. Return False if it has ended. Does not wait.
 
         An engine that runs the flow reads this command within about a second. If no engine runs
         it, the conductor that claims it next reverts it, without waiting for its `eta`.
 
+        :param connection: cancel the flow in your transaction, as in `submit`.
         :raises FlowDeleted: if the flow is not stored any more.
         """
         command = _commands.FlowCommand(_commands.CANCEL, reason, None, time.time())
         with (
-            self._checking_deletion(),
-            contextlib.closing(self._backend.get_connection()) as connection,
+            self._storing("Cancelling a flow", connection) as backend,
+            contextlib.closing(backend.get_connection()) as stored,
         ):
             try:
-                connection.send_command(self.id, command)
+                stored.send_command(self.id, command)
             except exceptions.InvalidState:
                 return False
         return True
 
-    def signal(self, name: str, value: Any = None, *, strict: bool = False) -> int:
+    def signal(
+        self, name: str, value: Any = None, *, strict: bool = False, connection: Any = None
+    ) -> int:
         """Send a signal to the flow, for tasks that wait for it (`task.WaitFor`) now or later.
 
         `operations.signal` has the same arguments, result and exceptions.
@@ -150,10 +161,8 @@ class FlowHandle:
         :raises FlowDeleted: if the flow is not stored any more.
         """
         new_signal = signals.Signal.of(name, value, time.time())
-        with self._checking_deletion():
-            return _lease_renewer.send_signal(
-                self._backend, self.id, new_signal, strict=strict
-            ).number
+        with self._storing("Sending a signal", connection) as backend:
+            return _lease_renewer.send_signal(backend, self.id, new_signal, strict=strict).number
 
     def published(self) -> dict[str, Any]:
         """Return the values that workflows of the flow published so far, by name.
@@ -217,14 +226,27 @@ class FlowHandle:
     def _read(self, lazy: bool = False) -> models.FlowDetail:
         try:
             with contextlib.closing(self._backend.get_connection()) as connection:
-                return connection.get_flow_details(self.id, lazy=lazy)
+                detail = connection.get_flow_details(self.id, lazy=lazy)
         except exceptions.NotFound as error:
+            if not self._is_committed:
+                raise exceptions.FlowNotCommitted(
+                    f"Flow {self.id} is not stored: the transaction in which it was submitted is"
+                    " not committed yet or was rolled back, or the flow was deleted",
+                    error,
+                ) from error
             raise exceptions.FlowDeleted(f"Flow {self.id} was deleted", error) from error
+        self._is_committed = True
+        return detail
 
     @contextlib.contextmanager
-    def _checking_deletion(self) -> Iterator[None]:
+    def _storing(self, what: str, source: Any) -> Iterator[persistence.Backend]:
+        """Yield the backend, or the backend in a transaction of the caller."""
+        if not self._is_committed and source is None:
+            # A write to an SQLite file would wait for the transaction of the submission.
+            self._read(lazy=True)
         try:
-            yield
+            with caller_transactions.joined_backend(self._backend, source, what) as backend:
+                yield backend
         except exceptions.NotFound:
             self._read(lazy=True)
             raise
@@ -250,6 +272,7 @@ def submit(
     unique_for: str | float | None = None,
     tags: Mapping[str, _tags.Value] | None = None,
     board: Board = None,
+    connection: Any = None,
 ) -> FlowHandle:
     """Submit a flow to a conductor (`wbengine serve`): it is stored when this returns.
 
@@ -269,11 +292,15 @@ def submit(
         returned handle refers to that flow, also with concurrent submissions.
     :param unique_for: time from now for which the key outlives the end of its flow, and its
         deletion: '24h', seconds, or 'forever'.
+    :param connection: a Connection or Session of SQLAlchemy, or a connection of psycopg, sqlite3 or
+        Django, to the database of `backend`, in whose present transaction the flow and its job are
+        written: they exist if you commit it. The job must be in the database of the flow.
     :raises UniqueKeyConflict: with `unique_for`, if the flow with this key was submitted with
         another factory, other arguments or other inputs.
     :raises ValueError: if the factory cannot be imported elsewhere; if the priority is unknown; if
-        `board` belongs to another store, or exists only in this call; if `unique`, `eta`, `queue`
-        or `fair_key` is given and the job is not in the database of the flow.
+        `board` belongs to another store, or exists only in this call; if `unique`, `eta`, `queue`,
+        `fair_key` or `connection` is given and the job is not in the database of the flow; if
+        `connection` is to another database, in autocommit, or in a failed transaction.
     :raises MissingDependencies: if inputs are missing.
     :raises Exception: as `engines.load_from_factory`.
     """
@@ -293,6 +320,7 @@ def submit(
         unique_for=unique_for,
         tags=tags,
         board=board,
+        connection=connection,
     )
     return flow_handle
 
@@ -314,6 +342,7 @@ async def asubmit(
     unique_for: str | float | None = None,
     tags: Mapping[str, _tags.Value] | None = None,
     board: Board = None,
+    connection: Any = None,
 ) -> FlowHandle:
     """Submit a flow as `submit` does, in a thread, so that the event loop of asyncio continues.
 
@@ -321,28 +350,41 @@ async def asubmit(
     the flow is stored completely, or not at all. A repetition with the same `unique` returns the
     handle of a stored flow. The factory is called in the thread, with the context of the caller.
 
+    :param connection: an AsyncConnection or AsyncSession of SQLAlchemy, or a connection of asyncpg.
+        If the awaiting task is cancelled, roll the transaction back.
     :raises RuntimeError: outside of an event loop of asyncio.
     :raises Exception: as `submit`.
     """
-    return await _async_run.in_thread(
-        lambda: submit(
-            flow_factory,
-            factory_args,
-            factory_kwargs,
-            backend=backend,
-            inputs=inputs,
-            name=name,
-            priority=priority,
-            queue=queue,
-            fair_key=fair_key,
-            fair_weight=fair_weight,
-            eta=eta,
-            unique=unique,
-            unique_for=unique_for,
-            tags=tags,
-            board=board,
-        )
+    new = functools.partial(
+        _new_flows,
+        flow_factory,
+        [inputs],
+        factory_args,
+        factory_kwargs,
+        name=name,
+        priority=priority,
+        queue=queue,
+        fair_key=fair_key,
+        fair_weight=fair_weight,
+        tags=tags,
+        unique=None if unique is None else [unique],
+        unique_for=unique_for,
     )
+
+    def begin() -> _Submission:
+        return _Submission(new(), backend, board, eta, connection is not None)
+
+    def submit_now() -> list[FlowHandle]:
+        with begin() as submission:
+            return submission.handles(submission.post())
+
+    if connection is None:
+        (flow_handle,) = await _async_run.in_thread(submit_now)
+        return flow_handle
+    with await _async_run.in_thread(begin) as submission:
+        posted = await caller_connections.run(connection, submission.post)
+        (flow_handle,) = await _async_run.in_thread(lambda: submission.handles(posted))
+        return flow_handle
 
 
 def submit_many(
@@ -362,6 +404,7 @@ def submit_many(
     unique_for: str | float | None = None,
     tags: Mapping[str, _tags.Value] | None = None,
     board: Board = None,
+    connection: Any = None,
 ) -> list[FlowHandle]:
     """Submit one flow for each element of `inputs`, see `submit`; all are stored on return.
 
@@ -375,6 +418,39 @@ def submit_many(
     :raises ValueError: if the number of keys differs from that of `inputs`.
     :raises Exception: as `submit`.
     """
+    new = _new_flows(
+        flow_factory,
+        inputs,
+        factory_args,
+        factory_kwargs,
+        name=name,
+        priority=priority,
+        queue=queue,
+        fair_key=fair_key,
+        fair_weight=fair_weight,
+        tags=tags,
+        unique=unique,
+        unique_for=unique_for,
+    )
+    with _Submission(new, backend, board, eta, connection is not None) as submission:
+        return submission.handles(submission.post(connection))
+
+
+def _new_flows(
+    flow_factory: _flow_factories.Factory,
+    inputs: Iterable[_loading.Store],
+    factory_args: Iterable[Any] | None,
+    factory_kwargs: Mapping[str, Any] | None,
+    *,
+    name: str | None,
+    priority: jobs.JobPriority | str,
+    queue: str | None,
+    fair_key: str | None,
+    fair_weight: float | None,
+    tags: Mapping[str, _tags.Value] | None,
+    unique: Iterable[str] | None,
+    unique_for: str | float | None,
+) -> _NewFlows:
     args = None if factory_args is None else tuple(factory_args)
     flows, values, places = [], [], []
     all_flow_inputs = [dict(each or {}) for each in inputs]
@@ -396,34 +472,91 @@ def submit_many(
             UniqueKey.of(key, unique_for, factory, args, factory_kwargs, flow_inputs)
             for key, flow_inputs in zip(names, all_flow_inputs, strict=True)
         ]
-    return _submit(flows, values, keys, backend, board, places, eta)
+    return _NewFlows(flows, values, places, keys)
 
 
-def _submit(
-    flows: Sequence[tuple[models.FlowDetail, models.LogBook]],
-    inputs: Iterable[Mapping[str, Any]],
-    keys: Sequence[UniqueKey],
-    backend: _loading.Backend,
-    board: Board,
-    places: Sequence[Place],
-    eta: datetime | float | None,
-) -> list[FlowHandle]:
-    with contextlib.ExitStack() as failing:
-        open_backend, open_board = _open(backend, board, inputs, failing)
-        posted: Sequence[tuple[str, jobs.Job | None]]
-        if isinstance(open_board, impl_sql.SQLJobBoard) and open_board.keeps_flows:
-            posted = [
-                (uuid, job or open_board.find(uuid))
-                for uuid, job in open_board.post_flows(flows, places, eta=eta, keys=keys)
-            ]
-        elif eta is not None or keys:
-            name = "eta" if eta is not None else "unique"
-            raise ValueError(f"{name}= requires a flow and a job in the same database")
-        else:
-            new_jobs = _store_and_post(flows, open_backend, open_board, places)
-            posted = [(flow.uuid, job) for (flow, _), job in zip(flows, new_jobs, strict=True)]
-        opened = _OpenResources(failing)
-        return [FlowHandle(uuid, open_backend, open_board, job, opened) for uuid, job in posted]
+class _NewFlows(NamedTuple):
+    """New flows, each with its logbook, its inputs and its place, and their keys, if any."""
+
+    flows: Sequence[tuple[models.FlowDetail, models.LogBook]]
+    inputs: Sequence[Mapping[str, Any]]
+    places: Sequence[Place]
+    keys: Sequence[UniqueKey]
+
+
+class _Submission:
+    """A submission to an open store and board, which stay open as long as its handles exist.
+
+    Use it as a context manager.
+
+    :param in_transaction: whether `post` gets a connection of the caller.
+    """
+
+    def __init__(
+        self,
+        new: _NewFlows,
+        backend: _loading.Backend,
+        board: Board,
+        eta: datetime | float | None,
+        in_transaction: bool,
+    ) -> None:
+        self._new = new
+        self._eta = eta
+        self._in_transaction = in_transaction
+        with contextlib.ExitStack() as failing:
+            self._backend, self._board = _open(backend, board, new.inputs, failing, in_transaction)
+            options = {
+                "eta": eta is not None,
+                "unique": bool(new.keys),
+                "connection": in_transaction,
+            }
+            needing = [name for name, is_set in options.items() if is_set]
+            if needing and not self._is_one_store:
+                raise ValueError(f"{needing[0]}= requires a flow and a job in the same database")
+            self._opened = failing.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._opened.close()
+
+    @property
+    def _is_one_store(self) -> bool:
+        return isinstance(self._board, impl_sql.SQLJobBoard) and self._board.keeps_flows
+
+    def post(self, source: Any = None) -> Sequence[tuple[str, jobs.Job | None]]:
+        """Store the flows and their jobs. Return uuids of flows, and their jobs if they are new.
+
+        :param source: a connection of the caller, in whose transaction everything is written.
+        """
+        board, new = self._board, self._new
+        if not isinstance(board, impl_sql.SQLJobBoard) or not board.keeps_flows:
+            new_jobs = _store_and_post(new.flows, self._backend, board, new.places)
+            return [(flow.uuid, job) for (flow, _), job in zip(new.flows, new_jobs, strict=True)]
+        post = functools.partial(
+            board.post_flows, new.flows, new.places, eta=self._eta, keys=new.keys
+        )
+        if not self._in_transaction:
+            return post()
+        assert isinstance(self._backend, _sql.SQLBackend)
+        # In MySQL, the statement that inserts a job locks other jobs of its queue.
+        waits = bool(new.keys) or self._backend.options.dialect == dialects.MYSQL
+        with caller_transactions.joined(
+            self._backend, source, "Submitting flows", waits=waits
+        ) as transaction:
+            return post(transaction=transaction)
+
+    def handles(self, posted: Sequence[tuple[str, jobs.Job | None]]) -> list[FlowHandle]:
+        """Return the handles of flows that were posted. Call this once."""
+        board = self._board
+        if self._is_one_store and isinstance(board, jobs.FlowBoard):
+            posted = [(uuid, job or board.find(uuid)) for uuid, job in posted]
+        opened = _OpenResources(self._opened)
+        return [
+            FlowHandle(uuid, self._backend, board, job, opened, not self._in_transaction)
+            for uuid, job in posted
+        ]
 
 
 def _store_and_post(
@@ -580,16 +713,21 @@ def _open(
     board: Board,
     inputs: Iterable[Mapping[str, Any]],
     stack: contextlib.ExitStack,
+    needs_tables: bool = False,
 ) -> tuple[persistence.Backend, jobs.JobBoard]:
     """Return the backend, which must be able to encode these inputs, and the board.
 
     `stack` closes what is opened here.
+
+    :param needs_tables: whether the tables of a database must exist, and are not created here.
     """
     open_backend = stack.enter_context(_loading.opened_backend(backend))
     if open_backend is None:
         raise TypeError("backend must be given: a Backend, a dict of its options or a URI")
     for values in inputs if open_backend.encodes else ():
         codec.pack(values, "inputs")
+    if needs_tables and isinstance(open_backend, _sql.SQLBackend):
+        open_backend.check_tables()
     return open_backend, connect_board(board, open_backend, stack)
 
 

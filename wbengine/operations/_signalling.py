@@ -7,12 +7,19 @@ from typing import Any
 
 from wbengine import signals
 from wbengine.persistence import _lease_renewer, base
+from wbengine.persistence.backends._sql import caller_transactions
 
 __all__ = ["signal"]
 
 
 def signal(
-    backend: base.Backend, uuid: str, name: str, value: Any = None, *, strict: bool = False
+    backend: base.Backend,
+    uuid: str,
+    name: str,
+    value: Any = None,
+    *,
+    strict: bool = False,
+    connection: Any = None,
 ) -> int:
     """Send a signal to a flow, for tasks that wait for it (`task.WaitFor`) now or later.
 
@@ -21,6 +28,7 @@ def signal(
 
     :param strict: refuse a signal for which no task waits now, or will wait for certain. The later
         waits of workflows are unknown. This reads all records of the flow.
+    :param connection: send the signal in your transaction, as in `engines.submit`.
     :returns: the number of the signal among those of its name: 1, or more for a flow with a
         workflow.
     :raises NotFound: if the flow does not exist, or none of its tasks waits for this signal;
@@ -31,4 +39,5 @@ def signal(
     :raises TypeError, ValueError: if the name is not allowed.
     """
     new_signal = signals.Signal.of(name, value, time.time())
-    return _lease_renewer.send_signal(backend, uuid, new_signal, strict=strict).number
+    with caller_transactions.joined_backend(backend, connection, "Sending a signal") as joined:
+        return _lease_renewer.send_signal(joined, uuid, new_signal, strict=strict).number

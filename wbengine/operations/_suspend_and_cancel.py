@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, states
 from wbengine.persistence import _commands, _leases, _owners, base
+from wbengine.persistence.backends._sql import caller_transactions
 
 __all__ = ["StateChange", "busy", "cancel", "is_running", "suspend"]
 
@@ -58,6 +59,7 @@ def cancel(
     reason: str | None = None,
     by: str | None = None,
     wait: float | None = None,
+    connection: Any = None,
 ) -> StateChange:
     """Cancel a flow: it ends and is reverted, by the engine that runs it.
 
@@ -66,12 +68,16 @@ def cancel(
     `resuming.revert` reverts the flow at once.
 
     :param wait: seconds within which the run must end (without a run: the flow); None: do not wait.
+    :param connection: cancel the flow in your transaction, as in `engines.submit`; without `wait`.
     :raises NotFound: if the flow does not exist.
     :raises InvalidState: if the flow has ended.
     :raises TimeoutError: if the run did not end in time.
     """
+    if connection is not None and wait is not None:
+        raise ValueError("connection= does not allow wait=: commit first, and wait then")
     try:
-        return _send_command(backend, uuid, _commands.CANCEL, reason, by, wait)
+        with caller_transactions.joined_backend(backend, connection, "Cancelling a flow") as joined:
+            return _send_command(joined, uuid, _commands.CANCEL, reason, by, wait)
     except exceptions.InvalidState as error:
         raise exceptions.InvalidState(
             f"{error}; `wbengine flow revert` reverts a flow in FAILURE"

@@ -22,7 +22,7 @@ from wbengine.jobs import base as jobs
 from wbengine.persistence import _macs, models
 from wbengine.persistence import base as persistence
 from wbengine.persistence.backends import _sql as sql
-from wbengine.persistence.backends._sql import rows, tables
+from wbengine.persistence.backends._sql import caller_transactions, rows, tables
 from wbengine.schedules import _firing
 from wbengine.schedules._ticks import Pauses, Schedule, Step, iso
 from wbengine.types import codec
@@ -130,13 +130,14 @@ class Schedules:
         self._clock = clock
         self._sql = _Statements(backend.options.dialect)
 
-    def add(self, schedule: Schedule, *, replace: bool = False) -> Entry:
+    def add(self, schedule: Schedule, *, replace: bool = False, connection: Any = None) -> Entry:
         """Save a schedule. Its first tick is the first one after now.
 
         The factory is called once, in order to find errors and missing inputs.
 
         :param replace: replace a schedule with this name. Its pause stays, and its due ticks too,
             unless the times change.
+        :param connection: save it in your transaction, as in `engines.submit`.
         :raises Duplicate: if a schedule with this name exists.
         :raises Exception: errors of `engines.submit` about the factory and its inputs.
         """
@@ -144,25 +145,25 @@ class Schedules:
             schedule.factory, inputs=schedule.inputs_at(0), tags=schedule.tags_at(0)
         )
         codec.pack(new.inputs, "inputs")
-        return self.declare(schedule, replace=replace)
+        return self.declare(schedule, replace=replace, connection=connection)
 
-    def declare(self, schedule: Schedule, *, replace: bool = True) -> Entry:
+    def declare(self, schedule: Schedule, *, replace: bool = True, connection: Any = None) -> Entry:
         """Save a schedule like `add`, without importing its factory.
 
         :raises ValueError: if the schedule is new, and paths of the API cannot contain its name.
         """
         text = _text(schedule, _macs.sign(_macs.SCHEDULE, schedule.name, schedule.to_dict()))
 
-        def work(connection: sa.Connection) -> None:
-            now = self._now(connection)
+        def work(transaction: sa.Connection) -> Entry:
+            now = self._now(transaction)
             tick = schedule.after(now)
             row = {"name": schedule.name, "text": text, "tick": tick, "due": schedule.due(tick)}
-            stored = self._find(connection, schedule.name, lock=True)
+            stored = self._find(transaction, schedule.name, lock=True)
             is_new = stored is None
             if stored is None:
                 _check_addressable(schedule.name)
-                connection.execute(self._sql.add, row)
-                stored = self._find(connection, schedule.name, lock=True)
+                transaction.execute(self._sql.add, row)
+                stored = self._find(transaction, schedule.name, lock=True)
                 assert stored is not None
             is_same = not stored.unreadable and _text(stored.schedule, stored.mac) == text
             if not replace and not (is_new and is_same):
@@ -171,10 +172,16 @@ class Schedules:
                 if _times(stored.schedule) == _times(schedule):
                     row["tick"] = stored.next_tick
                     row["due"] = schedule.due(stored.next_tick)
-                connection.execute(self._sql.replace, row)
+                transaction.execute(self._sql.replace, row)
+                stored = self._find(transaction, schedule.name)
+                assert stored is not None
+            return stored
 
-        self._transact(f"Saving schedule {schedule.name!r}", work)
-        return self.get(schedule.name)
+        what = f"Saving schedule {schedule.name!r}"
+        if connection is None:
+            return self._transact(what, work)
+        with caller_transactions.joined(self.backend, connection, what) as transaction:
+            return work(transaction)
 
     def get(self, name: str) -> Entry:
         """Return a schedule.

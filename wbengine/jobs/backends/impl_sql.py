@@ -164,6 +164,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         *,
         eta: datetime | float | None = None,
         keys: Iterable[UniqueKey] = (),
+        transaction: sa.Connection | None = None,
     ) -> list[tuple[str, _stored.StoredJob | None]]:
         """Save new flows, each in its own logbook, and post their jobs, in one transaction.
 
@@ -172,6 +173,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
 
         :param places: one for each flow.
         :param keys: none, or one for each flow.
+        :param transaction: a transaction of the caller to use (`caller_transactions.joined`).
         :returns: for each flow, its uuid and its job; or the uuid of the flow that has its key, and
             None.
         :raises ValueError: as `post_flow` does.
@@ -207,7 +209,9 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             return []
         return [
             (uuid, None if posting is None else self._posted(posting))
-            for uuid, posting in self._transact(f"Submitting {len(new)} flows", work)
+            for uuid, posting in self._transact(
+                f"Submitting {len(new)} flows", work, transaction=transaction
+            )
         ]
 
     def _claim_keys(
@@ -664,9 +668,13 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         *,
         write: bool = True,
         durable: bool = True,
+        transaction: sa.Connection | None = None,
     ) -> _T:
         if not self._connected:
             raise exceptions.JobFailure(f"{what} failed: job board {self.name!r} is not connected")
+        if transaction is not None:
+            with _failures(), _sql.convert_errors(what):
+                return work(transaction)
         with _failures():
             return _sql.transact(self._store.engine, what, work, write=write, durable=durable)
 

@@ -98,6 +98,16 @@ class SQLBackend(base.Backend):
         """Return this store for the time of a transaction, to which all of its calls belong."""
         return _BackendInTransaction(self, transaction)
 
+    def check_tables(self) -> None:
+        """Check that the database contains the tables, in a layout that this release can use.
+
+        :raises StorageFailure: if it does not.
+        """
+        if not self.has_tables():
+            raise exceptions.StorageFailure(
+                f"{self!r} contains no tables: {schema_revisions.UPGRADE_HINT}"
+            )
+
     def check_identity(self) -> None:
         _sql.check_file(self.engine)
 

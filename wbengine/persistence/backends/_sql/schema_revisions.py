@@ -22,7 +22,7 @@ from wbengine._concurrency.crash_points import crashpoint
 from wbengine._sql import dialects
 from wbengine.persistence.backends._sql import tables
 
-__all__ = ["HEAD", "REVISIONS", "Layout", "stored_layout", "upgrade"]
+__all__ = ["HEAD", "REVISIONS", "UPGRADE_HINT", "Layout", "stored_layout", "upgrade"]
 
 #: Known revisions in order. Each value is the oldest revision whose releases can use the tables;
 #: the values never decrease. The mapping avoids the slow import of alembic.
@@ -38,7 +38,7 @@ HEAD: Final = list(REVISIONS)[-1]
 
 _MIGRATIONS: Final = importlib.resources.files(__package__) / "migrations"
 
-_UPGRADE_HINT: Final = (
+UPGRADE_HINT: Final = (
     "call upgrade() of a connection, or use backends.backend(), or `wbengine db upgrade`"
 )
 
@@ -84,7 +84,7 @@ class Layout(NamedTuple):
         if self.is_known:
             raise exceptions.StorageFailure(
                 f"The layout of the database must have revision {HEAD}, got {self.revision}:"
-                f" {_UPGRADE_HINT}"
+                f" {UPGRADE_HINT}"
             )
         raise exceptions.StorageFailure(
             f"The layout of the database has revision {self.revision}, and wbengine"

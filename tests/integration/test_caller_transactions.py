@@ -1,0 +1,131 @@
+"""Submissions in transactions of the caller."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import orm
+
+from tests.support import callers, conducted
+from tests.support.callers import Caller, Place
+from wbengine import engines, exceptions, states
+from wbengine.jobs import backends as boards
+
+GREETING = "tests.support.conducted:greeting"
+
+
+everywhere = callers.on(*callers.ALL_KINDS)
+drivers = callers.on("sqlite driver", "postgresql driver")
+
+
+@everywhere
+def test_flow_and_job_exist_after_the_commit_only(place: Place, caller: Caller) -> None:
+    caller.add("one")
+    handle = place.submit(caller.connection, eta=3600)
+    assert place.flows() == place.jobs() == set()
+    caller.commit()
+    assert place.flows() == place.jobs() == {handle.id}
+    assert caller.orders() == ["one"] and handle.state == states.PENDING
+
+
+@everywhere
+def test_rollback_removes_flow_and_job(place: Place, caller: Caller) -> None:
+    caller.add("one")
+    handles = engines.submit_many(
+        GREETING, [{"name": "Ada"}] * 3, backend=place.store, connection=caller.connection
+    )
+    caller.rollback()
+    assert place.flows() == place.jobs() == set() and caller.orders() == []
+    for handle in handles:
+        with pytest.raises(exceptions.FlowNotCommitted):
+            handle.wait(0)
+
+
+@everywhere
+def test_conductor_runs_the_committed_flow(place: Place, caller: Caller) -> None:
+    with conducted.conducting(place.store):
+        handle = place.submit(caller.connection)
+        caller.commit()
+        assert handle.result(60)["greeting"] == "hello Ada"
+
+
+@everywhere
+def test_submission_may_begin_the_transaction(place: Place, caller: Caller) -> None:
+    place.submit(caller.connection)
+    caller.rollback()
+    assert place.flows() == set()
+
+
+@callers.on("postgresql session", "sqlite session")
+def test_handle_before_the_commit_raises_an_error(place: Place, caller: Caller) -> None:
+    handle = place.submit(caller.connection)
+    calls: list[Any] = [
+        lambda: handle.state,
+        lambda: handle.wait(0),
+        lambda: handle.result(0),
+        handle.cancel,
+        lambda: handle.signal("paid"),
+        handle.published,
+    ]
+    for call in calls:
+        with pytest.raises(exceptions.FlowNotCommitted, match="not committed yet or was rolled"):
+            call()
+    caller.commit()
+    assert handle.wait(0) is False and handle.cancel()
+    with contextlib.closing(place.store.get_connection()) as connection:
+        connection.destroy_flow(handle.id)
+    with pytest.raises(exceptions.FlowDeleted):
+        handle.wait(0)
+
+
+@drivers
+def test_connection_of_the_driver_stays_as_it_was(place: Place, caller: Caller) -> None:
+    driver = caller.connection
+    before = {name: getattr(driver, name, None) for name in ("row_factory", "isolation_level")}
+    place.submit(driver)
+    driver.commit()
+    assert {name: getattr(driver, name, None) for name in before} == before
+    assert driver.execute("SELECT 1 AS one").fetchone() in ({"one": 1}, {0: 1})
+
+
+@callers.on("postgresql session", "sqlite session")
+def test_changes_of_a_session_are_kept(place: Place, caller: Caller) -> None:
+    session: orm.Session = caller.connection
+    scoped: Any = orm.scoped_session(cast(Any, lambda: session))
+    for connection in (session, scoped, session.connection()):
+        caller.add("x")
+        place.submit(connection)
+    caller.commit()
+    assert len(place.flows()) == 3 and caller.orders() == ["x"] * 3
+
+
+@callers.on("sqlite driver")
+def test_writing_caller_blocks_other_writers_of_a_file(place: Place, caller: Caller) -> None:
+    place.submit(caller.connection)
+    with (
+        contextlib.closing(sqlite3.connect(place.url.removeprefix("sqlite:///"))) as other,
+        pytest.raises(sqlite3.OperationalError, match="locked"),
+    ):
+        other.execute("PRAGMA busy_timeout = 0")
+        other.execute("BEGIN IMMEDIATE")
+    caller.commit()
+
+
+@callers.on("postgresql driver")
+def test_commit_wakes_conductors(
+    place: Place, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken = threading.Event()
+    with boards.backend("b", "sql", persistence=place.store) as board, board.waking(woken.set):
+        assert woken.wait(30)
+        woken.clear()
+        place.submit(caller.connection)
+        time.sleep(0.5)
+        assert not woken.is_set()
+        caller.commit()
+        assert woken.wait(30)
