@@ -54,6 +54,7 @@ class Flow(abc.ABC):
     concurrency: int | None = None
     concurrency_key: Callable[..., Any] | None = None
     limit: str | None = None
+    cost: Callable[..., Any] | float | None = None
 
     #: Function of inputs, by name, that returns the key of a submitted flow: conductors take flows
     #: of different keys in turn. The argument of `engines.submit` takes precedence.

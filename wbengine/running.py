@@ -51,17 +51,33 @@ class Request(NamedTuple):
         :raises RuntimeError: if no task runs in this context. Threads that a task starts need a
             copy of its context, as `asyncio.to_thread` makes it.
         """
-        call = CURRENT.get()
-        if call is None:
-            raise RuntimeError(
-                "Tags can be set only in the context of a running task: start threads with a copy"
-                " of it (contextvars.copy_context)"
-            )
-        call.tag(tags)
+        _running_call("Tags can be set").tag(tags)
+
+    def spend(self, units: float) -> None:
+        """Report the units of `rate_limit` that this execution has used, in place of its `cost`.
+
+        The limit takes additional units from the next permits, and gives unused ones back, when the
+        task ends. The latest report counts. Without a rate, it has no effect.
+
+        :raises TypeError, ValueError: if they are not a finite number of at least 0.
+        :raises RuntimeError: if no task runs in this context, as for `tag`.
+        """
+        _running_call("Units can be reported").spend(units)
 
 
 #: The innermost running call. The code that runs a task sets and resets it.
 CURRENT: Final[ContextVar[invocation.Invocation | None]] = ContextVar("wbengine", default=None)
+
+
+def _running_call(what: str) -> invocation.Invocation:
+    call = CURRENT.get()
+    if call is None:
+        raise RuntimeError(
+            f"{what} only in the context of a running task: start threads with a copy of it"
+            " (contextvars.copy_context)"
+        )
+    return call
+
 
 #: Hook of tracers: a context manager around each call in this process. It must raise no exceptions.
 around: Callable[[invocation.Invocation], AbstractContextManager[object]] | None = None

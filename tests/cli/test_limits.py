@@ -29,7 +29,7 @@ def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> No
     assert answer.code == 0
     head, line = answer.out.splitlines()
     assert head.split("  ")[0] == "LIMIT"
-    assert line.split() == ["shop.call[eve]", "100/m", "4", "4", "29", "2", "-", "-"]
+    assert line.split() == ["shop.call[eve]", "100/m", "4", "4", "-", "29", "2", "-", "-"]
     document = wbengine("limits", "--persistence", url, "--json").json
     assert document["schema"] == "wbengine/limits/1"
     (limit,) = document["limits"]
@@ -66,8 +66,11 @@ def test_changed_limit_is_listed_with_user_and_time(wbengine: Command, tmp_path:
     assert answer.out.splitlines()[0] == "shop.call[eve]: 9 at once"
     rows = [line.split() for line in wbengine("limits", *options).out.splitlines()]
     user = rows[1][rows[1].index("by") + 1]
-    assert rows[1][:6] == ["shop.call", "5/s", "-", "0", "0", "0"] and rows[1][-2:] == ["by", user]
-    assert rows[2][:6] == ["shop.call[eve]", "5/s", "9", "4", "29", "2"]
+    assert rows[1][:7] == ["shop.call", "5/s", "-", "0", "-", "0", "0"] and rows[1][-2:] == [
+        "by",
+        user,
+    ]
+    assert rows[2][:7] == ["shop.call[eve]", "5/s", "9", "4", "-", "29", "2"]
     _, limit = wbengine("limits", "list", *options, "--json").json["limits"]
     assert limit["defined"] == {"rate": "100/m", "concurrency": 4}
     own, common = limit["changes"]
@@ -124,3 +127,16 @@ def test_invalid_change_is_one_error(
 def test_options_precede_no_command_name(wbengine: Command) -> None:
     answer = wbengine("limits", "lst")
     assert answer.code == 2 and "unknown command 'lst' (did you mean 'list'?)" in answer.err
+
+
+def test_used_units_of_last_period_are_listed(wbengine: Command, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    with backends.backend(url) as backend:
+        request = PermitRequest("f", 1, 0, 2, 60, (40_000.0, 60_000.0))
+        shared_accounts.store_of(backend).settle(
+            {"tokens": (Quota("90000/m", 1 / 1500), [request])}
+        )
+    _, line = wbengine("limits", "--persistence", url).out.splitlines()
+    assert line.split()[:7] == ["tokens", "90000/m", "-", "1", "40,000", "1", "1"]
+    (limit,) = wbengine("limits", "--persistence", url, "--json").json["limits"]
+    assert limit["used"] == 40_000 and 20 < limit["next_permit"] < 27

@@ -235,7 +235,7 @@ def test_permits_of_a_rate_that_are_not_used_in_time_are_lost() -> None:
     membership = Membership(renewer, "l", TEN, Member("a"), lambda: None)
     membership.set_wanted(200)
     for now in range(5):
-        membership.add([number / 10 for number in range(10)], TEN, now)
+        membership.add([number / 10 for number in range(10)], (), TEN, now)
         assert membership.collect_due(now + 1)
     assert (membership.ready, membership.held) == (5, 5)
     assert membership.request().wanted == 195
@@ -245,9 +245,9 @@ def test_unused_permits_are_returned_when_quota_changes() -> None:
     renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
     membership = Membership(renewer, "l", TEN, Member("a"), lambda: None)
     membership.set_wanted(8)
-    membership.add([number / 10 for number in range(5)], TEN, 0)
+    membership.add([number / 10 for number in range(5)], (), TEN, 0)
     assert membership.collect_due(0.1) and membership.use_permit()
-    membership.add([0.5], Quota("2/s", 0.5, None), 0.1)
+    membership.add([0.5], (), Quota("2/s", 0.5, None), 0.1)
     assert (membership.ready, membership.spare, membership.held) == (0, 1, 2)
     assert membership.request().wanted == 6
 
@@ -294,6 +294,10 @@ def test_changes_are_read_only_while_flows_wait_longer() -> None:
             renewer._poll_changes()
             reads[wanted].append(store.reads)
     assert reads == {1: [0, 0, 0], 0: [0, 0, 0], 3: [1, 2, 3]}
+    store.change(LimitChange("l", "5/s"))
+    now += 1
+    renewer._poll_changes()
+    assert renewer._limits["l"].due == 0, "the next request follows at once"
 
 
 def test_permits_are_renewed_while_held() -> None:

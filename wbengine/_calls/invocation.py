@@ -23,6 +23,7 @@ from wbengine import exceptions, running
 from wbengine._concurrency import contexts, forks
 from wbengine._concurrency.call import Cancellation
 from wbengine._logs import captured_lines, record_fields
+from wbengine._text import rates
 from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
 from wbengine.types import _tags
 from wbengine.types import failure as ft
@@ -36,6 +37,9 @@ EXECUTE: Final = "execute"
 REVERT: Final = "revert"
 
 #: The event in the results of `execute_task` and `revert_task`.
+#: The event of a task that reports the units of its limit. Details: `units`.
+SPENT: Final = "wbengine.spent"
+
 EXECUTED: Final = "executed"
 REVERTED: Final = "reverted"
 
@@ -115,6 +119,7 @@ class Invocation:
         `task_logs.capture` in the process.
     :ivar log: the captured log while the task runs.
     :ivar tags: the tags that the task has set, or None.
+    :ivar spent: the units of its limit that the task has reported, or None.
     :ivar step: for a step of a workflow, data of the creator; otherwise None.
     :ivar context: the context in which the task runs, and which it changes. None: a copy of the
         context of `invoke`.
@@ -147,6 +152,7 @@ class Invocation:
     step: Any = None
     context: contextvars.Context | None = None
     tags: _tags.CallTags | None = None
+    spent: float | None = None
 
     def tag(self, tags: Mapping[str, _tags.Value]) -> None:
         """Set tags of the flow. Thread-safe.
@@ -158,6 +164,19 @@ class Invocation:
                 epoch = self.epoch if self.origin is None else self.origin.epoch
                 self.tags = self.tags or _tags.CallTags(self.events, epoch)
         self.tags.set(tags)
+
+    def spend(self, units: float) -> None:
+        """Report the units of the limit that the task has used. The latest report counts.
+
+        :raises TypeError, ValueError: if they are not a finite number of at least 0.
+        """
+        self.spent = rates.check_units("spent units", units)
+        self.send_spent()
+
+    def send_spent(self) -> None:
+        """Send the latest report to the engine, possibly again."""
+        if self.events is not None and self.spent is not None:
+            self.events(SPENT, {"units": self.spent})
 
     def expired(self) -> Outcome | None:
         """Return the result `Expired` if the latest start has passed, otherwise None."""

@@ -64,12 +64,13 @@ command.add_command(create("limits unset", _Change))
     help="""List the limits that are in use or changed.
 
     For each limit of tasks and flows, print its maximum, the number of permits held, the number of
-    permits that flows wait for, and the time until the next permit of a rate. CHANGED is the time
-    of the latest change by `wbengine limits set`, with the user.
+    permits that flows wait for, and the time until the next permit of a rate. USED is the number of
+    units in the last period, if tasks have costs. CHANGED is the time of the latest change by
+    `wbengine limits set`, with the user.
 
     \b
     Examples:
-      wbengine limits
+      wbengine limits list
       wbengine limits list --redis redis://limits.example/0 --json
     """,
 )
@@ -91,6 +92,7 @@ def ls(context: contexts.Context, redis: str | None) -> None:
             limit.quota.rate,
             limit.quota.concurrency,
             limit.held,
+            None if limit.used is None else f"{limit.used:,.0f}",
             limit.waiting,
             len(limit.flows),
             None if limit.next_permit is None else _formatting.seconds(limit.next_permit),
@@ -98,8 +100,18 @@ def ls(context: contexts.Context, redis: str | None) -> None:
         )
         for limit in limits
     ]
-    columns = ("LIMIT", "RATE", "CONCURRENCY", "HELD", "WAITING", "FLOWS", "NEXT", "CHANGED")
-    printer.table(columns, rows, empty="No limits are in use.", right=columns[2:7])
+    columns = (
+        "LIMIT",
+        "RATE",
+        "CONCURRENCY",
+        "HELD",
+        "USED",
+        "WAITING",
+        "FLOWS",
+        "NEXT",
+        "CHANGED",
+    )
+    printer.table(columns, rows, empty="No limits are in use.", right=columns[2:8])
 
 
 def _change_text(changes: tuple[LimitChange, ...]) -> str | None:

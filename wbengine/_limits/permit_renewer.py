@@ -15,6 +15,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
@@ -36,6 +37,8 @@ _MAX_PAUSE_SECONDS: Final = 1.0
 _RENEWALS_PER_LEASE: Final = 3
 #: Interval between two reads of the changes of limits.
 _POLL_SECONDS: Final = 1.0
+#: Part of a period after which units of a start cannot be given back.
+_RETURNABLE_PART: Final = 0.9
 
 
 class Member(NamedTuple):
@@ -52,12 +55,12 @@ class Member(NamedTuple):
 class Membership:
     """Membership of one run in one limit, created by `PermitRenewer.join`.
 
-    `wake` is called in the renewer's thread when a permit is ready.
+    `wake` is called in the renewer's thread when a permit is ready or the quota has changed.
     """
 
     __slots__ = (
-        "_later", "_renewer", "held", "is_refused", "member", "name", "quota", "quota_in_force",
-        "ready", "renew_at", "tells_refusal", "wake", "wanted",
+        "_correction", "_costs", "_later", "_ready", "_renewer", "held", "is_refused", "member",
+        "name", "quota", "quota_in_force", "renew_at", "tells_refusal", "wake", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +80,6 @@ class Membership:
         self.wake = wake
         #: All permits of this member: in use, ready, or assigned for later.
         self.held = 0
-        self.ready = 0
         #: Number of wanted permits in addition to those in use.
         self.wanted = 0
         #: Whether the store has answered that no wanted permit can be assigned now, and whether
@@ -85,40 +87,82 @@ class Membership:
         self.is_refused = False
         self.tells_refusal = False
         self.renew_at = math.inf
-        # Times from which assigned permits may be used.
-        self._later: list[float] = []
+        # Costs of the first wanted permits, in order; empty: each costs one unit.
+        self._costs: tuple[float, ...] = ()
+        # Costs of the permits that may be used, oldest first.
+        self._ready: list[float] = []
+        # Times from which assigned permits may be used, and their costs.
+        self._later: list[tuple[float, float]] = []
+        # Sum of all corrections of costs.
+        self._correction = 0.0
+
+    @property
+    def ready(self) -> int:
+        return len(self._ready)
 
     @property
     def spare(self) -> int:
-        return self.ready + len(self._later)
+        return len(self._ready) + len(self._later)
 
-    def set_wanted(self, count: int) -> None:
-        """Set the number of wanted permits in addition to those in use. Release surplus permits."""
+    def set_wanted(self, count: int, costs: tuple[float, ...] = ()) -> None:
+        """Set the number of wanted permits in addition to those in use. Release surplus permits.
+
+        :param costs: those of the first ones, in order; empty: each costs one unit.
+        """
         with self._renewer.lock:
-            increased = count > self.wanted
-            self.wanted = count
-            if self._trim() or increased:
+            is_new = count > self.wanted or costs[: len(self._costs)] != self._costs
+            if self._costs and not self._missing_costs():
+                is_new = True  # The store received all of the earlier costs.
+            self.wanted, self._costs = count, costs
+            if self._trim() or (is_new and count):
                 self._renewer.request_soon(self.name)
 
     def _trim(self) -> bool:
-        surplus = self.spare - self.wanted
-        for _ in range(surplus):
-            if self._later:
-                self._later.remove(max(self._later))
-                heapq.heapify(self._later)
-            else:
-                self.ready -= 1
-            self.held -= 1
-        return surplus > 0
+        """Release the permits that no waiting task can use, the latest first."""
+        count = self.spare
+        if self._costs:
+            wanted = Counter(self._costs)
+            self._ready = [cost for cost in self._ready if _take(wanted, cost)]
+            self._later = [each for each in sorted(self._later) if _take(wanted, each[1])]
+        elif count > self.wanted:
+            self._later = sorted(self._later)[: max(0, self.wanted - len(self._ready))]
+            del self._ready[self.wanted :]
+        self.held -= count - self.spare
+        return self.spare < count
 
-    def use_permit(self) -> bool:
-        """Use a ready permit. Return False if there is none."""
+    def _missing_costs(self) -> tuple[float, ...]:
+        """Return the costs of wanted permits that are not assigned."""
+        spare = Counter([*self._ready, *(cost for _, cost in self._later)])
+        return tuple(cost for cost in self._costs if not _take(spare, cost))
+
+    def use_permit(self, cost: float = 1.0) -> bool:
+        """Use a ready permit of this cost. Return False if there is none."""
         with self._renewer.lock:
-            if not self.ready:
+            if cost not in self._ready:
                 return False
-            self.ready -= 1
+            self._ready.remove(cost)
             self.wanted -= 1
+            if self._costs:
+                index = self._costs.index(cost)
+                self._costs = self._costs[:index] + self._costs[index + 1 :]
+                if not self._costs:
+                    self._renewer.request_soon(self.name)
             return True
+
+    def correct(self, units: float, used_at: float) -> None:
+        """Correct the cost of a permit by some units.
+
+        Units can be given back only while the account counts the start.
+
+        :param used_at: the time of `PermitRenewer.clock` at which the permit was used.
+        """
+        with self._renewer.lock:
+            window = None if self.quota_in_force is None else self.quota_in_force.window
+            if window is None:
+                return
+            age = self._renewer.clock() - used_at
+            if units > 0 or age < window[1] * _RETURNABLE_PART:
+                self._correction += units
 
     def add_running(self) -> None:
         """Count a task that already runs, even without a permit."""
@@ -135,42 +179,65 @@ class Membership:
     def request(self) -> PermitRequest:
         """Return the current request. The caller must hold the lock."""
         flow, epoch, seconds = self.member
-        return PermitRequest(flow, epoch, self.held, max(0, self.wanted - self.spare), seconds)
+        count, costs = max(0, self.wanted - self.spare), self._missing_costs()
+        if self._costs and not costs:
+            count = 0  # The costs of the others follow.
+        return PermitRequest(flow, epoch, self.held, count, seconds, costs, self._correction)
 
-    def add(self, permits: list[float], quota: Quota, now: float) -> None:
-        """Add assigned permits of the quota in force. The caller must hold the lock."""
-        if self.quota_in_force not in (None, quota) and self.spare:
+    def departure(self, keeps_permits: bool) -> PermitRequest:
+        """Return the last request, which releases all permits, or only those that are not used."""
+        held = self.held - self.spare if keeps_permits else 0
+        seconds = KEPT_SECONDS if held else 0
+        flow, epoch, _ = self.member
+        return PermitRequest(flow, epoch, held, 0, seconds, (), self._correction)
+
+    def add(self, permits: list[float], costs: tuple[float, ...], quota: Quota, now: float) -> bool:
+        """Add assigned permits of the quota in force. The caller must hold the lock.
+
+        :param costs: those of the request; empty: each costs one unit.
+        :returns: whether the quota has changed.
+        """
+        has_changed = self.quota_in_force != quota
+        if has_changed and self.spare:
             # Permits of another quota would exceed a lower one.
             self.held -= self.spare
-            self.ready, self._later = 0, []
+            self._ready, self._later = [], []
             self._renewer.request_soon(self.name)
         self.quota_in_force = quota
         self.held += len(permits)
-        for seconds in permits:
-            heapq.heappush(self._later, now + seconds)
+        for seconds, cost in zip(permits, costs or itertools.repeat(1.0), strict=False):
+            heapq.heappush(self._later, (now + seconds, cost))
         self.is_refused = self.wanted > 0 and not self.spare
         self.renew_at = now + self.member.seconds / _RENEWALS_PER_LEASE
-        if self._trim():  # Fewer are wanted than at the time of the request.
+        if self._trim():  # Others are wanted than at the time of the request.
             self._renewer.request_soon(self.name)
+        return has_changed
 
     @property
     def due(self) -> float:
-        return self._later[0] if self._later else math.inf
+        return self._later[0][0] if self._later else math.inf
 
     def collect_due(self, now: float) -> bool:
         """Make due permits ready. Return True if there are any. The caller must hold the lock."""
-        before, surplus = self.ready, 0
-        while self._later and self._later[0] <= now:
-            heapq.heappop(self._later)
-            self.ready += 1
+        before = self.ready
+        while self._later and self._later[0][0] <= now:
+            self._ready.append(heapq.heappop(self._later)[1])
         has_more = self.ready > before
         if self.quota_in_force is not None and self.quota_in_force.interval is not None:
-            surplus = self.ready - max(1, round(HORIZON / 2 / self.quota_in_force.interval))
-        if surplus > 0:  # The run loop was busy. Unused permits of a rate are not accumulated.
-            self.ready -= surplus
-            self.held -= surplus
-            self._renewer.request_soon(self.name)
+            count, max_units = self.ready, HORIZON / 2 / self.quota_in_force.interval
+            while len(self._ready) > 1 and sum(self._ready) > max_units:
+                # The run loop was busy. Unused permits of a rate are not accumulated.
+                del self._ready[0]
+            self.held -= count - self.ready
+            if self.ready < count:
+                self._renewer.request_soon(self.name)
         return has_more
+
+
+def _take(costs: Counter[float], cost: float) -> bool:
+    """Remove a cost. Return False if it is not there."""
+    costs[cost] -= 1
+    return costs[cost] >= 0
 
 
 class _Limit:
@@ -206,7 +273,7 @@ class PermitRenewer:
         self, store: shared_accounts.Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self._clock = clock
+        self.clock: Final = clock
         #: Lock of all attributes.
         self.lock: Final = threading.RLock()
         self._changed = conditions.Condition(self.lock)
@@ -214,6 +281,8 @@ class PermitRenewer:
         self._thread: threading.Thread | None = None
         # Time of the next read of the changes of limits.
         self._poll_at = 0.0
+        # Memberships whose quota in force has changed.
+        self._changed_memberships: set[Membership] = set()
         # Held during requests to the store, because the last request counts.
         self._request_lock = threading.Lock()
 
@@ -257,10 +326,7 @@ class PermitRenewer:
                     del limit.memberships[flow]
                     if not limit.memberships:
                         del self._limits[membership.name]
-                    held = membership.held - membership.spare if membership in kept else 0
-                    departure = PermitRequest(
-                        flow, membership.member.epoch, held, 0, KEPT_SECONDS if held else 0
-                    )
+                    departure = membership.departure(membership in kept)
                     others = [other.request() for other in limit.memberships.values()]
                     requests[membership.name] = membership.quota, [departure, *others]
                 self._changed.notify_all()
@@ -278,7 +344,7 @@ class PermitRenewer:
     def _main(self) -> None:
         while self._wait():
             with self._request_lock:
-                now, requests = self._clock(), {}
+                now, requests = self.clock(), {}
                 with self.lock:
                     for name, limit in self._limits.items():
                         if limit.due <= now:
@@ -301,7 +367,7 @@ class PermitRenewer:
                 if not self._limits:
                     self._thread = None
                     return False
-                seconds = self._due() - self._clock()
+                seconds = self._due() - self.clock()
                 if seconds <= 0:
                     return True
                 self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
@@ -320,7 +386,7 @@ class PermitRenewer:
         except Exception as error:
             LOG.warning("cannot update the limits: %s", error)
             answers = {}
-        now, refused = self._clock(), list[Membership]()
+        now, refused = self.clock(), list[Membership]()
         with self.lock:
             for name in requests:
                 limit = self._limits.get(name)
@@ -331,11 +397,13 @@ class PermitRenewer:
                     limit.due = min(limit.due, now + _MAX_PAUSE_SECONDS)
                     continue
                 has_new = False
+                costs = {request.flow: request.costs for request in requests[name][1]}
                 for flow, permits in answer.permits.items():
-                    if flow in limit.memberships:
-                        membership = limit.memberships[flow]
+                    membership = limit.memberships.get(flow)
+                    if membership is not None:
                         was_refused = membership.is_refused
-                        membership.add(permits, answer.quota, now)
+                        if membership.add(permits, costs[flow], answer.quota, now):
+                            self._changed_memberships.add(membership)
                         has_new = has_new or bool(permits)
                         if membership.is_refused and not was_refused and membership.tells_refusal:
                             refused.append(membership)
@@ -348,7 +416,7 @@ class PermitRenewer:
 
     def _poll_changes(self) -> None:
         """Schedule requests for the limits of waiting flows that an operator has changed."""
-        now = self._clock()
+        now = self.clock()
         with self.lock:
             polled = {
                 name: limit.quotas
@@ -383,13 +451,14 @@ class PermitRenewer:
 
     def _wake(self) -> None:
         with self.lock:
-            now = self._clock()
+            now = self.clock()
             ready_memberships = [
                 membership
                 for limit in self._limits.values()
                 for membership in limit.memberships.values()
-                if membership.collect_due(now)
+                if membership.collect_due(now) or membership in self._changed_memberships
             ]
+            self._changed_memberships.clear()
         for membership in ready_memberships:
             membership.wake()
 

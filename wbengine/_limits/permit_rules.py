@@ -15,6 +15,13 @@ The permits of a rate limit become usable one by one, `interval` seconds apart. 
 to `HORIZON` seconds before that, so a flow sends only about two requests per second, even if the
 rate is high. A permit that no flow wants is lost; later flows cannot use it for a burst.
 
+A permit of a weighted limit takes a cost in units of the rate. The next permit is then `cost` times
+`interval` later. In addition, the account logs the units of the starts in the last period, so that
+no window of this length contains more units than the limit. The first waiting task of a flow gets
+the next permit, even if tasks behind it cost less, and no flow overtakes the one whose turn it is.
+Corrections of costs are added to the next permits, or given back from the oldest starts of the log:
+these leave it first, so windows that contain the corrected start remain within the limit.
+
 The module is pure: times are arguments, in seconds of the store's clock.
 """
 
@@ -28,13 +35,19 @@ from typing import Any, Final, NamedTuple
 
 from wbengine._tasks.limit_attributes import UNLIMITED, Quota
 
-__all__ = ["HORIZON", "KEPT_SECONDS", "Account", "Answer", "PermitRequest"]
+__all__ = ["HORIZON", "KEPT_SECONDS", "MAX_COSTS", "Account", "Answer", "PermitRequest"]
 
 #: Maximum time in advance at which a permit of a rate is assigned.
 HORIZON: Final = 1.0
 #: Time for which a parked flow keeps its permits.
 KEPT_SECONDS: Final = 1e9
 _MAX_ASSIGNABLE: Final = 1000
+#: Maximum number of costs in a request. Costs of later tasks follow when these have permits.
+MAX_COSTS: Final = 100
+#: The log counts starts in such a part of a period as one start at its end, and for one part
+#: longer than the period, because tasks start late.
+_PARTS_PER_PERIOD: Final = 100
+_TOLERANCE: Final = 1e-6
 
 
 class PermitRequest(NamedTuple):
@@ -42,6 +55,9 @@ class PermitRequest(NamedTuple):
 
     If both are 0, the flow leaves the limit. `epoch` is that of its lease; requests with an older
     epoch are ignored. Its permits expire after `seconds` without another request.
+
+    `costs` are those of the first wanted permits, in order; empty: each costs one unit.
+    `correction` is the sum of the corrections of all costs of this member, in units.
     """
 
     flow: str
@@ -49,10 +65,12 @@ class PermitRequest(NamedTuple):
     held: int
     wanted: int
     seconds: float
+    costs: tuple[float, ...] = ()
+    correction: float = 0.0
 
 
 class Answer(NamedTuple):
-    """Answer to flows: for each new permit, the seconds until it may be used.
+    """Answer to flows: for each new permit, in order, the seconds until it may be used.
 
     `retry_seconds`: seconds until another request can succeed; None: only after permits are
     released or shares change. `quota` is in force.
@@ -69,8 +87,10 @@ class _Flow:
     held: int
     wanted: int
     until: float
-    #: Number of permits that the flow got, or would have got if it had always waited.
-    served: int
+    #: Units that the flow got, or would have got if it had always waited.
+    served: float
+    costs: tuple[float, ...] = ()
+    correction: float = 0.0
 
 
 @dataclass(slots=True)
@@ -79,36 +99,46 @@ class Account:
 
     `quota` is in force, and `defined` is that of the code. `last` is the time from which the last
     permit may be used, and `next` that of the next permit. `served` is that of the flow that got
-    the last permit.
+    the last permit. `log` contains times and units of the latest starts; None: each start costs one
+    unit, and their distance suffices.
     """
 
     quota: Quota = UNLIMITED
     defined: Quota = UNLIMITED
     last: float = 0.0
     next: float = 0.0
-    served: int = 0
+    served: float = 0
     flows: dict[str, _Flow] = field(default_factory=dict)
+    log: list[tuple[float, float]] | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Account:
         flows = {
-            uuid: _Flow(int(epoch), int(held), int(wanted), float(until), int(served))
-            for uuid, (epoch, held, wanted, until, served) in data["flows"].items()
-        }
+            uuid: _Flow(
+                int(epoch), int(held), int(wanted), float(until), float(served),
+                tuple(map(float, weights[0])) if weights else (),
+                float(weights[1]) if weights else 0.0,
+            )
+            for uuid, (epoch, held, wanted, until, served, *weights) in data["flows"].items()
+        }  # fmt: skip
+        log = data.get("log")
         return cls(
             Quota(*data["terms"]),
             Quota(*data.get("defined", data["terms"])),
             float(data.get("last", data["next"])),
             float(data["next"]),
-            int(data["served"]),
+            float(data["served"]),
             flows,
+            None if log is None else [(float(at), float(units)) for at, units in log],
         )
 
     def to_dict(self) -> dict[str, Any]:
         flows = {
-            uuid: [row.epoch, row.held, row.wanted, row.until, row.served]
+            uuid: [
+                row.epoch, row.held, row.wanted, row.until, row.served, row.costs, row.correction
+            ]
             for uuid, row in self.flows.items()
-        }
+        }  # fmt: skip
         return {
             "terms": self.quota,
             "defined": self.defined,
@@ -116,6 +146,7 @@ class Account:
             "next": self.next,
             "served": self.served,
             "flows": flows,
+            "log": self.log,
         }
 
     def live(self, now: float) -> dict[str, _Flow]:
@@ -124,7 +155,8 @@ class Account:
 
     def expires(self, now: float) -> float:
         """Return the seconds until the account can be deleted."""
-        return max([self.next, *(row.until for row in self.flows.values())]) - now
+        logged = self.log[-1][0] + self._logged_seconds if self.log else 0.0
+        return max([self.next, logged, *(row.until for row in self.flows.values())]) - now
 
     def assignable(self, now: float) -> int:
         """Return the number of permits that could be assigned now, if flows wanted them."""
@@ -132,6 +164,8 @@ class Account:
         if self.quota.concurrency is not None:
             available = self.quota.concurrency - sum(row.held for row in self.live(now).values())
         if self.quota.interval is not None:
+            if self._fits_from(1.0) > now + HORIZON:
+                return 0
             left = (now + HORIZON - max(now, self.next)) / self.quota.interval
             available = min(available, math.floor(left + 1e-6) + 1)
         return int(max(0, min(available, _MAX_ASSIGNABLE)))
@@ -145,6 +179,12 @@ class Account:
         held = sum(row.held for row in self.live(now).values())
         is_full = self.quota.concurrency is not None and held >= self.quota.concurrency
         return None if is_full or self.quota.interval is None else max(0.0, self.next - now)
+
+    def used(self, now: float) -> float | None:
+        """Return the units of the starts in the last period; None: each start costs one unit."""
+        if self.log is None:
+            return None
+        return sum(units for at, units in self.log if at + self._logged_seconds > now)
 
     def settle(
         self,
@@ -164,11 +204,19 @@ class Account:
             # The clock was set forward, or processes died: their permits may still be used.
             self.last = self.next = now + HORIZON
         self.flows = live_flows
-        new_permits = dict[str, list[float]]()
+        if self.log is not None:
+            begin = now - self._logged_seconds
+            self.log = [each for each in self.log if each[0] > begin]
+        new_permits, kept = dict[str, list[float]](), dict[str, list[float]]()
         for request in requests:
             row = self.flows.get(request.flow)
             if row is not None and row.epoch > request.epoch:
                 continue
+            if request.costs and self.log is None:
+                self.log = []
+            if row is not None:
+                known = row.correction if row.epoch == request.epoch else 0.0
+                self._correct(request.correction - known, now)
             if not (request.held or request.wanted):
                 self.flows.pop(request.flow, None)
                 continue
@@ -179,10 +227,15 @@ class Account:
             if row is not None and request.epoch > row.epoch and self.quota.interval is None:
                 inherited = min(max(0, row.held - request.held), request.wanted)
             held, wanted = request.held + inherited, request.wanted - inherited
-            until = now + request.seconds
-            self.flows[request.flow] = _Flow(request.epoch, held, wanted, until, served)
-            new_permits[request.flow] = [0.0] * inherited
-        return Answer(new_permits, self._assign_permits(new_permits, now), self.quota)
+            self.flows[request.flow] = _Flow(
+                request.epoch, held, wanted, now + request.seconds, served,
+                request.costs, request.correction,
+            )  # fmt: skip
+            new_permits[request.flow] = []
+            kept[request.flow] = [0.0] * inherited
+        retry_seconds = self._assign_permits(new_permits, now)
+        permits = {uuid: kept[uuid] + assigned for uuid, assigned in new_permits.items()}
+        return Answer(permits, retry_seconds, self.quota)
 
     def _set_quota(self, quota: Quota) -> None:
         old, new = self.quota.interval, quota.interval
@@ -192,26 +245,76 @@ class Account:
             # need not wait for the old interval.
             self.next = self.last + (self.next - self.last) * new / old
 
+    @property
+    def _logged_seconds(self) -> float:
+        """The time for which the log counts a start."""
+        window = self.quota.window
+        return 0.0 if window is None else window[1] * (1 + 1 / _PARTS_PER_PERIOD)
+
+    def _log_start(self, at: float, units: float) -> None:
+        window = self.quota.window
+        if self.log is None or window is None or not units:
+            return
+        part = window[1] / _PARTS_PER_PERIOD
+        end = math.ceil(at / part) * part
+        if self.log and self.log[-1][0] > end - part / 2:
+            last, logged = self.log.pop()
+            self.log.append((last, logged + units))
+        else:
+            self.log.append((end, units))
+
+    def _correct(self, units: float, now: float) -> None:
+        """Take units from the next permits, or give back units of the last period."""
+        interval = self.quota.interval
+        if interval is None or not units:
+            return
+        if units > 0:
+            if self.next < now:
+                self.last = self.next = now
+            self.next += units * interval
+            self._log_start(now, units)
+            return
+        self.next = max(self.last, self.next + units * interval)
+        rest, log = -units, []
+        for at, logged in self.log or ():
+            returned = min(rest, logged)
+            rest -= returned
+            if logged > returned:
+                log.append((at, logged - returned))
+        self.log = None if self.log is None else log
+
+    def _fits_from(self, units: float) -> float:
+        """Return the time from which a start exceeds the limit in no window."""
+        window = self.quota.window
+        if self.log is None or window is None:
+            return -math.inf
+        free = window[0] * (1 + _TOLERANCE) - sum(logged for _, logged in self.log)
+        fits = -math.inf
+        for at, logged in self.log:
+            if units <= free:
+                break
+            free += logged
+            fits = at + self._logged_seconds
+        return fits
+
     def _assign_permits(self, new_permits: dict[str, list[float]], now: float) -> float | None:
         """Assign permits. Return the seconds until the next request if only time is missing."""
-        interval, concurrency = self.quota.interval, self.quota.concurrency
+        interval, concurrency, window = (
+            self.quota.interval, self.quota.concurrency, self.quota.window,
+        )  # fmt: skip
         available = math.inf
         if concurrency is not None:
             available = concurrency - sum(row.held for row in self.flows.values())
-        assignable = available
-        if interval is not None:
-            if self.last > now + 2 * HORIZON:
-                # The store's clock was set back. Permits that were assigned before may still be
-                # used.
-                self.next += now + HORIZON - self.last
-                self.last = now + HORIZON
-            begin = max(now, self.next)
-            assignable = min(assignable, math.floor((now + HORIZON - begin) / interval + 1e-6) + 1)
+        if interval is not None and self.last > now + 2 * HORIZON:
+            # The store's clock was set back. Permits that were assigned before may still be used.
+            self.next += now + HORIZON - self.last
+            self.last = now + HORIZON
+            self.log = self.log and [(min(at, self.last), units) for at, units in self.log]
         # Permits are also reserved for waiting flows that are not part of this call. With a rate,
         # each gets at most its share until its next request, so that a dead flow does not stop
         # others.
         waiting = [
-            (row.held if concurrency is not None else 0, row.served, number, uuid, row.wanted)
+            (row.held if concurrency is not None else 0, row.served, number, uuid, 0)
             for number, (uuid, row) in enumerate(self.flows.items())
             if row.wanted
         ]
@@ -219,32 +322,48 @@ class Account:
             least = self.served - max(1, round(HORIZON / 2 / interval / len(waiting)))
             waiting = [(held, max(served, least), *others) for held, served, *others in waiting]  # type: ignore[misc]
         heapq.heapify(waiting)
-        while waiting and assignable > 0:
-            held, served, number, uuid, wanted = waiting[0]
-            assignable -= 1
+        # Time of the next start, if the reserved permits are used too.
+        planned, fits = max(now, self.next), -math.inf
+        while waiting and available > 0:
+            held, served, number, uuid, count = waiting[0]
+            row = self.flows[uuid]
+            cost = row.costs[count] if count < len(row.costs) else 1.0
+            if (row.costs and count == len(row.costs)) or (window and cost > window[0]):
+                heapq.heappop(waiting)  # The flow has to send more costs, or ends the task.
+                continue
+            if interval is not None:
+                fits = self._fits_from(cost)
+                if max(planned, fits) > now + HORIZON + _TOLERANCE * interval:
+                    break
+                planned = max(planned, fits) + cost * interval
+            available -= 1
             if uuid in new_permits:
-                self._assign_permit(uuid, new_permits[uuid], now)
-            still_wanted = wanted - 1
-            if still_wanted:
+                self._assign_permit(row, cost, new_permits[uuid], max(now, self.next, fits), now)
+            if count + 1 < row.wanted:
                 held += concurrency is not None
-                heapq.heapreplace(waiting, (held, served + 1, number, uuid, still_wanted))
+                heapq.heapreplace(waiting, (held, served + cost, number, uuid, count + 1))
             else:
                 heapq.heappop(waiting)
+        for uuid, permits in new_permits.items():
+            row = self.flows[uuid]
+            row.wanted -= len(permits)
+            row.costs = row.costs[len(permits) :]
         if interval is None or not any(self.flows[uuid].wanted for uuid in new_permits):
             return None
         if available <= 0:
             return None
-        return max(HORIZON, self.next - now) - HORIZON / 2
+        return max(HORIZON, max(self.next, fits) - now) - HORIZON / 2
 
-    def _assign_permit(self, uuid: str, permits: list[float], now: float) -> None:
-        row = self.flows[uuid]
+    def _assign_permit(
+        self, row: _Flow, cost: float, permits: list[float], at: float, now: float
+    ) -> None:
         row.held += 1
-        row.wanted -= 1
         self.served = row.served
-        row.served += 1
+        row.served += cost
         if self.quota.interval is None:
             permits.append(0.0)
-        else:
-            self.last = max(now, self.next)
-            permits.append(self.last - now)
-            self.next = self.last + self.quota.interval
+            return
+        self.last = at
+        self.next = at + cost * self.quota.interval
+        self._log_start(at, cost)
+        permits.append(at - now)

@@ -27,6 +27,7 @@ class LimitUsage:
 
     :ivar quota: the rate and the concurrency in force.
     :ivar defined: those of the code; None: no flow uses the limit.
+    :ivar used: units of the latest starts of a limit with costs, in one period of its rate.
     :ivar next_permit: seconds until the next permit of its rate; None: it has no rate, or all
         permits of its concurrency are held.
     :ivar changes: the changes that apply, that of its key first.
@@ -35,6 +36,7 @@ class LimitUsage:
     name: str
     quota: Quota
     defined: Quota | None
+    used: float | None
     next_permit: float | None
     changes: tuple[LimitChange, ...]
     flows: tuple[FlowUsage, ...]
@@ -54,6 +56,7 @@ class LimitUsage:
             "rate": self.quota.rate,
             "concurrency": self.quota.concurrency,
             "defined": defined and {"rate": defined.rate, "concurrency": defined.concurrency},
+            "used": self.used,
             "next_permit": self.next_permit,
             "changes": [change.to_dict() for change in self.changes],
             "flows": [
@@ -69,7 +72,7 @@ def listed(store: shared_accounts.Store) -> list[LimitUsage]:
     usages = []
     for name in sorted({*accounts, *changes}):
         applying = tuple(limit_changes.applying(name, changes))
-        quota, defined, next_permit = UNLIMITED, None, None
+        quota, defined, used, next_permit = UNLIMITED, None, None, None
         flows: tuple[FlowUsage, ...] = ()
         if name in accounts:
             account, now = accounts[name]
@@ -78,8 +81,8 @@ def listed(store: shared_accounts.Store) -> list[LimitUsage]:
             )
             if flows:
                 quota = defined = account.defined
-                next_permit = account.next_permit(now)
+                used, next_permit = account.used(now), account.next_permit(now)
         if flows or name in changes:
             quota = limit_changes.apply(name, quota, changes)
-            usages.append(LimitUsage(name, quota, defined, next_permit, applying, flows))
+            usages.append(LimitUsage(name, quota, defined, used, next_permit, applying, flows))
     return usages

@@ -29,6 +29,7 @@ from wbengine._runtime.node_calls import Call, MapCall, RetryCall
 from wbengine._runtime.retry_controllers import Retries
 from wbengine._runtime.workflow_call import WorkflowCall, number_attempt
 from wbengine._tasks import arguments
+from wbengine._text import rates
 from wbengine.persistence import models
 from wbengine.running import LOCAL
 from wbengine.types import _tags
@@ -774,7 +775,7 @@ _NO_TAG: Final = _tags.Latest()
 class _Events:
     """Receives the events of one running atom. It is small, because most atoms have no events."""
 
-    __slots__ = ("_atom", "_attempt", "_latest_tag", "_lifecycle", "_record", "_remote")
+    __slots__ = ("_atom", "_attempt", "_latest_tag", "_lifecycle", "_record", "_remote", "spent")
 
     _item = -1
 
@@ -787,10 +788,14 @@ class _Events:
         self._remote = remote
         self._attempt = record.attempt
         self._latest_tag = _NO_TAG
+        #: Units of its limit that the task has reported, or None.
+        self.spent: float | None = None
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
         if event_type == _tags.EVENT:
             self._keep_tags(details)
+        elif event_type == calls.SPENT:
+            self._keep_spent(details)
         elif self._remote:
             self._lifecycle._remote_event(self._record, self._atom, event_type, details)
         else:
@@ -802,6 +807,12 @@ class _Events:
         if record.state in _BEGUN and record.attempt == self._attempt:
             latest = self._lifecycle._keep_tags(record.name, details, self._latest_tag)
             self._latest_tag = latest
+
+    def _keep_spent(self, details: dict[str, Any]) -> None:
+        try:
+            self.spent = rates.check_units("spent units", details.get("units"))
+        except (TypeError, ValueError) as error:
+            LOG.warning("Spent units of task %r are ignored: %s", self._record.name, error)
 
     def incident(self, event: str, worker: str | None) -> None:
         incidents = self._lifecycle._incidents
@@ -872,6 +883,8 @@ class _ItemEvents(_Events):
             self._lifecycle._keep_log(self._record, self._attempt, self._item, details)
         elif event_type == _tags.EVENT:
             self._keep_tags(details)
+        elif event_type == calls.SPENT:
+            self._keep_spent(details)
         elif self._remote and self._atom._listeners is not None:
             self._atom.notifier.notify(event_type, details)
 

@@ -69,6 +69,9 @@ class Task(atom.Atom):
     concurrency_key: Callable[..., Any] | None = None
     #: Name of the limit. Tasks with the same name share it. Default: name of the function or class.
     limit: str | None = None
+    #: Units of `rate_limit` that an execution takes: a number, or a function of arguments of the
+    #: task. `request.spend` corrects it. None: one.
+    cost: Callable[..., Any] | float | None = None
     #: Whether the task must run in the process of the engine.
     local: bool = False
     #: Whether a revert of the flow, or of a retry controller's scope, cancels a running execution.

@@ -236,6 +236,7 @@ def task(
     concurrency: int | None = ...,
     concurrency_key: Callable[..., Any] | None = ...,
     limit: str | None = ...,
+    cost: Callable[..., Any] | float | None = ...,
 ) -> _Decorator: ...
 
 

@@ -18,12 +18,13 @@ __all__ = [
     "Limit",
     "Quota",
     "check",
+    "check_fits",
     "limit_of",
     "limit_of_step",
     "shorten",
 ]
 
-ATTRIBUTES: Final = ("rate_limit", "concurrency", "concurrency_key", "limit")
+ATTRIBUTES: Final = ("rate_limit", "concurrency", "concurrency_key", "limit", "cost")
 
 #: Longer names end in a digest.
 _MAX_NAME_LENGTH: Final = 200
@@ -35,6 +36,11 @@ class Quota(NamedTuple):
     rate: str | None = None
     interval: float | None = None
     concurrency: int | None = None
+
+    @property
+    def window(self) -> tuple[float, float] | None:
+        """The number of units of the rate, and its period in seconds; None: no rate."""
+        return None if self.rate is None else rates.parts(self.rate)
 
     @property
     def label(self) -> str:
@@ -49,13 +55,31 @@ UNLIMITED: Final = Quota()
 class Limit(NamedTuple):
     """A quota that tasks with the same `name` and the same result of `key` share.
 
-    `key` is called with the arguments that are named in `takes`.
+    `key` is called with the arguments that are named in `takes`, and `cost` with those in
+    `cost_takes`. A task takes `cost` units of the rate (None: one).
     """
 
     name: str
     quota: Quota = UNLIMITED
     key: Callable[..., Any] | None = None
     takes: tuple[str, ...] = ()
+    cost: Callable[..., Any] | float | None = None
+    cost_takes: tuple[str, ...] = ()
+
+    @property
+    def needs_arguments(self) -> bool:
+        return self.key is not None or callable(self.cost)
+
+    def cost_of(self, arguments: Mapping[str, Any]) -> float:
+        """Return the units of the rate that a task with these arguments takes.
+
+        :raises TypeError, ValueError: if the cost is not a finite number of at least 0.
+        :raises Exception: if the function of the cost raises it.
+        """
+        cost = 1.0 if self.cost is None else self.cost
+        if callable(cost):
+            cost = cost(**{name: arguments[name] for name in self.cost_takes if name in arguments})
+        return rates.check_units(f"cost of limit {self.name!r}", cost)
 
     def id_of(self, arguments: Mapping[str, Any]) -> str:
         """Return the name of the limit that applies to a task with these arguments.
@@ -97,11 +121,14 @@ def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) ->
     :raises TypeError, ValueError: if an attribute is invalid.
     """
     rate, concurrency, shared = owner.rate_limit, owner.concurrency, owner.limit
-    key = function_of(owner, "concurrency_key")
-    check(what, rate, concurrency, key, shared)
+    key, cost = function_of(owner, "concurrency_key"), function_of(owner, "cost")
+    check(what, rate, concurrency, key, shared, cost)
     quota = Quota(rate, None if rate is None else rates.interval(rate), concurrency)
-    takes = () if key is None else _argument_names(key, f"concurrency_key of {what}", known)
-    return Limit(name if shared is None else shared, quota, key, takes)
+    takes, cost_takes = (
+        _argument_names(function, f"{word} of {what}", known) if callable(function) else ()
+        for word, function in (("concurrency_key", key), ("cost", cost))
+    )
+    return Limit(name if shared is None else shared, quota, key, takes, cost, cost_takes)
 
 
 def limit_of_step(task: Any) -> Limit | None:
@@ -115,7 +142,18 @@ def limit_of_step(task: Any) -> Limit | None:
     return limit_of(task, f"task {name!r}", name, None)
 
 
-def check(what: str, rate: Any, concurrency: Any, key: Any, shared: Any) -> None:
+def check_fits(name: str, cost: float, quota: Quota) -> None:
+    """Check that a task with this cost can ever start.
+
+    :raises ValueError: if the cost is above the limit.
+    """
+    if quota.window is not None and cost > quota.window[0]:
+        raise ValueError(
+            f"cost of limit {name!r} must be at most the limit of {quota.rate}, got {cost:,.15g}"
+        )
+
+
+def check(what: str, rate: Any, concurrency: Any, key: Any, shared: Any, cost: Any = None) -> None:
     """Check the attributes of a limit.
 
     :raises TypeError, ValueError: if one is invalid; the message names it.
@@ -136,6 +174,11 @@ def check(what: str, rate: Any, concurrency: Any, key: Any, shared: Any) -> None
     if shared is not None and not (isinstance(shared, str) and shared and shared.isprintable()):
         raise ValueError(f"limit of {what} must be a printable str, got {shared!r:.80}")
     object_names.check_length(f"Name of the limit of {what}", shared or "")
+    if cost is not None:
+        if rate is None:
+            raise ValueError(f"cost of {what} requires rate_limit")
+        if not callable(cost):
+            rates.check_units(f"cost of {what}", cost)
 
 
 def function_of(owner: Any, name: str) -> Any:
@@ -152,10 +195,10 @@ def function_of(owner: Any, name: str) -> Any:
 
 
 def _argument_names(
-    key: Callable[..., Any], what: str, known: Collection[str] | None
+    function: Callable[..., Any], what: str, known: Collection[str] | None
 ) -> tuple[str, ...]:
     names = []
-    for parameter in inspect.signature(key).parameters.values():
+    for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.kind == parameter.POSITIONAL_ONLY:

@@ -118,9 +118,13 @@ _LIMIT: Final = {
         "description": "Rate and concurrency of the code, if a flow uses the limit.",
         "properties": {"rate": _TEXT_OR_NULL, "concurrency": _NUMBER_OR_NULL},
     },
+    "used": {
+        **_NUMBER_OR_NULL,
+        "description": "Units of the last period; null: tasks of the limit have no costs.",
+    },
     "next_permit": {
         **_NUMBER_OR_NULL,
-        "description": "Seconds until the next permit of the rate, unless other tasks must end first.",
+        "description": "Seconds until the next permit of the rate, unless tasks must end first.",
     },
     "changes": {
         "type": "array",

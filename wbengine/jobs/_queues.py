@@ -120,7 +120,10 @@ class JobQueues:
             lambda connection: connection.execute(self._statements.keys, parameters).all(),
             write=False,
         )
-        return [JobKey(row.fair_key, *map(int, row[1:4]), row.oldest) for row in rows]
+        return [
+            JobKey(row.fair_key, int(row.waiting), int(row.later), int(row.running), row.oldest)
+            for row in rows
+        ]
 
     def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> None:
         """Let conductors take no more flows of a queue; '*': of all queues. Flows continue.

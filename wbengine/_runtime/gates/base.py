@@ -112,8 +112,11 @@ class Gate:
         """
         return False
 
-    def on_ended(self, node: int, part: int) -> None:
-        """React to the end, or to the undone begin, of a call (see `part_of`)."""
+    def on_ended(self, node: int, part: int, spent: float | None) -> None:
+        """React to the end, or to the undone begin, of a call (see `part_of`).
+
+        :param spent: the units of its limit that the task has reported, or None.
+        """
 
     def withdraw(self, selects: Selection) -> Work:
         """Remove and return the selected waiting work."""

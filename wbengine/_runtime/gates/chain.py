@@ -99,9 +99,11 @@ class GateChain:
         return any(has_closed)
 
     def on_ended(self, call: calls.Invocation) -> None:
-        part = base.part_of(call)
+        part, spent = base.part_of(call), call.spent
+        if spent is None:  # Another process sent it.
+            spent = getattr(call.events, "spent", None)
         for gate in self.admission:
-            gate.on_ended(call.node, part)
+            gate.on_ended(call.node, part, spent)
 
     def withdraw_unstarted(self, scope: range) -> base.Work:
         """Remove and return the work in `scope` that waits at a gate and has not started."""

@@ -6,14 +6,15 @@ Map and steps wait as calls.
 
 from __future__ import annotations
 
-import heapq
+import bisect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine._calls import invocation as calls
 from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
+from wbengine._limits.permit_rules import MAX_COSTS
 from wbengine._runtime import plan as plans
 from wbengine._runtime.gates import base
 from wbengine._tasks import limit_attributes
@@ -30,13 +31,33 @@ _FLOW: Final = (0, base.TASK)
 class _Queue:
     """Tasks that wait for permits of one limit, by priority and then by arrival."""
 
-    __slots__ = ("entries", "membership", "waiting")
+    __slots__ = ("checked", "entries", "is_weighted", "membership", "waiting")
 
     def __init__(self, membership: Membership) -> None:
         self.membership = membership
         #: Number of waiting tasks. `entries` may also contain others.
         self.waiting = 0
         self.entries: list[tuple[float, int, _Key]] = []
+        #: Whether a task has a cost.
+        self.is_weighted = False
+        #: The quota that permits the costs of all waiting tasks.
+        self.checked: limit_attributes.Quota | None = None
+
+
+class _Wait(NamedTuple):
+    """A waiting task, or the call of an item. It takes `cost` units of the rate."""
+
+    queue: _Queue
+    call: calls.Invocation | None
+    cost: float
+
+
+class _Permit(NamedTuple):
+    """The permit of a running task, used at a time of the renewer's clock."""
+
+    membership: Membership
+    cost: float
+    used_at: float
 
 
 class PermitGate(base.Gate):
@@ -47,7 +68,8 @@ class PermitGate(base.Gate):
     :param renewer: returns the source of permits.
     :param is_running: returns whether an earlier run began a node. It is in flight, or its result
         must be looked up, so it takes a permit but does not wait.
-    :param fail: called with a node whose key raised an exception; the node then begins and fails.
+    :param fail: called with a node whose key or cost raised an exception, or whose cost is above
+        the limit; the node then begins and fails.
     :param end: called with a call that has ended, and its outcome.
     :param on_granted: called in another thread when permits may have been granted.
     :param max_requests: maximum number of permits that are requested or in use.
@@ -85,10 +107,9 @@ class PermitGate(base.Gate):
         self._queues: dict[str, _Queue] = {}
         # Queues that changed since permits were requested.
         self._changed: set[_Queue] = set()
-        # Queue of each waiting task, and the call of an item.
-        self._waiting: dict[_Key, tuple[_Queue, calls.Invocation | None]] = {}
+        self._waiting: dict[_Key, _Wait] = {}
         self._items: Counter[int] = Counter()
-        self._running: dict[_Key, Membership] = {}
+        self._running: dict[_Key, _Permit] = {}
         self._flow_permit: Membership | None = None
         self._arrivals = itertools.count()
         #: False until a step has a limit, if the plan has none.
@@ -102,8 +123,7 @@ class PermitGate(base.Gate):
         if self._flow_waits:
             if _FLOW not in self._waiting:
                 self._admit_or_queue(0, 0)
-                queue, _ = self._waiting[_FLOW]
-                queue.membership.tells_refusal = True
+                self._waiting[_FLOW].queue.membership.tells_refusal = True
                 self._request_permits()
             self._take_permitted()
         return not self._flow_waits
@@ -114,7 +134,7 @@ class PermitGate(base.Gate):
         if not self._flow_waits:
             return 0
         waiting = self._waiting.get(_FLOW)
-        return 0 if waiting is not None and waiting[0].membership.is_refused else None
+        return 0 if waiting is not None and waiting.queue.membership.is_refused else None
 
     @property
     def flow_limit(self) -> tuple[str, limit_attributes.Quota] | None:
@@ -124,7 +144,7 @@ class PermitGate(base.Gate):
     @property
     def delaying_limit(self) -> str | None:
         waiting = self._waiting.get(_FLOW) if self._limits_flow else None
-        return None if waiting is None else waiting[0].membership.name
+        return None if waiting is None else waiting.queue.membership.name
 
     def admit_nodes(self, nodes: Sequence[int]) -> Sequence[int]:
         permitted = []
@@ -170,7 +190,8 @@ class PermitGate(base.Gate):
     ) -> bool:
         """Return whether a task, or the call of an item, may start now; otherwise it waits.
 
-        :raises Exception: if its key raises it.
+        :raises Exception: if its key or cost raises it.
+        :raises ValueError: if its cost is above the limit.
         """
         key = (node, base.TASK if call is None else base.part_of(call))
         if call is None or call.step is None:
@@ -180,15 +201,19 @@ class PermitGate(base.Gate):
         if limit is None or key in self._running:
             return True
         arguments: Mapping[str, Any] = {}
-        if limit.key is not None:
+        if limit.needs_arguments:
             arguments = self._arguments(node) if call is None else call.arguments
-        queue = self._queue(limit, arguments)
+        queue, cost = self._queue(limit, arguments), limit.cost_of(arguments)
         if is_running:
             queue.membership.add_running()
-            self._running[key] = queue.membership
+            self._running[key] = _Permit(queue.membership, cost, self._renewer().clock())
             return True
-        heapq.heappush(queue.entries, (-priority, next(self._arrivals), key))
-        self._waiting[key] = queue, call
+        if queue.membership.quota_in_force is not None:
+            limit_attributes.check_fits(limit.name, cost, queue.membership.quota_in_force)
+        queue.is_weighted = queue.is_weighted or limit.cost is not None
+        # `release` takes entries in this order.
+        bisect.insort(queue.entries, (-priority, next(self._arrivals), key))
+        self._waiting[key] = _Wait(queue, call, cost)
         queue.waiting += 1
         self._changed.add(queue)
         self._items[node] += call is not None
@@ -204,7 +229,7 @@ class PermitGate(base.Gate):
         return queue
 
     def _remove_waiting(self, key: _Key) -> calls.Invocation | None:
-        queue, call = self._waiting.pop(key)
+        queue, call, _ = self._waiting.pop(key)
         queue.waiting -= 1
         self._changed.add(queue)
         self._items[key[0]] -= call is not None
@@ -220,7 +245,19 @@ class PermitGate(base.Gate):
             count = queue.waiting
             if self._max_requests is not None:
                 count = min(count, max(0, self._max_requests - len(self._running)))
-            queue.membership.set_wanted(count)
+            queue.membership.set_wanted(count, self._costs(queue, count))
+
+    def _costs(self, queue: _Queue, count: int) -> tuple[float, ...]:
+        """Return the costs of the first waiting tasks; an empty tuple: each costs one unit."""
+        if not queue.is_weighted:
+            return ()
+        keys = (key for _, _, key in queue.entries if self._is_waiting(key, queue))
+        return tuple(
+            self._waiting[key].cost for key in itertools.islice(keys, min(count, MAX_COSTS))
+        )
+
+    def _is_waiting(self, key: _Key, queue: _Queue) -> bool:
+        return key in self._waiting and self._waiting[key].queue is queue
 
     def release(self, due: Iterable[Hashable]) -> base.Work:
         work = self._take_permitted()
@@ -231,38 +268,68 @@ class PermitGate(base.Gate):
         nodes: list[int] = []
         items: list[calls.Invocation] = []
         for queue in self._queues.values():
+            nodes += self._fail_too_large(queue)
             entries, membership = queue.entries, queue.membership
-            while entries and membership.ready:
-                _, _, key = entries[0]
-                is_waiting = key in self._waiting and self._waiting[key][0] is queue
-                if is_waiting and not membership.use_permit():
-                    break
-                heapq.heappop(entries)
-                if not is_waiting:
+            index = 0
+            while index < len(entries) and membership.ready:
+                _, _, key = entries[index]
+                if not self._is_waiting(key, queue):
+                    del entries[index]
                     continue
+                cost = self._waiting[key].cost
+                if not membership.use_permit(cost):
+                    index += 1  # The permit of a task behind it arrived before it came first.
+                    continue
+                del entries[index]
                 call = self._remove_waiting(key)
                 if self._limits_flow and key == _FLOW:
                     # The flow keeps its permit until the end of the run.
                     self._flow_waits, self._flow_permit = False, membership
                     continue
-                self._running[key] = membership
+                self._running[key] = _Permit(membership, cost, self._renewer().clock())
                 if call is None:
                     nodes.append(key[0])
                 else:
                     items.append(call)
         return base.Work(nodes, items)
 
-    def on_ended(self, node: int, part: int) -> None:
-        membership = self._running.pop((node, part), None)
-        if membership is not None:
-            membership.release()
+    def _fail_too_large(self, queue: _Queue) -> list[int]:
+        """End the waiting tasks whose cost is above the limit. Return the nodes, which then begin.
+
+        :raises ValueError: if it is the cost of the flow itself.
+        """
+        quota, nodes = queue.membership.quota_in_force, list[int]()
+        if quota is None or quota == queue.checked:
+            return nodes
+        queue.checked = quota
+        for key in [key for _, _, key in queue.entries if self._is_waiting(key, queue)]:
+            try:
+                limit_attributes.check_fits(queue.membership.name, self._waiting[key].cost, quota)
+            except ValueError as error:
+                if self._limits_flow and key == _FLOW:
+                    raise
+                call = self._remove_waiting(key)
+                if call is None:
+                    self._fail(key[0], error)
+                    nodes.append(key[0])
+                else:
+                    self._end(call, calls.Outcome(ft.Failure.from_exception(error)))
+        return nodes
+
+    def on_ended(self, node: int, part: int, spent: float | None) -> None:
+        permit = self._running.pop((node, part), None)
+        if permit is None:
+            return
+        if spent is not None:
+            permit.membership.correct(spent - permit.cost, permit.used_at)
+        permit.membership.release()
 
     def withdraw(self, selects: base.Selection) -> base.Work:
         """Remove and return selected tasks and calls. The flow itself continues to wait."""
         selected = [
             key
-            for key, (_, call) in self._waiting.items()
-            if not (self._limits_flow and key == _FLOW) and selects(key[0], call)
+            for key, wait in self._waiting.items()
+            if not (self._limits_flow and key == _FLOW) and selects(key[0], wait.call)
         ]
         removed = [(key[0], self._remove_waiting(key)) for key in selected]
         self._request_permits()

@@ -179,6 +179,7 @@ def _invoke(
     outcome = invocation.invoke(call, loop)
     if call.tags is not None:
         call.tags.resend()
+    call.send_spent()
     return outcome
 
 

@@ -15,7 +15,7 @@ from wbengine.operations import _operation as op
     button=op.Button(notice="The values of the code apply."),
 )
 def unset(scope: op.Scope, name: _limiting.LimitName) -> dict[str, Any]:
-    """Remove the change of a limit, so that the values of the code apply.
+    """Revert a limit to the values of the code.
 
     Engines follow within two seconds.
     """

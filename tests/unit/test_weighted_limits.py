@@ -1,0 +1,305 @@
+"""Limits whose tasks take several units of a rate: windows, order, corrections and values."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wbengine import task
+from wbengine._limits import shared_accounts
+from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
+from wbengine._limits.permit_rules import HORIZON, MAX_COSTS, Account, Answer, PermitRequest
+from wbengine._tasks import limit_attributes
+from wbengine._tasks.limit_attributes import Quota
+from wbengine._text import rates
+
+
+def quota(rate: str, concurrency: int | None = None) -> Quota:
+    return Quota(rate, rates.interval(rate), concurrency)
+
+
+MINUTE = quota("600/m")
+
+
+def settle(
+    account: Account,
+    now: float,
+    costs: tuple[float, ...],
+    flow: str = "a",
+    *,
+    held: int = 0,
+    correction: float = 0.0,
+    limit: Quota = MINUTE,
+) -> Answer:
+    request = PermitRequest(flow, 1, held, len(costs), 15.0, costs, correction)
+    return account.settle(limit, [request], now)
+
+
+def test_next_permit_has_distance_of_cost() -> None:
+    account = Account()
+    assert settle(account, 100.0, (3.0, 4.0, 50.0)).permits["a"] == pytest.approx([0, 0.3, 0.7])
+    answer = settle(account, 101.0, (20.0,))
+    assert answer.permits["a"] == []
+    assert answer.retry_seconds == pytest.approx(5.7 - 1 - 0 + 0.0, abs=1.1)
+    assert account.next == pytest.approx(105.7)
+
+
+def test_large_costs_wait_until_the_window_has_room() -> None:
+    """By the distance alone, the second task would start after 40 s."""
+    account, starts, now = Account(), list[float](), 600.0
+    while now < 900:
+        starts += [now + after for after in settle(account, now, (400.0,)).permits["a"]]
+        account = Account.from_dict(account.to_dict())
+        now += 0.5
+    gaps = [after - before for before, after in itertools.pairwise(starts)]
+    assert len(starts) == 5 and all(60 <= gap <= 62 for gap in gaps)
+
+
+def test_small_costs_do_not_overtake_a_large_one() -> None:
+    """Also those of another flow, which asks more often."""
+    account, now = Account(), 600.0
+    started: dict[str, float] = {}
+    settle(account, now, (500.0,))
+    settle(account, now, (), "a")
+    while "large" not in started and now < 700:
+        if settle(account, now, (400.0,), "large").permits["large"]:
+            started["large"] = now
+        for _ in range(3):
+            now += 0.2
+            if settle(account, now, (10.0,) * 20, "small").permits["small"]:
+                started.setdefault("small", now)
+    assert 650 <= started["large"] <= 662
+    assert started.get("small", math.inf) > started["large"] - 2
+
+
+def test_cost_above_limit_blocks_no_other_flow() -> None:
+    account = Account()
+    assert settle(account, 100.0, (601.0, 1.0)).permits["a"] == []
+    assert settle(account, 100.0, (1.0,), "b").permits["b"] == [0.0]
+
+
+def test_free_task_needs_no_units() -> None:
+    account = Account()
+    assert settle(account, 100.0, (0.0,) * 5).permits["a"] == [0.0] * 5
+    assert settle(account, 100.0, (1.0,)).permits["a"] == [0.0]
+
+
+def test_concurrency_counts_tasks_and_not_units() -> None:
+    account = Account()
+    answer = settle(account, 100.0, (0.1, 0.1, 0.1), limit=quota("600/m", 2))
+    assert answer.permits["a"] == pytest.approx([0, 0.01])
+
+
+def test_additional_units_are_taken_from_next_permits() -> None:
+    account = Account()
+    settle(account, 100.0, (10.0,))
+    answer = settle(account, 100.5, (10.0,), held=1, correction=30.0)
+    assert answer.permits["a"] == [] and account.next == pytest.approx(104.0)
+    assert sum(units for _, units in account.log or ()) == pytest.approx(40.0)
+
+
+def test_unused_units_are_given_back_once() -> None:
+    """A repeated request has the same sum of corrections."""
+    account = Account()
+    settle(account, 100.0, (100.0,))
+    for _ in range(2):
+        answer = settle(account, 100.5, (10.0,), held=1, correction=-90.0)
+        assert sum(units for _, units in account.log or ()) == pytest.approx(20.0)
+        account.settle(MINUTE, [PermitRequest("a", 1, 1, 0, 15, (), -90.0)], 100.5)
+    assert len(answer.permits["a"]) <= 1
+
+
+def test_correction_is_counted_when_flow_leaves() -> None:
+    account = Account()
+    settle(account, 100.0, (10.0,))
+    account.settle(MINUTE, [PermitRequest("a", 1, 0, 0, 0, (), 50.0)], 100.5)
+    assert account.flows == {} and account.next == pytest.approx(106.0)
+
+
+def test_correction_of_an_earlier_run_is_not_counted_again() -> None:
+    account = Account()
+    settle(account, 100.0, (10.0,), held=0, correction=0.0)
+    settle(account, 100.1, (), held=1, correction=50.0)
+    expected = account.next
+    account.settle(MINUTE, [PermitRequest("a", 2, 1, 0, 15.0)], 100.2)
+    assert account.next == expected
+
+
+def test_lowered_limit_counts_units_of_earlier_starts() -> None:
+    account = Account()
+    settle(account, 600.0, (300.0,))
+    low = quota("200/m")
+    answer = account.settle(MINUTE, [PermitRequest("a", 1, 1, 1, 15, (150.0,))], 650.0, low)
+    assert answer.permits["a"] == []
+    answer = account.settle(MINUTE, [PermitRequest("a", 1, 1, 1, 15, (150.0,))], 700.0, low)
+    assert len(answer.permits["a"]) == 1
+
+
+costs = st.one_of(st.integers(0, 600), st.floats(0, 40), st.sampled_from([1, 599, 600]))
+
+
+@settings(max_examples=60)
+@given(
+    tasks=st.lists(st.tuples(st.integers(0, 2), costs, st.floats(0, 1.6)), min_size=1, max_size=40),
+    step=st.sampled_from([0.4, 0.9]),
+    runtime=st.sampled_from([0.0, 2.0, 45.0, 100.0]),
+    changes=st.lists(st.sampled_from(["600/m", "10/s", "1200/m", "2000/h"]), max_size=2),
+)
+def test_no_window_contains_more_units_than_the_limit(
+    tasks: list[tuple[int, float, float]], step: float, runtime: float, changes: list[str]
+) -> None:
+    """Tasks of three flows report less or more than their costs when they end.
+
+    Units above the cost are corrections, which the limit may exceed.
+    """
+    account, now, limit = Account(), 6e4, MINUTE
+    queues = {
+        str(flow): [(float(cost), part) for each, cost, part in tasks if each == flow]
+        for flow in range(3)
+    }
+    running: dict[str, list[tuple[float, float]]] = {flow: [] for flow in queues}
+    corrections = dict.fromkeys(queues, 0.0)
+    starts: list[tuple[float, float]] = []
+    # Begin, end and limit of each part. Permits of an earlier limit start until `begin`.
+    parts: list[tuple[float, float, Quota]] = []
+    begin, turns = now, 0
+    while any(queues.values()) and turns < 500:
+        turns += 1
+        now += step
+        if changes and turns % 40 == 0:
+            parts.append((begin, now, limit))
+            limit, begin = quota(changes.pop()), now + HORIZON
+        assert limit.window is not None
+        for flow in queues if turns % 2 else reversed(queues):
+            ended = [each for each in running[flow] if each[0] + runtime <= now]
+            running[flow] = [each for each in running[flow] if each not in ended]
+            for at, units in ended:
+                if units > 0 or now - at < limit.window[1] * 0.9:
+                    corrections[flow] += units
+            queues[flow] = [each for each in queues[flow] if each[0] <= limit.window[0]]
+            wanted = tuple(cost for cost, _ in queues[flow])
+            request = PermitRequest(
+                flow, 1, len(running[flow]), len(wanted), 15.0, wanted, corrections[flow]
+            )
+            answer = account.settle(MINUTE, [request], now, limit)
+            for after in answer.permits.get(flow, ()):
+                cost, part = queues[flow].pop(0)
+                running[flow].append((now + after, cost * (part - 1)))
+                starts.append((now + after, min(cost, cost * part)))
+        account = Account.from_dict(account.to_dict())
+    starts.sort()
+    times = [at for at, _ in starts]
+    sums = [0.0, *itertools.accumulate(units for _, units in starts)]
+    parts.append((begin, math.inf, limit))
+    for begin, end, each_limit in parts:
+        assert each_limit.window is not None
+        units, period = each_limit.window
+        for first in range(bisect.bisect_left(times, begin), bisect.bisect_left(times, end)):
+            last = bisect.bisect_left(times, min(end, times[first] + period - 1e-6))
+            assert sums[last] - sums[first] <= units * (1 + 1e-5)
+
+
+@settings(max_examples=60)
+@given(st.lists(costs.filter(lambda cost: cost <= 60), min_size=50, max_size=200))
+def test_small_costs_use_nearly_the_whole_rate(found: list[float]) -> None:
+    account, now, rest = Account(), 6e4, tuple(map(float, found))
+    total, last = sum(rest), now
+    while rest and now < 6e4 + 1e4:
+        answer = settle(account, now, rest[:MAX_COSTS])
+        granted = answer.permits["a"]
+        rest = rest[len(granted) :]
+        last = max([last, *(now + after for after in granted)])
+        now += answer.retry_seconds or 0.5
+    assert last - 6e4 <= (total / 600 * 60) * 1.04 + 66
+
+
+def test_permit_is_used_only_for_its_cost() -> None:
+    """A task of another cost may have come first meanwhile."""
+    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
+    membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
+    membership.set_wanted(2, (5.0, 7.0))
+    assert membership.request().costs == (5.0, 7.0)
+    membership.add([0.0], (5.0, 7.0), MINUTE, 0.0)
+    assert membership.collect_due(0.0)
+    membership.set_wanted(3, (9.0, 5.0, 7.0))
+    assert membership.request()[2:6] == (1, 2, 15.0, (9.0, 7.0))
+    assert not membership.use_permit(9.0) and membership.use_permit(5.0)
+    assert (membership.held, membership.ready, membership.wanted) == (1, 0, 2)
+
+
+def test_permit_of_withdrawn_task_is_released() -> None:
+    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
+    membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
+    membership.set_wanted(2, (5.0, 7.0))
+    membership.add([0.0, 0.5], (5.0, 7.0), MINUTE, 0.0)
+    membership.set_wanted(1, (7.0,))
+    assert (membership.held, membership.spare) == (1, 1)
+    assert membership.request().costs == ()
+
+
+def test_costs_of_later_tasks_follow() -> None:
+    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
+    membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
+    membership.set_wanted(5, (1.0, 2.0))
+    membership.add([0.0, 0.1], (1.0, 2.0), MINUTE, 0.0)
+    assert membership.request()[3] == 0
+    membership.collect_due(0.1)
+    assert membership.use_permit(1.0) and membership.use_permit(2.0)
+    membership.set_wanted(3, (3.0, 4.0))
+    assert membership.request()[3:6] == (3, 15.0, (3.0, 4.0))
+
+
+@pytest.mark.parametrize(("age", "expected"), [(10.0, -7.0), (59.0, 0.0)])
+def test_units_of_an_old_start_are_not_given_back(age: float, expected: float) -> None:
+    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 100.0)
+    membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
+    membership.add([], (), MINUTE, 0.0)
+    membership.correct(-7.0, 100.0 - age)
+    assert membership.request().correction == expected
+    membership.correct(3.0, 100.0 - age)
+    assert membership.request().correction == expected + 3.0
+
+
+def limit(**options: object) -> limit_attributes.Limit:
+    made = task.task(**options)(_call)()  # type: ignore[call-overload]
+    return limit_attributes.limit_of(made, "task 'c'", "c", {"prompt", "n"})
+
+
+def _call(prompt: str, n: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cost": 3}, "cost of a task requires rate_limit"),
+        ({"concurrency": 3, "cost": 3}, "cost of a task requires rate_limit"),
+        ({"rate_limit": "1/s", "cost": -1}, "finite number of at least 0, got -1"),
+        ({"rate_limit": "1/s", "cost": math.inf}, "finite number of at least 0, got inf"),
+        ({"rate_limit": "1/s", "cost": math.nan}, "finite number of at least 0, got nan"),
+        ({"rate_limit": "1/s", "cost": True}, "must be a number, got bool"),
+        ({"rate_limit": "1/s", "cost": "3"}, "must be a number, got str"),
+        ({"rate_limit": "1/s", "cost": lambda promt: 1}, "cost .*did you mean 'prompt'"),
+    ],
+    ids=["no-limit", "no-rate", "negative", "infinite", "nan", "bool", "text", "unknown-argument"],
+)
+def test_invalid_costs_are_rejected(options: dict[str, object], words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        limit(**options)
+
+
+def test_cost_is_a_number_or_a_function_of_arguments() -> None:
+    arguments = {"prompt": "abc", "n": 2}
+    assert limit(rate_limit="9/s").cost_of(arguments) == 1.0
+    assert limit(rate_limit="9/s", cost=2.5).cost_of(arguments) == 2.5
+    assert limit(rate_limit="9/s", cost=lambda prompt: len(prompt)).cost_of(arguments) == 3.0
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, None, "3", True, 10**400])
+def test_function_of_cost_must_return_a_finite_number(value: object) -> None:
+    with pytest.raises((TypeError, ValueError), match="cost of limit 'c' must be"):
+        limit(rate_limit="9/s", cost=lambda n: value).cost_of({"n": 1})
