@@ -99,6 +99,17 @@ def test_permit_request_with_old_epoch_is_ignored() -> None:
     assert given(account, TWO, 3, ask("a", 0, 2, epoch=3)) == {"a": 2}
 
 
+def test_account_without_costs_has_the_fields_of_earlier_releases() -> None:
+    account = Account()
+    account.settle(TEN, [ask("a", 0, 1)], 50.0)
+    stored = account.to_dict()
+    assert stored["flows"] == {"a": [1, 1, 0, 65.0, 1.0]}
+    for added in ("defined", "last", "log"):
+        del stored[added]
+    read = Account.from_dict(stored)
+    assert (read.next, read.quota, read.defined, read.log) == (50.1, TEN, TEN, None)
+
+
 def test_rate_limit_spaces_permits_evenly() -> None:
     account = Account()
     (permits,) = account.settle(TEN, [ask("a", 0, 100)], 50.0).permits.values()

@@ -126,7 +126,7 @@ class Membership:
             self._later = [each for each in sorted(self._later) if _take(wanted, each[1])]
         elif count > self.wanted:
             self._later = sorted(self._later)[: max(0, self.wanted - len(self._ready))]
-            del self._ready[self.wanted :]
+            del self._ready[max(0, self.wanted) :]
         self.held -= count - self.spare
         return self.spare < count
 

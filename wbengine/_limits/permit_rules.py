@@ -92,6 +92,11 @@ class _Flow:
     costs: tuple[float, ...] = ()
     correction: float = 0.0
 
+    @property
+    def weights(self) -> tuple[Any, ...]:
+        """Fields that only flows with costs or corrections have."""
+        return (self.costs, self.correction) if self.costs or self.correction else ()
+
 
 @dataclass(slots=True)
 class Account:
@@ -134,11 +139,9 @@ class Account:
 
     def to_dict(self) -> dict[str, Any]:
         flows = {
-            uuid: [
-                row.epoch, row.held, row.wanted, row.until, row.served, row.costs, row.correction
-            ]
+            uuid: [row.epoch, row.held, row.wanted, row.until, row.served, *row.weights]
             for uuid, row in self.flows.items()
-        }  # fmt: skip
+        }
         return {
             "terms": self.quota,
             "defined": self.defined,
