@@ -124,7 +124,7 @@ def test_invalid_change_is_one_error(
     assert len(answer.err.strip().splitlines()) == 1 or "Usage" in answer.err
 
 
-def test_options_precede_no_command_name(wbengine: Command) -> None:
+def test_unknown_command_of_limits_is_rejected(wbengine: Command) -> None:
     answer = wbengine("limits", "lst")
     assert answer.code == 2 and "unknown command 'lst' (did you mean 'list'?)" in answer.err
 

@@ -19,8 +19,9 @@ A permit of a weighted limit takes a cost in units of the rate. The next permit 
 `interval` later. In addition, the account logs the units of the starts in the last period, so that
 no window of this length contains more units than the limit. The first waiting task of a flow gets
 the next permit, even if tasks behind it cost less, and no flow overtakes the one whose turn it is.
-Corrections of costs are added to the next permits, or given back from the oldest starts of the log:
-these leave it first, so windows that contain the corrected start remain within the limit.
+If that flow is dead and its cost takes longer than `HORIZON`, the others wait until its request
+expires. Corrections take units from the next permits, or give back those of the oldest starts in
+the log: they leave it first, so the limit is kept in all windows.
 
 The module is pure: times are arguments, in seconds of the store's clock.
 """
