@@ -209,6 +209,11 @@ class Atom(abc.ABC):
     def _bodies(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return self.execute, self.revert
 
+    def _signatures(self) -> tuple[binding.Signature, binding.Signature]:
+        """Return the signatures of the bodies, without arguments that only a call provides."""
+        execute, revert = self._bodies()
+        return binding.signature_of(execute), binding.signature_of(revert)
+
     def _home(self) -> str:
         """Return the module whose exceptions the atom's failures may raise."""
         return type(self).__module__
@@ -242,7 +247,7 @@ class Atom(abc.ABC):
         return class_data
 
     def _inspect_bodies(self) -> _Bodies:
-        execute, revert = map(binding.signature_of, self._bodies())
+        execute, revert = self._signatures()
         self._reject_async()
         accepts = None
         if not revert.takes_any:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from wbengine import exceptions, running
 from wbengine._concurrency import contexts, forks
 from wbengine._concurrency.call import Cancellation
+from wbengine._introspection import binding, object_names
 from wbengine._logs import captured_lines, record_fields
 from wbengine._text import rates
 from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
@@ -36,10 +37,13 @@ Action = Literal["execute", "revert"]
 EXECUTE: Final = "execute"
 REVERT: Final = "revert"
 
-#: The event in the results of `execute_task` and `revert_task`.
+#: The argument of tasks with a transaction.
+CONNECTION: Final = "connection"
+
 #: The event of a task that reports the units of its limit. Details: `units`.
 SPENT: Final = "wbengine.spent"
 
+#: The event in the results of `execute_task` and `revert_task`.
 EXECUTED: Final = "executed"
 REVERTED: Final = "reverted"
 
@@ -120,6 +124,9 @@ class Invocation:
     :ivar log: the captured log while the task runs.
     :ivar tags: the tags that the task has set, or None.
     :ivar spent: the units of its limit that the task has reported, or None.
+    :ivar settled: for a task with a transaction, the highest attempt whose result was recorded
+        before its latest execution began.
+    :ivar row: on a worker, the key of the row of a task with a transaction.
     :ivar step: for a step of a workflow, data of the creator; otherwise None.
     :ivar context: the context in which the task runs, and which it changes. None: a copy of the
         context of `invoke`.
@@ -153,6 +160,8 @@ class Invocation:
     context: contextvars.Context | None = None
     tags: _tags.CallTags | None = None
     spent: float | None = None
+    settled: int = 0
+    row: str = ""
 
     def tag(self, tags: Mapping[str, _tags.Value]) -> None:
         """Set tags of the flow. Thread-safe.
@@ -398,10 +407,12 @@ def _perform(
         if getattr(pre_hook, "__func__", None) not in _IDLE_HOOKS:
             _waited_for(pre_hook(), loop)
             forks.end_fork(pid)
-        if invocation.action == EXECUTE:
-            value: Any = task.execute(**invocation.arguments)
+        if task.transaction is not None:
+            value: Any = _in_transaction(task, invocation, loop)
+        elif invocation.action == EXECUTE:
+            value = task.execute(**invocation.arguments)
         elif calls_revert(task, invocation.result):
-            value = task.revert(**_revert_arguments(task, invocation))
+            value = task.revert(**_revert_arguments(task, invocation, invocation.result))
         else:
             value = None
         if type(value) is _COROUTINE:  # A plain function returned a coroutine.
@@ -418,6 +429,66 @@ def _perform(
                 value = ft.Failure.from_exception(error)
         forks.end_fork(pid, value)
     return value
+
+
+def _in_transaction(
+    task: task_module.Task, invocation: Invocation, loop: event_loop.EventLoop | None
+) -> Any:
+    """Call the method of a task in a transaction of its database."""
+    executes, pid = invocation.action == EXECUTE, forks.current_pid
+    if not executes and reverts_nothing(type(task)):
+        return None
+
+    def body(connection: Any, result: Any) -> Any:
+        try:
+            if executes:
+                value: Any = task.execute(connection=connection, **invocation.arguments)
+            else:
+                arguments = dict(_revert_arguments(task, invocation, result))
+                if binding.signature_of(task.revert).takes(CONNECTION):
+                    arguments[CONNECTION] = connection
+                value = task.revert(**arguments)
+            value = _waited_for(value, loop)
+        except BaseException as error:
+            # The connection belongs to the parent.
+            forks.end_fork(pid, ft.Failure.from_exception(error))
+            raise
+        forks.end_fork(pid, value)
+        return value
+
+    # Loaded here, because most tasks need no database.
+    running_step = object_names.load("wbengine._transactions.running_step")
+    origin = invocation.origin
+    step = running_step.Step(
+        task.transaction,
+        running_step.Key(
+            invocation.row or row_key(invocation),
+            invocation.flow_uuid if origin is None else origin.flow_uuid,
+            task.name,
+        ),
+        invocation.action,
+        invocation.attempt if origin is None else origin.attempt,
+        invocation.settled,
+        invocation.arguments,
+        None if executes else invocation.result,
+        getattr(type(task).revert, "of_failed", True),
+        invocation.cancellation,
+    )
+    return running_step.run(step, body)
+
+
+def row_key(invocation: Invocation) -> str:
+    """Return the key of the row of a task with a transaction.
+
+    :raises InvalidState: if the call comes from no engine of this package.
+    """
+    if not invocation.uuid:
+        raise exceptions.InvalidState(
+            f"Task {invocation.task.name!r} has a transaction, but its caller has sent no key for"
+            " its row: only engines of wbengine whose code has the transaction too can run it"
+        )
+    index = invocation.index
+    return invocation.uuid if index < 0 else f"{invocation.uuid}[{index}]"
 
 
 def _perform_around(
@@ -438,7 +509,8 @@ async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:
         if invocation.action == EXECUTE:
             value: Any = await _settled(task.execute(**invocation.arguments))
         elif calls_revert(task, invocation.result):
-            value = await _settled(task.revert(**_revert_arguments(task, invocation)))
+            arguments = _revert_arguments(task, invocation, invocation.result)
+            value = await _settled(task.revert(**arguments))
         else:
             value = None
     except BaseException as error:
@@ -476,14 +548,16 @@ def calls_revert(task: task_module.Task, result: Any) -> bool:
     )
 
 
-def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping[str, Any]:
+def _revert_arguments(
+    task: task_module.Task, invocation: Invocation, result: Any
+) -> Mapping[str, Any]:
     if getattr(task.revert, "__func__", None) is Atom.revert:
         # `revert` has no effect, and copying all failures of a large flow is slow.
         return NO_ARGUMENTS
     arguments = dict(invocation.arguments)
     accepts = task.revert_accepts
     if accepts is None or REVERT_RESULT in accepts:
-        arguments[REVERT_RESULT] = invocation.result
+        arguments[REVERT_RESULT] = result
     if accepts is None or REVERT_FLOW_FAILURES in accepts:
         arguments[REVERT_FLOW_FAILURES] = dict(invocation.failures)
     return arguments

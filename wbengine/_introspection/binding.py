@@ -40,6 +40,21 @@ class Signature(NamedTuple):
     def takes(self, name: str) -> bool:
         return self.takes_any or name in self.names
 
+    def without(self, names: Collection[str]) -> Signature:
+        """Return the signature without these parameters."""
+        if self.names.isdisjoint(names):
+            return self
+        parameters = self.inspected.parameters
+        return self._replace(
+            required=tuple(name for name in self.required if name not in names),
+            optional=tuple(name for name in self.optional if name not in names),
+            names=self.names.difference(names),
+            positional=tuple(name for name in self.positional if name not in names),
+            inspected=inspect.Signature(
+                [parameters[name] for name in parameters if name not in names]
+            ),
+        )
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by name, as Python binds them; some may be missing.
 

@@ -212,6 +212,8 @@ class AtomLifecycle:
                     self._interrupted.add(node)
             if record.attempt:
                 record.archive_attempt()
+                if is_task and atom.transaction is not None and action == calls.EXECUTE:
+                    record.settle_attempts()
             record.attempt += 1
             if action == calls.REVERT:
                 record.reversions += 1
@@ -230,6 +232,7 @@ class AtomLifecycle:
             return None if self._fails_before_start(call) else call
         call = calls.Invocation(atom, action, record.uuid, record.attempt)
         call.node = node
+        call.settled = record.settled
         call.flow_uuid = self._flow_uuid
         call.priority = atom.priority
         if self._local_tasks is not None:
@@ -336,6 +339,8 @@ class AtomLifecycle:
             return False  # The step continues to wait.
         if record.attempt:
             record.archive_attempt()
+            if atom.transaction is not None and action == calls.EXECUTE:
+                record.settle_attempts()
         record.attempt += 1
         if action == calls.REVERT:
             record.reversions += 1

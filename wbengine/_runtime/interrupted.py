@@ -67,6 +67,8 @@ class InterruptedAttempts:
         """
         if not maps.resumes(record, action):
             record.archive_attempt()
+            if action == calls.EXECUTE and atom.inner.transaction is not None:
+                record.settle_attempts()
             record.attempt += 1
             record.epoch = 1
             if action == calls.EXECUTE:

@@ -218,6 +218,7 @@ class Maps:
             resumed=items.resumed,
             epoch=record.epoch,
             recovered=running.recovered,
+            settled=record.settled,
         )
         if item.index in running.fanout.lost:
             invocation.recovered = invocation.lost = True

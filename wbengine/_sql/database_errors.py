@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 
 from wbengine import exceptions
 
-__all__ = ["convert_errors", "is_conflict", "is_unreachable"]
+__all__ = ["convert_errors", "is_conflict", "is_locked", "is_unreachable"]
 
 _DAMAGED: Final = ("file is not a database", "malformed", "unsupported file format")
 
@@ -35,6 +36,11 @@ _MYSQL_TEMPORARY: Final = (2002, 2003, 2006, 2013, 1040, 1203, 1053)
 #: Conflicts between transactions, of which the server rolled this one back.
 _MYSQL_CONFLICTS: Final = (1213, 1020)
 _POSTGRESQL_CONFLICTS: Final = ("40001", "40P01")
+
+#: Ends of a wait for a lock, which another transaction holds.
+_MYSQL_LOCKED: Final = 1205
+_POSTGRESQL_LOCKED: Final = "55P03"
+_SQLITE_LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 _MAX_LINE_LENGTH: Final = 300
 
@@ -97,7 +103,18 @@ def is_conflict(error: sa.exc.DBAPIError) -> bool:
     code = _code(orig)
     if isinstance(code, int):
         return code in _MYSQL_CONFLICTS
-    return getattr(orig, "sqlstate", getattr(orig, "pgcode", None)) in _POSTGRESQL_CONFLICTS
+    return _sqlstate(orig) in _POSTGRESQL_CONFLICTS
+
+
+def is_locked(error: sa.exc.DBAPIError) -> bool:
+    """Return True if a statement waited too long for a lock of another transaction."""
+    orig = error.orig
+    if orig is None:
+        return False
+    if isinstance(orig, sqlite3.Error):
+        return getattr(orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_LOCKED
+    code = _code(orig)
+    return code == _MYSQL_LOCKED if isinstance(code, int) else _sqlstate(orig) == _POSTGRESQL_LOCKED
 
 
 def _damaged(
@@ -120,6 +137,10 @@ def _why_unusable(place: str) -> str:
         return " (this is a folder)"
     # SQLite creates files beside the database even for reading.
     return "" if os.access(folder, os.W_OK) else f" (the folder {folder} is not writable)"
+
+
+def _sqlstate(orig: BaseException) -> object:
+    return getattr(orig, "sqlstate", getattr(orig, "pgcode", None))
 
 
 def _code(orig: BaseException) -> object:

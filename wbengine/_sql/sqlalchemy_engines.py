@@ -24,8 +24,8 @@ from wbengine._sqlite import sqlite_files
 from wbengine._sqlite.fork_gate import ForkGate
 
 __all__ = [
-    "dispose", "is_autocommit", "make_engine", "read_level", "retries_of", "statement_engine",
-    "using", "writer_of",
+    "create", "dispose", "is_autocommit", "make_engine", "read_level", "retries_of",
+    "statement_engine", "using", "writer_of",
 ]  # fmt: skip
 
 _LOG: Final = logging.getLogger(__name__)
@@ -156,22 +156,7 @@ def make_engine(
     if level and settings.dialect != dialects.SQLITE:  # SQLite has only one useful level.
         arguments["isolation_level"] = level
     arguments |= extra_arguments
-    try:
-        engine = sa.create_engine(settings.url, **arguments)
-    except ImportError as error:
-        is_default_driver = connection_options.DRIVERS[settings.dialect] == driver
-        advice = f": {installing.advice(_EXTRAS[settings.dialect])}" if is_default_driver else ""
-        raise ImportError(
-            f"{settings.url.drivername!r} needs a driver that is not installed"
-            f" ({error.name or error}){advice}"
-            # Hides frames of SQLAlchemy, which would be reported as frames of a user's factory.
-        ) from None
-    except (sa.exc.NoSuchModuleError, sa.exc.ArgumentError, TypeError) as error:
-        raise ValueError(f"The database cannot be opened: {error}") from None
-    if engine.dialect.is_async:
-        raise ValueError(
-            f"{settings.url.drivername!r} is a driver for asyncio: use a synchronous driver"
-        )
+    engine = create(settings, arguments)
     read_level_option = (
         None
         if settings.dialect == dialects.SQLITE or level in _SNAPSHOT_LEVELS
@@ -191,6 +176,32 @@ def make_engine(
     _listen(engine, settings, "prepare_threshold" in arguments["connect_args"])
     if not settings.in_memory:
         _engines.add(engine)
+    return engine
+
+
+def create(settings: connection_options.DatabaseOptions, arguments: Mapping[str, Any]) -> sa.Engine:
+    """Create an engine with these arguments of `create_engine`, without any listener.
+
+    :raises ValueError: if an argument is invalid, or the driver is one for asyncio.
+    :raises ImportError: if the driver is not installed. The message contains how to install it.
+    """
+    driver = settings.url.get_driver_name()
+    try:
+        engine = sa.create_engine(settings.url, **arguments)
+    except ImportError as error:
+        is_default_driver = connection_options.DRIVERS[settings.dialect] == driver
+        advice = f": {installing.advice(_EXTRAS[settings.dialect])}" if is_default_driver else ""
+        raise ImportError(
+            f"{settings.url.drivername!r} needs a driver that is not installed"
+            f" ({error.name or error}){advice}"
+            # Hides frames of SQLAlchemy, which would be reported as frames of a user's factory.
+        ) from None
+    except (sa.exc.NoSuchModuleError, sa.exc.ArgumentError, TypeError) as error:
+        raise ValueError(f"The database cannot be opened: {error}") from None
+    if engine.dialect.is_async:
+        raise ValueError(
+            f"{settings.url.drivername!r} is a driver for asyncio: use a synchronous driver"
+        )
     return engine
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 from wbengine import atom, running
 from wbengine._calls import invocation
-from wbengine._introspection import object_names
+from wbengine._introspection import binding, object_names
 from wbengine.backoff import Backoff, Errors
 from wbengine.types import notifier as nt
 
@@ -19,6 +19,9 @@ LOG = logging.getLogger("wbengine.task")
 
 #: The event of `Task.update_progress`. Details: `{'progress': 0.0 to 1.0}`.
 EVENT_UPDATE_PROGRESS: Final = "update_progress"
+
+#: The argument for the transaction of a task.
+CONNECTION: Final = invocation.CONNECTION
 
 _T = TypeVar("_T", bound="Task")
 
@@ -88,6 +91,10 @@ class Task(atom.Atom):
     #: `recovered`. Ctrl-C cancels an `async` execution; `request.left` is then True, and its
     #: outside work must continue.
     detached: bool = False
+    #: Name of a database (`wbengine.databases`). `execute` and `revert` receive an open transaction
+    #: of it as their argument `connection`. It takes effect exactly once, together with a row that
+    #: contains the result.
+    transaction: str | None = None
     #: Whether the engine runs the task item by item, as a `Map`. (`isinstance` would be slower.)
     fans_out: ClassVar[bool] = False
     #: Whether the engine runs the task as a function of steps, as a workflow.
@@ -109,6 +116,33 @@ class Task(atom.Atom):
 
         def _step(self, *args: Any, **kwargs: Any) -> Any:
             """Declare the arguments and the result of the task as a step of a workflow."""
+
+    def _signatures(self) -> tuple[binding.Signature, binding.Signature]:
+        execute, revert = super()._signatures()
+        if self.transaction is None:
+            return execute, revert
+        self._check_transaction(execute, revert)
+        return execute.without((CONNECTION,)), revert.without((CONNECTION,))
+
+    def _check_transaction(self, execute: binding.Signature, revert: binding.Signature) -> None:
+        name = self.transaction
+        if not isinstance(name, str) or not object_names.is_label(name):
+            raise ValueError(f"transaction must be the name of a database, got {name!r}")
+        if execute.positional[:1] != (CONNECTION,):
+            raise ValueError(
+                f"{object_names.dotted(type(self))} has a transaction, so the first argument of"
+                f" execute must be {CONNECTION!r}, got {', '.join(execute.positional) or 'none'}"
+            )
+        if self.detached:
+            raise ValueError(
+                f"{object_names.dotted(type(self))} must not be detached, because it has a"
+                " transaction"
+            )
+        if execute.is_async or revert.is_async:
+            raise ValueError(
+                f"{object_names.dotted(type(self))} has a transaction, so its functions must not be"
+                " 'async def': they would block the event loop of other tasks"
+            )
 
     def _default_name(self) -> str:
         return object_names.class_name(type(self))

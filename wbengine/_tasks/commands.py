@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine._calls import invocation
-from wbengine._introspection import binding, object_names
+from wbengine._introspection import object_names
 from wbengine._security import masking
 from wbengine._tasks.base import Task
 from wbengine.types import codec
@@ -155,7 +155,7 @@ def _check_importable(task: type[Task]) -> None:
 
 
 def _bind(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    signature = binding.signature_of(task._bodies()[0])
+    signature = task._signatures()[0]
     called = f"{type(task).__name__}()"
     try:
         arguments = signature.bind(args, kwargs)
@@ -175,7 +175,7 @@ def _bind(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
 
 def revert_arguments(task: Task, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that the `revert` of a task accepts, including defaults of `execute`."""
-    execute, revert = map(binding.signature_of, task._bodies())
+    execute, revert = task._signatures()
     missing = revert.names.intersection(execute.optional).difference(arguments)
     values = dict(arguments)
     if missing:

@@ -10,6 +10,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
+    Concatenate,
     Final,
     Generic,
     ParamSpec,
@@ -34,6 +35,7 @@ _F_co = TypeVar("_F_co", bound=Callable[..., Any], covariant=True)
 #: Class attributes that `@task` sets, by parameter, with their defaults.
 _ATTRIBUTES: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("provides", "idempotent", "timelimit", "expires", "eta"), None),
+    "transaction": None,
     **dict.fromkeys(("backoff", "retry_on", *limit_attributes.ATTRIBUTES), None),
     **dict.fromkeys(("local", "cancel_on_revert", "detached"), False),
     **dict.fromkeys(("priority", "retries"), 0),
@@ -175,6 +177,42 @@ class _Method(Protocol[_P, _R_co]):
     def __call__(_, self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...  # noqa: N805
 
 
+class _FunctionWithConnection(Protocol):
+    """The type of `_TransactionTask.fn`."""
+
+    def __get__(
+        self, task: object, owner: type[_TransactionTask[_P, _R]]
+    ) -> Callable[Concatenate[Any, _P], _R]: ...
+
+
+if TYPE_CHECKING:
+
+    class _TransactionTask(FunctionTask[Callable[_P, _R]], Generic[_P, _R]):
+        """The type of tasks with a transaction. Its parameters are without `connection`."""
+
+        fn: ClassVar[_FunctionWithConnection]  # type: ignore[assignment]
+
+
+class _TransactionMethod(Protocol[_P, _R_co]):
+    """A function whose first parameters are named `self` and `connection`."""
+
+    def __call__(_, self: Any, connection: Any, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...  # noqa: N805
+
+
+class _TransactionDecorator(Protocol):
+    """The decorator that `@task` with a transaction returns."""
+
+    @overload
+    def __call__(
+        self, function: _TransactionMethod[_P, _R], /
+    ) -> type[_TransactionTask[_P, _R]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Any, _P], _R], /
+    ) -> type[_TransactionTask[_P, _R]]: ...
+
+
 class _Decorator(Protocol):
     """The decorator that `@task` with options returns."""
 
@@ -205,6 +243,38 @@ def task(
 
 @overload
 def task(function: _F, /) -> type[FunctionTask[_F]]: ...
+
+
+@overload
+def task(
+    *,
+    transaction: str,
+    provides: atom.Provides | None = ...,
+    name: str | None = ...,
+    version: Any = ...,
+    requires: str | Iterable[str] | None = ...,
+    rebind: binding.Rebind | None = ...,
+    inject: Mapping[str, Any] | None = ...,
+    auto_extract: bool = ...,
+    ignore_list: Iterable[str] | None = ...,
+    revert_rebind: binding.Rebind | None = ...,
+    revert_requires: str | Iterable[str] | None = ...,
+    revert: Callable[..., Any] | None = ...,
+    priority: int = ...,
+    idempotent: bool | None = ...,
+    local: bool = ...,
+    timelimit: tuple[float | None, float | None] | None = ...,
+    expires: float | dt.datetime | None = ...,
+    eta: float | dt.datetime | None = ...,
+    retries: int = ...,
+    backoff: Backoff | float | None = ...,
+    retry_on: Errors | None = ...,
+    cancel_on_revert: bool = ...,
+    rate_limit: str | None = ...,
+    concurrency: int | None = ...,
+    concurrency_key: Callable[..., Any] | None = ...,
+    limit: str | None = ...,
+) -> _TransactionDecorator: ...
 
 
 @overload
@@ -266,6 +336,13 @@ def task(
     The `revert` function undoes a successful execution, or one that may have succeeded: `result` is
     then a `Failure` (`WorkerLost` or `Interrupted`). With `@add.revert(failed=True)` it is also
     called after other failures.
+
+    With `transaction`, the function receives an open connection as its first argument::
+
+        @task(transaction='shop')
+        def charge(connection, order): ...
+
+        charge.fn(connection, 7)        # in a test, with a connection of the test
 
     Workers find the task by its name (`--tasks module:add`). A function whose first parameter is
     `self` receives the task, for example for `self.update_progress`. The options are those of

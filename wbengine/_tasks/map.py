@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, cast
 
 from wbengine import atom
-from wbengine._introspection import binding, object_names
+from wbengine._introspection import object_names
 from wbengine._tasks.base import Task
 from wbengine._tasks.sleep_and_wait_for import WaitingTask
 
@@ -143,9 +143,7 @@ class Map(Task):
         if action == "execute":
             return True
         inner = self.inner
-        return self.item in inner.revert_rebind or binding.signature_of(inner._bodies()[1]).takes(
-            self.item
-        )
+        return self.item in inner.revert_rebind or inner._signatures()[1].takes(self.item)
 
     def _home(self) -> str:
         return self.inner._home()
@@ -192,8 +190,7 @@ def _check_names(inner: Task, over: Any, item: Any) -> None:
         if not isinstance(name, str):
             raise TypeError(f"{option} must be a str, got {name!r}")
         object_names.check_length(f"The {option} of a Map", name)
-    execute, _ = inner._bodies()
-    signature = binding.signature_of(execute)
+    signature = inner._signatures()[0]
     if item not in inner.rebind and not signature.takes(item):
         parameters = [*inner.rebind, *signature.required, *signature.optional]
         raise ValueError(

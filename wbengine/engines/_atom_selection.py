@@ -10,7 +10,7 @@ from wbengine._introspection import object_names
 from wbengine._runtime import plan as plans
 from wbengine._runtime.executors import composite
 
-__all__ = ["local_tasks", "nodes_of"]
+__all__ = ["local_tasks", "nodes_of", "transactions"]
 
 
 def nodes_of(plan: plans.Plan, chosen: Iterable[Any]) -> frozenset[int]:
@@ -75,6 +75,18 @@ def local_tasks(plan: plans.Plan, chosen: Any) -> composite.LocalTasks | None:
 def _tasks(plan: plans.Plan) -> Iterator[Any]:
     pairs = zip(plan.kinds, plan.items, strict=True)
     return (item for kind, item in pairs if kind == plans.TASK)
+
+
+def transactions(
+    plan: plans.Plan, *, in_process: bool, local: composite.LocalTasks | None
+) -> dict[str, str]:
+    """Return the databases of tasks that run in this process, each with the name of a task."""
+    return {
+        each.transaction: item.name
+        for item in _tasks(plan)
+        if (each := item.inner if item.fans_out else item).transaction is not None
+        and (in_process or (local is not None and item in local))
+    }
 
 
 def _matching_tasks(tasks: dict[str, Any], element: Any) -> Iterable[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import deciders, exceptions, task
 from wbengine import flow as flow_module
-from wbengine._introspection import binding
 from wbengine._runtime import plan as plan_module
 from wbengine._tasks import functors
 from wbengine._tasks import limit_attributes as permit_limits
@@ -230,7 +229,7 @@ def _limit(node: int, item: Any) -> tuple[str, permit_limits.Limit]:
         return what, limit._replace(name=f"flow {limit.name}")
     owner: task.Task = item.inner if isinstance(item, task.Map) else item
     what = f"task {owner.name!r}"
-    known = {*owner.rebind, *binding.signature_of(owner._bodies()[0]).names}
+    known = {*owner.rebind, *owner._signatures()[0].names}
     return what, permit_limits.limit_of(owner, what, functors.code_of(owner), known)
 
 

@@ -413,15 +413,22 @@ class Engine(abc.ABC):
         self._preparation.finish()
 
     def validate(self) -> None:
-        """Check that all required values are provided; this changes nothing.
+        """Check that all required values and databases are provided; this changes nothing.
 
         :raises MissingDependencies: if an atom requires a value that nothing provides.
+        :raises NotFound: if the database of a task is not registered in this process.
         :raises InvalidState: before `prepare`.
         """
         self._compiled("validated")
         if not self._preparation.is_finished:
             raise exceptions.InvalidState("An engine must be prepared before it is validated")
         self.check_inputs()
+        databases = _atom_selection.transactions(
+            self._compiled("validated").plan, in_process=self._in_process, local=self._local_tasks
+        )
+        if databases:
+            # Loaded here, because most flows need no database.
+            object_names.load("wbengine._transactions.registered:check")(databases)
 
     def check_inputs(self) -> None:
         """Do the checks of `validate` before anything of the flow is stored.

@@ -89,6 +89,9 @@ OF_TASK: Final = "of_task"
 RETRY_AT: Final = "retry_at"
 #: Key in the `meta` of a task with an `eta`: its earliest start in Unix seconds.
 STARTS_AT: Final = "starts_at"
+#: Key in the `meta` of a task with a transaction: the highest attempt that had succeeded before
+#: its latest execution began.
+SETTLED: Final = "settled"
 #: Key in the `meta` of a workflow: the number of its attempt, and data of that attempt.
 WORKFLOW: Final = "workflow"
 #: Key in the value of `WORKFLOW`: published values by name.
@@ -218,6 +221,8 @@ class _Named(_fields.Record):
         head = f"{type(self).__name__}: {self.name!r}"
         return _pictures.picture(head, lines, inside, indent, linesep)
 
+
+_SUCCEEDED: Final = (states.SUCCESS, states.REVERTED)
 
 #: Field that contains the result for each final state.
 _RESULT_FIELDS: Final[Mapping[str, str]] = {
@@ -440,6 +445,18 @@ class AtomDetail(_Named):
             self.past, dropped = history.with_attempt(self.past, last)
             self.attempts_dropped += dropped
             self._came_to = None
+
+    @property
+    def settled(self) -> int:
+        """The highest attempt that `settle_attempts` found, or 0."""
+        number = self.meta_value(SETTLED)
+        return number if isinstance(number, int) else 0
+
+    def settle_attempts(self) -> None:
+        """Store the highest past attempt that succeeded, before an execution of a transaction."""
+        ended = [each.attempt for each in self.past if each.state in _SUCCEEDED]
+        if ended and ended[-1] > self.settled:
+            self.set_meta_value(SETTLED, ended[-1])
 
     def add_incident(self, incident: Incident) -> None:
         """Add an incident. Thread-safe."""

@@ -126,7 +126,7 @@ class StepRecords:
         if action == calls.EXECUTE and arguments is None:
             call.cancellation.cancel()
         call.node, call.step, call.priority = node, step, task.priority
-        call.flow_uuid = self._storage.flow_uuid
+        call.flow_uuid, call.settled = self._storage.flow_uuid, record.settled
         lifecycle.prepare_call(call, record, task)
         if is_resumed:
             call.recovered, call.lost, call.epoch = True, has_lost_worker(record), record.epoch

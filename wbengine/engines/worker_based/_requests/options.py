@@ -77,7 +77,7 @@ class RequestOptions:
     def repeats(self, task: Any) -> bool:
         """Return whether a task may be resent although it may have run."""
         if task.idempotent is None:
-            return self.on_worker_lost == RESEND
+            return self.on_worker_lost == RESEND or task.transaction is not None
         return bool(task.idempotent)
 
 

@@ -1,0 +1,412 @@
+"""Tasks in transactions of a user's database."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.contract import places
+from tests.support import killed, servers, shop, workers
+from wbengine import engines, exceptions, states, task
+from wbengine._calls import invocation as calls
+from wbengine._concurrency import crash_points
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends as stores
+from wbengine.types import failure as ft
+
+KINDS = ("sqlite", "postgresql", "mysql")
+
+
+@pytest.fixture(params=KINDS)
+def here(
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
+) -> Iterator[shop.Shop]:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    with places.place(request.param, folder, database_servers) as conf:
+        database = shop.Shop(conf["connection"])
+        yield database
+        database.close()
+
+
+on_servers = pytest.mark.parametrize("here", KINDS[1:], indirect=True)
+
+
+def dbapi_connection(connection: sa.Connection) -> Any:
+    return connection.connection.dbapi_connection
+
+
+def flow_of(*tasks: task.Task) -> linear_flow.Flow:
+    return linear_flow.Flow("order").add(*(tasks or (shop.charge(),)))
+
+
+def charge(engine: str = "serial", flow: linear_flow.Flow | None = None) -> Any:
+    return engines.run(flow or flow_of(), engine=engine, inputs={"order": 7})
+
+
+@pytest.mark.parametrize("engine", ["serial", "parallel"])
+def test_effect_and_result_are_committed_together(here: shop.Shop, engine: str) -> None:
+    assert charge(engine)["receipt"] == ("paid", 7)
+    assert here.effects() == [7]
+    assert here.rows() == [1]
+
+
+def test_task_class_receives_connection(here: shop.Shop) -> None:
+    assert charge(flow=flow_of(shop.Note()))["note"] == "order 7"
+    assert here.effects() == [7]
+
+
+def test_failed_function_leaves_neither_effect_nor_row(here: shop.Shop) -> None:
+    shop.during.append(lambda connection: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        charge()
+    assert here.effects() == here.rows() == []
+
+
+def test_unencodable_result_fails_before_commit(here: shop.Shop) -> None:
+    @task.task(transaction=shop.NAME)
+    def charge_badly(connection: sa.Connection, order: int) -> object:
+        shop.add_effect(connection, order)
+        return object()
+
+    with pytest.raises(exceptions.NotEncodable, match="result"):
+        charge(flow=flow_of(charge_badly()))
+    assert here.effects() == here.rows() == []
+
+
+ENDS: dict[str, Callable[[sa.Connection], object]] = {
+    "commit": lambda connection: connection.commit(),
+    "rollback": lambda connection: connection.rollback(),
+    "close": lambda connection: connection.close(),
+    "COMMIT": lambda connection: connection.exec_driver_sql("/* now */ commit"),
+    "ROLLBACK": lambda connection: connection.exec_driver_sql("ROLLBACK"),
+    "BEGIN": lambda connection: connection.exec_driver_sql("BEGIN"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_function_must_not_end_its_transaction(here: shop.Shop, end: str) -> None:
+    shop.during.append(ENDS[end])
+    with pytest.raises(exceptions.InvalidState, match="must leave its transaction open"):
+        charge()
+    assert here.effects() == here.rows() == []
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_function_that_ignores_the_refusal_fails(here: shop.Shop, end: str) -> None:
+    def try_to_end(connection: sa.Connection) -> None:
+        with pytest.raises(exceptions.InvalidState):
+            ENDS[end](connection)
+
+    shop.during.append(try_to_end)
+    with pytest.raises(exceptions.InvalidState, match="must leave its transaction open"):
+        charge()
+    assert here.effects() == here.rows() == []
+
+
+def test_savepoints_are_allowed(here: shop.Shop) -> None:
+    def use_savepoint(connection: sa.Connection) -> None:
+        with pytest.raises(ZeroDivisionError), connection.begin_nested():
+            shop.add_effect(connection, 1000)
+            raise ZeroDivisionError
+        with connection.begin_nested():
+            shop.add_effect(connection, 8)
+
+    shop.during.append(use_savepoint)
+    charge()
+    assert here.effects() == [7, 8]
+
+
+def test_row_of_function_that_committed_by_itself_is_reported(here: shop.Shop) -> None:
+    def commit(connection: sa.Connection) -> None:
+        dbapi_connection(connection).commit()
+        raise ZeroDivisionError
+
+    shop.during.append(commit)
+    with pytest.raises(exceptions.InvalidState, match="its function ended the transaction"):
+        charge()
+    assert here.effects() == [7]
+
+
+@pytest.mark.parametrize("here", ["postgresql"], indirect=True)  # MySQL only undoes the statement.
+def test_error_that_aborts_the_transaction_is_not_ignored(here: shop.Shop) -> None:
+    def violate(connection: sa.Connection) -> None:
+        with pytest.raises(sa.exc.DBAPIError):
+            connection.exec_driver_sql("SELECT * FROM missing")
+
+    shop.during.append(violate)
+    with pytest.raises(sa.exc.DBAPIError, match="aborted"):
+        charge()
+    assert here.effects() == here.rows() == []
+
+
+CONFLICTS = {
+    "postgresql": "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$",
+    "mysql": "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213",
+}
+
+
+@on_servers
+def test_conflict_of_transactions_starts_function_again(here: shop.Shop) -> None:
+    starts: list[int] = []
+
+    def conflict(connection: sa.Connection) -> None:
+        starts.append(1)
+        if len(starts) < 3:
+            connection.exec_driver_sql(CONFLICTS[here.dialect])
+
+    shop.during.append(conflict)
+    charge()
+    assert len(starts) == 3
+    assert here.effects() == [7]
+
+
+@on_servers
+def test_conflict_that_lasts_fails_the_task(here: shop.Shop) -> None:
+    shop.during.append(lambda connection: connection.exec_driver_sql(CONFLICTS[here.dialect]))
+    with pytest.raises(sa.exc.DBAPIError):
+        charge()
+    assert here.effects() == here.rows() == []
+
+
+@on_servers
+def test_connection_that_is_lost_before_commit_starts_function_again(
+    here: shop.Shop, database_servers: servers.Databases
+) -> None:
+    starts: list[int] = []
+
+    def cut(connection: sa.Connection) -> None:
+        starts.append(1)
+        if len(starts) == 1:
+            database_servers[here.dialect].cut(here.url)
+
+    shop.during.append(cut)
+    assert charge()["receipt"] == ("paid", 7)
+    assert len(starts) == 2
+    assert here.effects() == [7]
+
+
+@on_servers
+def test_connection_that_is_lost_after_commit_has_one_effect(
+    here: shop.Shop, database_servers: servers.Databases
+) -> None:
+    cuts: list[int] = []
+
+    def cut(connection: sa.Connection) -> None:
+        def commit_and_cut(connection: sa.Connection) -> None:
+            dbapi_connection(connection).commit()
+            cuts.append(1)
+            database_servers[here.dialect].cut(here.url)
+
+        if not cuts:  # The server commits, but its reply is lost.
+            sa.event.listen(connection, "commit", commit_and_cut)
+
+    shop.during.append(cut)
+    assert charge()["receipt"] == ("paid", 7)
+    assert cuts == [1]
+    assert here.effects() == [7]
+
+
+# Crashes and other processes.
+
+
+def run_stored(url: str, kind: str = "serial", *tasks: task.Task) -> Any:
+    """Run a flow of a store, or continue it."""
+    with stores.backend(url) as store:
+        with store.get_connection() as connection:
+            books = list(connection.get_logbooks())
+        detail = next(iter(books[0]), None) if books else None
+        flow = flow_of(*tasks)
+        load: dict[str, Any] = {} if detail is None else {"flow_detail": detail}
+        engine = engines.load(flow, engine=kind, store={"order": 7}, backend=store, **load)
+        if detail is None or detail.state not in states.FLOW_ENDED:
+            with contextlib.suppress(shop.Declined):
+                engine.run()
+        return engine.storage
+
+
+sweeps = pytest.mark.parametrize(
+    "here",
+    ["sqlite", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])],
+    indirect=True,
+)
+
+
+@sweeps
+@pytest.mark.parametrize("engine", ["serial", pytest.param("parallel", marks=pytest.mark.slow)])
+def test_effect_happens_once_when_engine_is_killed_at_any_point(
+    here: shop.Shop, tmp_path: Path, engine: str
+) -> None:
+    points = killed_points(here, tmp_path, engine, lambda: [shop.charge()], [7])
+    assert points > 10
+
+
+@pytest.mark.slow
+def test_effect_is_undone_once_when_engine_is_killed_at_any_point(
+    here: shop.Shop, tmp_path: Path
+) -> None:
+    points = killed_points(here, tmp_path, "serial", lambda: [shop.charge(), shop.fail()], [-7])
+    assert points > 10
+
+
+def killed_points(
+    here: shop.Shop,
+    tmp_path: Path,
+    engine: str,
+    tasks: Callable[[], list[task.Task]],
+    effects: list[int],
+) -> int:
+    """Kill the engine at each point once, and let another process finish the flow.
+
+    :returns: the number of runs.
+    """
+    number, was_killed = 0, True
+    while was_killed:
+        number += 1
+        url = f"sqlite:///{tmp_path}/flows-{number}.db"
+        here.execute("DELETE FROM effects")
+        was_killed = killed.is_killed(number, run_stored, url, engine, *tasks())
+        storage = run_stored(url, engine, *tasks())
+        assert here.effects() == effects, number
+        if effects == [7]:
+            assert storage.get("tests.support.shop.charge") == ("paid", 7)
+    return number
+
+
+def run_in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, results
+
+
+def test_second_process_waits_for_the_first_and_returns_its_result(
+    here: shop.Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first one is frozen between its effect and its commit."""
+    first, second = (call_of("atom", attempt) for attempt in (1, 2))
+    frozen, resumed = threading.Event(), threading.Event()
+
+    def freeze(point: str) -> None:
+        if point == "step.before-commit" and threading.current_thread() is not thread_2:
+            frozen.set()
+            resumed.wait(60)
+
+    thread_2: threading.Thread | None = None
+    crash_points.install(freeze)
+    try:
+        thread_1, results_1 = run_in_thread(first)
+        assert frozen.wait(60)
+        thread_2, results_2 = run_in_thread(second)
+        workers.until(lambda: "waits for another transaction" in caplog.text)
+        assert thread_2.is_alive()
+        resumed.set()
+        thread_1.join(60)
+        thread_2.join(60)
+    finally:
+        crash_points.install(None)
+        resumed.set()
+    assert results_1 == results_2 == [("paid", 7)]
+    assert here.effects() == [7]
+
+
+def call_of(
+    uuid: str, attempt: int, action: calls.Action = "execute", **values: Any
+) -> Callable[[], Any]:
+    """Return a function that makes one call of a task, as an executor does."""
+    call = calls.Invocation(shop.charge(), action, uuid, attempt, {"order": 7})
+    for name, value in values.items():
+        setattr(call, name, value)
+
+    def invoke() -> Any:
+        value = calls.invoke(call).value
+        if isinstance(value, ft.Failure):
+            value.reraise()
+        return value
+
+    return invoke
+
+
+def test_later_attempt_makes_an_earlier_one_outdated(here: shop.Shop) -> None:
+    """An older process that starts only after the new one has no effect."""
+    assert call_of("atom", 2)() == ("paid", 7)
+    with pytest.raises(exceptions.InvalidState, match=r"Attempt 1 .* is outdated: attempt 2"):
+        call_of("atom", 1)()
+    assert here.effects() == [7]
+
+
+def test_redelivered_execution_returns_stored_result(here: shop.Shop) -> None:
+    assert call_of("atom", 1)() == call_of("atom", 1)() == ("paid", 7)
+    assert here.effects() == [7]
+
+
+def test_attempt_after_lost_result_returns_stored_result(here: shop.Shop) -> None:
+    assert call_of("atom", 1)() == call_of("atom", 2)() == ("paid", 7)
+    assert here.effects() == [7]
+    assert here.rows() == [2]
+
+
+def test_attempt_after_lost_result_with_other_arguments_is_refused(here: shop.Shop) -> None:
+    call_of("atom", 1)()
+    with pytest.raises(exceptions.InvalidState, match="other arguments than its attempt 1"):
+        call_of("atom", 2, arguments={"order": 8})()
+    assert here.effects() == [7]
+
+
+def test_attempt_after_known_result_takes_effect_again(here: shop.Shop) -> None:
+    call_of("atom", 1)()
+    assert call_of("atom", 2, settled=1, arguments={"order": 8})() == ("paid", 8)
+    assert here.effects() == [7, 8]
+
+
+def test_lost_execution_is_reverted_with_its_stored_result(here: shop.Shop) -> None:
+    call_of("atom", 1)()
+    lost = ft.Failure.from_exception(exceptions.WorkerLost("lost"))
+    assert call_of("atom", 2, action="revert", result=lost)() == "refunded"
+    assert here.effects() == [-7]
+
+
+def test_revert_prevents_later_effect_of_lost_execution(
+    here: shop.Shop,
+) -> None:
+    lost = ft.Failure.from_exception(exceptions.WorkerLost("lost"))
+    assert call_of("atom", 2, action="revert", result=lost)() is None
+    with pytest.raises(exceptions.InvalidState, match="is outdated"):
+        call_of("atom", 1)()
+    assert here.effects() == []
+
+
+def test_revert_is_repeated_neither_as_copy_nor_as_later_attempt(here: shop.Shop) -> None:
+    call_of("atom", 1)()
+    for attempt in (2, 2, 3):
+        revert = call_of("atom", attempt, action="revert", result=("paid", 7))
+        assert revert() == "refunded"
+    assert here.effects() == [-7]
+
+
+def test_execution_after_revert_takes_effect_again(here: shop.Shop) -> None:
+    call_of("atom", 1)()
+    call_of("atom", 2, action="revert", result=("paid", 7))()
+    assert call_of("atom", 3, settled=2)() == ("paid", 7)
+    assert here.effects() == [-7, 7]
+
+
+def test_failed_execution_after_revert_is_not_undone_again(here: shop.Shop) -> None:
+    call_of("atom", 1)()
+    call_of("atom", 2, action="revert", result=("paid", 7))()
+    failed = ft.Failure.from_exception(ValueError("declined"))
+    assert call_of("atom", 4, action="revert", result=failed, settled=2)() is None
+    assert here.effects() == [-7]

@@ -1,0 +1,1 @@
+"""Transactions of tasks in databases of the user: `Task.transaction`."""
