@@ -164,6 +164,7 @@ class Endpoint:
             task, action, "", 1, unit.arguments, unit.result, unit.failures, emit
         )
         call.captures = unit.captures and emit is not None
+        call.row, call.settled = unit.row, unit.settled
         if call.captures:
             captured_lines.capture()
         return _invoke(call, loop, unit.request)
@@ -189,6 +190,8 @@ def _argument_names(
     is_method = isinstance(inspect.getattr_static(task_cls, "execute"), types.FunctionType)
     try:
         parameters = list(inspect.signature(task_cls.execute).parameters.values())[is_method:]
+        if task_cls.transaction is not None:
+            parameters = [each for each in parameters if each.name != invocation.CONNECTION]
     except (TypeError, ValueError):
         return None, frozenset()
     named = [each for each in parameters if each.kind in _BY_NAME]
@@ -212,6 +215,18 @@ def endpoints_of(tasks: Iterable[type[task_module.Task]]) -> dict[str, Endpoint]
         if endpoints.setdefault(endpoint.name, endpoint) != endpoint:
             raise ValueError(f"Task name {endpoint.name} is used by two different task classes")
     return endpoints
+
+
+def check_databases(endpoints: Iterable[Endpoint]) -> None:
+    """Check that this process has the databases of these tasks.
+
+    :raises NotFound: if one is not registered.
+    """
+    names = {each.task_cls.transaction: each.name for each in endpoints}
+    names.pop(None, None)
+    if names:
+        # Loaded here, because most workers need no database.
+        object_names.load("wbengine._transactions.registered:check")(names)
 
 
 def modules(endpoints: Iterable[Endpoint]) -> set[str]:

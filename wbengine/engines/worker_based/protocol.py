@@ -187,6 +187,9 @@ class WorkUnit:
     request: running.Request | None = None
     #: Whether the log records of the task are stored.
     captures: bool = False
+    #: The key of the row of a task with a transaction, or "", and the highest settled attempt.
+    row: str = ""
+    settled: int = 0
 
 
 class Request(Message):

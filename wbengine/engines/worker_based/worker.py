@@ -163,6 +163,7 @@ class Worker:
         self._topics = describing.topics(topic)
         self._exchange = exchange
         self._offered = endpoint.endpoints_of(endpoint.find_tasks(tasks))
+        endpoint.check_databases(self._offered.values())
         self._source = source or task_sources.TaskSource()
         check_limits(max_tasks, max_idle_time, drain_timeout)
         handlers = reporting.find_handlers(exception_handlers)

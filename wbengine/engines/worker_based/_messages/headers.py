@@ -71,6 +71,10 @@ WBE_CODE: Final = "wbe-code"
 WBE_LEDGER: Final = "wbe-ledger"
 #: In a request: the engine stores the log records of its task.
 WBE_LOGS: Final = "wbe-logs"
+#: In a request of a task with a transaction: the key of its row, and the highest attempt whose
+#: result was recorded before its latest execution began (see `_calls.invocation`).
+WBE_ROW: Final = "wbe-row"
+WBE_SETTLED: Final = "wbe-settled"
 #: In a reply: number of the ask that it answers; 0 if it answers none.
 WBE_ASK: Final = "wbe-ask"
 #: Marks a message that an engine sends to itself, to verify that it still receives messages.

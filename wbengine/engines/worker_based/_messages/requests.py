@@ -39,6 +39,9 @@ class RequestMessage(NamedTuple):
     #: two hosts may differ.
     expires: float | None = None
     redelivered: bool = False
+    #: The key of the row of a task with a transaction, or "", and the highest settled attempt.
+    row: str = ""
+    settled: int = 0
 
     def to_message(
         self,
@@ -64,6 +67,9 @@ class RequestMessage(NamedTuple):
             headers[hd.WBE_EPOCH] = self.epoch
             if self.captures:
                 headers[hd.WBE_LOGS] = 1
+            if self.row:
+                headers[hd.WBE_ROW] = self.row
+                headers[hd.WBE_SETTLED] = self.settled
         if self.flow:
             headers[hd.ROOT_ID] = self.flow
         if self.ledger is not None:
@@ -110,6 +116,8 @@ class RequestMessage(NamedTuple):
             _limit(limit) if limit is not None else time_limits.UNLIMITED,
             message.seconds(hd.EXPIRES) if ledger is None else None,
             message.redelivered,
+            message.text(hd.WBE_ROW) or "",
+            number(hd.WBE_SETTLED, 0),
         )
 
 

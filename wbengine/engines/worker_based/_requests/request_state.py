@@ -299,6 +299,8 @@ class TrackedRequest(pr.Request):
             captures=call.captures,
             limit=limit,
             expires=expires,
+            row="" if call.task.transaction is None else invocation.row_key(call),
+            settled=call.settled,
         )
         envelope = request.to_message(
             self.queue or "",

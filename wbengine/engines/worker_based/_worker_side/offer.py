@@ -74,6 +74,7 @@ class Offer:
             shown = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
             job.unit = pr.Request.decode(request.body, env.unpacker(job.extended), shown)
             job.unit.captures = job.captures
+            job.unit.row, job.unit.settled = job.row, job.settled
             if not job.extended and job.limit is time_limits.UNLIMITED:
                 # TaskFlow's engines do not send limits.
                 job.limit = time_limits.read(job.endpoint.task_cls.timelimit)
