@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from tests.contract import places
 from tests.support import killed, servers, shop, workers
-from wbengine import engines, exceptions, states, task
+from wbengine import databases, engines, exceptions, retry, states, task
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import crash_points
 from wbengine.patterns import linear_flow
@@ -410,3 +410,183 @@ def test_failed_execution_after_revert_is_not_undone_again(here: shop.Shop) -> N
     failed = ft.Failure.from_exception(ValueError("declined"))
     assert call_of("atom", 4, action="revert", result=failed, settled=2)() is None
     assert here.effects() == [-7]
+
+
+# Reverts, retries, Maps and workflows.
+
+
+def test_failed_flow_undoes_the_effect(here: shop.Shop) -> None:
+    with pytest.raises(shop.Declined):
+        charge(flow=flow_of(shop.charge(), shop.fail()))
+    assert here.effects() == [-7]
+
+
+def test_retry_controller_executes_again_after_revert(here: shop.Shop) -> None:
+    tries: list[int] = []
+
+    @task.task
+    def decline_once() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise shop.Declined
+
+    flow = linear_flow.Flow("order", retry=retry.Times(2)).add(shop.charge(), decline_once())
+    assert charge(flow=flow)["receipt"] == ("paid", 7)
+    assert here.effects() == [-7, 7]
+    assert here.rows() == [3]
+
+
+def test_task_without_revert_takes_effect_in_each_known_execution(here: shop.Shop) -> None:
+    """A retry is a new execution: the result of the first one is known."""
+    tries: list[int] = []
+
+    @task.task(transaction=shop.NAME)
+    def log(connection: sa.Connection, order: int) -> None:
+        shop.add_effect(connection, order)
+
+    @task.task
+    def decline_once() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise shop.Declined
+
+    flow = linear_flow.Flow("order", retry=retry.Times(2)).add(log(), decline_once())
+    charge(flow=flow)
+    assert here.effects() == [7, 7]
+
+
+def test_task_with_retries_has_one_effect(here: shop.Shop) -> None:
+    failures = iter([True, True, False])
+
+    @task.task(transaction=shop.NAME, retries=2)
+    def charge_later(connection: sa.Connection, order: int) -> None:
+        shop.add_effect(connection, order)
+        if next(failures):
+            raise shop.Declined
+
+    charge(flow=flow_of(charge_later()))
+    assert here.effects() == [7]
+
+
+def test_reset_flow_takes_effect_again(here: shop.Shop) -> None:
+    engine = engines.load(flow_of(), inputs={"order": 7})
+    engine.run()
+    engine.reset()
+    engine.run()
+    assert here.effects() == [7, 7]
+
+
+def test_effect_of_retried_failed_task_happens_once(here: shop.Shop) -> None:
+    """`flow retry` resets only failed tasks, whose effect may be unknown."""
+    cancellations: list[int] = []
+
+    class Charge(shop.Note):
+        def post_execute(self) -> None:
+            if not cancellations:
+                cancellations.append(1)
+                raise shop.Declined  # after the commit
+
+    engine = engines.load(flow_of(Charge()), inputs={"order": 7}, never_resolve=True)
+    with pytest.raises(shop.Declined):
+        engine.run()
+    assert here.effects() == [7]
+    engine.reset(failed_only=True)
+    engine.run()
+    assert engine.storage.fetch("note") == "order 7"
+    assert here.effects() == [7]
+
+
+def test_each_item_of_a_map_has_its_row(here: shop.Shop) -> None:
+    each = task.Map(shop.charge(), over="orders", item="order", provides="receipts")
+    orders = [1, 2, 2, 3]
+    results = engines.run(linear_flow.Flow("f").add(each), inputs={"orders": orders})
+    assert results["receipts"] == [("paid", order) for order in orders]
+    assert here.effects() == orders
+    assert here.rows() == [1] * 4
+
+
+@pytest.mark.parametrize("engine", ["serial", "parallel"])
+def test_failed_map_undoes_each_item_once(here: shop.Shop, engine: str) -> None:
+    each = task.Map(shop.charge(), over="orders", item="order")
+    flow = linear_flow.Flow("f").add(each, shop.fail(inject={"order": 0}))
+    with pytest.raises(shop.Declined):
+        engines.run(flow, inputs={"orders": [1, 2, 3]}, engine=engine)
+    assert here.effects() == [-3, -2, -1]
+
+
+@task.workflow
+def two_orders(steps: Any, fails: bool = False) -> list[Any]:
+    receipts = [steps.run(shop.charge, number) for number in (1, 2)]
+    if fails:
+        raise shop.Declined
+    return receipts
+
+
+@pytest.mark.parametrize("engine", ["serial", "parallel"])
+def test_steps_of_workflow_have_rows(here: shop.Shop, engine: str) -> None:
+    flow = linear_flow.Flow("f").add(two_orders(provides="receipts"))
+    assert engines.run(flow, engine=engine)["receipts"] == [("paid", 1), ("paid", 2)]
+    assert here.effects() == [1, 2]
+    with pytest.raises(shop.Declined):
+        engines.run(flow, engine=engine, inputs={"fails": True})
+    assert here.effects() == [-2, -1]
+
+
+@pytest.mark.parametrize("here", ["sqlite"], indirect=True)
+def test_step_takes_effect_once_when_engine_is_killed_at_any_point(
+    here: shop.Shop, tmp_path: Path
+) -> None:
+    points = killed_points(here, tmp_path, "serial", lambda: [two_orders()], [1, 2])
+    assert points > 10
+
+
+# Without a database.
+
+
+def test_unknown_database_is_reported_before_the_flow_runs() -> None:
+    ran: list[int] = []
+
+    @task.task
+    def first() -> None:
+        ran.append(1)
+
+    @task.task(transaction="shopp")
+    def second(connection: sa.Connection) -> None: ...
+
+    with pytest.raises(exceptions.NotFound, match=r"Database 'shopp' of task .*second"):
+        engines.run(linear_flow.Flow("f").add(first(), second()))
+    assert ran == []
+
+
+def test_function_runs_with_a_connection_of_a_test() -> None:
+    with sa.create_engine("sqlite://").begin() as connection:
+        connection.execute(sa.text("CREATE TABLE effects (number INTEGER)"))
+        assert shop.charge.fn(connection, 7) == ("paid", 7)
+
+
+def test_function_without_connection_is_refused() -> None:
+    @task.task(transaction=shop.NAME)
+    def pay(order: int, connection: sa.Connection) -> None: ...
+
+    with pytest.raises(ValueError, match="the first argument of execute must be 'connection'"):
+        pay()
+
+
+def test_async_function_is_refused() -> None:
+    @task.task(transaction=shop.NAME)
+    async def pay(connection: sa.Connection) -> None: ...
+
+    with pytest.raises(ValueError, match="must not be 'async def'"):
+        pay()
+
+
+@pytest.mark.parametrize("source", ["oracle://x", "sqlite+aiosqlite:///x"])
+def test_unsupported_database_is_refused(source: str) -> None:
+    with pytest.raises((ValueError, ImportError)):
+        databases.register("other", source)
+
+
+def test_invalid_url_is_reported_without_its_password() -> None:
+    with pytest.raises(ValueError, match="URL of a database") as caught:
+        databases.register("other", "postgresql://me:hidden@host")
+    assert "hidden" not in str(caught.value)

@@ -109,7 +109,7 @@ def test_retry_after_lost_worker_undoes_committed_effect_first(
     assert here.rows() == [3]
 
 
-@pytest.mark.parametrize("point", ["step.after-row", "step.before-commit"])
+@pytest.mark.parametrize("point", ["step.before-row", "step.after-row", "step.before-commit"])
 def test_effect_happens_once_when_worker_is_frozen(
     here: shop.Shop, broker: str, tmp_path: Path, point: str
 ) -> None:
@@ -120,8 +120,12 @@ def test_effect_happens_once_when_worker_is_frozen(
         mark.unlink()
         (other,) = (each for each in started if each.process.pid != pid)
         try:
-            workers.until(lambda: "waits for another transaction" in other.text)
+            if point == "step.before-row":
+                workers.until(lambda: here.effects() == [7])
+            else:
+                workers.until(lambda: "waits for another transaction" in other.text)
         finally:
+            mark.with_suffix(".resumed").touch()
             os.kill(pid, signal.SIGCONT)
 
     storage = run(here, broker, tmp_path, point, frozen=resume)

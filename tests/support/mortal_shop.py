@@ -32,6 +32,9 @@ def _reach(point: str) -> None:
     while number == signal.SIGSTOP and mark.exists():
         time.sleep(0.01)
     os.kill(os.getpid(), number)
+    # Another thread may receive the signal, so that this one continues for a moment.
+    while not mark.with_suffix(".resumed").exists():
+        time.sleep(0.01)
 
 
 crash_points.install(_reach)
