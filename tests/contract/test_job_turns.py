@@ -177,7 +177,9 @@ def test_paused_queue_is_not_served(
     assert take(board) == []
     queues.resume("*")
     assert take(board, 10) == ["reports1"]
-    with pytest.raises(exceptions.NotFound, match="'defaul' is not paused .did you mean 'default'"):
+    with pytest.raises(
+        exceptions.NotFound, match=r"'defaul' is not paused .did you mean 'default'"
+    ):
         queues.resume("defaul")
     queues.resume("default")
     assert take(board, 10) == ["default0", "default1"]
