@@ -21,6 +21,7 @@ from wbengine._logs import record_fields
 from wbengine._runtime import control
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.conductors import _code_versions, _limited_flows, base
+from wbengine.conductors._outcomes import Action, Error, Outcome, Stage, decide
 from wbengine.engines import _allowed, _ownership
 from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
@@ -59,8 +60,6 @@ class _Claim:
     parked: control.Parked | None = None
     #: Name and quota of the limit of the flow, if it had a permit.
     flow_limit: tuple[str, Quota] | None = None
-    #: True if the code of this process does not repeat the recorded steps of the flow.
-    blocked: bool = False
 
     def suspend(self) -> None:
         engine = self.engine
@@ -74,33 +73,24 @@ class _Claim:
 class ExecutorConductor(base.Conductor):
     """Claims jobs, runs their flows in an executor, and consumes jobs whose flows have ended.
 
-    Result of a job:
+    Result of a job (`_outcomes.decide`):
 
-    - The flow has ended in any state, and this is stored: the job is consumed. A flow that had
-      already ended does not run again.
-    - A command (`wbengine flow suspend`) or a listener suspended the flow: the job is consumed. The
-      flow stays suspended until a request resumes it.
-    - `stop` suspended the flow, and no command did: the job is abandoned.
-    - The flow has a command that its run did not carry out: the job is abandoned, and the next run
-      carries it out.
-    - One of `NO_CONSUME_EXCEPTIONS` was raised and the flow has not ended: the job is abandoned,
-      and this conductor does not claim it for a while. If the broker of the workers is unavailable,
-      the conductor claims no job for a short time.
-    - The flow only waits, for a signal or for longer than `PARK_SECONDS`: the flow is parked, and
-      the job is abandoned until the wait ends. This requires a job in the database of the flows
-      with the uuid of its flow (`engines.submit`).
-    - A workflow did not repeat its recorded steps: the flow is blocked, and the job is abandoned.
-      Each conductor process claims it once, when it finds no other jobs.
-    - The flow cannot be run (for example, inputs are missing): the job is consumed. If a run of the
-      flow has begun before, the job is abandoned, and not claimed for a while, because other code
-      can run the flow.
-    - `sys.exit()` or Ctrl-C interrupts the flow or its factory: the job is abandoned, and not
-      claimed for a while. In the thread of `run`, the interruption is raised.
-    - The module of the factory raises an exception, the factory raises ImportError or
-      AttributeError, as in an old deployment, or it is not allowed here (`flows`): the job is
-      abandoned, and not claimed for a while.
-    - No engine can be created for it: the job is trashed, or abandoned if a run of the flow has
-      begun before.
+    - Consumed: the flow has ended in any state, and this is stored. A command or a listener
+      suspended it; a request resumes it. It cannot be run, for example because inputs are missing.
+    - Abandoned: the conductor stops, or the flow has a command that its run did not carry out.
+    - Postponed, which is abandoned, and not claimed here for a while: one of
+      `NO_CONSUME_EXCEPTIONS` was raised and the flow has not ended; the module of the factory
+      raises an exception, the factory raises ImportError or AttributeError, as in an old
+      deployment, or it is not allowed here (`flows`); the flow cannot be run, and an earlier run
+      has begun; `sys.exit()` or Ctrl-C interrupts the flow or its factory (in the thread of `run`,
+      the interruption is raised). If the broker of the workers is unavailable, the conductor claims
+      no job for a short time.
+    - Parked: the flow only waits, for a signal, a pause, a permit, or for longer than
+      `PARK_SECONDS`. This requires a job in the database of the flows with the uuid of its flow
+      (`engines.submit`).
+    - Blocked: a workflow did not repeat its recorded steps. Each conductor process claims the job
+      once, when it finds no others.
+    - Trashed: no engine can be created for the flow, and no run has begun.
 
     A claim expires after the time of the board (`ttl` of etcd), or else after `CLAIM_SECONDS`.
     While the flow runs, the claim is extended at intervals of a third of this time. If the claim is
@@ -179,7 +169,7 @@ class ExecutorConductor(base.Conductor):
         # The thread of `run`, and the interruption of a flow in it: Ctrl-C or `sys.exit()`.
         self._thread: int | None = None
         self._interruption: BaseException | None = None
-        self._dispatched: set[futures.Future[bool]] = set()
+        self._dispatched: set[futures.Future[Action]] = set()
         # By the id of the job object that was claimed.
         self._claims: dict[int, _Claim] = {}
         # Jobs that could not be run, by uuid: end of the pause, and its duration.
@@ -250,7 +240,7 @@ class ExecutorConductor(base.Conductor):
             keeper.join()
             # Claims that no thread of the executor handles.
             for claim in tuple(self._claims.values()):
-                self._finish_claim(claim.job, False)
+                self._finish_claim(claim.job, Action.ABANDON)
             self._dead.set()
 
     def _dispatch(self, executor: futures.Executor, remaining: int, pause: float) -> None:
@@ -365,8 +355,8 @@ class ExecutorConductor(base.Conductor):
         inherited = super()._listeners_from_job(job, engine)
         return [*inherited, logging_listener.LoggingListener(engine, log=self._log)]
 
-    def _dispatch_job(self, job: jobs.Job) -> bool:
-        """Run the flow of a claimed job. Return True to consume the job, False to abandon it."""
+    def _dispatch_job(self, job: jobs.Job) -> Action:
+        """Run the flow of a claimed job. Return what happens to the job."""
         details = job.details
         uuid = details.get("flow_uuid") if isinstance(details, Mapping) else None
         try:
@@ -376,40 +366,42 @@ class ExecutorConductor(base.Conductor):
             if isinstance(error, Exception):
                 raise
             # A thread of the executor must continue with other flows. `run` re-raises the error.
-            self._log.warning("flow of %s was interrupted by %r; job abandoned", job, error)
-            self._postpone(job, error)
             if threading.get_ident() == self._thread:
                 self._interruption = error
-            return False
+            outcome = Outcome(Stage.CLAIMED, Error.INTERRUPTED)
+            return self._decide(
+                job, outcome, error, "flow of {job} was interrupted by {error!r}; job abandoned"
+            )
 
-    def _run_flow(self, job: jobs.Job) -> bool:
+    def _run_flow(self, job: jobs.Job) -> Action:
         claim = self._claims[id(job)]
         if claim.lost or self._stopping:
-            return False
-        prepared = runs = False
-        temporary_errors: tuple[type[Exception], ...] = (
-            *self.NO_CONSUME_EXCEPTIONS,
-            *_FACTORY_ERRORS,
-        )
+            return decide(Outcome(Stage.CLAIMED, Error.SKIPPED))
         try:
             engine = self._engine_from_job(job)
         except _OtherCodeError as error:
             self._log.info("%s is left to other conductors: %s", job, error)
-            claim.blocked = isinstance(job, _stored.StoredJob) and job.block_number is not None
             self._refuse_codes(job, error)
-            return False
+            was_blocked = isinstance(job, _stored.StoredJob) and job.block_number is not None
+            return decide(Outcome(Stage.CLAIMED, Error.OTHER_CODE, is_blocked=was_blocked))
         except Exception as error:
-            if not isinstance(error, temporary_errors) and not self._is_in_progress(job):
-                raise
-            self._log.warning("cannot create an engine for %s yet: %s", job, error)
-            self._postpone(job, error)
-            return False
+            is_temporary = isinstance(error, (*self.NO_CONSUME_EXCEPTIONS, *_FACTORY_ERRORS))
+            outcome = Outcome(
+                Stage.CLAIMED,
+                Error.TEMPORARY if is_temporary else Error.OTHER,
+                was_in_progress=not is_temporary and self._is_in_progress(job),
+            )
+            text = "cannot run {job}; job trashed"
+            if decide(outcome) is not Action.TRASH:
+                text = "cannot create an engine for {job} yet: {error}"
+            return self._decide(job, outcome, error, text)
         is_blocked = engine.storage.flow_detail.is_blocked
         if is_blocked and self._parking_board is None and job.uuid not in self._blocked:
             # A board in another store lists it before other jobs.
             self._postpone_blocked(job)
             self._untried.append(job)
-            return False
+            return decide(Outcome(Stage.LOADED, Error.SKIPPED))
+        stage = Stage.LOADED
         try:
             with contextlib.ExitStack() as stack:
                 for listener in self._listeners_from_job(job, engine):
@@ -421,7 +413,7 @@ class ExecutorConductor(base.Conductor):
                 if self._parking_board is not None and job.uuid == engine.storage.flow_uuid:
                     engine.park_after = self.PARK_SECONDS
                 if claim.lost or self._stopping:
-                    return False
+                    return decide(Outcome(stage, Error.SKIPPED))
                 # The engine of an earlier claim may still run the flow or may have ended it. If a
                 # job has the uuid of its flow, other engines may run the flow too.
                 if job.claims > 1 or job.uuid == engine.storage.flow_uuid:
@@ -430,52 +422,81 @@ class ExecutorConductor(base.Conductor):
                     engine.keeps_suspended = True
                 self._stage("compilation", engine.compile, job, engine)
                 self._stage("preparation", engine.prepare, job, engine)
-                prepared = True
+                stage = Stage.PREPARED
                 self._stage("validation", engine.validate, job, engine)
-                runs = True
+                stage = Stage.RUNNING
                 self._stage("running", engine.run, job, engine)
-        except _ownership.StateRefused as error:
-            self._log.info("%s is not run: %s", job, error)
-            return not self._has_command(engine)
         except Exception as error:
-            claim.blocked = prepared and engine.storage.flow_detail.is_blocked
-            if claim.blocked:
-                self._log.warning("flow of %s is blocked by code: %s", job, error)
-                return False
-            # Before the preparation, a stored final state belongs to an earlier job.
-            ended = prepared and self._has_ended(engine)
-            consume = ended or not (
-                self._is_transient(error)
-                or self._has_command(engine)
-                or (not runs and self._is_in_progress(job))
-            )
-            action = "consumed" if consume else "abandoned"
-            cancelled = ended and engine.storage.flow_detail.is_cancelled
-            if isinstance(error, exceptions.FlowBusy):
-                self._log.info("%s is postponed: %s", job, error)
-            elif cancelled and engine.storage.get_flow_state() == states.REVERTED:
-                self._log.info("flow of %s was cancelled; job %s: %s", job, action, error)
-            else:
-                self._log.warning("flow of %s failed; job %s", job, action, exc_info=True)
-            if not consume:
-                self._postpone(job, error)
-            return consume
+            return self._decide_after_error(job, engine, stage, error)
         finally:
             claim.engine = None
             claim.flow_limit = engine.flow_limit
         state = engine.storage.get_flow_state()
         self._log.info("flow of %s ended in %s", job, state)
-        if state == states.SUSPENDED and engine.parked is not None:
-            claim.parked = engine.parked
-            return False
-        if state == states.SUSPENDED:
-            # If a command or a listener suspended it, the job is consumed, so that no conductor
-            # resumes the flow.
-            is_handed_over = claim.lost or self._stopping
-            if is_handed_over and not engine.storage.flow_detail.is_suspended_by_command:
-                return False
-            return not self._has_command(engine)
-        return state in states.FLOW_ENDED
+        is_suspended = state == states.SUSPENDED
+        claim.parked = engine.parked if is_suspended else None
+        is_by_command = engine.storage.flow_detail.is_suspended_by_command
+        is_handed_over = (claim.lost or self._stopping) and not is_by_command
+        return decide(
+            Outcome(
+                stage,
+                has_ended=state in states.FLOW_ENDED,
+                has_command=is_suspended and not is_handed_over and self._has_command(engine),
+                is_parked=claim.parked is not None,
+                is_suspended=is_suspended,
+                is_handed_over=is_handed_over,
+            )
+        )
+
+    def _decide_after_error(
+        self, job: jobs.Job, engine: engines.Engine, stage: Stage, error: Exception
+    ) -> Action:
+        if isinstance(error, _ownership.StateRefused):
+            self._log.info("%s is not run: %s", job, error)
+            return decide(Outcome(stage, Error.REFUSED, has_command=self._has_command(engine)))
+        detail = engine.storage.flow_detail
+        # Before the preparation, a stored final state belongs to an earlier job.
+        has_ended = stage >= Stage.PREPARED and self._has_ended(engine)
+        outcome = Outcome(
+            stage,
+            Error.TEMPORARY if self._is_transient(error) else Error.OTHER,
+            has_ended=has_ended,
+            has_command=not has_ended and self._has_command(engine),
+            was_in_progress=stage < Stage.RUNNING and self._is_in_progress(job),
+            is_blocked=detail.is_blocked,
+        )
+        cancelled = has_ended and detail.is_cancelled
+        if isinstance(error, exceptions.FlowBusy):
+            level, text = logging.INFO, "{job} is postponed: {error}"
+        elif cancelled and engine.storage.get_flow_state() == states.REVERTED:
+            level, text = logging.INFO, "flow of {job} was cancelled; job {action}: {error}"
+        else:
+            level, text = logging.WARNING, "flow of {job} failed; job {action}"
+        if decide(outcome) is Action.BLOCK:
+            text = "flow of {job} is blocked by code: {error}"
+        return self._decide(job, outcome, error, text, level)
+
+    def _decide(
+        self,
+        job: jobs.Job,
+        outcome: Outcome,
+        error: BaseException,
+        text: str,
+        level: int = logging.WARNING,
+    ) -> Action:
+        """Decide after an error, and log it.
+
+        :param text: format of the message with the `job`, the `error` and the `action`.
+        """
+        action = decide(outcome)
+        was_run = level == logging.WARNING and outcome.stage > Stage.CLAIMED
+        has_trace = action is Action.TRASH or (was_run and action is not Action.BLOCK)
+        word = Action.ABANDON.value if action is Action.POSTPONE else action.value
+        message = text.format(job=job, error=error, action=word)
+        self._log.log(level, "%s", message, exc_info=has_trace)
+        if action is Action.POSTPONE:
+            self._postpone(job, error)
+        return action
 
     def _flow_detail_from_job(self, job: jobs.Job) -> models.FlowDetail:
         detail = super()._flow_detail_from_job(job)
@@ -557,31 +578,31 @@ class ExecutorConductor(base.Conductor):
         except (exceptions.StorageFailure, exceptions.NotFound):
             return False
 
-    def _on_job_done(self, job: jobs.Job, fut: futures.Future[bool]) -> None:
-        consume = trash = False
+    def _on_job_done(self, job: jobs.Job, fut: futures.Future[Action]) -> None:
+        action = Action.ABANDON
         try:
-            consume = fut.result()
+            action = fut.result()
         except BaseException as error:  # Otherwise the exception would end the thread.
-            trash = isinstance(error, Exception)
-            action = "trashed" if trash else "abandoned"
-            self._log.warning("cannot run %s; job %s", job, action, exc_info=True)
+            action = Action.TRASH if isinstance(error, Exception) else Action.ABANDON
+            self._log.warning("cannot run %s; job %s", job, action.value, exc_info=True)
         try:
-            self._finish_claim(job, consume, trash)
+            self._finish_claim(job, action)
         finally:
             self._dispatched.discard(fut)
             self._wake.put(None)
 
-    def _finish_claim(self, job: jobs.Job, consume: bool, trash: bool = False) -> None:
+    def _finish_claim(self, job: jobs.Job, action: Action) -> None:
         claim = self._claims.pop(id(job), None)
-        if claim is not None and claim.parked is not None:
-            self._park(job, claim.parked)
-            if claim.parked.limit is not None:
+        parked = None if claim is None else claim.parked
+        if action is Action.PARK and parked is not None:
+            self._park(job, parked)
+            if parked.limit is not None:
                 # A permit may have become free after the flow got none.
-                self._offer_permits({claim.parked.limit: None})
-        elif claim is not None and claim.blocked:
+                self._offer_permits({parked.limit: None})
+        elif action is Action.BLOCK:
             self._block(job)
         else:
-            self._try_finish_job(job, consume, trash)
+            self._try_finish_job(job, action)
         if claim is not None and claim.flow_limit is not None and self._limited is not None:
             self._offer_permits(dict([claim.flow_limit]))
 
@@ -590,7 +611,7 @@ class ExecutorConductor(base.Conductor):
         is_of_flow = job.details.get("flow_uuid") == job.uuid
         if board is None or not isinstance(job, _stored.StoredJob) or not is_of_flow:
             self._postpone_blocked(job)
-            self._try_finish_job(job, consume=False)
+            self._try_finish_job(job, Action.ABANDON)
             return
         try:
             self._blocked[job.uuid] = board.block(job, self._name)
@@ -622,15 +643,12 @@ class ExecutorConductor(base.Conductor):
         details = {"job": job, "conductor": self, "persistence": self._persistence}
         self._notifier.notify("job_abandoned", details)
 
-    def _try_finish_job(self, job: jobs.Job, consume: bool, trash: bool = False) -> None:
+    def _try_finish_job(self, job: jobs.Job, action: Action) -> None:
         board = self._jobboard
-        finish, event = (
-            (board.consume, "job_consumed")
-            if consume
-            else (board.trash, "job_trashed")
-            if trash
-            else (board.abandon, "job_abandoned")
-        )
+        finish, event = {
+            Action.CONSUME: (board.consume, "job_consumed"),
+            Action.TRASH: (board.trash, "job_trashed"),
+        }.get(action, (board.abandon, "job_abandoned"))
         details = {"job": job, "conductor": self, "persistence": self._persistence}
         try:
             finish(job, self._name)
@@ -638,7 +656,7 @@ class ExecutorConductor(base.Conductor):
             # The claim expires; the next claim finds the stored result of the flow.
             self._log.warning("cannot finish %s: %s", job, error)
             return
-        if consume or trash:
+        if action in (Action.CONSUME, Action.TRASH):
             self._postponed.pop(job.uuid, None)
         self._notifier.notify(event, details)
 
