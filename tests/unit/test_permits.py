@@ -16,7 +16,13 @@ from wbengine import task
 from wbengine._limits import shared_accounts
 from wbengine._limits.limit_changes import LimitChange
 from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer, _Limit
-from wbengine._limits.permit_rules import HORIZON, KEPT_SECONDS, Account, PermitRequest
+from wbengine._limits.permit_rules import (
+    HORIZON,
+    KEPT_SECONDS,
+    Account,
+    Answer,
+    PermitRequest,
+)
 from wbengine._tasks import limit_attributes
 from wbengine._tasks.limit_attributes import Quota
 
@@ -27,6 +33,11 @@ TEN = Quota("10/s", 0.1, None)
 def given(account: Account, quota: Quota, now: float, *asks: PermitRequest) -> dict[str, int]:
     answer = account.settle(quota, asks, now)
     return {flow: len(permits) for flow, permits in answer.permits.items()}
+
+
+def grant(membership: Membership, permits: list[float], quota: Quota, now: float) -> None:
+    answer = Answer({membership.member.flow: permits}, None, quota, now)
+    membership.add(membership.request(), answer, now)
 
 
 def ask(flow: str, held: int, wanted: int, epoch: int = 1, seconds: float = 15.0) -> PermitRequest:
@@ -246,7 +257,7 @@ def test_permits_of_a_rate_that_are_not_used_in_time_are_lost() -> None:
     membership = Membership(renewer, "l", TEN, Member("a"), lambda: None)
     membership.set_wanted(200)
     for now in range(5):
-        membership.add([number / 10 for number in range(10)], (), TEN, now)
+        grant(membership, [number / 10 for number in range(10)], TEN, now)
         assert membership.collect_due(now + 1)
     assert (membership.ready, membership.held) == (5, 5)
     assert membership.request().wanted == 195
@@ -256,9 +267,9 @@ def test_unused_permits_are_returned_when_quota_changes() -> None:
     renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
     membership = Membership(renewer, "l", TEN, Member("a"), lambda: None)
     membership.set_wanted(8)
-    membership.add([number / 10 for number in range(5)], (), TEN, 0)
-    assert membership.collect_due(0.1) and membership.use_permit()
-    membership.add([0.5], (), Quota("2/s", 0.5, None), 0.1)
+    grant(membership, [number / 10 for number in range(5)], TEN, 0)
+    assert membership.collect_due(0.1) and membership.use_permit() is not None
+    grant(membership, [0.5], Quota("2/s", 0.5, None), 0.1)
     assert (membership.ready, membership.spare, membership.held) == (0, 1, 2)
     assert membership.request().wanted == 6
 
@@ -270,7 +281,7 @@ def test_changed_limit_applies_to_flow_that_waits_for_a_slow_rate() -> None:
     membership = renewer.join("l[a]", slow, Member("a"), lambda: None)
     membership.set_wanted(4)
     until(lambda: membership.ready == 1)
-    assert membership.use_permit()
+    assert membership.use_permit() is not None
     store.change(LimitChange("l", "1000/s", 3))
     until(lambda: membership.ready == 2, within=3)
     assert (membership.held, membership.quota_in_force) == (3, Quota("1000/s", 0.001, 3))

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from wbengine import task
 from wbengine._limits import shared_accounts
 from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
-from wbengine._limits.permit_rules import HORIZON, MAX_COSTS, Account, Answer, PermitRequest
+from wbengine._limits.permit_rules import (
+    HORIZON,
+    MAX_COSTS,
+    Account,
+    Answer,
+    Correction,
+    PermitRequest,
+)
 from wbengine._tasks import limit_attributes
 from wbengine._tasks.limit_attributes import Quota
 from wbengine._text import rates
@@ -33,10 +40,10 @@ def settle(
     flow: str = "a",
     *,
     held: int = 0,
-    correction: float = 0.0,
+    corrections: tuple[Correction, ...] = (),
     limit: Quota = MINUTE,
 ) -> Answer:
-    request = PermitRequest(flow, 1, held, len(costs), 15.0, costs, correction)
+    request = PermitRequest(flow, 1, held, len(costs), 99.0, costs, corrections)
     return account.settle(limit, [request], now)
 
 
@@ -98,36 +105,72 @@ def test_concurrency_counts_tasks_and_not_units() -> None:
 def test_additional_units_are_taken_from_next_permits() -> None:
     account = Account()
     settle(account, 100.0, (10.0,))
-    answer = settle(account, 100.5, (10.0,), held=1, correction=30.0)
+    answer = settle(account, 100.5, (10.0,), held=1, corrections=(Correction(1, 100.0, 30.0),))
     assert answer.permits["a"] == [] and account.next == pytest.approx(104.0)
     assert sum(units for _, units in account.log or ()) == pytest.approx(40.0)
 
 
+def logged(account: Account) -> float:
+    return sum(units for _, units in account.log or ())
+
+
 def test_unused_units_are_given_back_once() -> None:
-    """A repeated request has the same sum of corrections."""
+    """A request is repeated if its answer was lost."""
     account = Account()
     settle(account, 100.0, (100.0,))
     for _ in range(2):
-        answer = settle(account, 100.5, (10.0,), held=1, correction=-90.0)
-        assert sum(units for _, units in account.log or ()) == pytest.approx(20.0)
-        account.settle(MINUTE, [PermitRequest("a", 1, 1, 0, 15, (), -90.0)], 100.5)
-    assert len(answer.permits["a"]) <= 1
+        settle(account, 100.5, (), held=1, corrections=(Correction(1, 100.0, -90.0),))
+        assert logged(account) == pytest.approx(10.0)
+        assert account.next == pytest.approx(101.0)
+    corrections = (Correction(1, 100.0, -90.0), Correction(2, 100.0, -4.0))
+    settle(account, 100.6, (), held=1, corrections=corrections)
+    assert logged(account) == pytest.approx(6.0)
+
+
+def test_units_are_given_back_to_their_own_start() -> None:
+    """Otherwise they would be lost when an earlier start leaves the window."""
+    account = Account()
+    settle(account, 600.0, (100.0,))
+    settle(account, 620.0, (200.0,), held=1)
+    settle(account, 621.0, (), held=2, corrections=(Correction(1, 620.0, -150.0),))
+    assert account.log == [(600.0, 100.0), (620.4, 50.0)]
+
+
+def test_units_of_an_old_start_are_not_given_back() -> None:
+    account = Account()
+    settle(account, 600.0, (100.0,))
+    settle(account, 650.0, (200.0,), held=1)
+    expected = account.next
+    settle(account, 665.0, (), held=2, corrections=(Correction(1, 600.0, -100.0),))
+    assert logged(account) == pytest.approx(200.0) and account.next == expected
 
 
 def test_correction_is_counted_when_flow_leaves() -> None:
     account = Account()
     settle(account, 100.0, (10.0,))
-    account.settle(MINUTE, [PermitRequest("a", 1, 0, 0, 0, (), 50.0)], 100.5)
+    corrections = (Correction(1, 100.0, 50.0),)
+    account.settle(MINUTE, [PermitRequest("a", 1, 0, 0, 0, (), corrections)], 100.5)
     assert account.flows == {} and account.next == pytest.approx(106.0)
 
 
-def test_correction_of_an_earlier_run_is_not_counted_again() -> None:
+def test_first_correction_of_a_later_run_is_counted() -> None:
     account = Account()
-    settle(account, 100.0, (10.0,), held=0, correction=0.0)
-    settle(account, 100.1, (), held=1, correction=50.0)
-    expected = account.next
-    account.settle(MINUTE, [PermitRequest("a", 2, 1, 0, 15.0)], 100.2)
-    assert account.next == expected
+    settle(account, 100.0, (10.0,))
+    settle(account, 100.1, (), held=1, corrections=(Correction(7, 100.0, 50.0),))
+    corrections = (Correction(1, 100.0, 60.0),)
+    account.settle(MINUTE, [PermitRequest("a", 2, 1, 0, 15.0, (), corrections)], 100.2)
+    assert account.next == pytest.approx(112.0)
+
+
+def test_answered_corrections_are_not_sent_again() -> None:
+    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
+    membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
+    membership.correct(5.0, -3.0)
+    first = membership.request()
+    membership.correct(6.0, 2.0)
+    assert membership.request().corrections == (Correction(1, 5.0, -3.0), Correction(2, 6.0, 2.0))
+    membership.add(first, Answer({"a": []}, None, MINUTE, 0.0), 0.0)
+    assert membership.request().corrections == (Correction(2, 6.0, 2.0),)
 
 
 def test_lowered_limit_counts_units_of_earlier_starts() -> None:
@@ -163,7 +206,7 @@ def test_no_window_contains_more_units_than_the_limit(
         for flow in range(3)
     }
     running: dict[str, list[tuple[float, float]]] = {flow: [] for flow in queues}
-    corrections = dict.fromkeys(queues, 0.0)
+    corrections: dict[str, list[Correction]] = {flow: [] for flow in queues}
     starts: list[tuple[float, float]] = []
     # Begin, end and limit of each part. Permits of an earlier limit start until `begin`.
     parts: list[tuple[float, float, Quota]] = []
@@ -179,12 +222,11 @@ def test_no_window_contains_more_units_than_the_limit(
             ended = [each for each in running[flow] if each[0] + runtime <= now]
             running[flow] = [each for each in running[flow] if each not in ended]
             for at, units in ended:
-                if units > 0 or now - at < limit.window[1] * 0.9:
-                    corrections[flow] += units
+                corrections[flow].append(Correction(len(corrections[flow]) + 1, at, units))
             queues[flow] = [each for each in queues[flow] if each[0] <= limit.window[0]]
             wanted = tuple(cost for cost, _ in queues[flow])
             request = PermitRequest(
-                flow, 1, len(running[flow]), len(wanted), 15.0, wanted, corrections[flow]
+                flow, 1, len(running[flow]), len(wanted), 15.0, wanted, tuple(corrections[flow])
             )
             answer = account.settle(MINUTE, [request], now, limit)
             for after in answer.permits.get(flow, ()):
@@ -218,17 +260,21 @@ def test_small_costs_use_nearly_the_whole_rate(found: list[float]) -> None:
     assert last - 6e4 <= (total / 600 * 60) * 1.04 + 66
 
 
+def grant(membership: Membership, permits: list[float]) -> None:
+    membership.add(membership.request(), Answer({"a": permits}, None, MINUTE, 1e9), 0.0)
+
+
 def test_permit_is_used_only_for_its_cost() -> None:
     """A task of another cost may have come first meanwhile."""
     renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
     membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
     membership.set_wanted(2, (5.0, 7.0))
     assert membership.request().costs == (5.0, 7.0)
-    membership.add([0.0], (5.0, 7.0), MINUTE, 0.0)
+    grant(membership, [0.0])
     assert membership.collect_due(0.0)
     membership.set_wanted(3, (9.0, 5.0, 7.0))
     assert membership.request()[2:6] == (1, 2, 15.0, (9.0, 7.0))
-    assert not membership.use_permit(9.0) and membership.use_permit(5.0)
+    assert membership.use_permit(9.0) is None and membership.use_permit(5.0) == 1e9
     assert (membership.held, membership.ready, membership.wanted) == (1, 0, 2)
 
 
@@ -236,7 +282,7 @@ def test_permit_of_withdrawn_task_is_released() -> None:
     renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
     membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
     membership.set_wanted(2, (5.0, 7.0))
-    membership.add([0.0, 0.5], (5.0, 7.0), MINUTE, 0.0)
+    grant(membership, [0.0, 0.5])
     membership.set_wanted(1, (7.0,))
     assert (membership.held, membership.spare) == (1, 1)
     assert membership.request().costs == ()
@@ -246,23 +292,12 @@ def test_costs_of_later_tasks_follow() -> None:
     renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
     membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
     membership.set_wanted(5, (1.0, 2.0))
-    membership.add([0.0, 0.1], (1.0, 2.0), MINUTE, 0.0)
+    grant(membership, [0.0, 0.1])
     assert membership.request()[3] == 0
     membership.collect_due(0.1)
-    assert membership.use_permit(1.0) and membership.use_permit(2.0)
+    assert membership.use_permit(1.0) == 1e9 and membership.use_permit(2.0) == 1e9 + 0.1
     membership.set_wanted(3, (3.0, 4.0))
     assert membership.request()[3:6] == (3, 15.0, (3.0, 4.0))
-
-
-@pytest.mark.parametrize(("age", "expected"), [(10.0, -7.0), (59.0, 0.0)])
-def test_units_of_an_old_start_are_not_given_back(age: float, expected: float) -> None:
-    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 100.0)
-    membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
-    membership.add([], (), MINUTE, 0.0)
-    membership.correct(-7.0, 100.0 - age)
-    assert membership.request().correction == expected
-    membership.correct(3.0, 100.0 - age)
-    assert membership.request().correction == expected + 3.0
 
 
 def limit(**options: object) -> limit_attributes.Limit:

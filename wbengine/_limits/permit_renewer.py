@@ -21,7 +21,13 @@ from typing import Final, NamedTuple
 
 from wbengine._concurrency import conditions, per_process, threads
 from wbengine._limits import limit_changes, shared_accounts
-from wbengine._limits.permit_rules import HORIZON, KEPT_SECONDS, Answer, PermitRequest
+from wbengine._limits.permit_rules import (
+    HORIZON,
+    KEPT_SECONDS,
+    Answer,
+    Correction,
+    PermitRequest,
+)
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import _leases, base
 
@@ -37,8 +43,6 @@ _MAX_PAUSE_SECONDS: Final = 1.0
 _RENEWALS_PER_LEASE: Final = 3
 #: Interval between two reads of the changes of limits.
 _POLL_SECONDS: Final = 1.0
-#: Part of a period after which units of a start cannot be given back.
-_RETURNABLE_PART: Final = 0.9
 
 
 class Member(NamedTuple):
@@ -52,6 +56,19 @@ class Member(NamedTuple):
     seconds: float = _leases.LEASE_SECONDS
 
 
+class _Permit(NamedTuple):
+    """An assigned permit.
+
+    :ivar due: the time of the renewer's clock from which it may be used.
+    :ivar cost: its units of the rate.
+    :ivar start: the same time on the clock of the store.
+    """
+
+    due: float
+    cost: float
+    start: float
+
+
 class Membership:
     """Membership of one run in one limit, created by `PermitRenewer.join`.
 
@@ -59,8 +76,9 @@ class Membership:
     """
 
     __slots__ = (
-        "_correction", "_costs", "_later", "_ready", "_renewer", "held", "is_refused", "member",
-        "name", "quota", "quota_in_force", "renew_at", "tells_refusal", "wake", "wanted",
+        "_corrected", "_corrections", "_costs", "_later", "_ready", "_renewer", "held",
+        "is_refused", "member", "name", "quota", "quota_in_force", "renew_at", "tells_refusal",
+        "wake", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -89,12 +107,12 @@ class Membership:
         self.renew_at = math.inf
         # Costs of the first wanted permits, in order; empty: each costs one unit.
         self._costs: tuple[float, ...] = ()
-        # Costs of the permits that may be used, oldest first.
-        self._ready: list[float] = []
-        # Times from which assigned permits may be used, and their costs.
-        self._later: list[tuple[float, float]] = []
-        # Sum of all corrections of costs.
-        self._correction = 0.0
+        # Permits that may be used now, oldest first, and later, as a heap.
+        self._ready: list[_Permit] = []
+        self._later: list[_Permit] = []
+        # Number of the latest correction, and the corrections to which no answer has arrived.
+        self._corrected = 0
+        self._corrections: list[Correction] = []
 
     @property
     def ready(self) -> int:
@@ -122,8 +140,8 @@ class Membership:
         count = self.spare
         if self._costs:
             wanted = Counter(self._costs)
-            self._ready = [cost for cost in self._ready if _take(wanted, cost)]
-            self._later = [each for each in sorted(self._later) if _take(wanted, each[1])]
+            self._ready = [each for each in self._ready if _take(wanted, each.cost)]
+            self._later = [each for each in sorted(self._later) if _take(wanted, each.cost)]
         elif count > self.wanted:
             self._later = sorted(self._later)[: max(0, self.wanted - len(self._ready))]
             del self._ready[max(0, self.wanted) :]
@@ -132,37 +150,30 @@ class Membership:
 
     def _missing_costs(self) -> tuple[float, ...]:
         """Return the costs of wanted permits that are not assigned."""
-        spare = Counter([*self._ready, *(cost for _, cost in self._later)])
+        spare = Counter(permit.cost for permit in (*self._ready, *self._later))
         return tuple(cost for cost in self._costs if not _take(spare, cost))
 
-    def use_permit(self, cost: float = 1.0) -> bool:
-        """Use a ready permit of this cost. Return False if there is none."""
+    def use_permit(self, cost: float = 1.0) -> float | None:
+        """Use a ready permit of this cost. Return its start for `correct`; None: there is none."""
         with self._renewer.lock:
-            if cost not in self._ready:
-                return False
-            self._ready.remove(cost)
+            permit = next((each for each in self._ready if each.cost == cost), None)
+            if permit is None:
+                return None
+            self._ready.remove(permit)
             self.wanted -= 1
             if self._costs:
                 index = self._costs.index(cost)
                 self._costs = self._costs[:index] + self._costs[index + 1 :]
                 if not self._costs:
                     self._renewer.request_soon(self.name)
-            return True
+            return permit.start
 
-    def correct(self, units: float, used_at: float) -> None:
-        """Correct the cost of a permit by some units.
-
-        Units can be given back only while the account counts the start.
-
-        :param used_at: the time of `PermitRenewer.clock` at which the permit was used.
-        """
+    def correct(self, start: float, units: float) -> None:
+        """Correct the cost of a used permit by some units, with the next request."""
         with self._renewer.lock:
-            window = None if self.quota_in_force is None else self.quota_in_force.window
-            if window is None:
-                return
-            age = self._renewer.clock() - used_at
-            if units > 0 or age < window[1] * _RETURNABLE_PART:
-                self._correction += units
+            if units:
+                self._corrected += 1
+                self._corrections.append(Correction(self._corrected, start, units))
 
     def add_running(self) -> None:
         """Count a task that already runs, even without a permit."""
@@ -182,21 +193,22 @@ class Membership:
         count, costs = max(0, self.wanted - self.spare), self._missing_costs()
         if self._costs and not costs:
             count = 0  # The costs of the others follow.
-        return PermitRequest(flow, epoch, self.held, count, seconds, costs, self._correction)
+        corrections = tuple(self._corrections)
+        return PermitRequest(flow, epoch, self.held, count, seconds, costs, corrections)
 
     def departure(self, keeps_permits: bool) -> PermitRequest:
         """Return the last request, which releases all permits, or only those that are not used."""
         held = self.held - self.spare if keeps_permits else 0
         seconds = KEPT_SECONDS if held else 0
         flow, epoch, _ = self.member
-        return PermitRequest(flow, epoch, held, 0, seconds, (), self._correction)
+        return PermitRequest(flow, epoch, held, 0, seconds, (), tuple(self._corrections))
 
-    def add(self, permits: list[float], costs: tuple[float, ...], quota: Quota, now: float) -> bool:
-        """Add assigned permits of the quota in force. The caller must hold the lock.
+    def add(self, request: PermitRequest, answer: Answer, now: float) -> bool:
+        """Add the permits of an answer to a request. The caller must hold the lock.
 
-        :param costs: those of the request; empty: each costs one unit.
         :returns: whether the quota has changed.
         """
+        permits, quota = answer.permits[request.flow], answer.quota
         has_changed = self.quota_in_force != quota
         if has_changed and self.spare:
             # Permits of another quota would exceed a lower one.
@@ -205,8 +217,11 @@ class Membership:
             self._renewer.request_soon(self.name)
         self.quota_in_force = quota
         self.held += len(permits)
-        for seconds, cost in zip(permits, costs or itertools.repeat(1.0), strict=False):
-            heapq.heappush(self._later, (now + seconds, cost))
+        for seconds, cost in zip(permits, request.costs or itertools.repeat(1.0), strict=False):
+            heapq.heappush(self._later, _Permit(now + seconds, cost, answer.now + seconds))
+        if request.corrections:
+            latest = request.corrections[-1].number
+            self._corrections = [each for each in self._corrections if each.number > latest]
         self.is_refused = self.wanted > 0 and not self.spare
         self.renew_at = now + self.member.seconds / _RENEWALS_PER_LEASE
         if self._trim():  # Others are wanted than at the time of the request.
@@ -215,17 +230,17 @@ class Membership:
 
     @property
     def due(self) -> float:
-        return self._later[0][0] if self._later else math.inf
+        return self._later[0].due if self._later else math.inf
 
     def collect_due(self, now: float) -> bool:
         """Make due permits ready. Return True if there are any. The caller must hold the lock."""
         before = self.ready
-        while self._later and self._later[0][0] <= now:
-            self._ready.append(heapq.heappop(self._later)[1])
+        while self._later and self._later[0].due <= now:
+            self._ready.append(heapq.heappop(self._later))
         has_more = self.ready > before
         if self.quota_in_force is not None and self.quota_in_force.interval is not None:
             count, max_units = self.ready, HORIZON / 2 / self.quota_in_force.interval
-            while len(self._ready) > 1 and sum(self._ready) > max_units:
+            while len(self._ready) > 1 and sum(each.cost for each in self._ready) > max_units:
                 # The run loop was busy. Unused permits of a rate are not accumulated.
                 del self._ready[0]
             self.held -= count - self.ready
@@ -273,7 +288,7 @@ class PermitRenewer:
         self, store: shared_accounts.Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self.clock: Final = clock
+        self._clock = clock
         #: Lock of all attributes.
         self.lock: Final = threading.RLock()
         self._changed = conditions.Condition(self.lock)
@@ -344,7 +359,7 @@ class PermitRenewer:
     def _main(self) -> None:
         while self._wait():
             with self._request_lock:
-                now, requests = self.clock(), {}
+                now, requests = self._clock(), {}
                 with self.lock:
                     for name, limit in self._limits.items():
                         if limit.due <= now:
@@ -367,7 +382,7 @@ class PermitRenewer:
                 if not self._limits:
                     self._thread = None
                     return False
-                seconds = self._due() - self.clock()
+                seconds = self._due() - self._clock()
                 if seconds <= 0:
                     return True
                 self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
@@ -386,7 +401,7 @@ class PermitRenewer:
         except Exception as error:
             LOG.warning("cannot update the limits: %s", error)
             answers = {}
-        now, refused = self.clock(), list[Membership]()
+        now, refused = self._clock(), list[Membership]()
         with self.lock:
             for name in requests:
                 limit = self._limits.get(name)
@@ -397,14 +412,13 @@ class PermitRenewer:
                     limit.due = min(limit.due, now + _MAX_PAUSE_SECONDS)
                     continue
                 has_new = False
-                costs = {request.flow: request.costs for request in requests[name][1]}
-                for flow, permits in answer.permits.items():
-                    membership = limit.memberships.get(flow)
-                    if membership is not None:
+                for request in requests[name][1]:
+                    membership = limit.memberships.get(request.flow)
+                    if membership is not None and request.flow in answer.permits:
                         was_refused = membership.is_refused
-                        if membership.add(permits, costs[flow], answer.quota, now):
+                        if membership.add(request, answer, now):
                             self._changed_memberships.add(membership)
-                        has_new = has_new or bool(permits)
+                        has_new = has_new or bool(answer.permits[request.flow])
                         if membership.is_refused and not was_refused and membership.tells_refusal:
                             refused.append(membership)
                 limit.due = min(limit.due, self._next(limit, answer, has_new, now))
@@ -416,7 +430,7 @@ class PermitRenewer:
 
     def _poll_changes(self) -> None:
         """Schedule requests for the limits of waiting flows that an operator has changed."""
-        now = self.clock()
+        now = self._clock()
         with self.lock:
             polled = {
                 name: limit.quotas
@@ -451,7 +465,7 @@ class PermitRenewer:
 
     def _wake(self) -> None:
         with self.lock:
-            now = self.clock()
+            now = self._clock()
             ready_memberships = [
                 membership
                 for limit in self._limits.values()

@@ -20,14 +20,14 @@ A permit of a weighted limit takes a cost in units of the rate. The next permit 
 no window of this length contains more units than the limit. The first waiting task of a flow gets
 the next permit, even if tasks behind it cost less, and no flow overtakes the one whose turn it is.
 If that flow is dead and its cost takes longer than `HORIZON`, the others wait until its request
-expires. Corrections take units from the next permits, or give back those of the oldest starts in
-the log: they leave it first, so the limit is kept in all windows.
+expires. Corrections take units from the next permits, or give back those of their start in the log.
 
 The module is pure: times are arguments, in seconds of the store's clock.
 """
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,9 @@ from typing import Any, Final, NamedTuple
 
 from wbengine._tasks.limit_attributes import UNLIMITED, Quota
 
-__all__ = ["HORIZON", "KEPT_SECONDS", "MAX_COSTS", "Account", "Answer", "PermitRequest"]
+__all__ = [
+    "HORIZON", "KEPT_SECONDS", "MAX_COSTS", "Account", "Answer", "Correction", "PermitRequest",
+]  # fmt: skip
 
 #: Maximum time in advance at which a permit of a rate is assigned.
 HORIZON: Final = 1.0
@@ -51,6 +53,18 @@ _PARTS_PER_PERIOD: Final = 100
 _TOLERANCE: Final = 1e-6
 
 
+class Correction(NamedTuple):
+    """A correction of the cost of a start by some units.
+
+    :ivar number: the order of the corrections of a member, from 1.
+    :ivar start: the time of the start on the clock of the store.
+    """
+
+    number: int
+    start: float
+    units: float
+
+
 class PermitRequest(NamedTuple):
     """Request of a flow: the permits that it has, and the number that it wants in addition.
 
@@ -58,7 +72,7 @@ class PermitRequest(NamedTuple):
     epoch are ignored. Its permits expire after `seconds` without another request.
 
     `costs` are those of the first wanted permits, in order; empty: each costs one unit.
-    `correction` is the sum of the corrections of all costs of this member, in units.
+    `corrections` are those to which no answer has arrived; a repeated one is ignored.
     """
 
     flow: str
@@ -67,19 +81,20 @@ class PermitRequest(NamedTuple):
     wanted: int
     seconds: float
     costs: tuple[float, ...] = ()
-    correction: float = 0.0
+    corrections: tuple[Correction, ...] = ()
 
 
 class Answer(NamedTuple):
     """Answer to flows: for each new permit, in order, the seconds until it may be used.
 
     `retry_seconds`: seconds until another request can succeed; None: only after permits are
-    released or shares change. `quota` is in force.
+    released or shares change. `quota` is in force, and `now` is the time of the store.
     """
 
     permits: dict[str, list[float]]
     retry_seconds: float | None
-    quota: Quota = UNLIMITED
+    quota: Quota
+    now: float
 
 
 @dataclass(slots=True)
@@ -91,12 +106,13 @@ class _Flow:
     #: Units that the flow got, or would have got if it had always waited.
     served: float
     costs: tuple[float, ...] = ()
-    correction: float = 0.0
+    #: Number of the latest correction.
+    corrected: int = 0
 
     @property
     def weights(self) -> tuple[Any, ...]:
         """Fields that only flows with costs or corrections have."""
-        return (self.costs, self.correction) if self.costs or self.correction else ()
+        return (self.costs, self.corrected) if self.costs or self.corrected else ()
 
 
 @dataclass(slots=True)
@@ -123,7 +139,7 @@ class Account:
             uuid: _Flow(
                 int(epoch), int(held), int(wanted), float(until), float(served),
                 tuple(map(float, weights[0])) if weights else (),
-                float(weights[1]) if weights else 0.0,
+                int(weights[1]) if weights else 0,
             )
             for uuid, (epoch, held, wanted, until, served, *weights) in data["flows"].items()
         }  # fmt: skip
@@ -218,9 +234,12 @@ class Account:
                 continue
             if request.costs and self.log is None:
                 self.log = []
-            if row is not None:
-                known = row.correction if row.epoch == request.epoch else 0.0
-                self._correct(request.correction - known, now)
+            corrected = row.corrected if row is not None and row.epoch == request.epoch else 0
+            for correction in request.corrections:
+                # Without a row, the request is repeated, or the permits have expired.
+                if row is not None and correction.number > corrected:
+                    self._correct(correction, now)
+                corrected = max(corrected, correction.number)
             if not (request.held or request.wanted):
                 self.flows.pop(request.flow, None)
                 continue
@@ -233,13 +252,13 @@ class Account:
             held, wanted = request.held + inherited, request.wanted - inherited
             self.flows[request.flow] = _Flow(
                 request.epoch, held, wanted, now + request.seconds, served,
-                request.costs, request.correction,
+                request.costs[inherited:], corrected,
             )  # fmt: skip
             new_permits[request.flow] = []
             kept[request.flow] = [0.0] * inherited
         retry_seconds = self._assign_permits(new_permits, now)
         permits = {uuid: kept[uuid] + assigned for uuid, assigned in new_permits.items()}
-        return Answer(permits, retry_seconds, self.quota)
+        return Answer(permits, retry_seconds, self.quota, now)
 
     def _set_quota(self, quota: Quota) -> None:
         old, new = self.quota.interval, quota.interval
@@ -260,32 +279,37 @@ class Account:
         if self.log is None or window is None or not units:
             return
         part = window[1] / _PARTS_PER_PERIOD
-        end = math.ceil(at / part) * part
+        end = _end_of_part(at, part)
         if self.log and self.log[-1][0] > end - part / 2:
             last, logged = self.log.pop()
             self.log.append((last, logged + units))
         else:
             self.log.append((end, units))
 
-    def _correct(self, units: float, now: float) -> None:
+    def _correct(self, correction: Correction, now: float) -> None:
         """Take units from the next permits, or give back units of the last period."""
-        interval = self.quota.interval
-        if interval is None or not units:
+        units, window, interval = correction.units, self.quota.window, self.quota.interval
+        if interval is None or window is None:
             return
         if units > 0:
             if self.next < now:
                 self.last = self.next = now
             self.next += units * interval
             self._log_start(now, units)
-            return
-        self.next = max(self.last, self.next + units * interval)
-        rest, log = -units, []
-        for at, logged in self.log or ():
-            returned = min(rest, logged)
-            rest -= returned
-            if logged > returned:
-                log.append((at, logged - returned))
-        self.log = None if self.log is None else log
+        elif self.log is not None and correction.start > now - self._logged_seconds:
+            self.next = max(self.last, self.next + units * interval)
+            self._give_back(-units, correction.start, window[1] / _PARTS_PER_PERIOD)
+
+    def _give_back(self, units: float, start: float, part: float) -> None:
+        """Remove units of a start from the log, or of earlier starts, which leave it sooner."""
+        assert self.log is not None
+        end = _end_of_part(start, part) + part / 2
+        for index in range(bisect.bisect(self.log, (end, 0.0)) - 1, -1, -1):
+            at, logged = self.log[index]
+            returned = min(units, logged)
+            self.log[index] = at, logged - returned
+            units -= returned
+        self.log = [each for each in self.log if each[1]]
 
     def _fits_from(self, units: float) -> float:
         """Return the time from which a start exceeds the limit in no window."""
@@ -371,3 +395,7 @@ class Account:
         self.next = at + cost * self.quota.interval
         self._log_start(at, cost)
         permits.append(at - now)
+
+
+def _end_of_part(at: float, part: float) -> float:
+    return math.ceil(at / part) * part

@@ -53,11 +53,14 @@ class _Wait(NamedTuple):
 
 
 class _Permit(NamedTuple):
-    """The permit of a running task, used at a time of the renewer's clock."""
+    """The permit of a running task.
+
+    :ivar start: for `Membership.correct`; None: the task was already running.
+    """
 
     membership: Membership
     cost: float
-    used_at: float
+    start: float | None
 
 
 class PermitGate(base.Gate):
@@ -206,7 +209,7 @@ class PermitGate(base.Gate):
         queue, cost = self._queue(limit, arguments), limit.cost_of(arguments)
         if is_running:
             queue.membership.add_running()
-            self._running[key] = _Permit(queue.membership, cost, self._renewer().clock())
+            self._running[key] = _Permit(queue.membership, cost, None)
             return True
         if queue.membership.quota_in_force is not None:
             limit_attributes.check_fits(limit.name, cost, queue.membership.quota_in_force)
@@ -277,7 +280,8 @@ class PermitGate(base.Gate):
                     del entries[index]
                     continue
                 cost = self._waiting[key].cost
-                if not membership.use_permit(cost):
+                start = membership.use_permit(cost)
+                if start is None:
                     index += 1  # The permit of a task behind it arrived before it came first.
                     continue
                 del entries[index]
@@ -286,7 +290,7 @@ class PermitGate(base.Gate):
                     # The flow keeps its permit until the end of the run.
                     self._flow_waits, self._flow_permit = False, membership
                     continue
-                self._running[key] = _Permit(membership, cost, self._renewer().clock())
+                self._running[key] = _Permit(membership, cost, start)
                 if call is None:
                     nodes.append(key[0])
                 else:
@@ -320,8 +324,8 @@ class PermitGate(base.Gate):
         permit = self._running.pop((node, part), None)
         if permit is None:
             return
-        if spent is not None:
-            permit.membership.correct(spent - permit.cost, permit.used_at)
+        if spent is not None and (permit.start is not None or spent > permit.cost):
+            permit.membership.correct(permit.start or 0.0, spent - permit.cost)
         permit.membership.release()
 
     def withdraw(self, selects: base.Selection) -> base.Work:
