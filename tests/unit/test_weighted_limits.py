@@ -128,12 +128,20 @@ def test_unused_units_are_given_back_once() -> None:
 
 
 def test_units_are_given_back_to_their_own_start() -> None:
-    """Otherwise they would be lost when an earlier start leaves the window."""
+    """Otherwise they are lost when an earlier start leaves the window, or a later one counts less.
+
+    The log merges the starts in 0.6 s. Units that are not there are those of earlier starts.
+    """
     account = Account()
-    settle(account, 600.0, (100.0,))
-    settle(account, 620.0, (200.0,), held=1)
-    settle(account, 621.0, (), held=2, corrections=(Correction(1, 620.0, -150.0),))
-    assert account.log == [(600.0, 100.0), (620.4, 50.0)]
+    for now in (600.0, 620.0, 640.0):
+        settle(account, now, (100.0,))
+    ends = [at for at, _ in account.log or ()]
+    corrections = (Correction(1, 620.0, -30.0),)
+    settle(account, 641.0, (), held=1, corrections=corrections)
+    assert account.log == list(zip(ends, (100.0, 70.0, 100.0), strict=True))
+    corrections += (Correction(2, 620.0, -90.0),)
+    settle(account, 641.0, (), held=1, corrections=corrections)
+    assert account.log == list(zip((ends[0], ends[2]), (80.0, 100.0), strict=True))
 
 
 def test_units_of_an_old_start_are_not_given_back() -> None:
