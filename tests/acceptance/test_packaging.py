@@ -25,6 +25,7 @@ MODULES = {
     "client": "wbengine.client._blocking",
     "dashboard": "wbengine.dashboard._asgi",
     "dev": "mypy",
+    "django": "wbengine.integrations.django._backend",
     "docs": "furo",
     "etcd": "wbengine.jobs.backends.impl_etcd",
     "keys": "cryptography",

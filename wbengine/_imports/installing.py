@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 __all__ = ["Extra", "advice", "needs", "pip", "upgrade"]
 
 Extra = Literal[
-    "apprise", "celery", "client", "dashboard", "etcd", "keys", "mcp", "metrics", "mysql",
-    "oidc", "otel", "postgresql", "redis", "zookeeper",
+    "apprise", "celery", "client", "dashboard", "django", "etcd", "keys", "mcp", "metrics",
+    "mysql", "oidc", "otel", "postgresql", "redis", "zookeeper",
 ]  # fmt: skip
 
 #: The folder that contains the package: `site-packages`, or a checkout.

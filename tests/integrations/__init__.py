@@ -1,0 +1,1 @@
+"""Tests of integrations, each with its framework."""

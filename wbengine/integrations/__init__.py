@@ -1,0 +1,1 @@
+"""Integrations with frameworks, as plugins for their own interfaces."""
