@@ -8,9 +8,11 @@ import functools
 import time
 import types
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Self
+
+import sqlalchemy as sa
 
 from wbengine import exceptions, signals, states
 from wbengine._concurrency.crash_points import crashpoint
@@ -25,6 +27,7 @@ from wbengine.jobs._places import Place, check_key
 from wbengine.jobs.backends import impl_memory, impl_sql
 from wbengine.persistence import _commands, _lease_renewer, _owners, models
 from wbengine.persistence import base as persistence
+from wbengine.persistence._debounce_keys import DebounceKey
 from wbengine.persistence._published_values import published_in
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends import _sql
@@ -270,6 +273,8 @@ def submit(
     eta: datetime | float | None = None,
     unique: str | None = None,
     unique_for: str | float | None = None,
+    debounce: tuple[str, float] | None = None,
+    debounce_max: float | None = None,
     tags: Mapping[str, _tags.Value] | None = None,
     board: Board = None,
     connection: Any = None,
@@ -292,6 +297,10 @@ def submit(
         returned handle refers to that flow, also with concurrent submissions.
     :param unique_for: time from now for which the key outlives the end of its flow, and its
         deletion: '24h', seconds, or 'forever'.
+    :param debounce: key, and seconds from now to the start. Until then, further submissions with
+        the key replace this flow, with the same uuid, and its start; after a conductor has claimed
+        its job, they create a new flow. Its queue and priority stay.
+    :param debounce_max: seconds from the first submission that replacements do not exceed.
     :param connection: a Connection or Session of SQLAlchemy, or a connection of psycopg, sqlite3 or
         Django, to the database of `backend`, in whose present transaction the flow and its job are
         written: they exist if you commit it. The job must be in the database of the flow.
@@ -299,30 +308,31 @@ def submit(
         another factory, other arguments or other inputs.
     :raises ValueError: if the factory cannot be imported elsewhere; if the priority is unknown; if
         `board` belongs to another store, or exists only in this call; if `unique`, `eta`, `queue`,
-        `fair_key` or `connection` is given and the job is not in the database of the flow; if
-        `connection` is to another database, in autocommit, or in a failed transaction.
+        `fair_key`, `debounce` or `connection` is given and the job is not in the database of the
+        flow; if `debounce` is given with `unique` or `eta`; if `connection` is to another database,
+        in autocommit, or in a failed transaction.
     :raises MissingDependencies: if inputs are missing.
     :raises Exception: as `engines.load_from_factory`.
     """
-    (flow_handle,) = submit_many(
+    key = _debounce_key(debounce, debounce_max, unique=unique, eta=eta)
+    build = functools.partial(
+        _new_flows,
         flow_factory,
         [inputs],
-        factory_args,
+        None if factory_args is None else tuple(factory_args),
         factory_kwargs,
-        backend=backend,
         name=name,
         priority=priority,
         queue=queue,
         fair_key=fair_key,
         fair_weight=fair_weight,
-        eta=eta,
+        tags=tags,
         unique=None if unique is None else [unique],
         unique_for=unique_for,
-        tags=tags,
-        board=board,
-        connection=connection,
     )
-    return flow_handle
+    with _Submission(build, backend, board, eta, key, connection is not None) as submission:
+        (flow_handle,) = submission.submit(connection)
+        return flow_handle
 
 
 async def asubmit(
@@ -340,6 +350,8 @@ async def asubmit(
     eta: datetime | float | None = None,
     unique: str | None = None,
     unique_for: str | float | None = None,
+    debounce: tuple[str, float] | None = None,
+    debounce_max: float | None = None,
     tags: Mapping[str, _tags.Value] | None = None,
     board: Board = None,
     connection: Any = None,
@@ -355,11 +367,12 @@ async def asubmit(
     :raises RuntimeError: outside of an event loop of asyncio.
     :raises Exception: as `submit`.
     """
-    new = functools.partial(
+    key = _debounce_key(debounce, debounce_max, unique=unique, eta=eta)
+    build = functools.partial(
         _new_flows,
         flow_factory,
         [inputs],
-        factory_args,
+        None if factory_args is None else tuple(factory_args),
         factory_kwargs,
         name=name,
         priority=priority,
@@ -372,18 +385,19 @@ async def asubmit(
     )
 
     def begin() -> _Submission:
-        return _Submission(new(), backend, board, eta, connection is not None)
+        return _Submission(build, backend, board, eta, key, connection is not None)
 
     def submit_now() -> list[FlowHandle]:
         with begin() as submission:
-            return submission.handles(submission.post())
+            return submission.submit(None)
 
     if connection is None:
         (flow_handle,) = await _async_run.in_thread(submit_now)
         return flow_handle
     with await _async_run.in_thread(begin) as submission:
-        posted = await caller_connections.run(connection, submission.post)
-        (flow_handle,) = await _async_run.in_thread(lambda: submission.handles(posted))
+        while (posted := await caller_connections.run(connection, submission.post)) is None:
+            await _async_run.in_thread(submission.rebuild)
+        (flow_handle,) = await _async_run.in_thread(functools.partial(submission.handles, posted))
         return flow_handle
 
 
@@ -418,10 +432,11 @@ def submit_many(
     :raises ValueError: if the number of keys differs from that of `inputs`.
     :raises Exception: as `submit`.
     """
-    new = _new_flows(
+    build = functools.partial(
+        _new_flows,
         flow_factory,
-        inputs,
-        factory_args,
+        list(inputs),
+        None if factory_args is None else tuple(factory_args),
         factory_kwargs,
         name=name,
         priority=priority,
@@ -432,14 +447,30 @@ def submit_many(
         unique=unique,
         unique_for=unique_for,
     )
-    with _Submission(new, backend, board, eta, connection is not None) as submission:
-        return submission.handles(submission.post(connection))
+    with _Submission(build, backend, board, eta, None, connection is not None) as submission:
+        return submission.submit(connection)
+
+
+def _debounce_key(
+    debounce: tuple[str, float] | None,
+    debounce_max: float | None,
+    **others: object,
+) -> DebounceKey | None:
+    """Return the key of a submission.
+
+    :raises ValueError: if an option is invalid, or there are others that are not allowed with it.
+    """
+    key = DebounceKey.of(debounce, debounce_max)
+    for name, value in others.items():
+        if key is not None and value is not None:
+            raise ValueError(f"debounce= does not allow {name}=")
+    return key
 
 
 def _new_flows(
     flow_factory: _flow_factories.Factory,
     inputs: Iterable[_loading.Store],
-    factory_args: Iterable[Any] | None,
+    factory_args: tuple[Any, ...] | None,
     factory_kwargs: Mapping[str, Any] | None,
     *,
     name: str | None,
@@ -450,13 +481,16 @@ def _new_flows(
     tags: Mapping[str, _tags.Value] | None,
     unique: Iterable[str] | None,
     unique_for: str | float | None,
+    uuid: str | None = None,
 ) -> _NewFlows:
-    args = None if factory_args is None else tuple(factory_args)
     flows, values, places = [], [], []
     all_flow_inputs = [dict(each or {}) for each in inputs]
     place = Place.of(priority, queue, fair_key, fair_weight)
     for flow_inputs in all_flow_inputs:
-        new = new_flow(flow_factory, args, factory_kwargs, inputs=flow_inputs, name=name, tags=tags)
+        new = new_flow(
+            flow_factory, factory_args, factory_kwargs,
+            inputs=flow_inputs, name=name, tags=tags, uuid=uuid,
+        )  # fmt: skip
         flows.append((new.detail, new_book(new.detail)))
         values.append(new.inputs)
         places.append(place if fair_key is not None else place._replace(fair_key=new.fair_key))
@@ -469,7 +503,7 @@ def _new_flows(
     if names:
         factory = _flow_factories.importable_name_of(flow_factory)
         keys = [
-            UniqueKey.of(key, unique_for, factory, args, factory_kwargs, flow_inputs)
+            UniqueKey.of(key, unique_for, factory, factory_args, factory_kwargs, flow_inputs)
             for key, flow_inputs in zip(names, all_flow_inputs, strict=True)
         ]
     return _NewFlows(flows, values, places, keys)
@@ -489,25 +523,32 @@ class _Submission:
 
     Use it as a context manager.
 
+    :param build: returns the flows, also with a uuid for a single one.
     :param in_transaction: whether `post` gets a connection of the caller.
     """
 
     def __init__(
         self,
-        new: _NewFlows,
+        build: Callable[..., _NewFlows],
         backend: _loading.Backend,
         board: Board,
         eta: datetime | float | None,
+        debounce: DebounceKey | None,
         in_transaction: bool,
     ) -> None:
-        self._new = new
+        self._build = build
+        self._new = new = build()
         self._eta = eta
+        self._debounce = debounce
+        # The uuid with which the flow must be built; None: a new one.
+        self._uuid: str | None = None
         self._in_transaction = in_transaction
         with contextlib.ExitStack() as failing:
             self._backend, self._board = _open(backend, board, new.inputs, failing, in_transaction)
             options = {
                 "eta": eta is not None,
                 "unique": bool(new.keys),
+                "debounce": debounce is not None,
                 "connection": in_transaction,
             }
             needing = [name for name, is_set in options.items() if is_set]
@@ -525,27 +566,51 @@ class _Submission:
     def _is_one_store(self) -> bool:
         return isinstance(self._board, impl_sql.SQLJobBoard) and self._board.keeps_flows
 
-    def post(self, source: Any = None) -> Sequence[tuple[str, jobs.Job | None]]:
+    def submit(self, source: Any) -> list[FlowHandle]:
+        """Store the flows and their jobs, as `post` does, and return their handles."""
+        while (posted := self.post(source)) is None:
+            self.rebuild()
+        return self.handles(posted)
+
+    def rebuild(self) -> None:
+        """Build the flow with the uuid that the latest call of `post` requires."""
+        self._new = self._build(uuid=self._uuid)
+
+    def post(self, source: Any = None) -> Sequence[tuple[str, jobs.Job | None]] | None:
         """Store the flows and their jobs. Return uuids of flows, and their jobs if they are new.
 
         :param source: a connection of the caller, in whose transaction everything is written.
+        :returns: None if nothing was stored: call `rebuild`, and repeat this.
         """
         board, new = self._board, self._new
         if not isinstance(board, impl_sql.SQLJobBoard) or not board.keeps_flows:
             new_jobs = _store_and_post(new.flows, self._backend, board, new.places)
             return [(flow.uuid, job) for (flow, _), job in zip(new.flows, new_jobs, strict=True)]
-        post = functools.partial(
-            board.post_flows, new.flows, new.places, eta=self._eta, keys=new.keys
-        )
         if not self._in_transaction:
-            return post()
+            return self._post(board, None)
         assert isinstance(self._backend, _sql.SQLBackend)
         # In MySQL, the statement that inserts a job locks other jobs of its queue.
-        waits = bool(new.keys) or self._backend.options.dialect == dialects.MYSQL
+        is_mysql = self._backend.options.dialect == dialects.MYSQL
+        waits = bool(new.keys) or self._debounce is not None or is_mysql
         with caller_transactions.joined(
             self._backend, source, "Submitting flows", waits=waits
         ) as transaction:
-            return post(transaction=transaction)
+            return self._post(board, transaction)
+
+    def _post(
+        self, board: impl_sql.SQLJobBoard, transaction: sa.Connection | None
+    ) -> Sequence[tuple[str, jobs.Job | None]] | None:
+        new = self._new
+        if self._debounce is None:
+            return board.post_flows(
+                new.flows, new.places, eta=self._eta, keys=new.keys, transaction=transaction
+            )
+        ((flow, book),), (place,) = new.flows, new.places
+        replaces = self._uuid is not None
+        self._uuid, is_stored = board.post_debounced(
+            flow, book, place, self._debounce, replaces=replaces, transaction=transaction
+        )
+        return [(flow.uuid, None)] if is_stored else None
 
     def handles(self, posted: Sequence[tuple[str, jobs.Job | None]]) -> list[FlowHandle]:
         """Return the handles of flows that were posted. Call this once."""

@@ -20,6 +20,7 @@ from wbengine.jobs import _places, _stored, base
 from wbengine.jobs.backends import _sql_turns
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence_base
+from wbengine.persistence._debounce_keys import DebounceKey
 from wbengine.persistence._pauses import TaskPause
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends import _sql as sql
@@ -213,6 +214,52 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 f"Submitting {len(new)} flows", work, transaction=transaction
             )
         ]
+
+    def post_debounced(
+        self,
+        flow: models.FlowDetail,
+        book: models.LogBook,
+        place: _places.Place,
+        key: DebounceKey,
+        *,
+        replaces: bool = False,
+        transaction: sa.Connection | None = None,
+    ) -> tuple[str | None, bool]:
+        """Save a new flow, or replace one of an earlier submission with this key.
+
+        :param replaces: whether `flow` has the uuid of a stored flow, from an earlier call.
+        :param transaction: as in `post_flows`.
+        :returns: the uuid of the flow and True. Or, if nothing was written, the uuid with which the
+            caller must build the flow (None: a new one), and False.
+        :raises ValueError: as `post_flow` does.
+        """
+        self._check_keeps_flows()
+        job = _stored.NewJob.of_flow(flow.uuid, flow.name, book, place)
+        _stored.note_submitted(flow.meta, self, job.place)
+        new, row, statements = writing.NewBook(book), self._row(job), self._store.statements
+
+        def work(connection: sa.Connection) -> tuple[str | None, bool]:
+            owner, seconds = writing.lock_debounce_key(connection, statements, key, flow.uuid)
+            if replaces or owner != flow.uuid:
+                parameters = {**row, "uuid": owner, "seconds": seconds}
+                # First the flow and then the job, as in all transactions that lock both.
+                stored = writing.lock_new_flow(connection, statements, owner)
+                is_free = connection.execute(self._statements.lock_new_job, parameters).first()
+                if stored is not None and is_free is not None:
+                    if owner != flow.uuid:
+                        return owner, False
+                    connection.execute(self._statements.move, parameters)
+                    writing.replace_new_flow(connection, statements, new, stored)
+                    return owner, True
+                if replaces:
+                    return None, False
+            writing.take_debounce_key(connection, statements, key, flow.uuid)
+            writing.write_new_books(connection, statements, [new])
+            delay = self._statements.wait_for, key.delay(key.max_seconds)
+            self._insert(connection, [row], delay)
+            return flow.uuid, True
+
+        return self._transact(f"Submitting flow {flow.name!r}", work, transaction=transaction)
 
     def _claim_keys(
         self, connection: sa.Connection, uuids: list[str], keys: list[UniqueKey]
@@ -711,6 +758,13 @@ class _Statements:
         wait = f"UPDATE {_JOBS} SET turn = NULL, not_before"
         self.wait_for = sa.text(f"{wait} = {now} + :seconds WHERE {this_job}")
         self.wait_until = sa.text(f"{wait} = :seconds WHERE {this_job}")
+        new_job = f"{this_job} AND owner IS NULL AND claims = 0"
+        lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
+        self.lock_new_job = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {new_job}{lock}")
+        self.move = sa.text(
+            f"UPDATE {_JOBS} SET not_before = {now} + :seconds, name = :name, updated = {now}"
+            f" WHERE {new_job}"
+        )
         self.park = sa.text(
             f"UPDATE {_JOBS} SET {freed}, not_before = {now} + :seconds"
             f" WHERE {own_claim} AND owner = :who"

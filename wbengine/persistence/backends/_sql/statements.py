@@ -104,6 +104,7 @@ class Statements:
         self.delete_logs = sa.text(
             f"DELETE FROM {_LOGS} WHERE atom_uuid = :atom_uuid AND attempt <= :oldest"
         )
+        self.delete_atoms = sa.text(f"DELETE FROM {_ATOMS} WHERE flow_uuid = :flow_uuid")
         self.delete_items = sa.text(
             f"DELETE FROM {_ITEMS} WHERE atom_uuid = :atom_uuid AND attempt <> :attempt"
         )

@@ -26,6 +26,7 @@ from wbengine.persistence import (
     base,
     models,
 )
+from wbengine.persistence._debounce_keys import DebounceKey
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends._sql import reading, rows
 from wbengine.persistence.backends._sql.statements import Statements
@@ -33,8 +34,9 @@ from wbengine.types import _tags, codec
 
 __all__ = [
     "NewBook", "Batch", "as_statement", "batch_of", "destroy_book", "destroy_flow",
-    "destroy_flows", "ensure_job", "lease_conditions", "lock", "make_job_due",
-    "make_paused_jobs_due", "notify_job", "settle_command", "write_on_driver",
+    "destroy_flows", "ensure_job", "lease_conditions", "lock", "lock_debounce_key", "lock_new_flow",
+    "make_job_due", "make_paused_jobs_due", "notify_job", "replace_new_flow", "settle_command",
+    "take_debounce_key", "write_on_driver",
 ]  # fmt: skip
 
 #: Range of batch numbers for each lease. A process never writes that many batches, and a 64-bit
@@ -436,6 +438,55 @@ def claim_key(
     if row["remaining"] is None and key.seconds is not None:
         connection.execute(statements.prolong_key, parameters)
     return owner
+
+
+def lock_debounce_key(
+    connection: sa.Connection, statements: Statements, key: DebounceKey, flow_uuid: str
+) -> tuple[str, float]:
+    """Lock a key, which `flow_uuid` gets if no flow has it, until the transaction ends.
+
+    :returns: the uuid of the flow that has the key, and the seconds from now to its start.
+    """
+    row = None
+    while row is None:  # another process may delete it between the two statements
+        connection.execute(statements.add_key, [_key_row(key, flow_uuid)])
+        row = reading.first(connection, statements.key_for_update, name=key.name)
+    return str(row["flow_uuid"]), key.delay(row["remaining"])
+
+
+def take_debounce_key(
+    connection: sa.Connection, statements: Statements, key: DebounceKey, flow_uuid: str
+) -> None:
+    """Give a locked key to a new flow, whose time begins now."""
+    connection.execute(statements.replace_key, _key_row(key, flow_uuid))
+
+
+def _key_row(key: DebounceKey, flow_uuid: str) -> rows.Row:
+    return {"name": key.name, "digest": "", "seconds": key.max_seconds, "flow_uuid": flow_uuid}
+
+
+def lock_new_flow(
+    connection: sa.Connection, statements: Statements, flow_uuid: str
+) -> Mapping[str, Any] | None:
+    """Lock and return the row of a flow, or None if it has begun, has a command or is deleted."""
+    row = reading.first(connection, statements.flow_for_update, flow_uuid=flow_uuid)
+    if row is None or row["lease_epoch"] > 0 or row["wish"] is not None:
+        return None
+    return row if row["state"] in (None, states.PENDING) else None
+
+
+def replace_new_flow(
+    connection: sa.Connection, statements: Statements, book: NewBook, stored: Mapping[str, Any]
+) -> None:
+    """Replace the records of a locked flow by those of a new book. It stays in its logbook."""
+    (batch,) = book.batches_of_flows
+    assert batch.flow is not None
+    batch.flow["created"] = stored["created"]
+    connection.execute(statements.delete_atoms, {"flow_uuid": batch.flow_uuid})
+    connection.execute(statements.delete_tags, {"flow_uuid": batch.flow_uuid})
+    connection.execute(statements.put_flow, [batch.flow])
+    batch.tagged = []
+    batch.write(connection, statements)
 
 
 def write_new_books(
