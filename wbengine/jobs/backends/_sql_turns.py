@@ -41,10 +41,13 @@ class JobTurns:
         codes: sa.BindParameter[Any] = sa.bindparam("codes", expanding=True)
         uuids: sa.BindParameter[Any] = sa.bindparam("except_uuids", expanding=True)
         ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
-        is_allowed = (
-            " AND uuid NOT IN :except_uuids AND NOT EXISTS (SELECT 1 FROM"
-            f" {tables.FLOWS.name} f WHERE f.uuid = {_JOBS}.uuid AND f.code IN :codes)"
+        # A scalar subquery, which databases evaluate for the few rows that they read. PostgreSQL
+        # would join a NOT EXISTS with all flows.
+        of_codes = (
+            f" AND COALESCE((SELECT f.code FROM {tables.FLOWS.name} f"
+            f" WHERE f.uuid = {_JOBS}.uuid), '') NOT IN :codes"
         )
+        is_allowed = f" AND uuid NOT IN :except_uuids{of_codes}"
         is_open = (
             f" AND NOT EXISTS (SELECT 1 FROM {_QUEUES} q WHERE q.board = :board"
             f" AND q.name IN (:queue, '{ALL_QUEUES}') AND q.paused_at IS NOT NULL)"
@@ -73,10 +76,8 @@ class JobTurns:
             f"{claim}, owner_until = {now} + :expiry WHERE id IN :ids"
         ).bindparams(ids)
         self._exchange = sa.text(f"UPDATE {_JOBS} SET turn = :turn WHERE id = :id")
-        ready = f"SELECT 1 FROM {_JOBS} WHERE {in_queue} AND {turns.READY}"
-        self._has_others = sa.text(
-            f"SELECT 1 WHERE EXISTS ({ready} AND fair_key < :fair_key)"
-            f" OR EXISTS ({ready} AND fair_key > :fair_key)"
+        self._keys = sa.text(
+            f"SELECT MIN(fair_key), MAX(fair_key) FROM {_JOBS} WHERE {in_queue} AND {turns.READY}"
         )
         self._has_more = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {of_key} AND owner IS NULL LIMIT 1")
         keys = tables.FAIR_KEYS
@@ -116,10 +117,10 @@ class JobTurns:
     ) -> list[dict[str, Any]]:
         """Claim the next jobs of a queue, and return their rows as they were before."""
         place = {"board": board, "queue": queue}
-        # The lists must not be empty.
+        # The lists must not be empty. No version and no uuid is a blank.
         allowed = {
-            "codes": list(wanted.codes) or [""],
-            "except_uuids": list(wanted.except_uuids) or [""],
+            "codes": list(wanted.codes) or [" "],
+            "except_uuids": list(wanted.except_uuids) or [" "],
         }
         heads = [
             dict(row)
@@ -188,8 +189,8 @@ class JobTurns:
             if row["turn"] is not None and row["turn"] >= 0
         }
         if len(latest) == 1:
-            (key,) = latest
-            if not connection.execute(self._has_others, {**place, "fair_key": key}).first():
+            ends = connection.execute(self._keys, place).one()
+            if {*ends} <= {None, *latest}:
                 return
         ended = [
             {**place, "fair_key": key, "served": served}
