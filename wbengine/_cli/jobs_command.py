@@ -30,8 +30,7 @@ command = base.Group(
     requests to workers.
 
     \b
-    Examples:
-      wbengine jobs
+    Example:
       wbengine jobs list --json
     """,
 )

@@ -117,10 +117,11 @@ class JobTurns:
     ) -> list[dict[str, Any]]:
         """Claim the next jobs of a queue, and return their rows as they were before."""
         place = {"board": board, "queue": queue}
-        # The lists must not be empty. No version and no uuid is a blank.
+        # The lists must not be empty. No version and no uuid contains a control character. A blank
+        # would equal an empty text in MySQL.
         allowed = {
-            "codes": list(wanted.codes) or [" "],
-            "except_uuids": list(wanted.except_uuids) or [" "],
+            "codes": list(wanted.codes) or ["\x01"],
+            "except_uuids": list(wanted.except_uuids) or ["\x01"],
         }
         heads = [
             dict(row)

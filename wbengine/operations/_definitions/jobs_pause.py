@@ -29,7 +29,7 @@ _Reason = Annotated[
     button=op.Button(notice="The queue is paused."),
 )
 def pause(scope: op.Scope, name: JobQueueName, reason: _Reason = None) -> dict[str, Any]:
-    """Let conductors take no more flows of a queue.
+    """Pause a queue of flows: conductors take no more flows of it.
 
     Flows that run continue, and submissions are accepted. `*` pauses all queues, for example after
     an incident.

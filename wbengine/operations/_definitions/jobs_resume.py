@@ -16,7 +16,7 @@ from wbengine.operations._job_queues import JobQueueName
     button=op.Button(notice="The queue is resumed."),
 )
 def resume(scope: op.Scope, name: JobQueueName) -> dict[str, Any]:
-    """Let conductors take flows of a paused queue again.
+    """Resume a paused queue of flows: conductors take its flows again.
 
     The name is that of the pause: a pause of `*` ends with `*`.
     """
