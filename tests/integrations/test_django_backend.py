@@ -178,6 +178,31 @@ except ValueError:
     assert project.signals() == ["enqueued add READY"]
 
 
+def test_task_belongs_to_a_transaction_of_the_same_database(project: Project) -> None:
+    settings = project.folder / "settings.py"
+    url = f"sqlite:///{project.folder}/app.db"
+    new = f'{{"persistence": "{url}", "database": "default"}}'
+    settings.write_text(settings.read_text().replace(f'{{"persistence": "{project.store}"}}', new))
+    kept, outside = project.run("""
+from django.db import transaction
+
+with transaction.atomic():
+    kept = tasks.add.enqueue(1)
+try:
+    with transaction.atomic():
+        tasks.add.enqueue(2)
+        raise ValueError
+except ValueError:
+    outside = tasks.add.enqueue(3)
+result = [kept.id, outside.id]
+""")
+    with (
+        backends.backend(url) as store,
+        contextlib.closing(store.get_connection()) as connection,
+    ):
+        assert {row.uuid for row in connection.list_flows().flows} == {kept, outside}
+
+
 def test_connections_are_closed_after_each_task(project: Project) -> None:
     is_closed = project.run("""
 from django.db import connection
@@ -196,7 +221,7 @@ result = [values["value"], connection.connection is None]
     ("options", "reason"),
     [
         ('{"persistence": "sqlite:////no/such/folder/flows.db"}', "store of wbengine cannot be"),
-        ("{}", "must be {'persistence': URL}, got the names []"),
+        ("{}", "may contain 'database', got the names []"),
         ('{"persistence": "memory://", "ledger": 1}', "got the names ['ledger', 'persistence']"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from django import db
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import module_loading, timezone
@@ -28,12 +29,15 @@ _PRIORITIES: Final = (
     (50, jobs.JobPriority.HIGH),
 )
 _PERSISTENCE: Final = "persistence"
+_DATABASE: Final = "database"
 
 
 class WbengineBackend(_framework.BaseTaskBackend):  # type: ignore[misc]
     """Submits each task as a flow with one task. The id of a result is the uuid of its flow.
 
-    `OPTIONS` contains `persistence`: the URL of the database in which conductors run flows.
+    `OPTIONS` contains `persistence`: the URL of the database in which conductors run flows. If
+    Django uses this database too, `database` can be its alias in `DATABASES`: tasks that are
+    enqueued in its transactions are then part of them.
     """
 
     task_class = _tasks.WbengineTask
@@ -44,11 +48,11 @@ class WbengineBackend(_framework.BaseTaskBackend):  # type: ignore[misc]
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        unknown = sorted(set(self.options) - {_PERSISTENCE})
+        unknown = sorted(set(self.options) - {_PERSISTENCE, _DATABASE})
         if unknown or not isinstance(self.options.get(_PERSISTENCE), str):
             raise ImproperlyConfigured(
-                f"OPTIONS of the task backend {alias!r} must be {{'persistence': URL}}, got the"
-                f" names {sorted(self.options)}"
+                f"OPTIONS of the task backend {alias!r} must be {{'persistence': URL}}, and may"
+                f" contain 'database', got the names {sorted(self.options)}"
             )
 
     @property
@@ -60,6 +64,8 @@ class WbengineBackend(_framework.BaseTaskBackend):  # type: ignore[misc]
         self, task: _framework.Task, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> _framework.TaskResult:
         """Submit a task, which is stored when this returns.
+
+        In a transaction of the option `database`, it is stored when the transaction is committed.
 
         A task that the backend does not support raises the `InvalidTaskError` of Django.
 
@@ -78,6 +84,7 @@ class WbengineBackend(_framework.BaseTaskBackend):  # type: ignore[misc]
             priority=_priority(task.priority),
             eta=_aware(task.run_after),
             queue=task.queue_name,
+            connection=self._transaction(),
         )
         _framework.set_fields(result, id=handle.id, enqueued_at=timezone.now())
         _framework.task_enqueued.send_robust(sender=type(self), task_result=result)
@@ -102,6 +109,12 @@ class WbengineBackend(_framework.BaseTaskBackend):  # type: ignore[misc]
     def earlier_workers(self, result_id: str, attempt: int) -> list[str]:
         """Return the workers that executed a task before this attempt of its flow."""
         return _results.workers_of(self._flow(result_id), attempt) if attempt > 1 else []
+
+    def _transaction(self) -> Any:
+        """Return the connection of Django whose transaction includes a task, or None."""
+        alias = self.options.get(_DATABASE)
+        connection = None if alias is None else db.connections[alias]
+        return connection if connection is not None and connection.in_atomic_block else None
 
     def _flow(self, uuid: str) -> models.FlowDetail:
         with contextlib.closing(_store(self.persistence).get_connection()) as connection:
