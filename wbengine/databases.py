@@ -20,7 +20,11 @@ from wbengine._transactions import registered
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-__all__ = ["create_table", "register"]
+    from wbengine.persistence import base as persistence
+
+__all__ = ["create_table", "register", "sweep"]
+
+_DAY_SECONDS = 86_400.0
 
 
 def register(name: str, database: str | sa.Engine) -> None:
@@ -47,3 +51,18 @@ def create_table(name: str) -> None:
     :raises StorageFailure: if it cannot be created.
     """
     registered.get(name).create_table()
+
+
+def sweep(name: str, backend: persistence.Backend, older_than: float = _DAY_SECONDS) -> int:
+    """Delete the rows of flows that a store does not contain any more.
+
+    Rows of flows of other stores are deleted too, so use a database with one store only, or choose
+    a time in which all flows of the others end.
+
+    :param backend: the store of the flows.
+    :param older_than: seconds since the latest change of a flow's rows. Younger rows stay.
+    :returns: the number of deleted rows.
+    :raises NotFound: if no database is registered under this name.
+    :raises StorageFailure: if the store or the database reports an error.
+    """
+    return registered.get(name).sweep(backend, older_than)

@@ -73,7 +73,16 @@ SETTINGS: list[tuple[str, tuple[str, ...], str, str]] = [
     ("log_format", (), "jsn", "json"),
 ]
 #: Settings that accept any value, or that no option or variable sets.
-FREE_SETTINGS = {"exchange", "keys", "notify", "oidc", "retention", "timeout", "schedules"}
+FREE_SETTINGS = {
+    "databases",
+    "exchange",
+    "keys",
+    "notify",
+    "oidc",
+    "retention",
+    "timeout",
+    "schedules",
+}
 
 #: Options of commands that accept any text, or values that only a store, broker or server can
 #: check.

@@ -540,6 +540,20 @@ def test_step_takes_effect_once_when_engine_is_killed_at_any_point(
     assert points > 10
 
 
+# Rows of deleted flows.
+
+
+def test_sweep_deletes_old_rows_of_missing_flows_only(here: shop.Shop, tmp_path: Path) -> None:
+    with stores.backend(f"sqlite:///{tmp_path}/flows.db") as store:
+        kept = engines.load(flow_of(), backend=store, inputs={"order": 1})
+        kept.run()
+        charge()
+        assert databases.sweep(shop.NAME, store) == 0
+        assert databases.sweep(shop.NAME, store, older_than=0.0) == 1
+        assert databases.sweep(shop.NAME, store, older_than=0.0) == 0
+    assert here.rows() == [1]
+
+
 # Without a database.
 
 

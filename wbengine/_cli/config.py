@@ -103,6 +103,7 @@ class Settings:
     schedules: Mapping[str, Mapping[str, Any]]
     retention: Mapping[str, Any]
     notify: Mapping[str, Any]
+    databases: Mapping[str, str]
     oidc: Mapping[str, Any]
     #: Setting -> origin of its value: 'flag', a variable as '$NAME', a path, or 'default'.
     origins: Mapping[str, str]

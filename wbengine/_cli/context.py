@@ -21,6 +21,7 @@ from wbengine._cli import (
     location_checks,
     output,
     secret_arguments,
+    settings_schema,
     standard_streams,
     store_access,
 )
@@ -121,11 +122,17 @@ class Context:
                 object_names.import_module(name)
 
     def _apply(self, settings: config.Settings) -> None:
-        """Apply the settings `keys` and `flows` to the whole process until the command ends."""
+        """Apply settings to the whole process until the command ends."""
         before = os.environ.get("WBENGINE_KEYS")
         if settings.keys and settings.keys != before:
             os.environ["WBENGINE_KEYS"] = settings.keys
             self.exit_stack.callback(_set_variable, "WBENGINE_KEYS", before)
+        if settings.databases:
+            # Child processes read the variable.
+            variable = settings_schema.VARIABLES["databases"]
+            before = os.environ.get(variable)
+            os.environ[variable] = json.dumps(dict(settings.databases))
+            self.exit_stack.callback(_set_variable, variable, before)
         if settings.flows:
             from wbengine.engines import _allowed
 

@@ -167,6 +167,10 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         default="all flows are kept"),
     "notify": Setting({"type": "object", "default": {}, "description": "destinations of messages of"
         " `wbengine serve` about failed flows and other events"}, default="no messages"),
+    "databases": Setting(
+        {"type": "object", "default": {}, "additionalProperties": _string("URL of the database"),
+         "description": "databases of tasks with a transaction: URLs by name"},
+        default="those that programs register"),
     "oidc": Setting({"type": "object", "default": {}, "description": "the provider of OpenID"
         " Connect at which users of `wbengine dashboard` sign in"}, default="no provider"),
 }  # fmt: skip

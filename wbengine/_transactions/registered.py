@@ -17,7 +17,9 @@ from wbengine._introspection import object_names
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-__all__ = ["VARIABLE", "Database", "check", "get", "register", "set_for_children"]
+    from wbengine.persistence import base as persistence
+
+__all__ = ["VARIABLE", "Database", "check", "get", "register"]
 
 #: Environment variable with the databases of `wbengine.toml`: `{name: URL}` as JSON.
 VARIABLE: Final = "WBENGINE_DATABASES"
@@ -62,6 +64,17 @@ class Database:
         """
         object_names.load("wbengine._transactions.step_rows:create")(self._engine, self.name)
 
+    def sweep(self, backend: persistence.Backend, older_than: float) -> int:
+        """Delete the rows of flows that a store does not contain; return their number."""
+        rows = object_names.load("wbengine._transactions.step_rows")
+        count, after = 0, ""
+        while flows := rows.flows(self.engine, self.name, older_than, after):
+            after = flows[-1]
+            with backend.get_connection() as connection:
+                missing = [uuid for uuid in flows if not _exists(connection, uuid)]
+            count += rows.delete(self.engine, self.name, missing)
+        return count
+
     def close(self) -> None:
         """Close idle connections, unless the program has made the engine."""
         if self._is_own:
@@ -71,6 +84,14 @@ class Database:
         """Forget the connections of the parent process, without closing them."""
         self._lock = threading.Lock()
         self._engine.dispose(close=False)
+
+
+def _exists(connection: persistence.Connection, uuid: str) -> bool:
+    try:
+        connection.get_flow_details(uuid, lazy=True)
+    except exceptions.NotFound:
+        return False
+    return True
 
 
 def register(name: str, source: str | sa.Engine) -> None:
@@ -110,14 +131,6 @@ def check(names: Mapping[str, str]) -> None:
     for name, task in names.items():
         if name not in _databases and name not in _of_environment():
             raise _unknown(name, task)
-
-
-def set_for_children(databases: Mapping[str, str]) -> None:
-    """Register databases in this process and in its later child processes."""
-    for name, url in databases.items():
-        register(name, url)
-    if databases:
-        os.environ[VARIABLE] = json.dumps(dict(databases))
 
 
 def _of_environment() -> Mapping[str, str]:

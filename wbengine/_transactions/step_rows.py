@@ -147,12 +147,13 @@ def renumber(connection: sa.Connection, key: Key, execution: int) -> None:
     connection.execute(sa.update(_table).where(_table.c.step == key.step), {"execution": execution})
 
 
-def flows(connection: sa.Connection, dialect: str, older_than: float, after: str) -> list[str]:
+def flows(engine: sa.Engine, name: str, older_than: float, after: str) -> list[str]:
     """Return flows whose latest row is older than some seconds, ordered, at most 500.
 
     :param after: return only uuids after this one.
+    :raises StorageFailure: if the database reports an error.
     """
-    now: Any = sa.literal_column(dialects.now(dialect))
+    now: Any = sa.literal_column(dialects.now(dialect_of(engine)))
     statement = (
         sa.select(_table.c.flow)
         .where(_table.c.flow > after)
@@ -161,14 +162,20 @@ def flows(connection: sa.Connection, dialect: str, older_than: float, after: str
         .order_by(_table.c.flow)
         .limit(500)
     )
-    return list(connection.execute(statement).scalars())
+    what = f"Reading table {TABLE} in database {name!r}"
+    with database_errors.convert_errors(what), engine.connect() as connection:
+        return list(connection.execute(statement).scalars())
 
 
-def delete(connection: sa.Connection, flow_uuids: list[str]) -> int:
-    """Delete the rows of flows; return their number."""
-    if not flow_uuids:
-        return 0
-    return connection.execute(sa.delete(_table).where(_table.c.flow.in_(flow_uuids))).rowcount
+def delete(engine: sa.Engine, name: str, flow_uuids: list[str]) -> int:
+    """Delete the rows of flows; return their number.
+
+    :raises StorageFailure: if the database reports an error.
+    """
+    statement = sa.delete(_table).where(_table.c.flow.in_(flow_uuids))
+    what = f"Deleting from table {TABLE} in database {name!r}"
+    with database_errors.convert_errors(what), engine.begin() as connection:
+        return connection.execute(statement).rowcount
 
 
 def explain_conflict(row: Row, key: Key) -> exceptions.InvalidState:
