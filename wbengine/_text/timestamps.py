@@ -18,11 +18,18 @@ ISO: Final = (
     "(?:T(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:[.][0-9]{1,6})?)?"
     "(?:Z|[+-](?:0[0-9]|1[0-4]):[0-5][0-9])?)?"
 )
+
+
+def _number(digits: int) -> str:
+    """Return the pattern of a number. Durations above a century are invalid."""
+    return f"[0-9]{{1,{digits}}}(?:[.][0-9]{{1,3}})?"
+
+
 #: JSON schema of a text for `unix_seconds`.
 SCHEMA: Final[Mapping[str, Any]] = {
     "type": "string",
     "description": "a time such as 2026-11-21T08:00 (UTC) or a duration such as 2h (before now)",
-    "pattern": f"^(?:{ISO}|[0-9]{{1,6}}(?:[.][0-9]{{1,3}})?(?:s|min|m|h|d|w)?)$",
+    "pattern": f"^(?:{ISO}|{_number(6)}(?:s|min|m)?|{_number(5)}h|{_number(4)}d|{_number(3)}w)$",
 }
 
 

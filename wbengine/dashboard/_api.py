@@ -120,7 +120,7 @@ _LIMIT: Final = {
     },
     "used": {
         **_NUMBER_OR_NULL,
-        "description": "Units of the last period; null: tasks of the limit have no costs.",
+        "description": "Units of the last period, if tasks of the limit have costs.",
     },
     "next_permit": {
         **_NUMBER_OR_NULL,

@@ -204,7 +204,7 @@ def _of_operation(operation: Operation) -> dict[str, Any]:
         "tags": [_operation_routes.path_of(operation).split("/")[3]],
         "parameters": outside,
         "requestBody": {
-            "required": bool(needed),
+            "required": bool(needed) or operation.choice is not None,
             "content": {
                 "application/json": {"schema": {**body, "required": needed} if needed else body}
             },

@@ -25,7 +25,7 @@ _TEXT_SCHEMA: Final[Mapping[str, Any]] = {
     "pattern": terminal_text.TRIMMED,
     "maxLength": _tags.MAX_TEXT_LENGTH,
 }
-_NUMBER: Final = r"-?[0-9]{1,15}(?:[.][0-9]{1,9})?"
+_NUMBER: Final = r"-?(?:0|[1-9][0-9]{0,14})(?:[.][0-9]{1,9})?"
 _TAGS_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object", "propertyNames": _KEY_SCHEMA, "maxProperties": _tags.MAX_TAGS
 }  # fmt: skip
