@@ -10,6 +10,7 @@ import click
 from wbengine import engines
 from wbengine._cli import base, common_options, errors, params, standard_streams, store_access
 from wbengine._cli import context as contexts
+from wbengine.jobs._queues import JobQueues
 from wbengine.persistence import _codes
 
 __all__ = ["command"]
@@ -59,6 +60,13 @@ def command(context: contexts.Context, factory: str, **options: Any) -> None:
         with contextlib.closing(backend.get_connection()) as connection:
             if not _codes.is_served(connection.codes()):
                 context.printer.note(f"{_codes.NO_CONDUCTOR}: the next one runs the flow")
+            elif options["queue"] is not None and not JobQueues(backend).is_served(
+                options["queue"]
+            ):
+                context.printer.note(
+                    f"no conductor serves queue {options['queue']!r} now: start"
+                    f" wbengine serve --queue {options['queue']}"
+                )
         context.printer.guide(
             f"submitted; wbengine serve runs it; to watch it: wbengine flow watch {handle.id}"
         )

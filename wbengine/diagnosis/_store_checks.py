@@ -13,8 +13,10 @@ from wbengine._imports import installing
 from wbengine.diagnosis import _broker_checks, _database_advice
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
+from wbengine.jobs._queues import JobQueues
 from wbengine.notifications import _progress
 from wbengine.persistence import _codes, backends, base, models
+from wbengine.persistence.backends._sql import SQLBackend
 from wbengine.views import _formatting, _open_work
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ def check(place: Place) -> Iterator[Finding]:
                 _check_writing(backend)
                 yield good("store", "wrote, read and deleted a record")
                 yield from _check_conductors(backend)
+                yield from _check_queues(backend)
                 yield from _check_notifications(backend, place)
                 yield from _check_access_keys(backend)
     except (exceptions.NotFound, ValueError, ImportError, TypeError) as error:
@@ -123,6 +126,24 @@ def _check_conductors(backend: base.Backend) -> Iterator[Finding]:
             "start `wbengine serve` with this --code-version or a newer one, or run: wbengine flow"
             " assign --from-code VERSION --to-code VERSION",
         )
+
+
+def _check_queues(backend: base.Backend) -> Iterator[Finding]:
+    """Report queues of flows that no conductor serves although one runs, and pauses."""
+    with contextlib.closing(backend.get_connection()) as connection:
+        if not isinstance(backend, SQLBackend) or not _codes.is_served(connection.codes()):
+            return
+    for queue in JobQueues(backend).all():
+        if not queue.waiting:
+            continue
+        flows = _formatting.count(queue.waiting, "flow")
+        if not queue.is_served:
+            yield bad("queues", f"{flows} in queue {queue.name!r}, which no conductor serves",
+                      f"start `wbengine serve --queue {queue.name}`")  # fmt: skip
+        elif queue.paused_at is not None:
+            since = _formatting.iso(queue.paused_at)
+            yield note("queues", f"{flows} in queue {queue.name!r}, which is paused since {since}",
+                       f"to resume it: wbengine jobs resume {queue.name}")  # fmt: skip
 
 
 def _check_notifications(backend: base.Backend, place: Place) -> Iterator[Finding]:

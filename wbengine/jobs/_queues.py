@@ -111,6 +111,18 @@ class JobQueues:
             queues.append(JobQueue(name, *values))
         return queues
 
+    def is_served(self, name: str) -> bool:
+        """Return whether a conductor serves a queue."""
+        stored = self._transact(
+            "Reading queues of flows",
+            lambda connection: connection.execute(
+                self._statements.queues, {"board": self._board}
+            ).all(),
+            write=False,
+        )
+        names = (name, _places.ALL_QUEUES)
+        return any(row.name in names and row.age < _SERVED_SECONDS for row in stored)
+
     def keys(self, queue: str, limit: int = 100) -> list[JobKey]:
         """Return the fair keys of the flows of a queue, those with most waiting flows first."""
         _places.check_queue(queue)

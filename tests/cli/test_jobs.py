@@ -1,0 +1,72 @@
+"""`wbengine jobs` lists and pauses queues of flows; commands tell which no conductor serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from wbengine.conductors import _code_versions
+from wbengine.jobs import _queues
+from wbengine.persistence import backends
+
+FACTORY = "tests.cli.shop:order"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+def submit(wbengine: Command, url: str, *words: str) -> str:
+    answer = wbengine("flow", "submit", FACTORY, "--persistence", url, *words)
+    assert answer.code == 0, answer.err
+    return str(answer.err)
+
+
+def serve(url: str, *queues: str) -> None:
+    """Report a conductor that serves these queues, as `wbengine serve` does."""
+    with backends.backend(url) as backend:
+        _code_versions.CodeVersions(backend, None).register()
+        _queues.JobQueues(backend).report(queues)
+
+
+def test_queues_and_keys_are_listed(wbengine: Command, url: str) -> None:
+    for key in ("ann", "ann", "bob"):
+        submit(wbengine, url, "--fair-key", key)
+    submit(wbengine, url, "--queue", "reports", "--fair-weight", "2")
+    answer = wbengine("jobs", "--persistence", url)
+    _, default, reports = answer.out.splitlines()
+    assert default.split()[:5] == ["default", "3", "0", "0", "2"]
+    assert reports.split()[:5] == ["reports", "1", "0", "0", "1"]
+    document = wbengine("jobs", "list", "--persistence", url, "--json").json
+    assert [queue["name"] for queue in document["queues"]] == ["default", "reports"]
+    keys = wbengine("jobs", "keys", "default", "--persistence", url).out.splitlines()
+    assert [line.split()[:2] for line in keys[1:]] == [["ann", "2"], ["bob", "1"]]
+    assert "queue must be" in wbengine("jobs", "keys", "a b", "--persistence", url).err
+
+
+def test_pauses_of_queues_are_listed_with_their_reason(wbengine: Command, url: str) -> None:
+    submit(wbengine, url)
+    paused = wbengine("jobs", "pause", "*", "--reason", "wrong prices", "--persistence", url)
+    assert paused.out == "*: paused\n"
+    assert "wrong prices" in wbengine("jobs", "--persistence", url).out
+    assert wbengine("jobs", "resume", "*", "--persistence", url).out == "*: resumed\n"
+    assert "wrong prices" not in wbengine("jobs", "--persistence", url).out
+    again = wbengine("jobs", "resume", "*", "--persistence", url)
+    assert again.code == 66 and "'*' is not paused" in again.err
+
+
+def test_commands_tell_that_no_conductor_serves_a_queue(wbengine: Command, url: str) -> None:
+    assert "no conductor (wbengine serve) runs now" in submit(wbengine, url, "--queue", "mails")
+    serve(url, "default")
+    told = submit(wbengine, url, "--queue", "mails")
+    assert "no conductor serves queue 'mails' now: start wbengine serve --queue mails" in told
+    answer = wbengine("doctor", "--persistence", url)
+    assert "2 flows in queue 'mails', which no conductor serves" in answer.out
+    serve(url, "*")
+    assert "no conductor" not in submit(wbengine, url, "--queue", "mails")
+    wbengine("jobs", "pause", "mails", "--persistence", url)
+    answer = wbengine("doctor", "--persistence", url)
+    assert "3 flows in queue 'mails', which is paused since" in answer.out
