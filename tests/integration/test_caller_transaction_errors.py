@@ -274,6 +274,17 @@ def test_wait_for_an_open_transaction_is_limited(place: Place, caller: Caller) -
     assert caller.orders() == ["x"] and len(place.flows()) == 2 and first.id in place.flows()
 
 
+@on_servers
+@pytest.mark.usefixtures("short_waits")
+def test_open_transactions_submit_to_one_queue_at_once(place: Place, caller: Caller) -> None:
+    with callers.opened("connection", place.url) as other:
+        first = place.submit(other)
+        second = place.submit(caller.connection)
+        other.commit()
+        caller.commit()
+    assert place.flows() == {first.id, second.id}
+
+
 @callers.on("postgresql driver")
 def test_shorter_lock_timeout_of_the_caller_applies(place: Place, caller: Caller) -> None:
     with callers.opened("connection", place.url) as other:

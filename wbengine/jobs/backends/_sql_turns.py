@@ -106,11 +106,15 @@ class JobTurns:
             f"SELECT id, uuid, board, queue, fair_key, fair_weight FROM {_JOBS} WHERE {waiting}"
             f" AND flow_limit = :flow_limit ORDER BY priority, id LIMIT :limit{lock}"
         )
-        #: Give a job its turn.
-        self.begin_turn = sa.text(
-            f"UPDATE {_JOBS} SET not_before = 0, flow_limit = NULL,"
-            f" turn = {turns.new_turn(dialect)} WHERE id = :id AND not_before > 0"
+        self._begin_turn = sa.text(
+            f"UPDATE {_JOBS} SET not_before = 0, flow_limit = NULL, turn = :turn"
+            " WHERE id = :id AND not_before > 0"
         )
+
+    def begin(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
+        """Give jobs their turns, in this order."""
+        turns.assign(connection, rows)
+        connection.execute(self._begin_turn, rows)
 
     def take(
         self, connection: sa.Connection, board: str, queue: str, wanted: Wanted

@@ -385,6 +385,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         job_rows: list[dict[str, Any]],
         delay: tuple[sa.TextClause, float] | None,
     ) -> None:
+        turns.assign(connection, job_rows)
         connection.execute(self._statements.post, job_rows)
         if delay is not None:
             connection.execute(delay[0], [{**row, "seconds": delay[1]} for row in job_rows])
@@ -447,7 +448,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 if begun:
                     connection.execute(self._statements.offer, {"ids": begun})
                 if new:
-                    connection.execute(self._turns.begin_turn, new)
+                    self._turns.begin(connection, new)
 
             if due:
                 # If the write is lost, another process repeats it.
@@ -615,7 +616,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         def work(connection: sa.Connection) -> int:
             chosen = connection.execute(self._turns.limited, parameters).mappings().all()
             if chosen:
-                connection.execute(self._turns.begin_turn, [dict(row) for row in chosen])
+                self._turns.begin(connection, [dict(row) for row in chosen])
                 writing.notify_job(connection, self._store.statements, chosen[0]["uuid"])
             return len(chosen)
 
@@ -749,11 +750,11 @@ class _Statements:
         freed = f"{unowned}, turn = {turns.FIRST}"
 
         names = ["uuid", "board", "name", "priority", "details", "book_uuid", "book_name"]
-        names += ["queue", "fair_key", "fair_weight"]
+        names += ["queue", "fair_key", "fair_weight", "turn"]
         values = ", ".join(f":{name}" for name in names)
         self.post = sa.text(
-            f"INSERT INTO {_JOBS} ({', '.join(names)}, created, updated, turn)"
-            f" VALUES ({values}, {now}, {now}, {turns.new_turn(dialect)})"
+            f"INSERT INTO {_JOBS} ({', '.join(names)}, created, updated)"
+            f" VALUES ({values}, {now}, {now})"
         )
         wait = f"UPDATE {_JOBS} SET turn = NULL, not_before"
         self.wait_for = sa.text(f"{wait} = {now} + :seconds WHERE {this_job}")

@@ -241,7 +241,7 @@ class Statements:
         self.post_job = dialects.upsert(
             dialect, _JOBS, job_columns, ("uuid",), keep=job_columns,
             source=f"SELECT f.uuid, :board, f.name, :rank, :details, b.uuid, b.name, {now}, {now},"
-            f" :queue, :fair_key, :fair_weight, {turns.new_turn(dialect)}"
+            " :queue, :fair_key, :fair_weight, :turn"
             f" FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid WHERE f.uuid = :flow_uuid",
         )  # fmt: skip
         self.drop_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid AND trashed = 0")

@@ -10,12 +10,14 @@ The turns of a key are its places; its job with the highest priority takes the f
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
-from wbengine._sql import dialects
+import sqlalchemy as sa
+
 from wbengine.persistence.backends._sql import tables
 
-__all__ = ["FIRST", "READY", "new_turn"]
+__all__ = ["FIRST", "READY", "assign"]
 
 _JOBS: Final = tables.JOBS.name
 _KEYS: Final = tables.FAIR_KEYS.name
@@ -25,27 +27,33 @@ FIRST: Final = -1.0
 #: Condition for jobs that may be taken, as in the indexes.
 READY: Final = "trashed = 0 AND owner IS NULL AND not_before = 0"
 
+_IN_QUEUE: Final = "board = :board AND queue = :queue"
+_OF_KEY: Final = f"{_IN_QUEUE} AND fair_key = :fair_key"
+#: The last turn of the waiting jobs of a key, the turn after its last taken one if it had no others
+#: then, and the turn that is due.
+_READ: Final = sa.text(
+    f"SELECT (SELECT MAX(turn) FROM {_JOBS} WHERE {_OF_KEY} AND owner IS NULL AND turn >= 0)"
+    f" AS latest, (SELECT served FROM {_KEYS} WHERE {_OF_KEY}) AS served,"
+    f" COALESCE((SELECT MIN(turn) FROM {_JOBS} WHERE {_IN_QUEUE} AND {READY} AND turn >= 0),"
+    f" (SELECT MAX(served) FROM {_KEYS} WHERE {_IN_QUEUE}), 0.0) AS due"
+)
 
-def new_turn(dialect: str) -> str:
-    """Return an SQL expression for the turn of a job without a turn.
 
-    Its parameters are `board`, `queue`, `fair_key` and `fair_weight`.
+def assign(connection: sa.Connection, rows: Iterable[dict[str, Any]]) -> None:
+    """Set the `turn` of jobs without a turn, in their order.
+
+    :param rows: each with `board`, `queue`, `fair_key` and `fair_weight`.
     """
-    if dialect == dialects.POSTGRESQL:
-        # The statement also stores these parameters; their types must be the same in both places.
-        board, queue, key = (f"CAST(:{name} AS VARCHAR)" for name in ("board", "queue", "fair_key"))
-        weight = "CAST(:fair_weight AS DOUBLE PRECISION)"
-    else:
-        board, queue, key, weight = ":board", ":queue", ":fair_key", ":fair_weight"
-    in_queue = f"board = {board} AND queue = {queue}"
-    of_key = f"{in_queue} AND fair_key = {key}"
-    # The outer query lets MySQL read the table that it changes.
-    return (
-        "(SELECT MAX(turn) FROM ("
-        f"SELECT MAX(turn) + 1.0 / {weight} AS turn FROM {_JOBS} WHERE {of_key}"
-        " AND owner IS NULL AND turn >= 0"
-        f" UNION ALL SELECT served FROM {_KEYS} WHERE {of_key}"
-        f" UNION ALL SELECT COALESCE((SELECT MIN(turn) FROM {_JOBS} WHERE {in_queue} AND {READY}"
-        f" AND turn >= 0), (SELECT MAX(served) FROM {_KEYS} WHERE {in_queue}), 0.0)"
-        ") AS turns)"
-    )
+    latest = dict[tuple[str, str, str], float]()
+    for row in rows:
+        key = row["board"], row["queue"], row["fair_key"]
+        if key in latest:
+            turn = latest[key] + 1.0 / row["fair_weight"]
+        else:
+            read = connection.execute(
+                _READ, dict(zip(("board", "queue", "fair_key"), key, strict=True))
+            ).one()
+            turn = max(read.due, read.served or 0.0)
+            if read.latest is not None:
+                turn = max(turn, read.latest + 1.0 / row["fair_weight"])
+        latest[key] = row["turn"] = turn

@@ -28,7 +28,7 @@ from wbengine.persistence import (
 )
 from wbengine.persistence._debounce_keys import DebounceKey
 from wbengine.persistence._unique_keys import UniqueKey
-from wbengine.persistence.backends._sql import reading, rows
+from wbengine.persistence.backends._sql import reading, rows, turns
 from wbengine.persistence.backends._sql.statements import Statements
 from wbengine.types import _tags, codec
 
@@ -346,6 +346,7 @@ def ensure_job(connection: sa.Connection, statements: Statements, flow: models.F
             "fair_key": fair_key,
             "fair_weight": fair_weight,
         }
+        turns.assign(connection, [job])
         connection.execute(statements.post_job, {**job, "flow_uuid": flow.uuid})
     notify_job(connection, statements, flow.uuid)
 
