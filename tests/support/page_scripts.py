@@ -39,11 +39,14 @@ class Script(NamedTuple):
 def scripts(page: Path, folder: Path) -> Iterator[Script]:
     """Write each module of a page to a folder of its own, with the modules before it.
 
-    Modules that the page itself runs as programs are omitted: the page shows how they end.
+    Modules that the page itself runs as programs are omitted: the page shows how they end. Those of
+    a Django project are omitted, too: only its `manage.py` is a program.
     """
     modules: dict[str, str] = {}
     blocks = pages.blocks(page)
     console = "".join(block.text for block in blocks if block.language == "console")
+    if any(block.caption == "manage.py" for block in blocks):
+        return
     for block in blocks:
         if block.language != "python" or not block.caption:
             continue

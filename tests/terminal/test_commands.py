@@ -238,8 +238,9 @@ def test_limit_that_delays_tasks_is_listed(shop: Shop) -> None:
     with shop.terminal(f"flow run :limited --flow-id {UUID}") as run:
         run.wait_for("RUNNING .* 1 of 3 tasks done")
         rows = shop.run("limits").screen.rows
-        assert re.fullmatch(r" LIMIT +RATE   CONCURRENCY   HELD   WAITING   FLOWS", rows[1])
-        assert re.fullmatch(r" .*flows\.Step +1/m +- +0 +[12] +1", rows[3])
+        # The terminal is too narrow for a table.
+        for pattern in (r"LIMIT .*flows\.Step", "RATE +1/m", "WAITING +[12]", "FLOWS +1"):
+            assert any(re.fullmatch(pattern, row.strip()) for row in rows), (pattern, rows)
         run.press(CTRL_C)
         assert run.end() == 130
 

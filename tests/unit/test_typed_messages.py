@@ -70,8 +70,8 @@ def limits() -> st.SearchStrategy[time_limits.TimeLimit]:
         version=st.just(hd.VERSION), ledger=st.none(), epoch=COUNTS,
         attempt=st.integers(1, 2**53), flow=st.just("") | LABELS,
         captures=st.booleans(), limit=limits(), expires=st.none() | SECONDS,
-        redelivered=st.booleans(),
-    ),
+        redelivered=st.booleans(), row=st.just("") | LABELS, settled=COUNTS,
+    ).map(lambda request: request if request.row else request._replace(settled=0)),
     st.none() | LABELS,
 )  # fmt: skip
 def test_request_is_unchanged_after_a_round_trip(

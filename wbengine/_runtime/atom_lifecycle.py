@@ -232,7 +232,8 @@ class AtomLifecycle:
             return None if self._fails_before_start(call) else call
         call = calls.Invocation(atom, action, record.uuid, record.attempt)
         call.node = node
-        call.settled = record.settled
+        if atom.transaction is not None:
+            call.settled = record.settled
         call.flow_uuid = self._flow_uuid
         call.priority = atom.priority
         if self._local_tasks is not None:
