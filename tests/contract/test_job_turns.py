@@ -17,7 +17,7 @@ from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.jobs import _places, _queues, base
 from wbengine.jobs.backends import impl_sql
-from wbengine.persistence import backends, models
+from wbengine.persistence import _commands, backends, models
 from wbengine.persistence import base as persistence
 
 from . import places as stores
@@ -150,6 +150,30 @@ def test_key_that_submits_one_job_after_the_other_gets_only_its_share(
     assert counts == {"a": 10, "b": 10, "c": 10}
 
 
+def test_delayed_job_of_a_key_gives_it_no_advantage(board: impl_sql.SQLJobBoard) -> None:
+    for key in ("a", "c"):
+        for number in range(20):
+            post(board, f"{key}{number}", key)
+    post(board, "later", "b", eta=1000)
+    post(board, "b", "b")
+    counts = collections.Counter[str]()
+    for _ in range(30):
+        (name,) = take(board)
+        counts[name[0]] += 1
+        if name == "b":
+            post(board, "b", "b")
+    assert counts == {"a": 10, "b": 10, "c": 10}
+
+
+def test_jobs_of_one_key_are_taken_once(board: impl_sql.SQLJobBoard) -> None:
+    """MySQL ignores blanks at the end of a text."""
+    with pytest.raises(ValueError, match="without outer blanks"):
+        post(board, "x", "a ")
+    for name, key in (("y", "a"), ("z", "A"), ("x", "ä")):
+        post(board, name, key, "HIGH" if name == "x" else "NORMAL")
+    assert sorted(take(board, 5)) == ["x", "y", "z"]
+
+
 def test_queues_are_served_in_their_order(board: impl_sql.SQLJobBoard) -> None:
     for queue in ("reports", "default", "mails"):
         post(board, f"{queue}0", queue=queue)
@@ -183,6 +207,23 @@ def test_paused_queue_is_not_served(
         queues.resume("defaul")
     queues.resume("default")
     assert take(board, 10) == ["default0", "default1"]
+
+
+def test_pause_lets_begun_flows_continue(
+    backend: persistence.Backend, board: impl_sql.SQLJobBoard
+) -> None:
+    post(board, "begun")
+    post(board, "urgent", priority="VERY_HIGH")
+    (job,) = [job for job in board.take("me", 2) if job.name == "begun"]
+    board.abandon(job, "me")
+    new = post(board, "new", priority="VERY_HIGH")
+    queues = _queues.JobQueues(backend, board.namespace)
+    queues.pause("*")
+    assert take(board, 5) == ["begun"]
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.send_command(new, _commands.FlowCommand(_commands.CANCEL, None, None, 0.0))
+    assert take(board, 5) == ["new"], "its cancellation is carried out"
+    queues.resume("*")
 
 
 def test_queues_are_listed_with_their_flows_and_keys(

@@ -179,7 +179,10 @@ class Account:
         return max([self.next, logged, *(row.until for row in self.flows.values())]) - now
 
     def assignable(self, now: float) -> int:
-        """Return the number of permits that could be assigned now, if flows wanted them."""
+        """Return the number of permits that further flows would get now.
+
+        Permits are reserved for flows that wait already.
+        """
         available = math.inf
         if self.quota.concurrency is not None:
             available = self.quota.concurrency - sum(row.held for row in self.live(now).values())
@@ -188,6 +191,7 @@ class Account:
                 return 0
             left = (now + HORIZON - max(now, self.next)) / self.quota.interval
             available = min(available, math.floor(left + 1e-6) + 1)
+        available -= sum(row.wanted for row in self.live(now).values())
         return int(max(0, min(available, _MAX_ASSIGNABLE)))
 
     def kept(self, now: float) -> list[str]:

@@ -221,6 +221,7 @@ def _is_key(value: Any) -> bool:
 
 def shorten(text: str) -> str:
     """Return a name of a limit or a key in a printable form with a bounded length."""
+    text = text.rstrip()  # MySQL ignores blanks at the end of a text.
     if len(text) <= _MAX_NAME_LENGTH and text.isprintable():
         return text
     shown = "".join(filter(str.isprintable, text[: _MAX_NAME_LENGTH - 33]))

@@ -14,7 +14,7 @@ __all__ = ["Guard"]
 
 #: The first two words of a statement, after comments.
 _WORDS: Final = re.compile(
-    r"(?:\s|;|--[^\n]*(?:\n|$)|/\*(?!M?!).*?\*/)*(\w+)(?:\s+(\w+))?", re.DOTALL
+    r"(?:\s|;|--[^\n]*(?:\n|$)|/\*(?!M?!)(?:[^*]|\*(?!/))*\*/)*(\w+)(?:\s+(\w+))?", re.DOTALL
 )
 
 #: First words of statements that end a transaction, with exceptions by their second word.

@@ -2,8 +2,8 @@
 
 An engine whose flow gets no permit parks the flow. The end of a flow offers its permit to the next
 one. Permits can also become free without such an event: a process died, an operator changed the
-limit, or the limit is a rate. Therefore each conductor also compares the limits with the jobs that
-wait for them at intervals.
+limit, the limit is a rate, or a permit was released before the flow was parked. Therefore each
+conductor also compares the limits with the jobs that wait for them at intervals.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LimitedFlows:
             return
         self._next_poll = time.monotonic() + _POLL_SECONDS
         names = self._board.limits_waited_for(self._after)
-        self._after = names[-1] if names else ""
+        self._after = names[-1] if len(names) == impl_sql.MAX_PAGE_SIZE else ""
         self.offer(dict.fromkeys(names))
 
     def offer(self, limits: Mapping[str, Quota | None]) -> None:

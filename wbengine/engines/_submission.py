@@ -299,7 +299,7 @@ def submit(
         deletion: '24h', seconds, or 'forever'.
     :param debounce: key, and seconds from now to the start. Until then, further submissions with
         the key replace this flow, with the same uuid, and its start; after a conductor has claimed
-        its job, they create a new flow. Its queue and priority stay.
+        its job, they create a new flow. Its queue, priority and key are replaced, too.
     :param debounce_max: seconds from the first submission that replacements do not exceed.
     :param connection: a Connection or Session of SQLAlchemy, or a connection of psycopg, sqlite3 or
         Django, to the database of `backend`, in whose present transaction the flow and its job are

@@ -159,8 +159,9 @@ def check_key(key: str) -> str:
 
     :raises ValueError: if it is invalid.
     """
-    if not isinstance(key, str) or not terminal_text.is_printable(key):
-        raise ValueError(f"fair_key must be a printable str, got {key!r:.80}")
+    # MySQL ignores blanks at the end of a text.
+    if not isinstance(key, str) or not terminal_text.is_trimmed(key):
+        raise ValueError(f"fair_key must be a printable str without outer blanks, got {key!r:.80}")
     return limit_attributes.shorten(key)
 
 

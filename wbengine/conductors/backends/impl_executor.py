@@ -596,9 +596,6 @@ class ExecutorConductor(base.Conductor):
         parked = None if claim is None else claim.parked
         if action is Action.PARK and parked is not None:
             self._park(job, parked)
-            if parked.limit is not None:
-                # A permit may have become free after the flow got none.
-                self._offer_permits({parked.limit: None})
         elif action is Action.BLOCK:
             self._block(job)
         else:

@@ -48,27 +48,35 @@ class JobTurns:
             f" WHERE f.uuid = {_JOBS}.uuid), '') NOT IN :codes"
         )
         is_allowed = f" AND uuid NOT IN :except_uuids{of_codes}"
-        is_open = (
-            f" AND NOT EXISTS (SELECT 1 FROM {_QUEUES} q WHERE q.board = :board"
-            f" AND q.name IN (:queue, '{ALL_QUEUES}') AND q.paused_at IS NOT NULL)"
+        self._pause = sa.text(
+            f"SELECT 1 FROM {_QUEUES} WHERE board = :board AND name IN (:queue, '{ALL_QUEUES}')"
+            " AND paused_at IS NOT NULL LIMIT 1"
         )
         # A job that comes before another one of its key. Two conditions, as each uses the index.
+        # The order makes PostgreSQL use it even without statistics; MariaDB would find no rows.
         same_key = (
-            f"SELECT 1 FROM {_JOBS} b WHERE b.board = :board AND b.queue = :queue"
+            f"SELECT b.id FROM {_JOBS} b WHERE b.board = :board AND b.queue = :queue"
             f" AND b.fair_key = {_JOBS}.fair_key"
             f" AND b.{turns.READY.replace(' AND ', ' AND b.')}"
         )
+        exists, end = "", "ORDER BY b.priority, b.id LIMIT 1) IS NOT NULL"
+        if dialect == dialects.MYSQL:
+            exists, end = "EXISTS ", ")"
         precedes = (
-            f"(EXISTS ({same_key} AND b.priority < {_JOBS}.priority) OR EXISTS"
-            f" ({same_key} AND b.priority = {_JOBS}.priority AND b.id < {_JOBS}.id))"
+            f"({exists}({same_key} AND b.priority < {_JOBS}.priority {end} OR"
+            f" {exists}({same_key} AND b.priority = {_JOBS}.priority AND b.id < {_JOBS}.id {end})"
         )
-        self._heads = sa.text(
+        heads = (
             f"{tables.select(tables.JOBS, f'{precedes} AS preceded')} WHERE {in_queue}"
-            f" AND {turns.READY}{is_allowed}{is_open} ORDER BY turn, id LIMIT :limit{lock}"
-        ).bindparams(codes, uuids)
+            f" AND {turns.READY}{is_allowed}"
+        )
+        end = f"ORDER BY turn, id LIMIT :limit{lock}"
+        self._heads = sa.text(f"{heads} {end}").bindparams(codes, uuids)
+        self._begun_heads = sa.text(f"{heads} AND turn < 0 {end}").bindparams(codes, uuids)
         self._first_of_key = sa.text(
             f"{tables.select(tables.JOBS)} WHERE {of_key} AND {turns.READY}{is_allowed}"
-            f" AND (priority, id) < (:priority, :id) ORDER BY priority, id LIMIT :limit{lock}"
+            " AND turn >= 0 AND (priority, id) < (:priority, :id)"
+            f" ORDER BY priority, id LIMIT :limit{lock}"
         ).bindparams(codes, uuids)
         claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
         self._claim = sa.text(f"{claim}, owner_until = NULL WHERE id IN :ids").bindparams(ids)
@@ -76,45 +84,51 @@ class JobTurns:
             f"{claim}, owner_until = {now} + :expiry WHERE id IN :ids"
         ).bindparams(ids)
         self._exchange = sa.text(f"UPDATE {_JOBS} SET turn = :turn WHERE id = :id")
-        self._keys = sa.text(
-            f"SELECT MIN(fair_key), MAX(fair_key) FROM {_JOBS} WHERE {in_queue} AND {turns.READY}"
+        self._has_any = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {in_queue} AND {turns.READY} LIMIT 1")
+        self._has_more = sa.text(
+            f"SELECT 1 FROM {_JOBS} WHERE {of_key} AND owner IS NULL AND turn >= 0"
+            " ORDER BY turn LIMIT 1"
         )
-        self._has_more = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {of_key} AND owner IS NULL LIMIT 1")
         keys = tables.FAIR_KEYS
         columns = [column.name for column in keys.columns]
         self._note_served = dialects.upsert(dialect, keys.name, columns, columns[:3])
         #: Names of the queues with jobs that may be taken.
+        queue = f"SELECT queue FROM {_JOBS} WHERE board = :board AND {turns.READY}"
+        next_one = "ORDER BY queue LIMIT 1"
         self.ready_queues = sa.text(
-            "WITH RECURSIVE names (name) AS ("
-            f"SELECT MIN(queue) FROM {_JOBS} WHERE board = :board AND {turns.READY}"
-            f" UNION ALL SELECT (SELECT MIN(queue) FROM {_JOBS} WHERE board = :board"
-            f" AND {turns.READY} AND queue > names.name) FROM names WHERE names.name IS NOT NULL)"
-            " SELECT name FROM names WHERE name IS NOT NULL"
+            f"WITH RECURSIVE names (name) AS (SELECT ({queue} {next_one}) UNION ALL SELECT"
+            f" ({queue} AND queue > names.name {next_one}) FROM names"
+            " WHERE names.name IS NOT NULL) SELECT name FROM names WHERE name IS NOT NULL"
         )
         waiting = f"board = :board AND not_before = {tables.LIMITED_NOT_BEFORE} AND trashed = 0"
         #: Names of limits for which jobs wait. One lookup for each, as one may have many jobs.
-        next_limit = (
-            f"SELECT MIN(flow_limit) FROM {_JOBS} WHERE {waiting} AND flow_limit IS NOT NULL"
-            " AND flow_limit >"
-        )
+        limit = f"SELECT flow_limit FROM {_JOBS} WHERE {waiting} AND flow_limit IS NOT NULL"
+        next_one = "ORDER BY flow_limit LIMIT 1"
         self.limits = sa.text(
-            f"WITH RECURSIVE names (name) AS ({next_limit} :after UNION ALL SELECT"
-            f" ({next_limit} names.name) FROM names WHERE names.name IS NOT NULL)"
+            f"WITH RECURSIVE names (name) AS (SELECT ({limit} AND flow_limit > :after {next_one})"
+            f" UNION ALL SELECT ({limit} AND flow_limit > names.name {next_one}) FROM names"
+            " WHERE names.name IS NOT NULL)"
             " SELECT name FROM names WHERE name IS NOT NULL LIMIT :limit"
         )
         self.limited = sa.text(
             f"SELECT id, uuid, board, queue, fair_key, fair_weight FROM {_JOBS} WHERE {waiting}"
             f" AND flow_limit = :flow_limit ORDER BY priority, id LIMIT :limit{lock}"
         )
-        self._begin_turn = sa.text(
-            f"UPDATE {_JOBS} SET not_before = 0, flow_limit = NULL, turn = :turn"
-            " WHERE id = :id AND not_before > 0"
+        begin = f"UPDATE {_JOBS} SET not_before = 0, flow_limit = NULL, turn = :turn WHERE id = :id"
+        self._begin_due = sa.text(
+            f"{begin} AND turn IS NULL AND not_before > 0 AND not_before <= {now}"
         )
+        self._begin_limited = sa.text(f"{begin} AND not_before = {tables.LIMITED_NOT_BEFORE}")
 
-    def begin(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
-        """Give jobs their turns, in this order."""
+    def begin_due(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
+        """Give jobs their turns whose time has come, in this order."""
         turns.assign(connection, rows)
-        connection.execute(self._begin_turn, rows)
+        connection.execute(self._begin_due, rows)
+
+    def begin_limited(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
+        """Give jobs their turns that wait for a limit, in this order."""
+        turns.assign(connection, rows)
+        connection.execute(self._begin_limited, rows)
 
     def take(
         self, connection: sa.Connection, board: str, queue: str, wanted: Wanted
@@ -127,32 +141,35 @@ class JobTurns:
             "codes": list(wanted.codes) or ["\x01"],
             "except_uuids": list(wanted.except_uuids) or ["\x01"],
         }
-        heads = [
-            dict(row)
-            for row in connection.execute(
-                self._heads, {**place, **allowed, "limit": wanted.limit}
-            ).mappings()
-        ]
+        # A pause holds back flows that have not begun, and have no command.
+        is_paused = connection.execute(self._pause, place).first() is not None
+        statement = self._begun_heads if is_paused else self._heads
+        parameters = {**place, **allowed, "limit": wanted.limit}
+        heads = [dict(row) for row in connection.execute(statement, parameters).mappings()]
         if not heads:
             return []
         chosen = self._choose(connection, heads, {**place, **allowed})
-        parameters = {"ids": [row["id"] for row in chosen], "who": wanted.who}
+        claimed = {"ids": [row["id"] for row in chosen], "who": wanted.who}
         if wanted.expiry is None:
-            connection.execute(self._claim, parameters)
+            connection.execute(self._claim, claimed)
         else:
-            connection.execute(self._claim_for, {**parameters, "expiry": wanted.expiry})
+            connection.execute(self._claim_for, {**claimed, "expiry": wanted.expiry})
         self._note_turns(connection, heads, place)
         return chosen
 
     def _choose(
         self, connection: sa.Connection, heads: list[dict[str, Any]], parameters: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """Return the jobs that take the places of these, and give their places to the others."""
+        """Return the jobs that take the places of these, and give their places to the others.
+
+        Jobs of flows that have begun keep their places.
+        """
         if not any(row["preceded"] for row in heads):
             return heads
         of_keys = defaultdict[str, list[dict[str, Any]]](list)
         for row in heads:
-            of_keys[row["fair_key"]].append(row)
+            if not _has_begun(row):
+                of_keys[row["fair_key"]].append(row)
         chosen = dict[str, Iterator[dict[str, Any]]]()
         changes: list[dict[str, Any]] = []
         for key, own in of_keys.items():
@@ -168,7 +185,8 @@ class JobTurns:
                 },
             ).mappings()
             present = {row["id"] for row in own}
-            added = [dict(row) for row in rows if row["id"] not in present]
+            taken = {row["id"] for row in heads}
+            added = [dict(row) for row in rows if row["id"] not in taken]
             best = sorted([*own, *added], key=_rank)[: len(own)]
             ids = {row["id"] for row in best}
             left = [row for row in own if row["id"] not in ids]
@@ -179,7 +197,7 @@ class JobTurns:
             chosen[key] = iter(best)
         if changes:
             connection.execute(self._exchange, changes)
-        return [next(chosen[row["fair_key"]]) for row in heads]
+        return [row if _has_begun(row) else next(chosen[row["fair_key"]]) for row in heads]
 
     def _note_turns(
         self, connection: sa.Connection, heads: Iterable[_Row], place: Mapping[str, str]
@@ -191,19 +209,20 @@ class JobTurns:
         latest = {
             row["fair_key"]: row["turn"] + 1.0 / row["fair_weight"]
             for row in heads
-            if row["turn"] is not None and row["turn"] >= 0
+            if not _has_begun(row)
         }
-        if len(latest) == 1:
-            ends = connection.execute(self._keys, place).one()
-            if {*ends} <= {None, *latest}:
-                return
         ended = [
             {**place, "fair_key": key, "served": served}
             for key, served in sorted(latest.items())
             if not connection.execute(self._has_more, {**place, "fair_key": key}).first()
         ]
-        if ended:
+        if ended and connection.execute(self._has_any, place).first():
             connection.execute(self._note_served, ended)
+
+
+def _has_begun(row: _Row) -> bool:
+    # An earlier release leaves the turn of some jobs empty.
+    return row["turn"] is None or row["turn"] < 0
 
 
 def _rank(row: _Row) -> tuple[int, int]:

@@ -26,13 +26,13 @@ from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import rows, tables, turns, writing
 
-__all__ = ["SQLJobBoard"]
+__all__ = ["MAX_PAGE_SIZE", "SQLJobBoard"]
 
 _T = TypeVar("_T")
 
 _JOBS: Final = tables.JOBS.name
 _FIRST_PAGE_SIZE: Final = 16
-_MAX_PAGE_SIZE: Final = 1024
+MAX_PAGE_SIZE: Final = 1024
 _DEFAULT_PORTS: Final = {dialects.MYSQL: 3306, dialects.POSTGRESQL: 5432}
 #: Time for which a job is parked that only a signal makes due.
 _MAX_PARK_SECONDS: Final = 1e9
@@ -196,8 +196,8 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 books = [book for _, book, _ in kept]
                 writing.write_new_books(connection, self._store.statements, books)
                 self._insert(connection, [row for _, _, row in kept], delay)
-            for start in range(0, len(kept), _MAX_PAGE_SIZE):
-                uuids = [uuid for uuid, _, _ in kept[start : start + _MAX_PAGE_SIZE]]
+            for start in range(0, len(kept), MAX_PAGE_SIZE):
+                uuids = [uuid for uuid, _, _ in kept[start : start + MAX_PAGE_SIZE]]
                 parameters = {"board": self.namespace, "uuids": uuids}
                 for row in connection.execute(self._statements.posted, parameters).mappings():
                     postings[row["uuid"]] = self._parse(row)
@@ -427,11 +427,11 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 return
             last = page[-1]
             after.update(priority=last["priority"], id=last["id"])
-            after["limit"] = min(after["limit"] * 4, _MAX_PAGE_SIZE)
+            after["limit"] = min(after["limit"] * 4, MAX_PAGE_SIZE)
 
     def _offer_due_jobs(self) -> None:
         """Let jobs be taken whose wait or claim has ended. The indexes find only these."""
-        parameters = {"board": self.namespace, "limit": _MAX_PAGE_SIZE}
+        parameters = {"board": self.namespace, "limit": MAX_PAGE_SIZE}
         operation = "Reading due jobs"
         while True:
             due = self._transact(
@@ -448,12 +448,12 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 if begun:
                     connection.execute(self._statements.offer, {"ids": begun})
                 if new:
-                    self._turns.begin(connection, new)
+                    self._turns.begin_due(connection, new)
 
             if due:
                 # If the write is lost, another process repeats it.
                 self._transact(operation, work, durable=False)
-            if len(due) < _MAX_PAGE_SIZE:
+            if len(due) < MAX_PAGE_SIZE:
                 return
 
     @property
@@ -599,7 +599,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
 
         :param after: the last name of the previous call.
         """
-        parameters = {"board": self.namespace, "after": after, "limit": _MAX_PAGE_SIZE}
+        parameters = {"board": self.namespace, "after": after, "limit": MAX_PAGE_SIZE}
         return self._transact(
             "Reading limits of flows",
             lambda connection: list(connection.scalars(self._turns.limits, parameters)),
@@ -616,7 +616,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         def work(connection: sa.Connection) -> int:
             chosen = connection.execute(self._turns.limited, parameters).mappings().all()
             if chosen:
-                self._turns.begin(connection, [dict(row) for row in chosen])
+                self._turns.begin_limited(connection, [dict(row) for row in chosen])
                 writing.notify_job(connection, self._store.statements, chosen[0]["uuid"])
             return len(chosen)
 
@@ -633,7 +633,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             "board": self.namespace,
             "blocked": MIN_BLOCKED_NOT_BEFORE,
             "id": 0,
-            "limit": _MAX_PAGE_SIZE,
+            "limit": MAX_PAGE_SIZE,
         }
         jobs = list[_stored.StoredJob]()
 
@@ -647,7 +647,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 job = self.JOB(self, self._parse(row))
                 job.block_number = row["not_before"]
                 jobs.append(job)
-            if len(page) < _MAX_PAGE_SIZE:
+            if len(page) < MAX_PAGE_SIZE:
                 return jobs
             parameters |= {"blocked": page[-1]["not_before"], "id": page[-1]["id"]}
 
@@ -763,7 +763,9 @@ class _Statements:
         lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
         self.lock_new_job = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {new_job}{lock}")
         self.move = sa.text(
-            f"UPDATE {_JOBS} SET not_before = {now} + :seconds, name = :name, updated = {now}"
+            f"UPDATE {_JOBS} SET not_before = {now} + :seconds, turn = NULL, flow_limit = NULL,"
+            " queue = :queue, fair_key = :fair_key, fair_weight = :fair_weight,"
+            f" priority = :priority, name = :name, updated = {now}"
             f" WHERE {new_job}"
         )
         self.park = sa.text(
@@ -818,8 +820,9 @@ class _Statements:
         self.due = sa.text(
             f"SELECT {columns}, turn FROM (SELECT {columns}, turn FROM {_JOBS} WHERE {on_board}"
             f" AND not_before > 0 AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :limit"
-            f") AS waited UNION ALL SELECT {columns}, {turns.FIRST} FROM {_JOBS} WHERE {on_board}"
-            f" AND owner_until <= (SELECT {now})"
+            f") AS waited UNION ALL SELECT {columns}, turn FROM (SELECT {columns}, {turns.FIRST}"
+            f" AS turn FROM {_JOBS} WHERE board = :board AND COALESCE(trashed, 0) = 0"
+            f" AND owner_until <= (SELECT {now}) ORDER BY owner_until LIMIT :limit) AS expired"
         )
         self.offer = sa.text(
             f"UPDATE {_JOBS} SET not_before = 0, owner = NULL, owner_until = NULL,"

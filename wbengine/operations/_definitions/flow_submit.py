@@ -35,7 +35,7 @@ _FairKey = Annotated[
     str | None,
     op.Parameter(
         "A key, for example of a tenant: conductors take flows of different keys in turn.",
-        {"type": "string", "pattern": terminal_text.PRINTABLE},
+        {"type": "string", "pattern": terminal_text.TRIMMED},
     ),
 ]
 _FairWeight = Annotated[

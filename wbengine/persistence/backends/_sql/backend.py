@@ -601,7 +601,7 @@ class SQLConnection(base.Connection):
             text = rows.command_text(result)
             connection.execute(self._sql.put_command, {"flow_uuid": flow_uuid, "wish": text})
             if result is not None:
-                writing.make_job_due(connection, self._sql, flow_uuid)
+                writing.make_job_due(connection, self._sql, flow_uuid, is_first=True)
                 if result.what != commands.SUSPEND:
                     writing.ensure_job(connection, self._sql, flow)
             crashpoint("sql.before-wish-commit")

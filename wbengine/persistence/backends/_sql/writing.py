@@ -305,10 +305,18 @@ def destroy_book(
 
 
 def make_job_due(
-    connection: sa.Connection, statements: Statements, flow_uuid: str, claims: int = 0
+    connection: sa.Connection,
+    statements: Statements,
+    flow_uuid: str,
+    claims: int = 0,
+    *,
+    is_first: bool = False,
 ) -> None:
-    """Make the job of a flow due now if it was claimed at least this number of times."""
-    parameters = {"flow_uuid": flow_uuid, "claims": claims}
+    """Make the job of a flow due now if it was claimed at least this number of times.
+
+    :param is_first: let it go before others, although the flow has not begun.
+    """
+    parameters = {"flow_uuid": flow_uuid, "claims": claims, "first": int(is_first)}
     if connection.execute(statements.make_job_due, parameters).rowcount:
         notify_job(connection, statements, flow_uuid)
 
