@@ -104,7 +104,11 @@ def test_creation_of_a_ledger_leaves_no_lock(
         sa.event.listen(sa.Engine, "before_cursor_execute", take_session)
         stack.callback(sa.event.remove, sa.Engine, "before_cursor_execute", take_session)
         stack.enter_context(contextlib.closing(ledgers.SQLLedger(url)))
-        locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+        # Other tests use other databases of the server.
+        locks = (
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
         with psycopg.connect(postgresql_url) as direct:
             assert stack_is_used and direct.execute(locks).fetchone() == (0,)
 
@@ -125,7 +129,11 @@ def test_flow_runs_on_workers_that_poll(url: str, postgresql_url: str) -> None:
         for engine_url in (url, postgresql_url):
             results = engines.run(flow, engine="worker-based", url=engine_url, inputs={"n0": 1})
             assert results["n12"] == 4096
-        channels = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+        # Other tests use other databases of the server.
+        channels = (
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+            " AND datname = current_database()"
+        )
         with psycopg.connect(postgresql_url) as direct:
             assert direct.execute(channels).fetchone() == (0,)
             assert direct.execute("SELECT count(*) FROM wbe_messages").fetchone() == (0,)
