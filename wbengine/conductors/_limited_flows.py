@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from wbengine import exceptions, states
@@ -78,10 +78,8 @@ class LimitedFlows:
         """Release the permits of parked flows that were deleted or have ended elsewhere."""
         gone = [uuid for uuid in account.kept(now) if not self._keeps_permit(uuid)]
         if gone:
-            requests: Sequence[PermitRequest] = [
-                PermitRequest(uuid, _LAST_EPOCH, 0, 0, 0.0) for uuid in gone
-            ]
-            self._store.settle({name: (account.defined, list(requests))})
+            requests = [PermitRequest(uuid, _LAST_EPOCH, 0, 0, 0.0) for uuid in gone]
+            self._store.settle({name: (account.defined, requests)})
             for uuid in gone:
                 del account.flows[uuid]
 

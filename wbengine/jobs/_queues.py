@@ -19,13 +19,11 @@ from wbengine.persistence import base
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import tables, turns
 
-__all__ = ["REPORT_SECONDS", "JobKey", "JobQueue", "JobQueues"]
+__all__ = ["JobKey", "JobQueue", "JobQueues"]
 
 _T = TypeVar("_T")
 
-#: Interval at which conductors report the queues that they serve.
-REPORT_SECONDS: Final = 5.0
-#: Time after the latest report for which a queue counts as served.
+#: Time after the latest report of a conductor for which a queue counts as served.
 _SERVED_SECONDS: Final = 20.0
 _MAX_KEYS: Final = 1000
 
@@ -113,11 +111,10 @@ class JobQueues:
 
     def is_served(self, name: str) -> bool:
         """Return whether a conductor serves a queue."""
+        parameters = {"board": self._board}
         stored = self._transact(
             "Reading queues of flows",
-            lambda connection: connection.execute(
-                self._statements.queues, {"board": self._board}
-            ).all(),
+            lambda connection: connection.execute(self._statements.queues, parameters).all(),
             write=False,
         )
         names = (name, _places.ALL_QUEUES)

@@ -92,18 +92,18 @@ class JobTurns:
         keys = tables.FAIR_KEYS
         columns = [column.name for column in keys.columns]
         self._note_served = dialects.upsert(dialect, keys.name, columns, columns[:3])
-        #: Names of the queues with jobs that may be taken.
         queue = f"SELECT queue FROM {_JOBS} WHERE board = :board AND {turns.READY}"
         next_one = "ORDER BY queue LIMIT 1"
+        #: Names of the queues with jobs that may be taken.
         self.ready_queues = sa.text(
             f"WITH RECURSIVE names (name) AS (SELECT ({queue} {next_one}) UNION ALL SELECT"
             f" ({queue} AND queue > names.name {next_one}) FROM names"
             " WHERE names.name IS NOT NULL) SELECT name FROM names WHERE name IS NOT NULL"
         )
         waiting = f"board = :board AND not_before = {tables.LIMITED_NOT_BEFORE} AND trashed = 0"
-        #: Names of limits for which jobs wait. One lookup for each, as one may have many jobs.
         limit = f"SELECT flow_limit FROM {_JOBS} WHERE {waiting} AND flow_limit IS NOT NULL"
         next_one = "ORDER BY flow_limit LIMIT 1"
+        #: Names of limits for which jobs wait. One lookup for each, as one may have many jobs.
         self.limits = sa.text(
             f"WITH RECURSIVE names (name) AS (SELECT ({limit} AND flow_limit > :after {next_one})"
             f" UNION ALL SELECT ({limit} AND flow_limit > names.name {next_one}) FROM names"
@@ -170,6 +170,7 @@ class JobTurns:
         for row in heads:
             if not _has_begun(row):
                 of_keys[row["fair_key"]].append(row)
+        taken = {row["id"] for row in heads}
         chosen = dict[str, Iterator[dict[str, Any]]]()
         changes: list[dict[str, Any]] = []
         for key, own in of_keys.items():
@@ -184,13 +185,11 @@ class JobTurns:
                     "limit": 2 * len(own),
                 },
             ).mappings()
-            present = {row["id"] for row in own}
-            taken = {row["id"] for row in heads}
             added = [dict(row) for row in rows if row["id"] not in taken]
             best = sorted([*own, *added], key=_rank)[: len(own)]
             ids = {row["id"] for row in best}
             left = [row for row in own if row["id"] not in ids]
-            free = [row["turn"] for row in best if row["id"] not in present]
+            free = [row["turn"] for row in best if row["id"] not in taken]
             changes += [
                 {"id": row["id"], "turn": turn} for row, turn in zip(left, free, strict=True)
             ]
