@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.seams import stores
 from tests.support import servers
 from tests.support.waiting import until
 from wbengine import exceptions
@@ -20,7 +24,7 @@ from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import _commands, backends, models
 from wbengine.persistence import base as persistence
 
-from . import places as stores
+from . import places
 
 DATABASES = ("sqlite", "postgresql", "mysql")
 
@@ -33,7 +37,7 @@ def backend(
 ) -> Iterator[persistence.Backend]:
     folder = tmp_path_factory.mktemp("turns")
     with (
-        stores.place(request.param, folder, database_servers) as options,
+        places.place(request.param, folder, database_servers) as options,
         backends.backend(options) as opened,
     ):
         yield opened
@@ -85,6 +89,33 @@ def drain(board: impl_sql.SQLJobBoard, limit: int = 1) -> list[str]:
             names.append(job.name)
             board.consume(job, "me")
     return names
+
+
+def write(backend: persistence.Backend, statement: str, rows: list[dict[str, Any]]) -> None:
+    with stores.engine_of(backend).begin() as connection:
+        connection.execute(sa.text(statement), rows)
+
+
+def note_count(backend: persistence.Backend, board: impl_sql.SQLJobBoard) -> int:
+    """Return the number of stored turns of keys."""
+    count = sa.text("SELECT COUNT(*) FROM wbe_fair_keys WHERE board = :board")
+    with stores.engine_of(backend).connect() as connection:
+        return int(connection.scalar(count, {"board": board.namespace}) or 0)
+
+
+def statement_count(work: Callable[[], object]) -> int:
+    """Return the number of statements of `work`, without those of transactions."""
+    statements: list[str] = []
+
+    def note(connection: object, cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        work()
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    return len(statements)
 
 
 def test_jobs_without_keys_are_taken_by_priority_and_age(board: impl_sql.SQLJobBoard) -> None:
@@ -163,6 +194,57 @@ def test_delayed_job_of_a_key_gives_it_no_advantage(board: impl_sql.SQLJobBoard)
         if name == "b":
             post(board, "b", "b")
     assert counts == {"a": 10, "b": 10, "c": 10}
+
+
+@pytest.mark.parametrize("limit", [1, 8])
+def test_concurrent_submissions_of_a_key_give_it_no_advantage(
+    backend: persistence.Backend, board: impl_sql.SQLJobBoard, limit: int
+) -> None:
+    """Transactions that do not see the rows of each other give their jobs equal turns."""
+    for number in range(20):
+        post(board, f"a{number}", "a")
+        post(board, f"b{number}", "b")
+    same = "UPDATE wbe_jobs SET turn = :turn WHERE name = :name AND board = :board"
+    rows = [
+        {"turn": float(number // 4), "name": f"a{number}", "board": board.namespace}
+        for number in range(20)
+    ]
+    write(backend, same, rows)
+    names = drain(board, limit)
+    assert sorted(names) == sorted(f"{key}{number}" for key in "ab" for number in range(20))
+    for end in range(16, 33, 8):
+        assert abs(collections.Counter(name[0] for name in names[:end])["a"] - end / 2) <= 4
+
+
+def test_only_notes_of_keys_that_change_an_order_are_kept(
+    backend: persistence.Backend, board: impl_sql.SQLJobBoard
+) -> None:
+    queues = _queues.JobQueues(backend, board.namespace)
+    for number in range(30):
+        post(board, f"x{number}", f"x{number}", weight=0.5)
+        post(board, f"a{number}", "a")
+    taken = take(board, 31)
+    assert sum(name.startswith("x") for name in taken) == 30
+    assert note_count(backend, board) == 30
+    queues.report(["default"])
+    assert note_count(backend, board) == 30, "none of these keys may go first now"
+    take(board, 2)
+    queues.report(["default"])
+    assert note_count(backend, board) == 1, "the time of the queue"
+    post(board, "x-again", "x5")
+    assert take(board, 2) == ["a3", "x-again"]
+    drain(board)
+    queues.report(["default"])
+    assert note_count(backend, board) <= 1
+
+
+def test_jobs_of_many_keys_are_taken_with_as_many_statements_as_one(
+    board: impl_sql.SQLJobBoard,
+) -> None:
+    for number in range(40):
+        post(board, f"a{number}", f"a{number % 10}")
+    counts = [statement_count(functools.partial(take, board, n)) for n in (1, 10)]
+    assert counts[0] == counts[1] <= 5
 
 
 def test_jobs_of_one_key_are_taken_once(board: impl_sql.SQLJobBoard) -> None:

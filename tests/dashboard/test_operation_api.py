@@ -390,3 +390,21 @@ def test_backfill_is_bounded_by_the_present_and_1970(server: Server) -> None:
     answer = server.post("schedules/leap/backfill", past, user="ann")
     assert answer.status_code == 200, answer.text
     assert [flow["scheduled_at"][:10] for flow in answer.json()["flows"]] == ["1972-02-29"]
+
+
+@pytest.mark.parametrize(("day", "status"), [("1816-02-29", 200), ("1815-02-29", 400)])
+def test_only_days_of_the_calendar_are_times(server: Server, day: str, status: int) -> None:
+    past = {"from_time": day, "to_time": "1972-01-01", "dry_run": True}
+    added = {"factory": FACTORY, "cron": "0 0 29 2 *"}
+    assert server.post("schedules/leap/add", added, user="ann").status_code == 200
+    answer = server.post("schedules/leap/backfill", past, user="ann")
+    assert answer.status_code == status, answer.text
+
+
+def test_whole_number_may_have_a_fraction_of_zero(server: Server) -> None:
+    """As in JSON schema."""
+    answer = server.post("limits/set", {"name": "shop", "concurrency": 5.0})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["concurrency"] == 5 and "5.0" not in answer.text
+    answer = server.post("limits/set", {"name": "shop", "concurrency": 5.5})
+    assert answer.status_code == 400

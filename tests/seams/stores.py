@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import sqlalchemy as sa
 
-from wbengine.persistence import _leases, _owners, _trees, models
+from wbengine.persistence import _leases, _owners, _trees, base, models
 from wbengine.persistence._writer import EPOCHS_PER_RUN
+from wbengine.persistence.backends import _sql
 from wbengine.persistence.backends._sql import flow_queries
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Lease",
     "Owner",
     "conf",
+    "engine_of",
     "left_in",
     "owner",
     "raw",
@@ -107,6 +110,12 @@ def left_in(conf: Conf) -> list[str]:
             for name, rows in _tables(engine).items()
             if rows and name.startswith("wbe_") and "alembic" not in name
         ]
+
+
+def engine_of(backend: base.Backend) -> sa.Engine:
+    """Return the SQLAlchemy engine of a database backend."""
+    assert isinstance(backend, _sql.SQLBackend)
+    return backend.engine
 
 
 @contextlib.contextmanager

@@ -71,7 +71,8 @@ class Database:
         while flows := rows.flows(self.engine, self.name, older_than, after):
             after = flows[-1]
             with backend.get_connection() as connection:
-                missing = [uuid for uuid in flows if not _exists(connection, uuid)]
+                found = connection.marks(flows)
+            missing = [uuid for uuid in flows if uuid not in found]
             count += rows.delete(self.engine, self.name, missing)
         return count
 
@@ -84,14 +85,6 @@ class Database:
         """Forget the connections of the parent process, without closing them."""
         self._lock = threading.Lock()
         self._engine.dispose(close=False)
-
-
-def _exists(connection: persistence.Connection, uuid: str) -> bool:
-    try:
-        connection.get_flow_details(uuid, lazy=True)
-    except exceptions.NotFound:
-        return False
-    return True
 
 
 def register(name: str, source: str | sa.Engine) -> None:

@@ -169,13 +169,16 @@ class JobQueues:
             )
 
     def report(self, names: Iterable[str]) -> None:
-        """Store that a conductor serves these queues now."""
+        """Store that a conductor serves these queues now. Delete turns of keys that are over."""
         rows = [{"board": self._board, "name": name} for name in sorted(names)]
-        self._transact(
-            "Reporting queues",
-            lambda connection: connection.execute(self._statements.report, rows),
-            durable=False,
-        )
+        board = {"board": self._board}
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(self._statements.report, rows)
+            for queue in list(connection.scalars(self._statements.queues_of_keys, board)):
+                turns.delete_past(connection, {**board, "queue": queue})
+
+        self._transact("Reporting queues", work, durable=False)
 
     def _transact(
         self,
@@ -211,6 +214,14 @@ class _Statements:
         self.queues = sa.text(
             f"SELECT name, paused_at, sender, reason, {now} - seen AS age FROM {queues}"
             " WHERE board = :board"
+        )
+        keys = f"SELECT queue FROM {tables.FAIR_KEYS.name} WHERE board = :board"
+        next_one = "ORDER BY queue LIMIT 1"
+        # One lookup for each queue, as one may have many keys.
+        self.queues_of_keys = sa.text(
+            f"WITH RECURSIVE names (name) AS (SELECT ({keys} {next_one}) UNION ALL SELECT"
+            f" ({keys} AND queue > names.name {next_one}) FROM names"
+            " WHERE names.name IS NOT NULL) SELECT name FROM names WHERE name IS NOT NULL"
         )
         key = ("board", "name")
         self.pause = dialects.upsert(

@@ -162,6 +162,11 @@ class Parameter:
         except ValueError:  # fastjsonschema raises subclasses of this.
             _explain(name, self.schema, value)
 
+    def convert(self, value: Any) -> Any:
+        """Return a valid value, as an int where JSON has a whole number such as 5.0."""
+        is_whole = self.schema.get("type") == "integer" and isinstance(value, float)
+        return int(value) if is_whole else value
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -366,7 +371,8 @@ class Operation:
         :raises Exception: errors of the operation.
         """
         self.check(arguments)
-        return self.function(scope, **arguments)
+        values = {name: self.parameters[name].convert(value) for name, value in arguments.items()}
+        return self.function(scope, **values)
 
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Check the names and the values of JSON arguments.

@@ -19,6 +19,11 @@ _QUEUES: Final = tables.JOB_QUEUES.name
 
 _Row = Mapping[str, Any]
 
+#: Turns that differ by less are equal.
+_TOLERANCE: Final = 1e-6
+#: Maximum number of jobs that a claim moves.
+_MAX_MOVED: Final = 64
+
 
 class Wanted(NamedTuple):
     """What a conductor takes: at most `limit` jobs, except those of some codes and uuids."""
@@ -48,7 +53,7 @@ class JobTurns:
             f" WHERE f.uuid = {_JOBS}.uuid), '') NOT IN :codes"
         )
         is_allowed = f" AND uuid NOT IN :except_uuids{of_codes}"
-        self._pause = sa.text(
+        pause = (
             f"SELECT 1 FROM {_QUEUES} WHERE board = :board AND name IN (:queue, '{ALL_QUEUES}')"
             " AND paused_at IS NOT NULL LIMIT 1"
         )
@@ -66,9 +71,15 @@ class JobTurns:
             f"({exists}({same_key} AND b.priority < {_JOBS}.priority {end} OR"
             f" {exists}({same_key} AND b.priority = {_JOBS}.priority AND b.id < {_JOBS}.id {end})"
         )
+        # The first turn that the next waiting job of the key may have.
+        next_start = (
+            f"SELECT b.turn - 1.0 / b.fair_weight FROM {_JOBS} b WHERE b.board = :board"
+            f" AND b.queue = :queue AND b.fair_key = {_JOBS}.fair_key AND b.owner IS NULL"
+            f" AND b.turn >= {_JOBS}.turn AND b.id <> {_JOBS}.id ORDER BY b.turn LIMIT 1"
+        )
+        columns = f"{precedes} AS preceded, ({next_start}) AS next_start, ({pause}) AS paused"
         heads = (
-            f"{tables.select(tables.JOBS, f'{precedes} AS preceded')} WHERE {in_queue}"
-            f" AND {turns.READY}{is_allowed}"
+            f"{tables.select(tables.JOBS, columns)} WHERE {in_queue} AND {turns.READY}{is_allowed}"
         )
         end = f"ORDER BY turn, id LIMIT :limit{lock}"
         self._heads = sa.text(f"{heads} {end}").bindparams(codes, uuids)
@@ -85,13 +96,20 @@ class JobTurns:
         ).bindparams(ids)
         self._exchange = sa.text(f"UPDATE {_JOBS} SET turn = :turn WHERE id = :id")
         self._has_any = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {in_queue} AND {turns.READY} LIMIT 1")
-        self._has_more = sa.text(
-            f"SELECT 1 FROM {_JOBS} WHERE {of_key} AND owner IS NULL AND turn >= 0"
-            " ORDER BY turn LIMIT 1"
+        waits = f"SELECT 1 FROM {_JOBS} WHERE {in_queue} AND {turns.READY} AND fair_key"
+        self._has_others = sa.text(
+            f"SELECT COALESCE(({waits} > :fair_key ORDER BY fair_key LIMIT 1),"
+            f" ({waits} < :fair_key ORDER BY fair_key LIMIT 1))"
+        )
+        self._early = sa.text(
+            f"SELECT id, board, queue, fair_key, fair_weight FROM {_JOBS} WHERE {of_key}"
+            f" AND {turns.READY} AND turn >= :first AND turn < :end"
+            " AND turn - 1.0 / fair_weight < :start"
+            f" ORDER BY turn, id LIMIT {_MAX_MOVED}{lock}"
         )
         keys = tables.FAIR_KEYS
-        columns = [column.name for column in keys.columns]
-        self._note_served = dialects.upsert(dialect, keys.name, columns, columns[:3])
+        names = [column.name for column in keys.columns]
+        self._note_served = dialects.upsert(dialect, keys.name, names, names[:3])
         queue = f"SELECT queue FROM {_JOBS} WHERE board = :board AND {turns.READY}"
         next_one = "ORDER BY queue LIMIT 1"
         #: Names of the queues with jobs that may be taken.
@@ -141,11 +159,15 @@ class JobTurns:
             "codes": list(wanted.codes) or ["\x01"],
             "except_uuids": list(wanted.except_uuids) or ["\x01"],
         }
-        # A pause holds back flows that have not begun, and have no command.
-        is_paused = connection.execute(self._pause, place).first() is not None
-        statement = self._begun_heads if is_paused else self._heads
         parameters = {**place, **allowed, "limit": wanted.limit}
-        heads = [dict(row) for row in connection.execute(statement, parameters).mappings()]
+
+        def read(statement: sa.TextClause) -> list[dict[str, Any]]:
+            return [dict(row) for row in connection.execute(statement, parameters).mappings()]
+
+        heads = read(self._heads)
+        if heads and heads[0]["paused"]:
+            # A pause holds back flows that have not begun, and have no command.
+            heads = read(self._begun_heads)
         if not heads:
             return []
         chosen = self._choose(connection, heads, {**place, **allowed})
@@ -154,7 +176,7 @@ class JobTurns:
             connection.execute(self._claim, claimed)
         else:
             connection.execute(self._claim_for, {**claimed, "expiry": wanted.expiry})
-        self._note_turns(connection, heads, place)
+        self._settle_turns(connection, heads, place)
         return chosen
 
     def _choose(
@@ -198,25 +220,48 @@ class JobTurns:
             connection.execute(self._exchange, changes)
         return [row if _has_begun(row) else next(chosen[row["fair_key"]]) for row in heads]
 
-    def _note_turns(
+    def _settle_turns(
         self, connection: sa.Connection, heads: Iterable[_Row], place: Mapping[str, str]
     ) -> None:
-        """Keep the turns of keys without further jobs, if other keys have some.
+        """Keep the turns of keys without further jobs, and correct those of keys with too many.
 
         Without a note, such a key would get the next turn with each of its jobs.
         """
-        latest = {
-            row["fair_key"]: row["turn"] + 1.0 / row["fair_weight"]
-            for row in heads
-            if not _has_begun(row)
-        }
-        ended = [
-            {**place, "fair_key": key, "served": served}
-            for key, served in sorted(latest.items())
-            if not connection.execute(self._has_more, {**place, "fair_key": key}).first()
-        ]
+        of_keys = defaultdict[str, list[_Row]](list)
+        for row in heads:
+            if not _has_begun(row):
+                of_keys[row["fair_key"]].append(row)
+        ended: list[dict[str, Any]] = []
+        for key, own in sorted(of_keys.items()):
+            last = own[0]["turn"]
+            for row in own[1:]:
+                last = max(row["turn"], last + 1.0 / row["fair_weight"])
+            next_start, step = own[-1]["next_start"], 1.0 / own[-1]["fair_weight"]
+            if next_start is None:
+                ended.append({**place, "fair_key": key, "served": last + step})
+            elif next_start < last - _TOLERANCE:
+                early = {
+                    "first": own[0]["turn"],
+                    "start": last - _TOLERANCE,
+                    "end": last + step - _TOLERANCE,
+                }
+                self._move_to_end(connection, {**place, "fair_key": key}, early)
         if ended and connection.execute(self._has_any, place).first():
             connection.execute(self._note_served, ended)
+
+    def _move_to_end(
+        self, connection: sa.Connection, key: Mapping[str, str], early: Mapping[str, float]
+    ) -> None:
+        """Give later turns to jobs of a key with the turns of others.
+
+        Transactions that add jobs of one key at the same time give them the same turns.
+        """
+        if connection.scalar(self._has_others, key):
+            rows = connection.execute(self._early, {**key, **early}).mappings()
+            moved = [dict(row) for row in rows]
+            if moved:
+                turns.assign(connection, moved)
+                connection.execute(self._exchange, moved)
 
 
 def _has_begun(row: _Row) -> bool:

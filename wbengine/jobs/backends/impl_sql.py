@@ -429,20 +429,24 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             after.update(priority=last["priority"], id=last["id"])
             after["limit"] = min(after["limit"] * 4, MAX_PAGE_SIZE)
 
-    def _offer_due_jobs(self) -> None:
-        """Let jobs be taken whose wait or claim has ended. The indexes find only these."""
+    def _offer_due_jobs(self) -> list[str]:
+        """Let jobs be taken whose wait or claim has ended. The indexes find only these.
+
+        Return the names of the queues with jobs to take.
+        """
         parameters = {"board": self.namespace, "limit": MAX_PAGE_SIZE}
         operation = "Reading due jobs"
-        while True:
-            due = self._transact(
-                operation,
-                lambda connection: connection.execute(self._statements.due, parameters).all(),
-                write=False,
-            )
+
+        def read(connection: sa.Connection) -> tuple[Sequence[sa.Row[Any]], list[str]]:
+            due = connection.execute(self._statements.due, parameters).all()
+            return due, list(connection.scalars(self._turns.ready_queues, parameters))
+
+        due, ready = self._transact(operation, read, write=False)
+        while due:
             begun = [row.id for row in due if row.turn is not None]
             new = [row._asdict() for row in due if row.turn is None]
 
-            def work(
+            def offer(
                 connection: sa.Connection, begun: list[int] = begun, new: list[Any] = new
             ) -> None:
                 if begun:
@@ -450,11 +454,13 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 if new:
                     self._turns.begin_due(connection, new)
 
-            if due:
-                # If the write is lost, another process repeats it.
-                self._transact(operation, work, durable=False)
-            if len(due) < MAX_PAGE_SIZE:
-                return
+            # If the write is lost, another process repeats it.
+            self._transact(operation, offer, durable=False)
+            is_last = len(due) < MAX_PAGE_SIZE
+            due, ready = self._transact(operation, read, write=False)
+            if is_last:
+                break
+        return ready
 
     @property
     def job_count(self) -> int:
@@ -469,13 +475,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         Within a queue, keys are served in turn, and the first job of a key is that with the highest
         priority, then the oldest one.
         """
-        self._offer_due_jobs()
-        board = {"board": self.namespace}
-        ready: list[str] = self._transact(
-            "Reading queues",
-            lambda connection: list(connection.scalars(self._turns.ready_queues, board)),
-            write=False,
-        )
+        ready = self._offer_due_jobs()
         expiry = self.claim_seconds or base.default_expiry.get()
         taken: list[_stored.StoredJob] = []
         for queue in _in_order(self.queues, ready):

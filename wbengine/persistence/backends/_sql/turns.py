@@ -10,14 +10,14 @@ The turns of a key are its places; its job with the highest priority takes the f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from wbengine.persistence.backends._sql import tables
 
-__all__ = ["FIRST", "READY", "assign"]
+__all__ = ["FIRST", "READY", "assign", "delete_past"]
 
 _JOBS: Final = tables.JOBS.name
 _KEYS: Final = tables.FAIR_KEYS.name
@@ -40,6 +40,26 @@ _READ: Final = sa.text(
     f" ORDER BY turn LIMIT 1), (SELECT served FROM {_KEYS} WHERE {_IN_QUEUE}"
     " ORDER BY served DESC LIMIT 1), 0.0) AS due"
 )
+_LATEST: Final = sa.text(
+    f"SELECT k.fair_key, COALESCE((SELECT turn FROM {_JOBS} WHERE {_IN_QUEUE} AND {READY}"
+    f" AND turn >= 0 ORDER BY turn LIMIT 1), k.served) AS due FROM {_KEYS} k WHERE {_IN_QUEUE}"
+    " ORDER BY k.served DESC LIMIT 1"
+)
+_DELETE: Final = sa.text(
+    f"DELETE FROM {_KEYS} WHERE {_IN_QUEUE} AND served <= :due AND fair_key <> :fair_key"
+)
+
+
+def delete_past(connection: sa.Connection, place: Mapping[str, str]) -> None:
+    """Delete turns of keys that do not come after the turn that is due.
+
+    The latest one stays: while no job waits, it is the turn that is due.
+
+    :param place: `board` and `queue`.
+    """
+    latest = connection.execute(_LATEST, place).first()
+    if latest is not None:
+        connection.execute(_DELETE, {**place, **latest._asdict()})
 
 
 def assign(connection: sa.Connection, rows: Iterable[dict[str, Any]]) -> None:
