@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -42,17 +43,15 @@ class JobTurns:
         now = dialects.now(dialect)
         in_queue = "board = :board AND queue = :queue"
         of_key = f"{in_queue} AND fair_key = :fair_key"
-        lock = "" if dialect == dialects.SQLITE else " FOR UPDATE SKIP LOCKED"
-        codes: sa.BindParameter[Any] = sa.bindparam("codes", expanding=True)
-        uuids: sa.BindParameter[Any] = sa.bindparam("except_uuids", expanding=True)
+        lock = self._lock = "" if dialect == dialects.SQLITE else " FOR UPDATE SKIP LOCKED"
         ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
-        # A scalar subquery, which databases evaluate for the few rows that they read. PostgreSQL
-        # would join a NOT EXISTS with all flows.
-        of_codes = (
-            f" AND COALESCE((SELECT f.code FROM {tables.FLOWS.name} f"
-            f" WHERE f.uuid = {_JOBS}.uuid), '') NOT IN :codes"
-        )
-        is_allowed = f" AND uuid NOT IN :except_uuids{of_codes}"
+        self._exceptions = {
+            # A scalar subquery, which databases evaluate for the few rows that they read.
+            # PostgreSQL would join a NOT EXISTS with all flows.
+            "codes": f" AND COALESCE((SELECT f.code FROM {tables.FLOWS.name} f"
+            f" WHERE f.uuid = {_JOBS}.uuid), '') NOT IN :codes",
+            "except_uuids": " AND uuid NOT IN :except_uuids",
+        }
         pause = (
             f"SELECT 1 FROM {_QUEUES} WHERE board = :board AND name IN (:queue, '{ALL_QUEUES}')"
             " AND paused_at IS NOT NULL LIMIT 1"
@@ -78,17 +77,11 @@ class JobTurns:
             f" AND b.turn >= {_JOBS}.turn AND b.id <> {_JOBS}.id ORDER BY b.turn LIMIT 1"
         )
         columns = f"{precedes} AS preceded, ({next_start}) AS next_start, ({pause}) AS paused"
-        heads = (
-            f"{tables.select(tables.JOBS, columns)} WHERE {in_queue} AND {turns.READY}{is_allowed}"
-        )
-        end = f"ORDER BY turn, id LIMIT :limit{lock}"
-        self._heads = sa.text(f"{heads} {end}").bindparams(codes, uuids)
-        self._begun_heads = sa.text(f"{heads} AND turn < 0 {end}").bindparams(codes, uuids)
-        self._first_of_key = sa.text(
-            f"{tables.select(tables.JOBS)} WHERE {of_key} AND {turns.READY}{is_allowed}"
+        self._heads = f"{tables.select(tables.JOBS, columns)} WHERE {in_queue} AND {turns.READY}"
+        self._first_of_key = (
+            f"{tables.select(tables.JOBS)} WHERE {of_key} AND {turns.READY}"
             " AND turn >= 0 AND (priority, id) < (:priority, :id)"
-            f" ORDER BY priority, id LIMIT :limit{lock}"
-        ).bindparams(codes, uuids)
+        )
         claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
         self._claim = sa.text(f"{claim}, owner_until = NULL WHERE id IN :ids").bindparams(ids)
         self._claim_for = sa.text(
@@ -153,24 +146,30 @@ class JobTurns:
     ) -> list[dict[str, Any]]:
         """Claim the next jobs of a queue, and return their rows as they were before."""
         place = {"board": board, "queue": queue}
-        # The lists must not be empty. No version and no uuid contains a control character. A blank
-        # would equal an empty text in MySQL.
-        allowed = {
-            "codes": list(wanted.codes) or ["\x01"],
-            "except_uuids": list(wanted.except_uuids) or ["\x01"],
-        }
-        parameters = {**place, **allowed, "limit": wanted.limit}
+        lists = {"codes": list(wanted.codes), "except_uuids": list(wanted.except_uuids)}
+        given = {name: values for name, values in lists.items() if values}
+        is_allowed = "".join(self._exceptions[name] for name in given)
 
-        def read(statement: sa.TextClause) -> list[dict[str, Any]]:
-            return [dict(row) for row in connection.execute(statement, parameters).mappings()]
+        def read(
+            condition: str, order: str, limit: int, **parameters: object
+        ) -> list[dict[str, Any]]:
+            # PostgreSQL plans a statement with a number as its limit only once.
+            text = f"{condition}{is_allowed} ORDER BY {order} LIMIT {limit}{self._lock}"
+            rows = connection.execute(_statement(text), {**place, **given, **parameters})
+            return [dict(row) for row in rows.mappings()]
 
-        heads = read(self._heads)
+        heads = read(self._heads, "turn, id", wanted.limit)
         if heads and heads[0]["paused"]:
             # A pause holds back flows that have not begun, and have no command.
-            heads = read(self._begun_heads)
+            heads = read(f"{self._heads} AND turn < 0", "turn, id", wanted.limit)
         if not heads:
             return []
-        chosen = self._choose(connection, heads, {**place, **allowed})
+
+        def read_first(key: str, before: _Row, limit: int) -> list[dict[str, Any]]:
+            rank = {"priority": before["priority"], "id": before["id"]}
+            return read(self._first_of_key, "priority, id", limit, fair_key=key, **rank)
+
+        chosen = self._choose(connection, heads, read_first)
         claimed = {"ids": [row["id"] for row in chosen], "who": wanted.who}
         if wanted.expiry is None:
             connection.execute(self._claim, claimed)
@@ -180,11 +179,16 @@ class JobTurns:
         return chosen
 
     def _choose(
-        self, connection: sa.Connection, heads: list[dict[str, Any]], parameters: dict[str, Any]
+        self,
+        connection: sa.Connection,
+        heads: list[dict[str, Any]],
+        read_first: Callable[[str, _Row, int], list[dict[str, Any]]],
     ) -> list[dict[str, Any]]:
         """Return the jobs that take the places of these, and give their places to the others.
 
         Jobs of flows that have begun keep their places.
+
+        :param read_first: returns the first jobs of a key that come before a job.
         """
         if not any(row["preceded"] for row in heads):
             return heads
@@ -196,18 +200,8 @@ class JobTurns:
         chosen = dict[str, Iterator[dict[str, Any]]]()
         changes: list[dict[str, Any]] = []
         for key, own in of_keys.items():
-            last = max(own, key=_rank)
-            rows = connection.execute(
-                self._first_of_key,
-                {
-                    **parameters,
-                    "fair_key": key,
-                    "priority": last["priority"],
-                    "id": last["id"],
-                    "limit": 2 * len(own),
-                },
-            ).mappings()
-            added = [dict(row) for row in rows if row["id"] not in taken]
+            rows = read_first(key, max(own, key=_rank), 2 * len(own))
+            added = [row for row in rows if row["id"] not in taken]
             best = sorted([*own, *added], key=_rank)[: len(own)]
             ids = {row["id"] for row in best}
             left = [row for row in own if row["id"] not in ids]
@@ -262,6 +256,16 @@ class JobTurns:
             if moved:
                 turns.assign(connection, moved)
                 connection.execute(self._exchange, moved)
+
+
+@functools.lru_cache(maxsize=256)
+def _statement(text: str) -> sa.TextClause:
+    lists: list[sa.BindParameter[Any]] = [
+        sa.bindparam(name, expanding=True)
+        for name in ("codes", "except_uuids")
+        if f":{name}" in text
+    ]
+    return sa.text(text).bindparams(*lists)
 
 
 def _has_begun(row: _Row) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -80,6 +81,8 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         self._statements = _Statements(store.options.dialect)
         self._turns = _sql_turns.JobTurns(store.options.dialect)
         self._connected = False
+        # Until then, the first queue is likely to have further jobs, and `take` reads nothing else.
+        self._busy_until = 0.0
         #: Codes of flows whose jobs are listed neither as unclaimed nor as blocked.
         self.refused_codes: Collection[str] = ()
         #: Names of the queues of `take`, in this order; '*': all others, in a random order.
@@ -475,31 +478,40 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         Within a queue, keys are served in turn, and the first job of a key is that with the highest
         priority, then the oldest one.
         """
-        ready = self._offer_due_jobs()
-        expiry = self.claim_seconds or base.default_expiry.get()
         taken: list[_stored.StoredJob] = []
+        if time.monotonic() < self._busy_until:
+            taken += self._take_of(self.queues[0], who, limit, except_uuids)
+            if len(taken) == limit:
+                return taken
+        ready = self._offer_due_jobs()
         for queue in _in_order(self.queues, ready):
-            wanted = _sql_turns.Wanted(
-                *(rows.storable_text(who), limit - len(taken), expiry),
-                *(tuple(self.refused_codes), (*except_uuids, *self._unreadable)),
-            )
-            if wanted.limit <= 0:
+            taken += self._take_of(queue, who, limit - len(taken), except_uuids)
+            if len(taken) == limit:
+                if queue == self.queues[0]:
+                    self._busy_until = time.monotonic() + self.POLL_SECONDS
                 break
-            claimed = self._transact(
-                f"Taking jobs of queue {queue!r}",
-                lambda connection, queue=queue, wanted=wanted: self._turns.take(  # type: ignore[misc]
-                    connection, self.namespace, queue, wanted
-                ),
-            )
-            for row in claimed:
-                job = self._readable(row["uuid"], row)
-                if job is None:  # Its claim expires.
-                    continue
+        return taken
+
+    def _take_of(
+        self, queue: str, who: str, limit: int, except_uuids: Collection[str]
+    ) -> Iterator[_stored.StoredJob]:
+        """Claim up to `limit` jobs of a queue, and return those that are readable."""
+        expiry = self.claim_seconds or base.default_expiry.get()
+        wanted = _sql_turns.Wanted(
+            *(rows.storable_text(who), limit, expiry),
+            *(tuple(self.refused_codes), (*except_uuids, *self._unreadable)),
+        )
+        claimed = self._transact(
+            f"Taking jobs of queue {queue!r}",
+            lambda connection: self._turns.take(connection, self.namespace, queue, wanted),
+        )
+        for row in claimed:
+            job = self._readable(row["uuid"], row)
+            if job is not None:  # Otherwise its claim expires.
                 number = int(row["claims"]) + 1
                 job.record_claim(number, number, expiry)
                 self.notifier.notify(base.CLAIMED, {"job": job, "who": who})
-                taken.append(job)
-        return taken
+                yield job
 
     def status_of(self, job: base.Job) -> _stored.Status | None:
         row = self._find(job.uuid)
