@@ -117,6 +117,22 @@ def test_engine_selects_listed_flows(
     assert names(listed, flows) == {"new"}
 
 
+def test_queue_selects_listed_flows_and_those_of_an_operation(
+    wbengine: Command, flows: dict[str, models.FlowDetail], store: base.Connection
+) -> None:
+    assert "QUEUE" not in wbengine("flow", "list").out
+    for name, note in (("done", {"queue": "reports"}), ("new", {}), ("waits", {"queue": "a"})):
+        flows[name].meta[models.SUBMITTED] = {"board": "b", "rank": 2, **note}
+        store.save_changes(flows[name], ())
+    listed = wbengine("flow", "list", "--queue", "default", "--json")
+    assert names(listed, flows) == {"new"} and listed.json["flows"][0]["queue"] == "default"
+    assert "QUEUE" not in wbengine("flow", "list", "--queue", "default").out
+    head, line = wbengine("flow", "list", "--queue", "reports").out.splitlines()
+    assert head.split()[6] == "QUEUE" and "reports" in line.split()
+    chosen = wbengine("flow", "cancel", "--queue", "a", "--dry-run", "--json")
+    assert names(chosen, flows) == {"waits"}
+
+
 def test_unknown_engine_filter_is_refused(wbengine: Command) -> None:
     answer = wbengine("flow", "list", "--engine", "paralel")
     assert answer.code == 2

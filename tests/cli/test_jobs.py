@@ -47,6 +47,16 @@ def test_queues_and_keys_are_listed(wbengine: Command, url: str) -> None:
     assert "queue must be" in wbengine("jobs", "keys", "a b", "--persistence", url).err
 
 
+def test_flow_shows_its_queue_and_key(wbengine: Command, url: str) -> None:
+    submit(wbengine, url, "--queue", "reports", "--fair-key", "ann token=secret-17")
+    (flow,) = wbengine("flow", "list", "--persistence", url, "--json").json["flows"]
+    shown = wbengine("flow", "show", flow["uuid"], "--persistence", url)
+    lines = [line.split(None, 1) for line in shown.out.splitlines()]
+    assert ["queue", "reports"] in lines and ["fair", "key  ann token=***"] in lines
+    document = wbengine("flow", "show", flow["uuid"], "--persistence", url, "--json").json
+    assert (document["queue"], document["fair_key"]) == ("reports", "ann token=***")
+
+
 def test_pauses_of_queues_are_listed_with_their_reason(wbengine: Command, url: str) -> None:
     submit(wbengine, url)
     paused = wbengine("jobs", "pause", "*", "--reason", "wrong prices", "--persistence", url)

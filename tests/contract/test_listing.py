@@ -307,6 +307,47 @@ def test_engine_selects_flows_by_recorded_kind(
     assert [names for names in of_state if names] == [[name] for name in selected]
 
 
+NOTES: dict[str, Any] = {
+    "none": None, "text": "reports", "default": {"board": "b"}, "upper": {"queue": "Reports"},
+    "reports": {"board": "b", "queue": "reports"}, "first": {"queue": "reports:1"},
+}  # fmt: skip
+
+
+@places.everywhere
+@pytest.mark.parametrize(
+    ("queue", "selected"),
+    [
+        ("default", ["default"]),
+        ("reports", ["reports"]),
+        ("Reports", ["upper"]),
+        ("report", []),
+        ("%", []),
+        ("\0", []),
+        ("", []),
+    ],
+)
+def test_queue_selects_submitted_flows(
+    connection: Connection, queue: str, selected: list[str]
+) -> None:
+    """Flows of other engines have no queue."""
+    flows = []
+    for number, (name, note) in enumerate(NOTES.items(), 1):
+        flow = a_flow(name, float(number), "SUCCESS")
+        flow.meta["nested"] = {"submitted": {"queue": "reports"}}
+        if note is not None:
+            flow.meta[models.SUBMITTED] = note
+        flows.append(flow)
+    flows[0].meta = None
+    shelve(connection, *flows)
+    assert joined(pages(connection, queue=queue, newest_first=False)) == selected
+    of_state = pages(connection, queue=queue, states=["SUCCESS"], limit=1, newest_first=False)
+    assert [names for names in of_state if names] == [[name] for name in selected]
+    rows = connection.list_flows(newest_first=False).flows
+    assert [row.queue for row in rows] == [
+        *(None, None, "default", "Reports", "reports", "reports:1")
+    ]
+
+
 @places.dialects
 def test_engine_selects_flows_with_odd_characters_in_meta(connection: Connection) -> None:
     flow = a_flow("odd", 1.0)

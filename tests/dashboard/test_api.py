@@ -11,7 +11,7 @@ FLOW = {
     "updated", "duration", "counts", "total", "progress", "waiting", "waits_for", "wish", "error",
     "history", "interrupted", "shown_state", "cancelled", "queued", "failures", "revert_path",
     "values", "cursor", "atoms", "tags", "published",
-    "step_counts",
+    "step_counts", "queue", "fair_key",
 }  # fmt: skip
 ATOM = {
     "node", "uuid", "name", "kind", "path", "task", "state", "shown_state", "intention", "attempt",
@@ -22,7 +22,7 @@ ATOM = {
 }  # fmt: skip
 ROW = {
     "uuid", "name", "state", "shown_state", "created", "updated", "counts", "total", "progress",
-    "owner", "error", "waits_for", "will_wait_for", "step_counts", "paused_by",
+    "owner", "error", "waits_for", "will_wait_for", "step_counts", "paused_by", "queue",
 }  # fmt: skip
 
 

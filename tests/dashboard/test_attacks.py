@@ -177,6 +177,7 @@ def test_unknown_flow_is_not_found(guest: TestClient) -> None:
     [
         "state=NOTHING",
         "engine=nothing",
+        "queue=a+b",
         "since=forever",
         "limit=0",
         "limit=100000",

@@ -105,6 +105,7 @@ def test_operation_is_cancelled_and_resumed(server: Server, audit: Any) -> None:
         ({"filter": {"stat": ["FAILURE"]}}, "filter must satisfy additionalProperties"),
         ({"filter": {"tags": {"": "x"}}}, "tag"),
         ({"filter": {"engine": "paralel"}}, "paralel"),
+        ({"filter": {"queue": "a b"}}, "filter['queue'] must"),
         ({"all": True, "rate": 0}, "rate must be at least"),
         ({"all": True, "input": {}}, "no parameter 'input'"),
         ({"all": True, "flow": "x"}, "use flows instead of flow"),

@@ -43,6 +43,8 @@ def test_list_shows_flows_with_their_states(kept: story.Kept, guest: TestClient)
         ("engine=workers", {"leaking"}),
         ("engine=serial&state=SUCCESS", {"good"}),
         ("engine=parallel", set()),
+        ("queue=reports", {"leaking"}),
+        ("queue=default", set()),
     ],
 )
 def test_list_can_be_filtered(
@@ -51,6 +53,7 @@ def test_list_can_be_filtered(
     with contextlib.closing(kept.backend.get_connection()) as connection:
         leaking = connection.get_flow_details(kept.uuids["leaking"])
         leaking.meta |= {"tags": {"team": "blue"}, "engine": "worker-based"}
+        leaking.meta |= {"submitted": {"board": "b", "queue": "reports"}}
         connection.save_changes(leaking, ())
     page = guest.get(f"/?{query}").text
     assert {name for name, uuid in kept.uuids.items() if uuid in page} == shown

@@ -9,7 +9,7 @@ import click
 from wbengine import states
 from wbengine._cli import base, completions, errors, flow_selection, params, store_access
 from wbengine._cli import context as contexts
-from wbengine.persistence import _codes
+from wbengine.persistence import _codes, _listing
 from wbengine.views import _formatting, _shown_states
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def command(
     if printer.as_json and not exists:
         printer.note(empty)
     printer.document("flow-ls/1", page.to_dict())
+    queued = any(row.queue not in (None, _listing.UNRECORDED_QUEUE) for row in page.flows)
     tagged = any(row.tags for row in page.flows)
     waiting = any(row.waits_for or row.will_wait_for or row.paused_by for row in page.flows)
     rows = [
@@ -89,13 +90,15 @@ def command(
             _done(row),
             _format_time(row.created, printer.is_terminal),
             row.owner_short if printer.is_terminal else row.owner,
+            *([row.queue] if queued else []),
             *([_waits(row)] if waiting else []),
             *([" ".join(f"{key}={text}" for key, text in row.tag_texts.items())] if tagged else []),
             row.error,
         )
         for row in page.flows
     ]
-    extra_columns = [*(["WAITS FOR"] if waiting else []), *(["TAGS"] if tagged else [])]
+    optional = (("QUEUE", queued), ("WAITS FOR", waiting), ("TAGS", tagged))
+    extra_columns = [name for name, is_shown in optional if is_shown]
     columns = ("UUID", "NAME", "STATE", "TASKS", "CREATED", "OWNER", *extra_columns, "ERROR")
     folded = ("NAME", *extra_columns, "ERROR")
     printer.table(columns, rows, empty=empty, right=("TASKS",), folded=folded)

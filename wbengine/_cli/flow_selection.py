@@ -46,6 +46,7 @@ class Selection(NamedTuple):
     tags: tuple[Condition, ...]
     error: str | None
     incident: str | None
+    queue: str | None
     has_all: bool
     dry_run: bool
     yes: bool
@@ -64,6 +65,7 @@ class Selection(NamedTuple):
             tags=tuple(map(str, self.tags)),
             error=self.error,
             incident=self.incident,
+            queue=self.queue,
         )
 
     @property
@@ -82,7 +84,7 @@ class Selection(NamedTuple):
         """
         ways = [bool(self.ids), self.has_filter or self.has_all]
         if sum(ways) != 1 or (self.has_filter and self.has_all):
-            options = "--state, --name, --tag, --since, --error, --incident"
+            options = "--state, --name, --tag, --since, --error, --incident, --queue"
             raise errors.Failed(
                 f"select flows by IDs, by filters ({options}), or all with --all", errors.USAGE
             )
@@ -107,6 +109,8 @@ _FILTERS: Final = (
         " case."),
     click.option("--incident", type=params.Choice(("resent",), case_sensitive=False),
         help="Only flows of which a task was resent or may have run twice: 'resent'."),
+    click.option("--queue", metavar="NAME",
+        help="Only flows that were submitted to this queue (`wbengine jobs`)."),
 )  # fmt: skip
 
 
@@ -133,6 +137,7 @@ def flows_option(function: Any) -> Any:
         tags: tuple[Condition, ...],
         error: str | None,
         incident: str | None,
+        queue: str | None,
         has_all: bool,
         dry_run: bool,
         yes: bool,
@@ -141,7 +146,7 @@ def flows_option(function: Any) -> Any:
         **others: Any,
     ) -> Any:
         selection = Selection(
-            *(ids, state_names, name, since, tags, error, incident),
+            *(ids, state_names, name, since, tags, error, incident, queue),
             *(has_all, dry_run, yes, rate, background),
         )
         return function(context, selection=selection, **others)

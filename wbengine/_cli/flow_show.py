@@ -115,6 +115,8 @@ def _head(printer: Printer, view: FlowView) -> None:
         ("state", view.shown_state),
         ("logbook", None if view.book_name == view.name else view.book_name),
         ("tags", ", ".join(f"{key}={text}" for key, text in view.tag_texts.items()) or None),
+        ("queue", view.queue),
+        ("fair key", view.fair_key),
         ("owner", view.owner),
         ("created", _formatting.iso(view.created)),
         ("started", _formatting.iso(view.started)),

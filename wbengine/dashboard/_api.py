@@ -35,6 +35,7 @@ from wbengine.dashboard._app_state import AppState
 from wbengine.fleet import _requests
 from wbengine.fleet._queues import QueueView
 from wbengine.fleet.client import WorkerView
+from wbengine.jobs import _places
 from wbengine.jobs._queues import JobQueue
 from wbengine.operations import _results
 from wbengine.persistence import base as persistence
@@ -80,6 +81,11 @@ _WAIT: Final = (
     {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0},
 )
 _AFTER: Final = ("The `after` of the previous page.", _TEXT)
+_QUEUE_FILTER: Final = {
+    "type": "string",
+    "pattern": f"^({_places.QUEUE_PATTERN[1:-1]})?$",
+    "maxLength": 64,
+}
 #: Cursors of flows and of events.
 _AFTER_FLOW: Final = (
     _AFTER[0],
@@ -158,6 +164,7 @@ READS: Final[Mapping[str, Read]] = {
                 "The kind of the engine that ran the flow last.",
                 {"enum": ["", *_listings.engine_kinds()]},
             ),
+            "queue": ("The queue to which the flow was submitted.", _QUEUE_FILTER),
             "since": ("The age of the flow.", {"enum": ["", *_listings.PERIODS]}),
             "limit": _limit(_listings.DEFAULT_LIMIT, _listings.MAX_LIMIT),
             "after": _AFTER_FLOW,

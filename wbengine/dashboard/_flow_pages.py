@@ -26,6 +26,7 @@ from wbengine.dashboard import (
 )
 from wbengine.dashboard._app_state import AppState
 from wbengine.drawing import _step_rows
+from wbengine.jobs import _places
 from wbengine.persistence import _edits, base
 from wbengine.types import codec
 from wbengine.views import _atoms, _flow_list, _formatting, _shown_states
@@ -89,6 +90,7 @@ class FlowPages:
             "page": page,
             "engines": _listings.engine_kinds(),
             "periods": _listings.PERIODS,
+            "queue_pattern": _places.QUEUE_PATTERN[1:-1],
             "states": _shown_states.LISTED,
             "flow_filter": flow_filter,
             "operations": _bulk_pages.offered(self._state, request),

@@ -14,6 +14,7 @@ from wbengine import states
 from wbengine._configuration import plugins
 from wbengine.dashboard import _http_errors
 from wbengine.engines import _engine_kinds
+from wbengine.jobs import _places
 from wbengine.operations import _bulk_selection
 from wbengine.persistence import _listing as listings
 from wbengine.persistence import base as persistence
@@ -65,6 +66,8 @@ class FlowFilter:
     find: str = ""
     #: Kind of the engine that ran the flows last.
     engine: str = ""
+    #: Queue to which the flows were submitted.
+    queue: str = ""
 
     @classmethod
     def of(cls, request: Request) -> FlowFilter:
@@ -85,12 +88,15 @@ class FlowFilter:
         find, engine = query.get("find", "").strip()[:330], query.get("engine", "")
         if engine:
             engine = check_engine(engine)
-        return cls(name, flow_states, since, after, limit, find, engine)
+        queue = query.get("queue", "").strip()
+        if queue:
+            _places.check_queue(queue)
+        return cls(name, flow_states, since, after, limit, find, engine, queue)
 
     @property
     def is_all(self) -> bool:
-        filters = self.name or self.states or self.since or self.find or self.engine
-        return not (filters or self.after)
+        filters = (self.name, self.states, self.since, self.find, self.engine, self.queue)
+        return not (any(filters) or self.after)
 
     @property
     def _tags(self) -> tuple[str, ...]:
@@ -110,6 +116,7 @@ class FlowFilter:
             since,
             tags,
             engine=self.engine or None,
+            queue=self.queue or None,
         )
 
     def query(self, **changes: Any) -> dict[str, Any]:
@@ -117,7 +124,7 @@ class FlowFilter:
         limit = "" if self.limit == DEFAULT_LIMIT else self.limit
         query = {"find": self.find, "name": self.name, "state": self.states, "since": self.since}
         position = {"limit": limit, "after": self.after}
-        return {**query, "engine": self.engine, **position, **changes}
+        return {**query, "engine": self.engine, "queue": self.queue, **position, **changes}
 
     def read(
         self, connection: persistence.Connection, redactor: redaction.Redactor
@@ -138,5 +145,6 @@ class FlowFilter:
             text=None if tags else self.find or None,
             tags=tags,
             engine=self.engine or None,
+            queue=self.queue or None,
             redactor=redactor,
         )

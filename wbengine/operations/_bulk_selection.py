@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._text import json_text
+from wbengine.jobs import _places
 from wbengine.operations._operation import Operation
 from wbengine.persistence import _listing, base
 from wbengine.types import _written_tags
@@ -37,6 +38,7 @@ FILTER: Final[Mapping[str, Any]] = {
         "error": _TEXT,
         "incident": {"enum": ["resent"]},
         "engine": _TEXT,
+        "queue": {"type": "string", "pattern": _places.QUEUE_PATTERN},
     },
     "minProperties": 1,
     "additionalProperties": False,
@@ -59,6 +61,7 @@ class Filter(NamedTuple):
     error: str | None = None
     incident: str | None = None
     engine: str | None = None
+    queue: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the conditions that are set."""
@@ -90,6 +93,7 @@ def select(
             error=conditions.error,
             resent=conditions.incident is not None,
             engine=conditions.engine,
+            queue=conditions.queue,
             limit=_ROWS_PER_PAGE,
             after=after,
         )

@@ -17,13 +17,15 @@ from wbengine.types import _tags
 
 __all__ = [
     "LIMIT", "Backlog", "EndedFlow", "FlowRow", "Page", "Position", "Query", "Removable", "Wait",
-    "check_tags", "engine_names", "latest_step_counts", "waits_of",
+    "check_tags", "engine_names", "fair_key_of", "latest_step_counts", "queue_of", "waits_of",
 ]  # fmt: skip
 
 #: Default number of flows on a page.
 LIMIT: Final = 50
 #: Kind of the engine of flows whose record contains none.
 UNRECORDED_ENGINE: Final = "serial"
+#: Queue of submitted flows whose note contains none.
+UNRECORDED_QUEUE: Final = "default"
 #: Kinds of engines with two names.
 _ENGINE_NAMES: Final = (("serial", "default"), ("worker-based", "workers"))
 
@@ -93,6 +95,17 @@ class Wait(NamedTuple):
 def engine_names(kind: str) -> tuple[str, ...]:
     """Return the names of a kind of engine, the preferred one first."""
     return next((names for names in _ENGINE_NAMES if kind in names), (kind,))
+
+
+def queue_of(note: object) -> str | None:
+    """Return the queue in the note of a submission, or None if the flow was not submitted."""
+    return str(note.get("queue", UNRECORDED_QUEUE)) if isinstance(note, Mapping) else None
+
+
+def fair_key_of(note: object) -> str | None:
+    """Return the key in the note of a submission, or None if there is none."""
+    fair = note.get("fair") if isinstance(note, Mapping) else None
+    return str(fair[0]) or None if fair else None
 
 
 def waits_of(value: object) -> tuple[Wait, ...]:
@@ -173,7 +186,7 @@ class FlowRow(NamedTuple):
     :ivar blocked: whether its code did not repeat the recorded steps.
     :ivar code: code that executed the latest task or step, or None.
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
-    :ivar submitted: whether the flow was submitted to conductors.
+    :ivar queue: the queue of a flow that was submitted to conductors, or None.
     :ivar paused_by: patterns of the pauses of task types for which the flow is or was parked.
     """
 
@@ -195,8 +208,13 @@ class FlowRow(NamedTuple):
     blocked: bool = False
     code: str | None = None
     step_counts: Mapping[str, int] = MappingProxyType({})
-    submitted: bool = False
+    queue: str | None = None
     paused_by: tuple[str, ...] = ()
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the flow was submitted to conductors."""
+        return self.queue is not None
 
 
 class Backlog(NamedTuple):
@@ -264,6 +282,7 @@ class Query:
     error: str | None = None
     resent: bool = False
     engine: str | None = None
+    queues: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.states, str):
@@ -279,6 +298,10 @@ class Query:
         """Return True if the value in the `meta` of a flow matches."""
         kind = recorded if isinstance(recorded, str) else UNRECORDED_ENGINE
         return self.engine is None or kind in engine_names(self.engine)
+
+    def matches_queue(self, note: object) -> bool:
+        """Return True if the note of the submission in the `meta` of a flow matches."""
+        return self.queues is None or queue_of(note) in self.queues
 
     def matches_state(self, state: str | None) -> bool:
         return self.states is None or (state or states.PENDING) in self.states

@@ -284,6 +284,7 @@ class Connection(abc.ABC):
         error: str | None = None,
         resent: bool = False,
         engine: str | None = None,
+        queue: str | None = None,
     ) -> Page:
         """Return a page of flows in the order of their creation.
 
@@ -305,6 +306,7 @@ class Connection(abc.ABC):
         :param engine: only flows with this kind of engine, according to their records. A flow whose
             record contains no kind is "serial", which has the second name "default". "workers" and
             "worker-based" are the same kind.
+        :param queue: only flows that were submitted to this queue, also after they ended.
         :raises ValueError: if a state, a tag, `limit`, `after` or `engine` is invalid.
         """
         place = None if after is None else _listing.Position.parse(after)
@@ -324,6 +326,7 @@ class Connection(abc.ABC):
                 error,
                 resent,
                 engine,
+                None if queue is None else (queue,),
             )
         )
 

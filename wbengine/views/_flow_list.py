@@ -52,6 +52,7 @@ class RowView:
         was interrupted.
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
     :ivar paused_by: the pauses of task types for which the flow is parked: pattern, sender, reason.
+    :ivar queue: the queue of a flow that was submitted, or None.
     """
 
     uuid: str
@@ -74,6 +75,7 @@ class RowView:
     will_wait_for: tuple[WaitView, ...] = ()
     step_counts: Mapping[str, int] = field(default_factory=dict)
     paused_by: tuple[str, ...] = ()
+    queue: str | None = None
 
     @property
     def done(self) -> str:
@@ -125,6 +127,7 @@ def page(
     error: str | None = None,
     resent: bool = False,
     engine: str | None = None,
+    queue: str | None = None,
     redactor: Redactor | None = None,
 ) -> ListingView:
     """Return a page of flows. `Connection.list_flows` describes the filters.
@@ -145,6 +148,7 @@ def page(
         error=error,
         resent=resent,
         engine=engine,
+        queue=queue,
         commanded=states is not None and _shown_states.have_command(states),
     )
     flow_page = _page(read, states, limit, after)
@@ -223,6 +227,7 @@ def row_of(row: FlowRow, redactor: Redactor, pauses: Mapping[str, TaskPause]) ->
         will_wait_for=_waits(row, redactor, st.SUSPENDED, _shown_states.INTERRUPTED),
         step_counts=row.step_counts,
         paused_by=tuple(redactor.text(pauses[each].text) for each in paused_by),
+        queue=None if row.queue is None else redactor.text(row.queue),
     )
 
 

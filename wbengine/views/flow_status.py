@@ -14,6 +14,7 @@ from wbengine import states
 from wbengine.persistence import _changes, _codes, _leases, _owners, _step_notes, base, models
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._history import MAX_CHANGES, why_suspended
+from wbengine.persistence._listing import fair_key_of, queue_of
 from wbengine.persistence._pauses import TaskPause
 from wbengine.persistence._published_values import published_in
 from wbengine.running import LOCAL
@@ -448,7 +449,7 @@ _COMPUTED_FIELDS: Final = ("shown_state", "total", "queued", "waits_for", "error
 _FIELDS_NOT_IN_JSON: Final = frozenset(
     {
         *("book_uuid", "book_name", "owner_short", "now", "outline", "command", "parked", "waits"),
-        *("blocked", "is_submitted", "awaits_conductor", "situation"),
+        *("blocked", "awaits_conductor", "situation"),
     }
 )
 
@@ -493,7 +494,7 @@ class FlowView:
     :ivar command: pending command (one of `commands.COMMANDS`), or None.
     :ivar waits: whether all running tasks wait for signals.
     :ivar blocked: whether its code did not repeat the recorded steps; `waiting` has the difference.
-    :ivar is_submitted: whether the flow was submitted to conductors.
+    :ivar queue: the queue of a flow that was submitted to conductors, or None; `fair_key`: its key.
     :ivar awaits_conductor: whether a conductor will continue the suspended flow (not if `blocked`).
     :ivar published: values that workflows published, by name, with masked secrets.
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
@@ -531,7 +532,8 @@ class FlowView:
     parked: bool = False
     waits: bool = False
     blocked: bool = False
-    is_submitted: bool = False
+    queue: str | None = None
+    fair_key: str | None = None
     awaits_conductor: bool = False
     published: Mapping[str, Any] = field(default_factory=dict)
     step_counts: Mapping[str, int] = field(default_factory=dict)
@@ -541,6 +543,11 @@ class FlowView:
     def total(self) -> int:
         """Number of tasks."""
         return sum(self.counts.values())
+
+    @property
+    def is_submitted(self) -> bool:
+        """Whether the flow was submitted to conductors."""
+        return self.queue is not None
 
     @property
     def tag_texts(self) -> Mapping[str, str]:
@@ -801,6 +808,8 @@ def view(
         )
         for change in detail.history
     )
+    note = detail.meta_value(models.SUBMITTED)
+    queue, fair_key = queue_of(note), fair_key_of(note)
     started = _started(detail, atoms)
     updated = max(_event_times(detail, atoms), default=None)
     end = now if builder.situation.is_run else updated
@@ -836,7 +845,8 @@ def view(
         parked=detail.is_parked,
         waits=bool(detail.waits_for),
         blocked=detail.is_blocked,
-        is_submitted=detail.is_submitted,
+        queue=None if queue is None else redactor.text(queue),
+        fair_key=None if fair_key is None else redactor.text(fair_key),
         awaits_conductor=detail.is_submitted
         and builder.state == states.SUSPENDED
         and not (detail.is_suspended_by_command or detail.is_blocked),

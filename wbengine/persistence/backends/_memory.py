@@ -379,6 +379,7 @@ class MemoryConnection(base.Connection):
                 and query.matches_error(flow.detail.error)
                 and (flow.detail.resent_at is not None or not query.resent)
                 and query.matches_engine(flow.detail.meta_value(models.ENGINE))
+                and query.matches_queue(flow.detail.meta_value(models.SUBMITTED))
             ]
             matching_flows.sort(key=lambda flow: flow.place, reverse=query.newest_first)
             page = matching_flows[: query.limit]
@@ -419,7 +420,7 @@ class MemoryConnection(base.Connection):
                 for step, note in notes
                 if note is not None
             ),
-            flow.is_submitted,
+            _listing.queue_of(flow.meta_value(models.SUBMITTED)),
             flow.paused_by,
         )
 

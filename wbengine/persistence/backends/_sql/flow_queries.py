@@ -47,6 +47,16 @@ _ENGINE: Final[Mapping[str, str]] = {
     dialects.POSTGRESQL: "CASE WHEN json_typeof(CAST(f.meta AS json) -> 'engine') = 'string'"
     " THEN CAST(f.meta AS json) ->> 'engine' END",
 }
+#: SQL for the queue in the `meta` of a flow that was submitted; NULL if it was not.
+_QUEUE: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "CASE WHEN json_valid(f.meta) AND json_type(f.meta, '$.submitted') = 'object'"
+    " THEN COALESCE(json_extract(f.meta, '$.submitted.queue'), '{0}') END",
+    dialects.MYSQL: "CASE WHEN JSON_VALID(f.meta)"
+    " AND JSON_TYPE(JSON_EXTRACT(f.meta, '$.submitted')) = 'OBJECT'"
+    " THEN COALESCE(JSON_UNQUOTE(JSON_EXTRACT(f.meta, '$.submitted.queue')), '{0}') END",
+    dialects.POSTGRESQL: "CASE WHEN json_typeof(CAST(f.meta AS json) -> 'submitted') = 'object'"
+    " THEN COALESCE(CAST(f.meta AS json) -> 'submitted' ->> 'queue', '{0}') END",
+}
 #: Start of the `StepNote` in the `meta` of a step of a workflow. Uuid and attempt follow.
 _STEP: Final = f'"{models.STEP}":{{"workflow":"'
 _WORKFLOW: Final = re.compile(r'([^"]+)","attempt":(\d+),')
@@ -210,6 +220,11 @@ def _conditions(
         recorded = f"COALESCE({_ENGINE[dialect]}, '{_listing.UNRECORDED_ENGINE}')"
         conditions.append(f"{recorded} IN (:{', :'.join(keys)})")
         parameters |= zip(keys, map(rows.storable_text, names), strict=True)
+    if query.queues is not None:
+        keys = [f"queue{position}" for position in range(len(query.queues))]
+        recorded = _QUEUE[dialect].format(_listing.UNRECORDED_QUEUE)
+        conditions.append(f"{recorded} IN (:{', :'.join(keys)})")
+        parameters |= zip(keys, map(rows.storable_text, query.queues), strict=True)
     if query.commanded:
         conditions.append("f.wish IS NOT NULL")
     if query.resent:
@@ -287,7 +302,7 @@ def _row(
         row["state"] == states.SUSPENDED and reason == history.BLOCKED,
         row["code"],
         step_counts,
-        isinstance(meta.get(models.SUBMITTED), dict),
+        _listing.queue_of(meta.get(models.SUBMITTED)),
         _pauses.patterns_of(meta.get(models.PAUSED_BY)),
     )
 
