@@ -26,6 +26,17 @@ def test_key_is_printed_once(wbengine: Command) -> None:
             assert _access_keys.digest_of(text) not in shown.out
 
 
+def test_key_has_queues(wbengine: Command) -> None:
+    wbengine("access", "new", "ci")
+    assert "QUEUES" not in wbengine("access", "list").out
+    made = wbengine("access", "new", "nightly", "--queue", "reports", "--queue", "mails", "--json")
+    assert made.json["queues"] == ["mails", "reports"]
+    assert "QUEUES" in wbengine("access", "list").out
+    assert "mails reports" in wbengine("access", "show", "nightly").out
+    refused = wbengine("access", "new", "x", "--queue", "*")
+    assert refused.code == 2 and "queue must be" in refused.error
+
+
 def test_key_in_json_is_not_masked(wbengine: Command) -> None:
     document = wbengine("access", "new", "ci", "--json").json
     assert document["schema"] == "wbengine/access-new/1"

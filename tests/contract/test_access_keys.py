@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from wbengine import exceptions
-from wbengine.persistence import _access_keys, base
+from wbengine.persistence import _access_keys, _listing, base
 from wbengine.persistence._access_keys import AccessKey
 
 from . import places
@@ -32,6 +33,20 @@ def test_key_is_read_by_id(connection: base.Connection) -> None:
     assert connection.access_key(key.id) == key
     assert key in connection.access_keys()
     assert connection.access_key("unknown") is None
+
+
+@places.everywhere
+@pytest.mark.parametrize("tags", [{}, {"queues": "a"}])
+def test_key_has_its_queues(connection: base.Connection, tags: dict[str, str]) -> None:
+    key = stored(connection, tags=tags, queues=("default", "reports"))
+    assert connection.access_key(key.id) == key
+
+
+def test_reader_without_queues_refuses_a_key_with_queues() -> None:
+    """It would give access to all queues."""
+    key = AccessKey("k", "d", "n", "viewer", {"team": "a"}, 1.0, queues=("reports",))
+    with pytest.raises(TypeError):
+        _listing.check_tags(json.loads(_access_keys.text_of_limits(key)))
 
 
 def test_keys_are_ordered_by_name_and_time(connection: base.Connection) -> None:
@@ -83,7 +98,13 @@ def test_use_changes_only_its_time(connection: base.Connection) -> None:
     assert connection.access_key(key.id) == key._replace(used=1795836556.25)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"team": 1}', '{"te am": "x"}', "null"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", '{"team": 1}', '{"te am": "x"}', "null"),
+        *('{"tags": {}, "queues": []}', '{"queues": ["a"]}', '{"tags": {}, "queues": [1]}'),
+    ],
+)
 @places.on("sqlite")
 def test_key_with_damaged_tags_is_not_read(
     connection: base.Connection, backend: Any, text: str

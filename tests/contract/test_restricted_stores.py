@@ -23,11 +23,21 @@ TAGS = {"team": "billing"}
 LEASE = "somebody"
 
 
-def save(connection: base.Connection, tags: Mapping[str, str], name: str = "flow") -> str:
-    """Store a flow with one task, and return its uuid."""
+def save(
+    connection: base.Connection,
+    tags: Mapping[str, str],
+    name: str = "flow",
+    note: Mapping[str, Any] | None = None,
+) -> str:
+    """Store a flow with one task, and return its uuid.
+
+    :param note: the note of its submission.
+    """
     book = models.LogBook(name)
     flow = models.FlowDetail(name)
     flow.meta["tags"] = dict(tags)
+    if note is not None:
+        flow.meta[models.SUBMITTED] = note
     flow.add(models.TaskDetail(f"{name} task"))
     book.add(flow)
     connection.save_logbook(book)
@@ -124,6 +134,7 @@ OTHERS = {
 def with_tags(flow: models.FlowDetail) -> models.FlowDetail:
     """Return the flow as a visitor would write it who claims that it is an own one."""
     flow.meta["tags"] = dict(TAGS)
+    flow.meta[models.SUBMITTED] = {"queue": "reports"}
     return flow
 
 
@@ -207,6 +218,46 @@ def test_own_flow_cannot_be_written_with_other_tags(
     with pytest.raises(exceptions.DisallowedAccess):
         part.save_changes(flow, ())
     assert connection.get_flow_details(flow.uuid).tags == TAGS
+
+
+@places.everywhere
+@pytest.mark.parametrize("tags", [{}, TAGS], ids=str)
+def test_part_has_the_flows_of_its_queues(
+    connection: base.Connection, backend: base.Backend, tags: dict[str, str]
+) -> None:
+    other_tags = save(connection, {"team": "sales"}, note={"queue": "reports"})
+    notes: list[dict[str, Any] | None] = [None, {}, {"queue": "Reports"}, {"queue": "reports2"}]
+    foreign = [save(connection, TAGS, note=note) for note in notes]
+    own = [save(connection, TAGS, note={"queue": name}) for name in ("reports", "mails")]
+    own += [] if tags else [other_tags]
+    part = RestrictedBackend(backend, tags, ["reports", "mails"]).get_connection()
+    assert {row.uuid for row in part.list_flows().flows} == set(own)
+    assert part.list_flows(queue="default").flows == []
+    assert [row.uuid for row in part.list_flows(queue="mails").flows] == [own[1]]
+    assert part.count_flows() == len(own)
+    for uuid in foreign:
+        with pytest.raises(exceptions.NotFound):
+            part.get_flow_details(uuid)
+    assert part.marks([*foreign, *own]).keys() == set(own)
+    taken = connection.get_flow_details(foreign[0])
+    taken.meta[models.SUBMITTED] = {"queue": "reports"}
+    with pytest.raises(exceptions.NotFound):
+        part.save_changes(taken, ())
+    moved = connection.get_flow_details(own[0])
+    moved.meta[models.SUBMITTED] = {"queue": "default"}
+    with pytest.raises(exceptions.DisallowedAccess):
+        part.save_changes(moved, ())
+
+
+@pytest.mark.parametrize("method", OF_A_FLOW)
+def test_flow_of_another_queue_is_missing(
+    method: str, connection: base.Connection, backend: base.Backend
+) -> None:
+    part = RestrictedBackend(backend, {}, ["reports"]).get_connection()
+    own, foreign = (save(connection, TAGS, note={"queue": name}) for name in ("reports", "mails"))
+    with pytest.raises(exceptions.NotFound):
+        OF_A_FLOW[method](part, connection, foreign)
+    OF_A_FLOW[method](part, connection, own)
 
 
 @places.everywhere

@@ -86,13 +86,15 @@ def test_secret_may_be_in_a_file(tmp_path: Path) -> None:
         ({"roles": [{"value": 7, "role": "admin"}]}, "roles.1: .*value must be a non-empty"),
         ({"roles": [{"value": "a", "role": "admin", "tag": {}}]}, "did you mean 'tags'"),
         ({"roles": [{"value": "a", "role": "admin", "tags": {"x": 1}}]}, "roles.1: tags must be"),
+        ({"roles": [{"value": "a", "role": "admin", "queues": []}]}, "roles.1: queues must be a"),
+        ({"roles": [{"value": "a", "role": "admin", "queues": ["*"]}]}, "roles.1: queue must be"),
         (
             {
                 "roles": [
                     {"value": "a", "role": "admin", "tags": dict.fromkeys("abcdefgh", "x" * 256)}
                 ]
             },
-            "roles.1: tags must have at most 2000 characters",
+            "roles.1: tags and queues must have at most 2000 characters",
         ),
         ({"roels": []}, "unknown option 'roels' .did you mean 'roles'"),
         ({"ca_file": "/none"}, "ca_file '/none' cannot be used: No such file"),

@@ -41,6 +41,7 @@ ROLES = [
     {"value": "admins", "role": "admin"},
     {"value": "operators", "role": "operator"},
     {"value": "billing", "role": "operator", "tags": {"team": "billing"}},
+    {"value": "reporting", "role": "operator", "queues": ["reports"]},
     {"value": "staff", "role": "viewer"},
 ]
 
@@ -318,6 +319,14 @@ def test_tags_of_a_role_limit_the_flows(browser: TestClient, provider: IdentityP
     assert browser.get("/workers").status_code == 403
     form = {"form_token": token_in(page.text)}
     assert send(browser, "/logout", form).status_code == 200
+
+
+def test_queues_of_a_role_limit_the_flows(browser: TestClient, provider: IdentityProvider) -> None:
+    provider.claims["groups"] = ["reporting"]
+    signed_in(browser, provider)
+    page = browser.get("/")
+    assert "queue reports" in page.text and "No flows yet" in page.text
+    assert browser.get("/workers").status_code == 403
 
 
 def test_user_of_many_groups_has_a_small_cookie(

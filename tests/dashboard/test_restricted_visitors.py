@@ -600,6 +600,83 @@ def test_tags_of_a_proxy_are_ignored_from_others(shop: Shop) -> None:
         assert browser.get(f"/api/v1/flows/{uuid}", headers=headers).status_code == 404
 
 
+QUEUE_USERS = """\
+ann   admin     token-of-ann-0123456789
+rita  admin     token-of-rita-0123456789  queue:reports
+mike  operator  token-of-mike-0123456789  queue:mails queue:default
+tina  viewer    token-of-tina-0123456789  queue:reports team=billing
+gate  proxy     token-of-gate-0123456789  queue:reports
+"""
+
+
+def as_user(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer token-of-{name}-0123456789"}
+
+
+def test_visitor_with_queues_reads_and_changes_only_their_flows(sold: Shop) -> None:
+    def submit(user: str, **body: Any) -> Any:
+        content = {"factory": FACTORY, **body}
+        key = {"idempotency-key": "order-17"}
+        return browser.post("/api/v1/flows", json=content, headers={**as_user(user), **key})
+
+    def listed(user: str, path: str = "/api/v1/flows", **more: str) -> list[str]:
+        rows = browser.get(path, headers={**as_user(user), **more}).json()["flows"]
+        return [row["uuid"] for row in rows]
+
+    with client(sold, token=None, users=parse_users(QUEUE_USERS), allow_actions=True) as browser:
+        answers = [submit("ann"), submit("rita"), submit("mike")]
+        assert [answer.status_code for answer in answers] == [201] * 3
+        of_ann, report, default = (answer.json()["uuid"] for answer in answers)
+        assert len({of_ann, report, default}) == 3, "keys of different queues are independent"
+        assert submit("rita", queue="reports").json()["uuid"] == report
+        assert listed("rita") == [report] and set(listed("mike")) == {of_ann, default}
+        assert listed("rita", "/api/v1/flows?queue=default") == []
+        assert listed("tina") == [], "it needs the tag, too"
+        assert listed("gate", **{"x-wbengine-user": "eve", "x-wbengine-role": "admin"}) == [report]
+        refused = submit("rita", queue="mails")
+        assert refused.status_code == 400
+        assert "queue must be one of reports, got 'mails'" in refused.json()["detail"]
+        for verb in ("cancel", "delete"):
+            path = f"/api/v1/flows/{default}/{verb}"
+            assert browser.post(path, json={}, headers=as_user("rita")).status_code == 404
+        path = f"/api/v1/flows/{report}/cancel"
+        assert browser.post(path, json={}, headers=as_user("rita")).status_code == 200
+
+
+def test_visitor_with_queues_sees_only_these_queues(sold: Shop) -> None:
+    for queue in ("reports", "mails"):
+        engines.submit(FACTORY, queue=queue, fair_key=f"key-{queue}", backend=sold.backend)
+    with client(sold, token=None, users=parse_users(QUEUE_USERS), allow_actions=True) as browser:
+
+        def get(user: str, path: str) -> Any:
+            return browser.get(path, headers=as_user(user))
+
+        names = [each["name"] for each in get("rita", "/api/v1/jobs").json()["jobs"]]
+        assert names == ["reports"]
+        assert "key-mails" not in get("rita", "/jobs?queue=mails").text
+        page = get("rita", "/jobs").text
+        assert "mails" not in page and "/jobs/pause" not in page and 'href="/jobs"' in page
+        assert "key-reports" in get("rita", "/jobs?queue=reports").text
+        assert "/jobs/pause" in get("ann", "/jobs").text and "mails" in get("ann", "/jobs").text
+        assert get("tina", "/jobs").status_code == get("tina", "/api/v1/jobs").status_code == 403
+        for path in ("/workers", "/metrics", "/schedules", "/stream/workers", "/jobs/"):
+            assert get("rita", path).status_code in (403, 404), path
+        paused = browser.post(
+            "/api/v1/jobs/pause", json={"name": "reports"}, headers=as_user("rita")
+        )
+        assert paused.status_code == 403
+        assert "queue reports · " in get("rita", "/").text
+
+
+def test_rotated_key_keeps_its_queues(sold: Shop) -> None:
+    engines.submit(FACTORY, queue="mails", backend=sold.backend)
+    _key_management.new(sold.backend, "ci", "viewer", queues=["reports"])
+    text = _key_management.rotate(sold.backend, "ci", keep=0.0).text
+    with client(sold) as browser:
+        answer = browser.get("/api/v1/flows", headers={"authorization": f"Bearer {text}"})
+    assert answer.json()["flows"] == []
+
+
 def test_visitor_needs_all_tags(shop: Shop) -> None:
     both = shop.run("both", {"team": "billing", "shop": "paris"})
     shop.run("one", {"team": "billing"})
@@ -639,6 +716,9 @@ def test_restriction_of_a_mounted_application(shop: Shop) -> None:
         ("bill admin token-of-bill-0123456789 team=a team=b", "tags must be different"),
         ("bill admin token-of-bill-0123456789 team=", "the value of tag team must be"),
         ("bill admin token-of-bill-0123456789 te$am=x", "the key of a tag must be"),
+        ("bill admin token-of-bill-0123456789 queue:", "queues must have the form queue:NAME"),
+        ("bill admin token-of-bill-0123456789 queue:*", "queues must have the form queue:NAME"),
+        ("bill admin token-of-bill-0123456789 que:a", "tags must be different"),
     ],
 )
 def test_invalid_tags_in_the_file_of_users_are_refused(line: str, message: str) -> None:
@@ -650,6 +730,8 @@ def test_invalid_tags_in_the_file_of_users_are_refused(line: str, message: str) 
 def test_tags_in_the_file_of_users() -> None:
     (visitor,) = parse_users("bill admin token-of-bill-0123456789 team=a shop=b=c # x=y").values()
     assert visitor == Visitor("bill", "admin", {"team": "a", "shop": "b=c"})
+    (visitor,) = parse_users("bill admin token-of-bill-0123456789 queue:b queue:a").values()
+    assert visitor == Visitor("bill", "admin", {}, ("a", "b"))
 
 
 def test_operation_on_many_flows_is_refused(sold: Shop) -> None:

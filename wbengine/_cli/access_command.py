@@ -29,11 +29,12 @@ _EXPIRES = click.option("--expires", "seconds", type=params.WAIT, metavar="DURAT
 
     The command prints the key once; the store contains only a digest of it. Programs send it in the
     header Authorization: Bearer. With tags, the key has access only to flows with all of these
-    tags.
+    tags; with queues, only to flows that were submitted to one of them.
 
     \b
     Examples:
       wbengine access new ci --role operator --tag team=billing --expires 90d
+      wbengine access new nightly --role operator --queue reports
       wbengine access new grafana > /etc/grafana/wbengine-key
     """,
 )
@@ -41,12 +42,15 @@ _EXPIRES = click.option("--expires", "seconds", type=params.WAIT, metavar="DURAT
 @click.option("--role", type=params.Choice(_roles.ROLES), default=_roles.VIEWER, metavar="ROLE",
     help=f"Rights of the key: {', '.join(_roles.ROLES)}.")  # fmt: skip
 @common_options.tags("Tag of the flows to which the key has access (repeatable).", params.TEXT_TAG)
+@click.option("--queue", "queues", multiple=True, metavar="NAME",
+    help="Queue of the flows to which the key has access (repeatable).")  # fmt: skip
 @_EXPIRES
 def new(
     context: contexts.Context,
     name: str,
     role: str,
     tags: dict[str, str],
+    queues: tuple[str, ...],
     seconds: float | None,
 ) -> None:
     store_access.check_outlives(context.settings)
@@ -55,14 +59,20 @@ def new(
         errors.failing(errors.USAGE, ValueError),
     ):
         created = _key_management.new(
-            backend, name, role, tags=tags, seconds=seconds, by=confirmation.current_user()
+            backend,
+            name,
+            role,
+            tags=tags,
+            queues=queues,
+            seconds=seconds,
+            by=confirmation.current_user(),
         )
     _print_new(context, "access-new/1", created)
 
 
 @command.command(
     "rotate",
-    help="""Create a key that replaces those with the same name, with their role and tags.
+    help="""Create a key that replaces those with the same name, with their rights.
 
     The earlier keys with this name remain valid for a while (--keep), so that you can give the new
     key to all programs.
@@ -104,13 +114,19 @@ def ls(context: contexts.Context, with_ended: bool) -> None:
         keys = _key_management.list_keys(backend)
     listed = [key for key in keys if with_ended or key.is_valid(now)]
     printer = context.printer
+    has_queues = any(key.queues for key in listed)
     printer.document("access-list/1", {"keys": [_content(key, now) for key in listed]})
     rows = [
-        (key.name, key.id, key.role, _tags(key), _formatting.iso(key.expires),
-         _formatting.iso(key.used), _key_management.state_of(key, now))
+        (
+            *(key.name, key.id, key.role, _tags(key)),
+            *([" ".join(key.queues)] if has_queues else []),
+            *(_formatting.iso(key.expires), _formatting.iso(key.used)),
+            _key_management.state_of(key, now),
+        )
         for key in listed
-    ]  # fmt: skip
-    columns = ("NAME", "ID", "ROLE", "TAGS", "EXPIRES", "USED", "STATE")
+    ]
+    optional = ("QUEUES",) if has_queues else ()
+    columns = ("NAME", "ID", "ROLE", "TAGS", *optional, "EXPIRES", "USED", "STATE")
     empty = "There are no keys." if with_ended else "There are no valid keys."
     printer.table(columns, rows, empty=empty)
 
@@ -141,6 +157,7 @@ def show(context: contexts.Context, key: str) -> None:
                 ("State", _key_management.state_of(each, now)),
                 ("Role", each.role),
                 ("Tags", _tags(each)),
+                ("Queues", " ".join(each.queues) or None),
                 ("Created", f"{_formatting.iso(each.created)} by {each.creator}"),
                 ("Expires", _formatting.iso(each.expires)),
                 ("Used", _formatting.iso(each.used)),

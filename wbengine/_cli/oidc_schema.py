@@ -22,6 +22,7 @@ _RULE: Final = {
         "value": _string("value of the claim with the roles"),
         "role": {**_ROLE, "description": "role of the users with this value"},
         "tags": {"type": "object", "description": "access only to flows with these tags"},
+        "queues": {"type": "array", "description": "access only to flows of these queues"},
     },
     "required": ["value", "role"],
     "additionalProperties": False,

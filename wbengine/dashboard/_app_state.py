@@ -59,7 +59,7 @@ class AppState:
         visitor = _visitors.of_request(request)
         if visitor is None:
             raise HTTPException(401)
-        return self.all_flows.restricted(visitor.tags)
+        return self.all_flows.restricted(visitor.tags, visitor.queues)
 
     def render(
         self,

@@ -36,7 +36,7 @@ _STATIC_PREFIX: Final = "/static/"
 #: Maximum size of a piece of a response, which must arrive within `connections.STALL_SECONDS`.
 _MAX_PIECE_BYTES: Final = 65_536
 
-_FLOWS_ONLY: Final = "You have access only to flows with your tags, not to this page."
+_FLOWS_ONLY: Final = "You have access only to flows with your tags and queues, not to this page."
 _KEY_IN_ADDRESS: Final = (
     "The address must not contain an access key, because logs store addresses. Send keys only as"
     " Bearer tokens in a header, and replace this one now: wbengine access rotate --keep 0."
@@ -175,7 +175,7 @@ class Guard:
             if "authorization" in request.headers or request.method == "POST":
                 audit.rejected(request, "no valid token")
             return _http_errors.page(request, self._state, 401)
-        if _visitors.restriction_of(request) and not _urls.is_about_flows(request):
+        if not _visitors.may_visit(request):
             return _http_errors.page(request, self._state, 403, _FLOWS_ONLY)
         if request.method == "POST" and not self._is_own(request):
             origin = request.headers.get("origin", "")
@@ -205,7 +205,7 @@ class Guard:
             role = _single_header(request.headers, "x-wbengine-role", _roles.VIEWER)
             name = _visitors.check_name(_single_header(request.headers, "x-wbengine-user", ""))
             tags = _tags_from_proxy(request.headers, visitor.tags)
-            return Visitor(name, _roles.check_role(role), tags)
+            return Visitor(name, _roles.check_role(role), tags, visitor.queues)
         # Behind a proxy, the cookie is used only for forms.
         return None if visitor is not None and visitor.role == _roles.PROXY else visitor
 

@@ -49,15 +49,15 @@ class Store:
         self._lock = threading.Lock()
         self._views: OrderedDict[str, _cache.ViewCache] = OrderedDict()
 
-    def restricted(self, tags: Mapping[str, str]) -> Store:
-        """Return this store with only the flows that have all of these tags.
+    def restricted(self, tags: Mapping[str, str], queues: tuple[str, ...] = ()) -> Store:
+        """Return this store with only the flows that have all of these tags, in these queues.
 
         It shares the cached views. Its `backend` is restricted, too.
         """
-        if not tags:
+        if not (tags or queues):
             return self
         store = copy.copy(self)
-        store.backend = RestrictedBackend(self._whole, tags)
+        store.backend = RestrictedBackend(self._whole, tags, queues)
         return store
 
     def read(self, read: Callable[[persistence.Connection], _T]) -> _T:

@@ -8,11 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from wbengine.dashboard import _http_errors, _operation_forms
+from wbengine.dashboard import _http_errors, _operation_forms, _visitors
 from wbengine.dashboard._app_state import AppState
 from wbengine.jobs import _places
 from wbengine.jobs._queues import JobKey, JobQueue, JobQueues
 from wbengine.persistence._pauses import MAX_REASON_CHARACTERS
+from wbengine.persistence._restricted import RestrictedBackend
 from wbengine.persistence.backends import _sql
 from wbengine.views.redaction import redacted
 
@@ -37,13 +38,15 @@ class JobPages:
                 "here": "/jobs",
                 "queues": found,
                 "queue": queue,
-                "keys": _keys(request, self._state, queue) if queue in names else [],
+                "keys": _keys(self._state, queue) if queue in names else [],
                 "max_reason": MAX_REASON_CHARACTERS,
                 "name_pattern": f"[*]|{_places.QUEUE_PATTERN[1:-1]}",
                 "notice": _operation_forms.notice(
                     _operation_forms.of_subject("jobs"), request.query_params.get("done", "")
                 ),
             }
+        if _visitors.restriction_of(request):
+            context["allow_actions"] = False  # A pause concerns all flows.
         part = request.query_params.get("part")
         return self._state.render(request, "_jobs.html" if part else "jobs.html", context)
 
@@ -51,13 +54,18 @@ class JobPages:
 def queues(request: Request, app_state: AppState) -> list[JobQueue]:
     """Return the queues of the board of the store, by name, with masked reasons.
 
-    A visitor with access to some flows only sees none: their numbers concern all flows.
+    A visitor with access to flows of some queues sees only these queues. One with tags sees none,
+    because the numbers concern all flows.
     """
-    backend = app_state.store(request).backend
+    restricted, backend = app_state.store(request).backend, app_state.all_flows.backend
     if not isinstance(backend, _sql.SQLBackend):
         return []
-    return redacted(JobQueues(backend).all(), app_state.redactor)
+    shown = JobQueues(backend).all()
+    if isinstance(restricted, RestrictedBackend):
+        names = () if restricted.tags else restricted.queues
+        shown = [queue for queue in shown if queue.name in names]
+    return redacted(shown, app_state.redactor)
 
 
-def _keys(request: Request, app_state: AppState, queue: str) -> list[JobKey]:
-    return JobQueues(app_state.store(request).backend).keys(queue)
+def _keys(app_state: AppState, queue: str) -> list[JobKey]:
+    return redacted(JobQueues(app_state.all_flows.backend).keys(queue), app_state.redactor)

@@ -24,4 +24,5 @@ def verify(key: AccessKey) -> None:
 
 
 def _fields(key: AccessKey) -> dict[str, Any]:
-    return {"digest": key.digest, "name": key.name, "role": key.role, "tags": dict(key.tags)}
+    fields = {"digest": key.digest, "name": key.name, "role": key.role, "tags": dict(key.tags)}
+    return {**fields, "queues": list(key.queues)} if key.queues else fields

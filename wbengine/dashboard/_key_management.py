@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
 from wbengine.dashboard import _key_macs, _roles, _visitors
+from wbengine.jobs import _places
 from wbengine.persistence import _access_keys, base
 from wbengine.persistence import _listing as listings
 from wbengine.persistence._access_keys import AccessKey
@@ -34,6 +35,7 @@ def new(
     role: str,
     *,
     tags: Mapping[str, str] | None = None,
+    queues: Iterable[str] = (),
     seconds: float | None = None,
     by: str | None = None,
 ) -> NewKey:
@@ -41,7 +43,7 @@ def new(
 
     :param seconds: time until it expires; None: it does not expire.
     :raises Duplicate: if a valid key has this name.
-    :raises ValueError: if the name, the role or a tag is invalid.
+    :raises ValueError: if the name, the role, a tag or a queue is invalid.
     """
     _visitors.check_name(name, "name")
     if existing := _valid(backend, name):
@@ -49,7 +51,7 @@ def new(
             f"Access key {name!r} already exists with id {existing[-1].id}; replace it with"
             f" `wbengine access rotate {name}`"
         )
-    return _store(backend, name, role, tags or {}, seconds, by)
+    return _store(backend, name, role, tags or {}, _places.check_queues(queues), seconds, by)
 
 
 def rotate(
@@ -60,7 +62,7 @@ def rotate(
     seconds: float | None = None,
     by: str | None = None,
 ) -> NewKey:
-    """Create a key with the name, role and tags of the valid keys with a name or id, and end them.
+    """Create a key with the name and rights of the valid keys with a name or id, and end them.
 
     :param keep: seconds for which they remain valid.
     :raises NotFound: if there is none.
@@ -69,7 +71,8 @@ def rotate(
     if not replaced:
         raise exceptions.NotFound(f"Access key {text!r} is not valid any more: create a new one")
     latest = replaced[-1]
-    created = _store(backend, latest.name, latest.role, latest.tags, seconds, by)
+    rights = latest.role, latest.tags, latest.queues
+    created = _store(backend, latest.name, *rights, seconds, by)
     with contextlib.closing(backend.get_connection()) as connection:
         for key in replaced:
             connection.end_access_key(key.id, created.key.created + keep, revoke=False)
@@ -123,6 +126,7 @@ def _store(
     name: str,
     role: str,
     tags: Mapping[str, str],
+    queues: tuple[str, ...],
     seconds: float | None,
     by: str | None,
 ) -> NewKey:
@@ -138,6 +142,7 @@ def _store(
         now,
         by,
         expires,
+        queues=queues,
     )
     with contextlib.closing(backend.get_connection()) as connection:
         connection.add_access_key(_key_macs.signed(key))

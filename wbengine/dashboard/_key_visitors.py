@@ -54,7 +54,7 @@ class KeyVisitors:
             return None
         try:
             role = _roles.check_role(key.role)
-            visitor = Visitor(f"{_visitors.KEY_PREFIX}{key.name}", role, key.tags)
+            visitor = Visitor(f"{_visitors.KEY_PREFIX}{key.name}", role, key.tags, key.queues)
         except ValueError as error:  # a newer version stored it
             LOG.warning("access key %s cannot be used: %s", key.id, error)
             return None

@@ -32,7 +32,7 @@ def visitor_of(claims: Mapping[str, Any], settings: OidcSettings) -> Visitor:
     values = _values(claims, settings) if settings.rules else frozenset()
     for rule in settings.rules:
         if rule.value in values:
-            return Visitor(name, rule.role, rule.tags)
+            return Visitor(name, rule.role, rule.tags, rule.queues)
     if settings.default_role is not None:
         return Visitor(name, settings.default_role)
     raise SignInFailed(

@@ -13,6 +13,7 @@ from wbengine._configuration import named_options
 from wbengine._configuration.named_secrets import Secret
 from wbengine._text import durations
 from wbengine.dashboard import _http_headers, _roles, _urls, _visitors
+from wbengine.jobs import _places
 from wbengine.notifications import _http
 from wbengine.persistence import _listing
 
@@ -41,11 +42,13 @@ class RoleRule:
     """The role of users that have a value in the claim with the roles.
 
     :ivar tags: they have access only to flows with these tags.
+    :ivar queues: they have access only to flows of these queues; empty: of all.
     """
 
     value: str
     role: str
     tags: Mapping[str, str]
+    queues: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,9 @@ class OidcSettings:
     @property
     def session_key(self) -> str:
         """The secret that signs sessions: equal settings share it, other settings end sessions."""
-        rules = [(rule.value, rule.role, sorted(rule.tags.items())) for rule in self.rules]
+        rules = [
+            (rule.value, rule.role, sorted(rule.tags.items()), rule.queues) for rule in self.rules
+        ]
         values = [
             self.client_secret, self.issuer, self.client_id, self.dashboard_url, self.roles_claim,
             self.name_claims, self.default_role, rules,
@@ -186,15 +191,26 @@ def _rule(number: int, table: Any) -> RoleRule:
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table with value and role, got {table!r:.100}")
     try:
-        named_options.check_known(where, table, ("value", "role", "tags"))
+        named_options.check_known(where, table, ("value", "role", "tags", "queues"))
         role = _roles.check_role(named_options.text("role", table.get("role")))
         tags = _listing.check_tags(table.get("tags", {}))
-        if (length := len(json.dumps(tags))) > _MAX_TAGS_CHARS:
+        queues = _queues(table)
+        if (length := len(json.dumps([tags, queues]))) > _MAX_TAGS_CHARS:
             raise ValueError(
-                f"tags must have at most {_MAX_TAGS_CHARS} characters, which a cookie can contain,"
-                f" got {length}"
+                f"tags and queues must have at most {_MAX_TAGS_CHARS} characters, which a cookie"
+                f" can contain, got {length}"
             )
-        return RoleRule(named_options.text("value", table.get("value")), role, tags)
+        return RoleRule(named_options.text("value", table.get("value")), role, tags, queues)
     except (TypeError, ValueError) as error:
         text = str(error)
         raise ValueError(text if text.startswith(where) else f"{where}: {text}") from error
+
+
+def _queues(table: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the queues of a rule. An empty list would give access to all queues."""
+    if "queues" not in table:
+        return ()
+    queues = table["queues"]
+    if not isinstance(queues, list) or not queues:
+        raise ValueError(f"queues must be a list of names of queues, got {queues!r:.100}")
+    return _places.check_queues(queues)

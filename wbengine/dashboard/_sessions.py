@@ -85,7 +85,9 @@ class Sessions:
         assert self._provider_key is not None
         ends = self._clock() + seconds
         nonce = secrets.token_urlsafe(12)
-        text = pack(ends, nonce, visitor.name, visitor.role, dict(visitor.tags))
+        text = pack(
+            ends, nonce, visitor.name, visitor.role, dict(visitor.tags), list(visitor.queues)
+        )
         name = f"{text}.{self._provider_mark}"
         return f"{name}.{sign(self._provider_key, 'session', name)}"
 
@@ -122,5 +124,6 @@ class Sessions:
     def _visitor_of_provider(self, key: str, name: str, proof: str) -> tuple[str, Visitor] | None:
         if not are_equal(proof, sign(key, "session", name)):
             return None
-        ends, _, visitor_name, role, tags = unpack(name.partition(".")[0])
-        return (key, Visitor(visitor_name, role, tags)) if self._clock() < ends else None
+        ends, _, visitor_name, role, tags, queues = unpack(name.partition(".")[0])
+        visitor = Visitor(visitor_name, role, tags, tuple(queues))
+        return (key, visitor) if self._clock() < ends else None

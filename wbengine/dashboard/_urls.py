@@ -16,7 +16,7 @@ from wbengine.dashboard import _http_headers
 
 __all__ = [
     "SIGN_IN", "SIGN_IN_CALLBACK", "Prefixed", "check_prefix", "href", "is_api", "is_about_flows",
-    "is_stream", "path_of", "wants_json",
+    "is_stream", "path_of", "shows_queues", "wants_json",
 ]  # fmt: skip
 
 #: Paths of the sign-in with OpenID Connect.
@@ -55,6 +55,11 @@ def is_api(request: Request) -> bool:
 def is_about_flows(request: Request) -> bool:
     """Return whether visitors who have access only to some flows may use the path."""
     return _ABOUT_FLOWS.match(path_of(request)) is not None
+
+
+def shows_queues(request: Request) -> bool:
+    """Return whether the response contains only queues of flows to which the visitor has access."""
+    return request.method == "GET" and path_of(request) in ("/jobs", "/api/v1/jobs")
 
 
 def wants_json(request: Request) -> bool:

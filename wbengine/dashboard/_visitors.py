@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from wbengine.dashboard import _roles
+from wbengine.dashboard import _roles, _urls
+from wbengine.jobs import _places
 from wbengine.persistence import _access_keys
 from wbengine.persistence import _listing as listings
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEY_PREFIX", "MIN_TOKEN_CHARS", "PROVIDER_PREFIX", "Visitor", "check_name", "check_token",
-    "name_at_provider", "of_request", "parse_tags", "parse_users", "restriction_of", "role_of",
+    "may_visit", "name_at_provider", "of_request", "parse_tags", "parse_users", "restriction_of",
+    "role_of",
 ]  # fmt: skip
 
 #: Start of the names of visitors with access keys. No user has such a name.
@@ -29,6 +31,8 @@ _NAME: Final = frozenset(f"{string.ascii_letters}{string.digits}.@_-")
 #: Characters of names at a provider. Others are percent-encoded.
 _PROVIDER_NAME: Final = _NAME | frozenset("+~%")
 _MAX_PROVIDER_NAME_CHARS: Final = 200
+#: Start of the words of queues in the file of users.
+_QUEUE_PREFIX: Final = "queue:"
 
 MIN_TOKEN_CHARS: Final = 16
 
@@ -38,11 +42,13 @@ class Visitor:
     """A client with access. The name is empty if all clients use the same token.
 
     :ivar tags: the visitor has access only to flows with all of these tags.
+    :ivar queues: the visitor has access only to flows of these queues; empty: of all.
     """
 
     name: str = ""
     role: str = _roles.ADMIN
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
+    queues: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -54,6 +60,7 @@ class Visitor:
         elif self.name:
             check_name(self.name.removeprefix(KEY_PREFIX))
         listings.check_tags(self.tags)
+        _places.check_queues(self.queues)
         _roles.check_role(self.role, (*_roles.ROLES, _roles.PROXY))
 
 
@@ -69,10 +76,24 @@ def role_of(request: Request) -> str | None:
     return None if visitor is None else visitor.role
 
 
-def restriction_of(request: Request) -> tuple[tuple[str, str], ...]:
-    """Return the tags of the visitor: visitors with equal ones have access to the same flows."""
+def restriction_of(request: Request) -> tuple[tuple[str, ...], ...]:
+    """Return the tags and queues of the visitor, who has access only to flows with them.
+
+    Visitors with equal ones have access to the same flows.
+    """
     visitor = of_request(request)
-    return () if visitor is None else tuple(sorted(visitor.tags.items()))
+    if visitor is None:
+        return ()
+    return (*sorted(visitor.tags.items()), *((queue,) for queue in sorted(visitor.queues)))
+
+
+def may_visit(request: Request) -> bool:
+    """Return whether the path is one that the visitor may use, by its tags and queues."""
+    visitor = of_request(request)
+    if not restriction_of(request) or _urls.is_about_flows(request):
+        return True
+    # The numbers of a queue concern all of its flows.
+    return visitor is not None and not visitor.tags and _urls.shows_queues(request)
 
 
 def check_token(token: str) -> str:
@@ -126,9 +147,10 @@ def _check_provider_name(text: str) -> str:
 
 
 def parse_users(text: str) -> Mapping[str, Visitor]:
-    """Return visitors by token, from lines with a name, a role, a token and optional tags each.
+    """Return visitors by token, from lines with a name, a role, a token and optional limits each.
 
-    A tag is ``KEY=VALUE``. A ``#`` at the beginning of a word starts a comment.
+    A limit is a tag ``KEY=VALUE`` or ``queue:NAME``. A ``#`` at the beginning of a word starts a
+    comment.
 
     :raises ValueError: if a line is not valid, or two lines have the same token. The message has
         the number of the line and never a token.
@@ -141,7 +163,8 @@ def parse_users(text: str) -> Mapping[str, Visitor]:
         try:
             if len(fields) < 3:
                 raise ValueError(f"must have a name, a role and a token, got {len(fields)} words")
-            visitor = Visitor(check_name(fields[0]), fields[1], parse_tags(fields[3:]))
+            tags, queues = _parse_limits(fields[3:])
+            visitor = Visitor(check_name(fields[0]), fields[1], tags, queues)
             if check_token(fields[2]) in users:
                 raise ValueError(
                     f"{visitor.name!r} must have another token than {users[fields[2]].name!r}"
@@ -152,6 +175,19 @@ def parse_users(text: str) -> Mapping[str, Visitor]:
     if not users:
         raise ValueError("must contain at least one user")
     return users
+
+
+def _parse_limits(words: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the tags and the queues in words such as ``team=billing`` and ``queue:reports``."""
+    of_queues, of_tags = list[str](), list[str]()
+    for word in words:
+        is_queue = word.startswith(_QUEUE_PREFIX) and "=" not in word
+        (of_queues if is_queue else of_tags).append(word)
+    try:
+        queues = _places.check_queues(word.removeprefix(_QUEUE_PREFIX) for word in of_queues)
+    except ValueError:  # Its message contains the word, which may be a part of a token.
+        raise ValueError("queues must have the form queue:NAME") from None
+    return parse_tags(of_tags), queues
 
 
 def parse_tags(words: Iterable[str]) -> dict[str, str]:

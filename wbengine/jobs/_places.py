@@ -5,14 +5,17 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from wbengine._introspection import object_names
 from wbengine._tasks import limit_attributes
 from wbengine._text import terminal_text
 
-__all__ = ["ALL_QUEUES", "DEFAULT_QUEUE", "QUEUE_PATTERN", "JobPriority", "Place", "check_queue"]
+__all__ = [
+    "ALL_QUEUES", "DEFAULT_QUEUE", "QUEUE_PATTERN", "JobPriority", "Place", "check_queue",
+    "check_queues",
+]  # fmt: skip
 
 DEFAULT_QUEUE: Final = "default"
 #: Stands for all queues.
@@ -146,12 +149,20 @@ def check_queue(name: str) -> str:
 
     :raises ValueError: if it is invalid.
     """
-    if not isinstance(name, str) or not re.match(QUEUE_PATTERN, name):
+    if not isinstance(name, str) or not re.fullmatch(QUEUE_PATTERN, name):
         raise ValueError(
             "queue must be 1 to 64 letters, digits, '_', '.', ':' or '-', the first of them a"
             f" letter or a digit, got {name!r:.80}"
         )
     return name
+
+
+def check_queues(names: Iterable[str]) -> tuple[str, ...]:
+    """Check names of queues, and return each once, sorted.
+
+    :raises ValueError: if one is invalid.
+    """
+    return tuple(sorted({check_queue(name) for name in names}))
 
 
 def check_key(key: str) -> str:

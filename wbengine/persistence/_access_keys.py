@@ -14,7 +14,10 @@ from wbengine import exceptions
 from wbengine._security import masking
 from wbengine.persistence import _listing
 
-__all__ = ["ID_CHARACTERS", "PREFIX", "AccessKey", "generate", "id_of", "is_key"]
+__all__ = [
+    "ID_CHARACTERS", "PREFIX", "AccessKey", "generate", "id_of", "is_key", "limits_of",
+    "text_of_limits",
+]  # fmt: skip
 
 #: Start of each key, by which scanners of source code recognize it. The id follows, then the
 #: secret: `masking.ACCESS_KEY`.
@@ -33,6 +36,7 @@ class AccessKey(NamedTuple):
         no one can guess 40 random characters (238 bits).
     :ivar role: what its owner may do; see `dashboard._roles`.
     :ivar tags: its owner has access only to flows with all of these tags.
+    :ivar queues: its owner has access only to flows of these queues; empty: of all.
     :ivar creator: who created it.
     :ivar expires: end of its validity; None: no end.
     :ivar used: the latest use, up to a minute ago; None: never used.
@@ -51,6 +55,7 @@ class AccessKey(NamedTuple):
     used: float | None = None
     revoked: float | None = None
     mac: str | None = None
+    queues: tuple[str, ...] = ()
 
     def is_valid(self, now: float) -> bool:
         return self.revoked is None and (self.expires is None or now < self.expires)
@@ -87,13 +92,28 @@ def id_of(text: str) -> str | None:
     return None if match is None else match[1].removeprefix(PREFIX).rstrip("_")
 
 
-def tags_of(text: str, key_id: str) -> dict[str, str]:
-    """Return the tags in a stored text.
+def text_of_limits(key: AccessKey) -> str:
+    """Return the stored text of the tags and queues of a key.
 
-    :raises CorruptRecord: if the text is damaged. Without its tags, a key would have more rights.
+    Readers that know no queues raise `CorruptRecord` for a text with queues.
+    """
+    tags = dict(key.tags)
+    return json.dumps({"tags": tags, "queues": list(key.queues)} if key.queues else tags)
+
+
+def limits_of(text: str, key_id: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the tags and the queues in a stored text.
+
+    :raises CorruptRecord: if the text is damaged. Without them, a key would have more rights.
     """
     try:
-        return _listing.check_tags(json.loads(text))
-    except (ValueError, TypeError, RecursionError) as error:
+        stored = json.loads(text)
+        if not isinstance(stored, dict) or not isinstance(stored.get("queues"), list):
+            return _listing.check_tags(stored), ()
+        tags, queues = _listing.check_tags(stored["tags"]), tuple(stored["queues"])
+        if not queues or not all(isinstance(queue, str) for queue in queues):
+            raise ValueError("queues must be a list of names")
+        return tags, queues
+    except (LookupError, ValueError, TypeError, RecursionError) as error:
         path = f"wbe_access_keys/{key_id}"
         raise exceptions.CorruptRecord(f"{path} is damaged: {error}", path=path) from error

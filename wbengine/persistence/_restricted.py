@@ -1,4 +1,4 @@
-"""A part of a store: the flows with some tags, for visitors that may not see others."""
+"""A part of a store: flows with some tags or queues, for visitors that may not see others."""
 
 from __future__ import annotations
 
@@ -20,30 +20,35 @@ from wbengine.signals import Signal
 from wbengine.types import _tags, codec
 from wbengine.types._outline import Outline
 
-__all__ = ["RestrictedBackend", "RestrictedConnection", "submission"]
+__all__ = ["RestrictedBackend", "RestrictedConnection", "key_of", "submission"]
 
 #: Maximum number of flows that a statement of a database selects.
 _MAX_LIMIT: Final = 2**62
 
 
 class RestrictedBackend(base.Backend):
-    """The flows of another backend that have all of some tags.
+    """The flows of another backend that have all of some tags, and one of some queues.
 
     For its connections, other flows do not exist: errors are those of missing flows, and lists,
     counts and cursors do not depend on other flows. Closing it does not close the other backend.
+
+    :param queues: names of queues; empty: flows of all queues, and those that were not submitted.
     """
 
-    def __init__(self, whole: base.Backend, tags: Mapping[str, str]) -> None:
+    def __init__(
+        self, whole: base.Backend, tags: Mapping[str, str], queues: Collection[str] = ()
+    ) -> None:
         super().__init__(whole.conf)
         self.encodes = whole.encodes
         self.whole: Final = whole
         self.tags: Final = _listing.check_tags(tags)
+        self.queues: Final = tuple(sorted(queues))
 
     def get_connection(self) -> RestrictedConnection:
         return RestrictedConnection(self, self.whole.get_connection())
 
     def restrict(self, query: _listing.Query) -> _listing.Query | None:
-        """Return a query of the other backend that selects only flows with the tags.
+        """Return a query of the other backend that selects only flows with the tags and queues.
 
         Return None if no flow can match.
         """
@@ -53,11 +58,17 @@ class RestrictedBackend(base.Backend):
                 return None
         # Not those of the run: a task must not move its flow to another part.
         conditions = _tags.conditions_of(self.tags, given=True)
-        return dataclasses.replace(query, tags=(*conditions, *query.tags))
+        queues = query.queues
+        if self.queues:
+            asked = self.queues if queues is None else queues
+            queues = tuple(queue for queue in self.queues if queue in asked)
+            if not queues:
+                return None
+        return dataclasses.replace(query, tags=(*conditions, *query.tags), queues=queues)
 
-    def includes(self, tags: Mapping[str, _tags.Value]) -> bool:
-        """Return whether a flow with these tags of its submission is in this part."""
-        return _tags.has_texts(tags, self.tags)
+    def includes(self, tags: Mapping[str, _tags.Value], queue: str | None) -> bool:
+        """Return whether a flow with these tags and the queue of its submission is in this part."""
+        return (not self.queues or queue in self.queues) and _tags.has_texts(tags, self.tags)
 
     def check_identity(self) -> None:
         self.whole.check_identity()
@@ -67,25 +78,39 @@ class RestrictedBackend(base.Backend):
 
 
 def submission(
-    backend: base.Backend, tags: Mapping[str, _tags.Value] | None, unique: str | None
+    backend: base.Backend, tags: Mapping[str, _tags.Value] | None, queue: str | None
 ) -> tuple[base.Backend, Mapping[str, _tags.Value] | None, str | None]:
-    """Return the backend, the tags and the unique key of a submission.
+    """Return the backend, the tags and the queue of a submission.
 
-    For a restricted backend, the new flow has its tags, and unique keys are separate for each set
-    of tags: a key that is used elsewhere neither returns a foreign flow nor confirms that it
-    exists.
+    For a restricted backend, the new flow has its tags, and one of its queues: the only one if
+    none is given.
 
-    :raises ValueError: if a tag has another value than that of the restriction.
+    :raises ValueError: if a tag has another value than that of the restriction, or the queue is
+        not one of it.
     """
     if not isinstance(backend, RestrictedBackend):
-        return backend, tags, unique
+        return backend, tags, queue
     for key, value in (tags or {}).items():
         if backend.tags.get(key, value) != value:
             raise ValueError(f"tag {key} must be {backend.tags[key]!r}, got {value!r:.80}")
-    if unique is not None:
-        text = json.dumps([sorted(backend.tags.items()), unique])
-        unique = hashlib.sha256(text.encode()).hexdigest()
-    return backend.whole, {**(tags or {}), **backend.tags}, unique
+    if queue is None and len(backend.queues) == 1:
+        queue = backend.queues[0]
+    if backend.queues and (queue or _listing.UNRECORDED_QUEUE) not in backend.queues:
+        got = "none" if queue is None else f"{queue!r:.80}"
+        raise ValueError(f"queue must be one of {', '.join(backend.queues)}, got {got}")
+    return backend.whole, {**(tags or {}), **backend.tags}, queue
+
+
+def key_of(backend: base.Backend, key: str | None) -> str | None:
+    """Return the stored form of a key of a submission.
+
+    Keys are separate for each restriction: a key that is used elsewhere neither returns or changes
+    a foreign flow nor confirms that it exists.
+    """
+    if key is None or not isinstance(backend, RestrictedBackend):
+        return key
+    parts = [sorted(backend.tags.items()), key, *([backend.queues] if backend.queues else [])]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 class RestrictedConnection(base.Connection):
@@ -169,7 +194,7 @@ class RestrictedConnection(base.Connection):
         lease: _leases.Lease | None = None,
         settled: SettledCommand | None = None,
     ) -> None:
-        if flow_row and not self._backend.includes(flow.given_tags):
+        if flow_row and not self._includes(flow):
             _refuse()
         self._checked(flow.uuid).save_changes(
             flow, atoms, flow_row=flow_row, items=items, logs=logs, lease=lease, settled=settled
@@ -219,7 +244,8 @@ class RestrictedConnection(base.Connection):
             created = _listing.Position.parse(page.after).created
             after = str(_listing.Position(created, page.flows[-1].uuid))
         # Databases may compare texts by other rules.
-        return base.Page([row for row in page.flows if self._backend.includes(row.tags)], after)
+        rows = [row for row in page.flows if self._backend.includes(row.tags, row.queue)]
+        return base.Page(rows, after)
 
     def _place(self, after: _listing.Position, newest_first: bool) -> _listing.Position:
         if not isinstance(after.tie, str):
@@ -311,7 +337,11 @@ class RestrictedConnection(base.Connection):
                 flow = self._whole.get_flow_details(flow_uuid, lazy=True)
         except (exceptions.NotFound, exceptions.CorruptRecord):  # Tags may be damaged, too.
             return False
-        return self._backend.includes(flow.given_tags)
+        return self._includes(flow)
+
+    def _includes(self, flow: models.FlowDetail) -> bool:
+        queue = _listing.queue_of(flow.meta_value(models.SUBMITTED))
+        return self._backend.includes(flow.given_tags, queue)
 
     def _own(self, flow_uuids: Collection[str]) -> list[str]:
         return [uuid for uuid in flow_uuids if self._has(uuid)]

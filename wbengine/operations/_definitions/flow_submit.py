@@ -103,7 +103,8 @@ def submit(
     server must be able to import it.
     """
     typed = _written_tags.from_json(tags)
-    backend, given, stored_key = _restricted.submission(scope.backend, typed, unique)
+    backend, given, queue = _restricted.submission(scope.backend, typed, queue)
+    stored_key = _restricted.key_of(scope.backend, unique)
     with _naming(unique, stored_key), _allowed_flows.loading(factory):
         handle = engines.submit(
             factory,

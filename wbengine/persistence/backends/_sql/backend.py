@@ -696,7 +696,8 @@ class SQLConnection(base.Connection):
         return self._transact("Reading the pauses", work, write=False)
 
     def add_access_key(self, key: AccessKey) -> None:
-        fields = {**key._asdict(), "tags": rows.text_of(dict(key.tags))}
+        fields = {**key._asdict(), "tags": _access_keys.text_of_limits(key)}
+        del fields["queues"]
         parameters = {"key_id": fields.pop("id"), **fields}
 
         def work(connection: sa.Connection) -> None:
@@ -837,7 +838,8 @@ class SQLConnection(base.Connection):
 
 
 def _access_key(row: sa.Row[Any]) -> AccessKey:
-    fields = {**row._mapping, "tags": _access_keys.tags_of(row.tags, row.key_id)}
+    tags, queues = _access_keys.limits_of(row.tags, row.key_id)
+    fields = {**row._mapping, "tags": tags, "queues": queues}
     return AccessKey(fields.pop("key_id"), **fields)
 
 
