@@ -58,6 +58,13 @@ SERIES: dict[str, tuple[dict[str, str], int]] = {
     ),
     "WbengineFlowsWait": ({"wbengine_oldest_pending_flow_timestamp_seconds": "0x60"}, 12),
     "WbengineFlowsWaitForCode": ({'wbengine_flows_waiting_for_code{code="shop:v2"}': "2x60"}, 16),
+    "WbengineQueueNotServed": (
+        {
+            'wbengine_job_queue_flows{queue="q",state="waiting"}': "_x2 2x60",
+            'wbengine_job_queue_served{queue="q"}': "1x2 0x60",
+        },
+        9,
+    ),
     "WbengineRetentionStopped": ({"wbengine_retention_last_run_timestamp_seconds": "0x60"}, 17),
     "WbengineNotificationsFail": (
         {

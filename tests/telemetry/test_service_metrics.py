@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ from prometheus_client import CollectorRegistry
 from tests.support import notified, receivers
 from tests.support.failed_flows import store_flows
 from tests.telemetry import scraping
-from wbengine import exceptions, states
+from wbengine import engines, exceptions, states
 from wbengine.conductors import _bulks
 from wbengine.conductors.service import ConductorService
+from wbengine.jobs import _queues
 from wbengine.notifications import _service
 from wbengine.operations import _bulk
 from wbengine.persistence import backends, base
 from wbengine.persistence._bulk import Bulk, BulkFlow
-from wbengine.telemetry import metrics
+from wbengine.telemetry import _fleet_collector, metrics
 
+FACTORY = "tests.cli.shop:order"
 Value = Callable[..., float]
 
 
@@ -40,6 +43,51 @@ def site() -> Iterator[receivers.Receiver]:
 def scraped(collector: metrics.FleetCollector) -> scraping.Samples:
     text, _ = metrics.render(collector, registry=CollectorRegistry())
     return scraping.read(text.decode())
+
+
+def test_queues_of_flows_are_exported(store: base.Backend) -> None:
+    for queue, key in (("default", "ann"), ("default", "bob"), ("reports", "ann")):
+        engines.submit(FACTORY, queue=queue, fair_key=key, backend=store)
+    engines.submit(FACTORY, queue="later", eta=3600.0, backend=store)
+    _queues.JobQueues(store).report(["default"])
+    found = scraped(metrics.FleetCollector(job_queues=lambda: _queues.queues_of(store)))
+
+    def value(name: str, **labels: str) -> float:
+        return scraping.value(found, f"wbengine_job_queue_{name}", **labels)
+
+    assert value("flows", queue="default", state="waiting") == 2
+    assert value("flows", queue="reports", state="waiting") == 1
+    assert value("flows", queue="later", state="delayed") == 1
+    assert value("flows", queue="later", state="waiting") == 0
+    assert abs(value("oldest_timestamp_seconds", queue="default") - time.time()) < 60
+    assert value("served", queue="default") == 1
+    assert value("served", queue="reports") == 0
+    assert b'oldest_timestamp_seconds{queue="later"}' not in text_of(store)
+
+
+def text_of(store: base.Backend) -> bytes:
+    collector = metrics.FleetCollector(job_queues=lambda: _queues.queues_of(store))
+    return metrics.render(collector, registry=CollectorRegistry())[0]
+
+
+def test_queues_beyond_the_limit_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fleet_collector, "MAX_SERIES", 1)
+    queues = [
+        _queues.JobQueue("a", 1, is_served=True),
+        _queues.JobQueue("b", 2, oldest=20.0, is_served=True),
+        _queues.JobQueue("c", 3, oldest=10.0),
+    ]
+    found = scraped(metrics.FleetCollector(job_queues=lambda: queues))
+    name = "wbengine_job_queue"
+    assert scraping.value(found, f"{name}_flows", queue="other", state="waiting") == 5
+    assert scraping.value(found, f"{name}_oldest_timestamp_seconds", queue="other") == 10
+    assert scraping.value(found, f"{name}_served", queue="other") == 0
+    assert scraping.value(found, f"{name}_served", queue="a") == 1
+
+
+def test_store_without_queues_exports_none() -> None:
+    with backends.backend("memory://") as opened:
+        assert b"job_queue_flows{" not in text_of(opened)
 
 
 def of_bulks(service: _bulks.BulkService) -> Value:

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from wbengine import exceptions, operations
 from wbengine.dashboard._app_state import AppState
 from wbengine.fleet import _queues as queues
+from wbengine.jobs._queues import queues_of
 from wbengine.persistence._listing import Backlog
 from wbengine.persistence._pauses import TaskPause
 from wbengine.telemetry import metrics
@@ -53,7 +54,12 @@ class Probes:
         try:
             text, kind = metrics.render(
                 metrics.FleetCollector(
-                    workers, queue_sizes, self._pauses, self._waits_for_code, self._backlog
+                    workers,
+                    queue_sizes,
+                    self._pauses,
+                    self._waits_for_code,
+                    self._backlog,
+                    job_queues=lambda: queues_of(self._state.all_flows.backend),
                 )
             )
         except ImportError as error:

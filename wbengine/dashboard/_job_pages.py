@@ -11,10 +11,9 @@ from starlette.routing import Route
 from wbengine.dashboard import _http_errors, _operation_forms, _visitors
 from wbengine.dashboard._app_state import AppState
 from wbengine.jobs import _places
-from wbengine.jobs._queues import JobKey, JobQueue, JobQueues
+from wbengine.jobs._queues import JobKey, JobQueue, JobQueues, queues_of
 from wbengine.persistence._pauses import MAX_REASON_CHARACTERS
 from wbengine.persistence._restricted import RestrictedBackend
-from wbengine.persistence.backends import _sql
 from wbengine.views.redaction import redacted
 
 __all__ = ["JobPages", "queues"]
@@ -57,10 +56,7 @@ def queues(request: Request, app_state: AppState) -> list[JobQueue]:
     A visitor with access to flows of some queues sees only these queues. One with tags sees none,
     because the numbers concern all flows.
     """
-    restricted, backend = app_state.store(request).backend, app_state.all_flows.backend
-    if not isinstance(backend, _sql.SQLBackend):
-        return []
-    shown = JobQueues(backend).all()
+    shown, restricted = queues_of(app_state.all_flows.backend), app_state.store(request).backend
     if isinstance(restricted, RestrictedBackend):
         names = () if restricted.tags else restricted.queues
         shown = [queue for queue in shown if queue.name in names]

@@ -19,7 +19,7 @@ from wbengine.persistence import base
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import tables, turns
 
-__all__ = ["JobKey", "JobQueue", "JobQueues"]
+__all__ = ["JobKey", "JobQueue", "JobQueues", "queues_of"]
 
 _T = TypeVar("_T")
 
@@ -190,6 +190,11 @@ class JobQueues:
     ) -> _T:
         self._backend.prepare()
         return _sql.transact(self._backend.engine, what, work, write=write, durable=durable)
+
+
+def queues_of(backend: base.Backend) -> list[JobQueue]:
+    """Return the queues in the database of the flows; none if the store is not a database."""
+    return JobQueues(backend).all() if isinstance(backend, sql.SQLBackend) else []
 
 
 class _Statements:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from wbengine.jobs._queues import queues_of
 from wbengine.telemetry import _meters, _probes, metrics
 from wbengine.telemetry import _serving as serving
 
@@ -64,6 +65,7 @@ def _metrics(backend: persistence.Backend, conductor: ConductorService) -> servi
     collector = metrics.FleetCollector(
         waits_for_code=lambda: read(lambda connection: connection.flows_waiting_for_code()),
         backlog=lambda: read(lambda connection: connection.backlog()),
+        job_queues=lambda: queues_of(backend),
         oldest_flow=lambda: read(lambda connection: connection.oldest_flow()),
         retention=conductor.retention,
         bulks=conductor.bulks,

@@ -44,6 +44,23 @@ class Worker(Protocol):
     def state(self) -> str: ...
 
 
+class JobQueue(Protocol):
+    """The values of a queue of flows that a collector reads."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def delayed(self) -> int: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def oldest(self) -> float | None: ...
+    @property
+    def is_served(self) -> bool: ...
+
+
 class Retention(Protocol):
     """The values of a retention service that a collector reads."""
 
@@ -86,6 +103,7 @@ class FleetCollector:
         that no conductor has, by this code.
     :param backlog: called at each scrape; returns the flows of the store that wait for an engine,
         such as `Connection.backlog`.
+    :param job_queues: called at each scrape; returns the queues of flows.
     :param oldest_flow: called at each scrape; returns the creation time of the oldest flow in Unix
         seconds, or None.
     :param retention: the service that deletes ended flows.
@@ -104,6 +122,7 @@ class FleetCollector:
         retention: Retention | None = None,
         bulks: Bulks | None = None,
         notifications: Iterable[Notifications] = (),
+        job_queues: Callable[[], Iterable[JobQueue]] | None = None,
     ) -> None:
         self._workers = workers
         self._queues = queues
@@ -114,6 +133,7 @@ class FleetCollector:
         self._retention = retention
         self._bulks = bulks
         self._notifications = tuple(notifications)
+        self._job_queues = job_queues
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that a registration does not query the fleet."""
@@ -140,6 +160,8 @@ class FleetCollector:
             )
         if self._backlog is not None:
             yield from _backlog_metrics(self._backlog)
+        if self._job_queues is not None:
+            yield from _job_queue_metrics(_read_or_warn(self._job_queues))
         if self._oldest_flow is not None:
             yield _time("wbengine_oldest_flow_timestamp_seconds", self._oldest_flow)
         if (retention := self._retention) is not None:
@@ -178,6 +200,24 @@ def _backlog_metrics(read: Callable[[], Backlog]) -> Iterator[Metric]:
         oldest = {} if backlog.oldest is None else {(): backlog.oldest}
         yield _gauge("wbengine_flows_pending", {(): backlog.flows})
         yield _gauge("wbengine_oldest_pending_flow_timestamp_seconds", oldest)
+
+
+def _job_queue_metrics(queues: Iterable[JobQueue]) -> Iterator[Metric]:
+    """Yield the metrics of queues of flows. Queues with the label `other` are added up."""
+    flows: dict[tuple[str, str], float] = {}
+    oldest: dict[tuple[str], float] = {}
+    served: dict[tuple[str], float] = {}
+    bounded = _labels.Bounded(MAX_SERIES)
+    for queue in queues:
+        name = bounded(queue.name)
+        for state in ("waiting", "delayed", "running"):
+            flows[name, state] = flows.get((name, state), 0) + getattr(queue, state)
+        if queue.oldest is not None:
+            oldest[(name,)] = min(oldest.get((name,), queue.oldest), queue.oldest)
+        served[(name,)] = min(served.get((name,), 1), int(queue.is_served))
+    yield _gauge("wbengine_job_queue_flows", flows)
+    yield _gauge("wbengine_job_queue_oldest_timestamp_seconds", oldest)
+    yield _gauge("wbengine_job_queue_served", served)
 
 
 def _bulk_metrics(bulks: Bulks) -> Iterator[Metric]:

@@ -79,6 +79,15 @@ METRICS: Final[Mapping[str, Metric]] = {
         "gauge", ("worker",), "Time of the latest message of a worker, in Unix seconds"
     ),
     "wbengine_queue_messages": Metric("gauge", ("queue",), "Messages in a queue"),
+    "wbengine_job_queue_flows": Metric(
+        "gauge", ("queue", "state"), "Flows in a queue of flows: waiting, delayed or running"
+    ),
+    "wbengine_job_queue_oldest_timestamp_seconds": Metric(
+        "gauge", ("queue",), "Submission of the oldest waiting flow of a queue, in Unix seconds"
+    ),
+    "wbengine_job_queue_served": Metric(
+        "gauge", ("queue",), "1 if a conductor serves a queue of flows, otherwise 0"
+    ),
     "wbengine_flows_pending": Metric("gauge", (), "Flows that no engine has started"),
     "wbengine_oldest_pending_flow_timestamp_seconds": Metric(
         "gauge", (), "Creation time of the oldest flow that no engine has started, in Unix seconds"
