@@ -57,6 +57,31 @@ def test_flow_shows_its_queue_and_key(wbengine: Command, url: str) -> None:
     assert (document["queue"], document["fair_key"]) == ("reports", "ann token=***")
 
 
+def test_debounced_submission_replaces_the_flow(wbengine: Command, url: str) -> None:
+    words = ("flow", "submit", FACTORY, "--persistence", url, "--debounce", "doc-7")
+    first = wbengine(*words, "--debounce-for", "1m", "--debounce-max", "5m")
+    again = wbengine(*words, "--debounce-for", "60", "--queue", "reports")
+    assert first.code == again.code == 0 and first.out == again.out
+    (flow,) = wbengine("flow", "list", "--persistence", url, "--json").json["flows"]
+    assert flow["queue"] == "reports"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--debounce", "a"), "debounce and debounce_for must be given together"),
+        (("--debounce-for", "5m"), "debounce and debounce_for must be given together"),
+        (("--debounce", "a", "--debounce-for", "5m", "--unique", "b"), "does not allow unique="),
+        (("--debounce-max", "5m"), "debounce_max= requires debounce="),
+    ],
+)
+def test_incomplete_debounce_is_refused(
+    wbengine: Command, url: str, words: tuple[str, ...], message: str
+) -> None:
+    answer = wbengine("flow", "submit", FACTORY, "--persistence", url, *words)
+    assert answer.code == 2 and message in answer.err
+
+
 def test_pauses_of_queues_are_listed_with_their_reason(wbengine: Command, url: str) -> None:
     submit(wbengine, url)
     paused = wbengine("jobs", "pause", "*", "--reason", "wrong prices", "--persistence", url)

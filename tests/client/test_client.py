@@ -203,6 +203,24 @@ def test_unique_key_returns_the_first_flow_and_detects_a_conflict(
         client.submit(f"{FLOWS}:priced", inputs={"amount": 2}, **order)
 
 
+def test_debounced_submission_replaces_the_first_one(server: Server, connect: Connect) -> None:
+    client = connect(server.url)
+    first, second = (
+        client.submit(
+            f"{FLOWS}:priced", inputs={"amount": amount}, queue="reports", fair_key="ann",
+            debounce=("doc-7", 60), debounce_max=300,
+        )
+        for amount in (1, 2)
+    )  # fmt: skip
+    assert first.id == second.id
+    (flow,) = client.flows(queue="reports")
+    assert flow["uuid"] == first.id
+    with pytest.raises(exceptions.TransportFailure):
+        connect(server.url, transport=Lossy(1)).submit(
+            f"{FLOWS}:priced", inputs={"amount": 1}, debounce=("doc-8", 60)
+        )
+
+
 class Lossy(httpx2.HTTPTransport):
     """A transport that loses the first responses of calls that the server has carried out."""
 

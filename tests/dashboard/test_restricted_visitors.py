@@ -643,6 +643,26 @@ def test_visitor_with_queues_reads_and_changes_only_their_flows(sold: Shop) -> N
         assert browser.post(path, json={}, headers=as_user("rita")).status_code == 200
 
 
+def test_debounce_key_of_another_queue_is_independent(sold: Shop) -> None:
+    """A submission neither replaces nor returns a foreign flow with the same key."""
+    with client(sold, token=None, users=parse_users(QUEUE_USERS), allow_actions=True) as browser:
+
+        def submit(user: str, **body: Any) -> Any:
+            content = {"factory": FACTORY, "debounce": "doc-7", "debounce_for": 60, **body}
+            return browser.post("/api/v1/flows", json=content, headers=as_user(user))
+
+        first = [submit(user).json()["uuid"] for user in ("ann", "rita", "mike")]
+        again = [submit(user, debounce_max=90).json()["uuid"] for user in ("ann", "rita", "mike")]
+        assert first == again and len(set(first)) == 3
+        for body, message in (
+            ({"unique": "a"}, "debounce= does not allow unique="),
+            ({"debounce_for": -1}, "debounce_for must be at least 0"),
+            ({"debounce_for": "5m"}, "debounce_for must be of type number"),
+        ):
+            refused = submit("ann", **body)
+            assert refused.status_code == 400 and message in refused.json()["detail"]
+
+
 def test_visitor_with_queues_sees_only_these_queues(sold: Shop) -> None:
     for queue in ("reports", "mails"):
         engines.submit(FACTORY, queue=queue, fair_key=f"key-{queue}", backend=sold.backend)

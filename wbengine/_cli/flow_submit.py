@@ -11,7 +11,7 @@ from wbengine import engines
 from wbengine._cli import base, common_options, errors, params, standard_streams, store_access
 from wbengine._cli import context as contexts
 from wbengine.jobs._queues import JobQueues
-from wbengine.persistence import _codes
+from wbengine.persistence import _codes, _debounce_keys
 
 __all__ = ["command"]
 
@@ -49,8 +49,23 @@ __all__ = ["command"]
 @click.option("--unique-for", type=params.LIFETIME, metavar="DURATION",
     help="Time for which the key outlives the flow: 24h, 30d, forever. The factory and the inputs"
     " must be the same then.")  # fmt: skip
-def command(context: contexts.Context, factory: str, **options: Any) -> None:
+@click.option("--debounce", metavar="KEY",
+    help="Until the flow starts, further submissions with this key replace it and postpone its"
+    " start. Not with --unique or --eta.")  # fmt: skip
+@click.option("--debounce-for", type=params.DURATION, metavar="DURATION",
+    help="Time from the latest submission with this key to the start: 30, 5m.")  # fmt: skip
+@click.option("--debounce-max", type=params.DURATION, metavar="DURATION",
+    help="Maximum time from the first submission with this key to the start.")  # fmt: skip
+def command(
+    context: contexts.Context,
+    factory: str,
+    debounce: str | None,
+    debounce_for: float | None,
+    **options: Any,
+) -> None:
     store_access.check_outlives(context.settings)
+    with errors.failing(errors.USAGE, ValueError):
+        options["debounce"] = _debounce_keys.pair(debounce, debounce_for)
     with context.backend(upgrade=True, missing_ok=True) as backend:
         with standard_streams.aside(), errors.running_user_code(factory):
             board = context.settings.board

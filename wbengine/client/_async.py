@@ -39,17 +39,23 @@ class AsyncClient:
         inputs: Mapping[str, Any] | None = None,
         name: str | None = None,
         priority: str | None = None,
+        queue: str | None = None,
+        fair_key: str | None = None,
+        fair_weight: float | None = None,
         eta: datetime | float | None = None,
         unique: str | None = None,
         unique_for: str | float | None = None,
+        debounce: tuple[str, float] | None = None,
+        debounce_max: float | None = None,
         tags: Mapping[str, str | float | bool | datetime] | None = None,
     ) -> AsyncRemoteFlow:
         """Submit a flow, as `Client.submit`."""
         return AsyncRemoteFlow(
             await self._run(
                 _calls.submit(
-                    factory, inputs=inputs, name=name, priority=priority, eta=eta, unique=unique,
-                    unique_for=unique_for, tags=tags,
+                    factory, inputs=inputs, name=name, priority=priority, queue=queue,
+                    fair_key=fair_key, fair_weight=fair_weight, eta=eta, unique=unique,
+                    unique_for=unique_for, debounce=debounce, debounce_max=debounce_max, tags=tags,
                 )
             ),
             self,

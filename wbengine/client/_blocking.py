@@ -48,15 +48,20 @@ class Client:
         inputs: Mapping[str, Any] | None = None,
         name: str | None = None,
         priority: str | None = None,
+        queue: str | None = None,
+        fair_key: str | None = None,
+        fair_weight: float | None = None,
         eta: datetime | float | None = None,
         unique: str | None = None,
         unique_for: str | float | None = None,
+        debounce: tuple[str, float] | None = None,
+        debounce_max: float | None = None,
         tags: Mapping[str, str | float | bool | datetime] | None = None,
     ) -> RemoteFlow:
         """Submit a flow, as `engines.submit`. It is stored when this returns.
 
-        If a response is lost, the call is repeated and submits no second flow, except with `unique`
-        and without `unique_for`: then `TransportFailure` is raised.
+        If a response is lost, the call is repeated and submits no second flow, except with
+        `debounce`, or with `unique` and without `unique_for`: then `TransportFailure` is raised.
 
         :param factory: name of a flow that the server allows, such as 'orders:order_flow'.
         :raises AccessDenied: if the key or the list of allowed flows does not permit it.
@@ -67,8 +72,9 @@ class Client:
         return RemoteFlow(
             self._run(
                 _calls.submit(
-                    factory, inputs=inputs, name=name, priority=priority, eta=eta, unique=unique,
-                    unique_for=unique_for, tags=tags,
+                    factory, inputs=inputs, name=name, priority=priority, queue=queue,
+                    fair_key=fair_key, fair_weight=fair_weight, eta=eta, unique=unique,
+                    unique_for=unique_for, debounce=debounce, debounce_max=debounce_max, tags=tags,
                 )
             ),
             self,

@@ -114,12 +114,13 @@ def submit(
     unique_for: str | float | None,
     eta: datetime | float | None,
     tags: Mapping[str, str | float | bool | datetime] | None,
+    debounce: tuple[str, float] | None,
     **options: Any,
 ) -> Steps[str]:
     """Submit a flow and return its uuid.
 
-    Without `unique`, the call has a random key, so that it can be repeated. With a key that ends
-    with the run of its flow, a repeated call could start a second run.
+    Without `unique` and `debounce`, the call has a random key, so that it can be repeated. With a
+    key that ends with the run or the start of its flow, a repeated call could start a second run.
     """
     given = {"unique": unique, "unique_for": unique_for, **options}
     given["eta"] = eta.isoformat() if isinstance(eta, datetime) else eta
@@ -128,9 +129,12 @@ def submit(
             key: {"time": value.isoformat()} if isinstance(value, datetime) else value
             for key, value in tags.items()
         }
+    if debounce is not None:
+        given["debounce"], given["debounce_for"] = debounce
     body = {name: value for name, value in given.items() if value is not None}
-    headers = {} if unique is not None else {"idempotency-key": str(uuid.uuid4())}
-    is_repeatable = unique is None or unique_for is not None
+    has_key = unique is not None or debounce is not None
+    headers = {} if has_key else {"idempotency-key": str(uuid.uuid4())}
+    is_repeatable = not has_key or unique_for is not None
     response = yield Call("POST", "flows", {}, {"factory": factory, **body}, headers, is_repeatable)
     return str(response["uuid"])
 

@@ -8,7 +8,7 @@ from wbengine._configuration import named_options
 from wbengine._introspection import object_names
 from wbengine._text import terminal_text
 
-__all__ = ["DebounceKey"]
+__all__ = ["DebounceKey", "pair"]
 
 #: Start of stored names. Names of unique keys have no leading blank.
 _PREFIX: Final = " debounce "
@@ -54,3 +54,15 @@ class DebounceKey(NamedTuple):
     def delay(self, remaining: float | None) -> float:
         """Return the seconds from now to the start, if this many remain of the maximum."""
         return self.seconds if remaining is None else max(0.0, min(self.seconds, remaining))
+
+
+def pair(key: str | None, seconds: float | None) -> tuple[str, float] | None:
+    """Return the argument `debounce` of a submission from two parameters.
+
+    :raises ValueError: if one of them is missing.
+    """
+    if key is None and seconds is None:
+        return None
+    if key is None or seconds is None:
+        raise ValueError("debounce and debounce_for must be given together")
+    return key, seconds

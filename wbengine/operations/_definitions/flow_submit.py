@@ -13,7 +13,7 @@ from wbengine.jobs import base as jobs
 from wbengine.operations import _allowed_flows
 from wbengine.operations import _operation as op
 from wbengine.operations._job_queues import QueueOfFlows
-from wbengine.persistence import _restricted, _unique_keys
+from wbengine.persistence import _debounce_keys, _restricted, _unique_keys
 from wbengine.types import _written_tags
 
 _Factory = Annotated[
@@ -68,6 +68,28 @@ _UniqueFor = Annotated[
         {"type": ["number", "string"]},
     ),
 ]
+_Debounce = Annotated[
+    str | None,
+    op.Parameter(
+        "A key. Until the flow starts, further submissions with this key replace it and postpone"
+        " its start. Not with `unique` or `eta`.",
+        {"type": "string", "pattern": terminal_text.TRIMMED},
+    ),
+]
+_DebounceFor = Annotated[
+    float | None,
+    op.Parameter(
+        "The seconds from the latest submission with the key `debounce` to the start.",
+        {"type": "number", "minimum": 0},
+    ),
+]
+_DebounceMax = Annotated[
+    float | None,
+    op.Parameter(
+        "The maximum number of seconds from the first submission with the key to the start.",
+        {"type": "number", "minimum": 0},
+    ),
+]
 _Tags = Annotated[
     Mapping[str, Any] | None,
     op.Parameter(
@@ -95,6 +117,9 @@ def submit(
     eta: _Eta = None,
     unique: _Unique = None,
     unique_for: _UniqueFor = None,
+    debounce: _Debounce = None,
+    debounce_for: _DebounceFor = None,
+    debounce_max: _DebounceMax = None,
     tags: _Tags = None,
 ) -> dict[str, Any]:
     """Submit a new flow to the conductors (`wbengine serve`).
@@ -104,7 +129,9 @@ def submit(
     """
     typed = _written_tags.from_json(tags)
     backend, given, queue = _restricted.submission(scope.backend, typed, queue)
-    stored_key = _restricted.key_of(scope.backend, unique)
+    stored_key, debounce_key = (
+        _restricted.key_of(scope.backend, key) for key in (unique, debounce)
+    )
     with _naming(unique, stored_key), _allowed_flows.loading(factory):
         handle = engines.submit(
             factory,
@@ -118,6 +145,8 @@ def submit(
             eta=datetime.fromisoformat(eta) if isinstance(eta, str) else eta,
             unique=stored_key,
             unique_for=unique_for,
+            debounce=_debounce_keys.pair(debounce_key, debounce_for),
+            debounce_max=debounce_max,
             tags=given,
         )
     return {"uuid": handle.id, "state": handle.state}
