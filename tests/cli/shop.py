@@ -107,3 +107,10 @@ class Url(task.Task):
 
 login = linear_flow.Flow("login").add(Url("url", provides="url"), Login("log in"))
 welcome = linear_flow.Flow("welcome").add(Url("url", provides="url"))
+
+
+def keyed() -> linear_flow.Flow:
+    """Return a flow whose key is an argument with a secret name."""
+    flow = linear_flow.Flow("keyed").add(Url("url"))
+    flow.fair_key = lambda api_key: api_key
+    return flow

@@ -57,6 +57,24 @@ def test_flow_shows_its_queue_and_key(wbengine: Command, url: str) -> None:
     assert (document["queue"], document["fair_key"]) == ("reports", "ann token=***")
 
 
+def test_secrets_in_keys_and_reasons_are_masked(wbengine: Command, url: str) -> None:
+    submit(wbengine, url, "--fair-key", "password=secret-17")
+    wbengine("jobs", "pause", "default", "--reason", "token=secret-18", "--persistence", url)
+    for words in (("keys", "default"), ("list",)):
+        for options in ((), ("--json",)):
+            shown = wbengine("jobs", *words, *options, "--persistence", url)
+            assert shown.code == 0 and "secret-1" not in shown.out
+    assert "password=***" in wbengine("jobs", "keys", "default", "--persistence", url).out
+
+
+def test_key_of_a_secret_argument_is_a_digest(wbengine: Command, url: str) -> None:
+    inputs = ("--inputs", '{"api_key": "Rosebud-1"}')
+    answer = wbengine("flow", "submit", "tests.cli.shop:keyed", *inputs, "--persistence", url)
+    assert answer.code == 0, answer.err
+    (key,) = wbengine("jobs", "keys", "default", "--persistence", url, "--json").json["keys"]
+    assert key["key"].startswith("#") and "Rosebud" not in key["key"]
+
+
 def test_debounced_submission_replaces_the_flow(wbengine: Command, url: str) -> None:
     words = ("flow", "submit", FACTORY, "--persistence", url, "--debounce", "doc-7")
     first = wbengine(*words, "--debounce-for", "1m", "--debounce-max", "5m")

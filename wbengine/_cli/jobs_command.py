@@ -8,6 +8,7 @@ from wbengine._cli import base, errors
 from wbengine._cli import context as contexts
 from wbengine.jobs._queues import JobQueues
 from wbengine.views import _formatting
+from wbengine.views.redaction import redacted
 
 __all__ = ["command"]
 
@@ -36,7 +37,7 @@ command = base.Group(
 )
 def ls(context: contexts.Context) -> None:
     with context.backend() as backend, errors.failing(errors.USAGE, ValueError):
-        queues = JobQueues(backend).all()
+        queues = redacted(JobQueues(backend).all(), context.redactor)
         with backend.get_connection() as connection:
             now = connection.now()
     printer = context.printer
@@ -77,7 +78,7 @@ def ls(context: contexts.Context) -> None:
     help="Maximum number of keys.")  # fmt: skip
 def keys(context: contexts.Context, queue: str, limit: int) -> None:
     with context.backend() as backend, errors.failing(errors.USAGE, ValueError):
-        found = JobQueues(backend).keys(queue, limit)
+        found = redacted(JobQueues(backend).keys(queue, limit), context.redactor)
         with backend.get_connection() as connection:
             now = connection.now()
     printer = context.printer

@@ -97,19 +97,21 @@ class Limit(NamedTuple):
                 f" tuple"
                 f" of these, got {type(value).__name__}"
             )
-        if any(map(masking.is_secret_key, key_arguments)):
-            value = f"#{_digest(str(value))}"  # Names of limits are stored and displayed.
-        return shorten(f"{self.name}[{value}]")
+        return shorten(f"{self.name}[{_shown_value(value, key_arguments)}]")
 
 
 def call_key(key: Callable[..., Any], what: str, arguments: Mapping[str, Any]) -> Any:
     """Return the value of a function of some of these arguments, which it takes by name.
 
+    If an argument has a name that looks secret, this is a digest of the value.
+
     :raises ValueError: if it takes other arguments.
     :raises Exception: if the function raises it.
     """
     names = _argument_names(key, what, arguments)
-    return key(**{name: arguments[name] for name in names if name in arguments})
+    key_arguments = {name: arguments[name] for name in names if name in arguments}
+    value = key(**key_arguments)
+    return None if value is None else _shown_value(value, key_arguments)
 
 
 def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) -> Limit:
@@ -226,6 +228,12 @@ def shorten(text: str) -> str:
         return text
     shown = "".join(filter(str.isprintable, text[: _MAX_NAME_LENGTH - 33]))
     return f"{shown}#{_digest(text)}"
+
+
+def _shown_value(value: Any, key_arguments: Collection[str]) -> Any:
+    """Return the value of a key for a name that is stored and displayed."""
+    is_secret = any(map(masking.is_secret_key, key_arguments))
+    return f"#{_digest(str(value))}" if is_secret else value
 
 
 def _digest(text: str) -> str:

@@ -172,7 +172,8 @@ def check_key(key: str) -> str:
     """
     # MySQL ignores blanks at the end of a text.
     if not isinstance(key, str) or not terminal_text.is_trimmed(key):
-        raise ValueError(f"fair_key must be a printable str without outer blanks, got {key!r:.80}")
+        got = repr(key)[:80] if isinstance(key, str) else type(key).__name__
+        raise ValueError(f"fair_key must be a printable str without outer blanks, got {got}")
     return limit_attributes.shorten(key)
 
 
