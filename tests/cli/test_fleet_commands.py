@@ -23,7 +23,8 @@ from tests.support import worker_tasks as tasks
 from tests.support.brokers import Place
 from tests.support.later_layout import LATER, later_release
 from tests.support.workers import until, worker_in_thread
-from wbengine import engines, transports
+from wbengine import engines, exceptions, transports
+from wbengine._cli import fleets
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.fleet import _ledgers
@@ -183,6 +184,31 @@ def test_status_of_conductors_without_workers(
     assert re.search(r"conductors +running\nnot begun +1 flow in PENDING", served.out)
     required = wbengine("status", "--min-workers", "1", "--timeout", "1")
     assert required.code == 69 and "no worker answered" in required.error
+
+
+def test_status_without_a_broker_shows_the_store(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WBENGINE_URL", raising=False)
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"sqlite:///{home}/flows.db")
+    missing = wbengine("status")
+    assert missing.code == 69 and "no worker answered" in missing.error, "there is no store"
+    wbengine("flow", "submit", "tests.cli.shop:order")
+    answer = wbengine("status")
+    assert answer.code == 0, answer.err
+    assert "no conductor (wbengine serve) runs now" in answer.out
+    assert re.search(r"not begun +1 flow in PENDING", answer.out)
+    assert wbengine("status", "--min-workers", "1", "--timeout", "0.2").code == 69
+
+    def refuse(settings: object) -> None:
+        raise exceptions.TransportFailure("the folder belongs to another user")
+
+    monkeypatch.setattr(fleets, "create", refuse)
+    answer = wbengine("status")
+    assert answer.code == 0 and "the folder belongs to another user" in answer.out
+    document = wbengine("status", "--json").json
+    assert document["broker_error"] == "the folder belongs to another user"
+    assert document["conductors"]["pending"] == 1
 
 
 def test_status_waits_for_workers(wbengine: Command, one: workers.Worker, url: str) -> None:
