@@ -14,7 +14,7 @@ from tests.seams import stores as stored_in
 from tests.support import limited, servers
 from tests.support.parking import conducting
 from tests.support.waiting import until
-from wbengine import engines, states
+from wbengine import engines, operations, states
 from wbengine._limits import shared_accounts
 from wbengine._limits.limit_changes import LimitChange
 from wbengine._limits.permit_rules import PermitRequest
@@ -22,6 +22,7 @@ from wbengine._tasks.limit_attributes import Quota
 from wbengine.conductors import _limited_flows
 from wbengine.conductors.backends import impl_executor
 from wbengine.engines import _submission
+from wbengine.jobs import backends as boards
 from wbengine.persistence import base as persistence
 
 
@@ -99,6 +100,19 @@ def test_end_of_a_flow_starts_the_next_one_by_priority_and_age(
             running.signal("go")
             assert running.wait(20)
     assert order == [0, 3, 2, 1]
+
+
+def test_resumption_releases_a_flow_that_waits_for_a_permit(store: persistence.Backend) -> None:
+    """Conductors of earlier releases take a flow only if its job is due."""
+    first = submit(store, "a")
+    with conducting(store, most=2) as (_, parked):
+        until(lambda: parked == [first.id])
+        second = submit(store, "a")
+        until(lambda: second.id in parked)
+    with boards.backend("b", "sql", persistence=store) as board:
+        assert second.id not in [job.uuid for job in board.iterjobs(only_unclaimed=True)]
+        operations.request(store, second.id, "resume")
+        assert second.id in [job.uuid for job in board.iterjobs(only_unclaimed=True)]
 
 
 def test_parked_flow_keeps_its_permit(store: persistence.Backend) -> None:
