@@ -15,7 +15,14 @@ from tests.support.waiting import until
 from wbengine import task
 from wbengine._limits import shared_accounts
 from wbengine._limits.limit_changes import LimitChange
-from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer, _Limit
+from wbengine._limits.permit_renewer import (
+    MAX_LATE_SECONDS,
+    Member,
+    Membership,
+    PermitRenewer,
+    StoreClock,
+    _Limit,
+)
 from wbengine._limits.permit_rules import (
     HORIZON,
     KEPT_SECONDS,
@@ -256,19 +263,81 @@ def test_permits_of_a_rate_that_are_not_used_in_time_are_lost() -> None:
     renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: now)
     membership = Membership(renewer, "l", TEN, Member("a"), lambda: None)
     membership.set_wanted(200)
-    for now in range(5):
+    for _ in range(5):
         grant(membership, [number / 10 for number in range(10)], TEN, now)
-        assert membership.collect_due(now + 1)
-    assert (membership.ready, membership.held) == (5, 5)
-    assert membership.request().wanted == 195
+        now += 1
+    now -= 0.05
+    assert (membership.ready, membership.held) == (1, 1)
+    assert membership.request().wanted == 199
+    now += 60
+    assert membership.ready == 1, "a flow that is always late starts tasks, too"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_starts_of_late_engines_exceed_a_rate_by_a_bounded_number(seed: int) -> None:
+    """Engines are late by up to half a second, and so are their answers.
+
+    The permits are exact. The starts of a window are those of a window that is longer by
+    `MAX_LATE_SECONDS`, and one late start of each engine.
+    """
+    rng, now = random.Random(seed), 1000.0
+    store = shared_accounts.MemoryStore(lambda: now)
+    quota = Quota("50/s", 0.02, None)
+    renewer = PermitRenewer(store, lambda: now)
+    engines = [
+        Membership(renewer, "l", quota, Member(f"{number}"), lambda: None) for number in range(4)
+    ]
+    # Time at which an engine looks again, and a late answer with its request.
+    events = [(now, number, engine, None) for number, engine in enumerate(engines)]
+    answers: list[Any] = [None] * len(engines)
+    permits, starts = list[float](), list[float]()
+    while now < 1070:
+        events.sort(key=lambda event: event[:2])
+        now, number, engine, _ = events.pop(0)
+        if answers[number] is not None:
+            request, answer = answers[number]
+            engine.add(request, answer, answer.now)
+            answers[number] = None
+        while engine.ready:
+            start = engine.use_permit()
+            assert start is not None and start <= now
+            permits.append(start)
+            starts.append(now)
+        engine.set_wanted(1000)
+        request = engine.request()
+        answer = store.settle({"l": (quota, [request])})["l"]
+        answers[number] = request, answer
+        delay = rng.choice([0.0, 0.0, 0.0, rng.uniform(0, 0.5)])
+        events.append((now + 0.02 + delay, number, engine, None))
+    assert len(starts) > 70 * 50 / 2
+    for times, late, extra in ((permits, 0.0, 0), (starts, MAX_LATE_SECONDS, len(engines))):
+        times.sort()
+        for width in (1.0, 5.0, 60.0):
+            most = max(
+                bisect.bisect_left(times, begin + width - 1e-6) - first
+                for first, begin in enumerate(times)
+            )
+            assert most <= math.ceil((width + late) * 50 - 1e-6) + extra
+
+
+def test_slow_answer_makes_no_permits_late() -> None:
+    clock = StoreClock()
+    assert clock.local(100.0, 5.0, 5.4) == pytest.approx(5.4), "not before the answer"
+    assert clock.local(101.0, 6.0, 6.1) == pytest.approx(6.1)
+    assert clock.local(102.0, 7.0, 7.9) == pytest.approx(7.1)
+    assert clock.local(50.0, 8.0, 8.2) == pytest.approx(8.2), "the store's clock was set back"
+    assert clock.local(900.0, 9.0, 9.2) == pytest.approx(9.2), "and set forward"
+    assert clock.local(960.0, 69.3, 69.4) == pytest.approx(69.4), "and runs at another rate"
 
 
 def test_unused_permits_are_returned_when_quota_changes() -> None:
-    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
+    now = 0.0
+    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: now)
     membership = Membership(renewer, "l", TEN, Member("a"), lambda: None)
     membership.set_wanted(8)
     grant(membership, [number / 10 for number in range(5)], TEN, 0)
-    assert membership.collect_due(0.1) and membership.use_permit() is not None
+    now = 0.1
+    assert membership.ready == 2 and membership.use_permit() is not None
     grant(membership, [0.5], Quota("2/s", 0.5, None), 0.1)
     assert (membership.ready, membership.spare, membership.held) == (0, 1, 2)
     assert membership.request().wanted == 6

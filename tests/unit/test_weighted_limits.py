@@ -136,7 +136,7 @@ def test_units_are_given_back_to_their_own_start() -> None:
     for now in (600.0, 620.0, 640.0):
         settle(account, now, (100.0,))
     ends = [at for at, _ in account.log or ()]
-    corrections = (Correction(1, 620.0, -30.0),)
+    corrections: tuple[Correction, ...] = (Correction(1, 620.0, -30.0),)
     settle(account, 641.0, (), held=1, corrections=corrections)
     assert account.log == list(zip(ends, (100.0, 70.0, 100.0), strict=True))
     corrections += (Correction(2, 620.0, -90.0),)
@@ -279,7 +279,7 @@ def test_permit_is_used_only_for_its_cost() -> None:
     membership.set_wanted(2, (5.0, 7.0))
     assert membership.request().costs == (5.0, 7.0)
     grant(membership, [0.0])
-    assert membership.collect_due(0.0)
+    assert membership.ready == 1
     membership.set_wanted(3, (9.0, 5.0, 7.0))
     assert membership.request()[2:6] == (1, 2, 15.0, (9.0, 7.0))
     assert membership.use_permit(9.0) is None and membership.use_permit(5.0) == 1e9
@@ -297,12 +297,13 @@ def test_permit_of_withdrawn_task_is_released() -> None:
 
 
 def test_costs_of_later_tasks_follow() -> None:
-    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
+    now = 0.0
+    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: now)
     membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
     membership.set_wanted(5, (1.0, 2.0))
     grant(membership, [0.0, 0.1])
     assert membership.request()[3] == 0
-    membership.collect_due(0.1)
+    now = 0.1
     assert membership.use_permit(1.0) == 1e9 and membership.use_permit(2.0) == 1e9 + 0.1
     membership.set_wanted(3, (3.0, 4.0))
     assert membership.request()[3:6] == (3, 15.0, (3.0, 4.0))

@@ -1,10 +1,15 @@
 """Acquire, renew and release permits for all flows of this process.
 
 Each store of limits has one thread while a flow of this process is limited there. It sends the
-requests of all flows together: when one needs or releases a permit, when the next permit of a rate
-is available, and at intervals, because other processes release permits too. The answers contain the
-quotas in force. While flows wait longer than a second for the next request, the thread reads each
-second whether an operator changed their limits.
+requests of all flows together: when one needs or releases a permit, before the next permit of a
+rate is available, and at intervals, because other processes release permits too. The answers
+contain the quotas in force. While flows wait longer than a second for the next request, the thread
+reads each second whether an operator changed their limits.
+
+Flows receive permits of a rate up to a second ahead, and use them when they are due without this
+thread, which may wait for an answer then. A permit that is used late would start more tasks in a
+period than the limit, so permits that are older than `MAX_LATE_SECONDS` are returned, except the
+latest one.
 """
 
 from __future__ import annotations
@@ -22,7 +27,6 @@ from typing import Final, NamedTuple
 from wbengine._concurrency import conditions, per_process, threads
 from wbengine._limits import limit_changes, shared_accounts
 from wbengine._limits.permit_rules import (
-    HORIZON,
     KEPT_SECONDS,
     Answer,
     Correction,
@@ -31,10 +35,12 @@ from wbengine._limits.permit_rules import (
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import _leases, base
 
-__all__ = ["Membership", "Member", "PermitRenewer", "of_process"]
+__all__ = ["MAX_LATE_SECONDS", "Member", "Membership", "PermitRenewer", "StoreClock", "of_process"]
 
 LOG: Final = logging.getLogger(__name__)
 
+#: Time after which a permit of a rate is returned if a flow has a later one.
+MAX_LATE_SECONDS: Final = 0.1
 #: Time without limited flows after which the thread ends.
 _IDLE_SECONDS: Final = 2.0
 #: Pauses between requests for permits that other processes have.
@@ -43,6 +49,8 @@ _MAX_PAUSE_SECONDS: Final = 1.0
 _RENEWALS_PER_LEASE: Final = 3
 #: Interval between two reads of the changes of limits.
 _POLL_SECONDS: Final = 1.0
+#: Time after which the difference between the clocks is measured again.
+_CLOCK_SECONDS: Final = 60.0
 
 
 class Member(NamedTuple):
@@ -69,10 +77,36 @@ class _Permit(NamedTuple):
     start: float
 
 
+class StoreClock:
+    """The times of the store on the clock of the renewer.
+
+    The difference of the clocks is between two bounds: an answer is created after the request was
+    sent, and before it is received. The upper bound of the fastest answer counts, so permits are
+    never due too early, and a slow answer does not make them late.
+    """
+
+    __slots__ = ("_difference", "_measured_at")
+
+    def __init__(self) -> None:
+        self._difference = self._measured_at = -math.inf
+
+    def local(self, at: float, sent: float, received: float) -> float:
+        """Return the local time of an answer.
+
+        :param at: its time on the clock of the store.
+        :param sent: the local time before the request, and `received` that after the answer.
+        """
+        is_possible = sent - at <= self._difference <= received - at
+        if not is_possible or received > self._measured_at + _CLOCK_SECONDS:
+            self._difference, self._measured_at = received - at, received
+        return at + self._difference
+
+
 class Membership:
     """Membership of one run in one limit, created by `PermitRenewer.join`.
 
-    `wake` is called in the renewer's thread when a permit is ready or the quota has changed.
+    `wake` is called in another thread when permits are assigned or the quota has changed. The owner
+    has to look again after `seconds_to_next`.
     """
 
     __slots__ = (
@@ -116,7 +150,17 @@ class Membership:
 
     @property
     def ready(self) -> int:
-        return len(self._ready)
+        """Number of permits that may be used now."""
+        with self._renewer.lock:
+            self._collect_due()
+            return len(self._ready)
+
+    @property
+    def seconds_to_next(self) -> float:
+        """Seconds until the next assigned permit may be used; infinite: there is none."""
+        with self._renewer.lock:
+            due = self._later[0].due if self._later else math.inf
+            return max(0.0, due - self._renewer.clock())
 
     @property
     def spare(self) -> int:
@@ -156,6 +200,7 @@ class Membership:
     def use_permit(self, cost: float = 1.0) -> float | None:
         """Use a ready permit of this cost. Return its start for `correct`; None: there is none."""
         with self._renewer.lock:
+            self._collect_due()
             permit = next((each for each in self._ready if each.cost == cost), None)
             if permit is None:
                 return None
@@ -203,10 +248,11 @@ class Membership:
         flow, epoch, _ = self.member
         return PermitRequest(flow, epoch, held, 0, seconds, (), tuple(self._corrections))
 
-    def add(self, request: PermitRequest, answer: Answer, now: float) -> bool:
+    def add(self, request: PermitRequest, answer: Answer, at: float) -> bool:
         """Add the permits of an answer to a request. The caller must hold the lock.
 
-        :returns: whether the quota has changed.
+        :param at: the time of the answer on the clock of the renewer.
+        :returns: whether there are new permits, or the quota has changed.
         """
         permits, quota = answer.permits[request.flow], answer.quota
         has_changed = self.quota_in_force != quota
@@ -218,35 +264,30 @@ class Membership:
         self.quota_in_force = quota
         self.held += len(permits)
         for seconds, cost in zip(permits, request.costs or itertools.repeat(1.0), strict=False):
-            heapq.heappush(self._later, _Permit(now + seconds, cost, answer.now + seconds))
+            heapq.heappush(self._later, _Permit(at + seconds, cost, answer.now + seconds))
         if request.corrections:
             latest = request.corrections[-1].number
             self._corrections = [each for each in self._corrections if each.number > latest]
         self.is_refused = self.wanted > 0 and not self.spare
-        self.renew_at = now + self.member.seconds / _RENEWALS_PER_LEASE
+        self.renew_at = at + self.member.seconds / _RENEWALS_PER_LEASE
         if self._trim():  # Others are wanted than at the time of the request.
             self._renewer.request_soon(self.name)
-        return has_changed
+        return has_changed or bool(permits)
 
-    @property
-    def due(self) -> float:
-        return self._later[0].due if self._later else math.inf
-
-    def collect_due(self, now: float) -> bool:
-        """Make due permits ready. Return True if there are any. The caller must hold the lock."""
-        before = self.ready
+    def _collect_due(self) -> None:
+        """Make due permits ready. Return late ones. The caller must hold the lock."""
+        now = self._renewer.clock()
         while self._later and self._later[0].due <= now:
             self._ready.append(heapq.heappop(self._later))
-        has_more = self.ready > before
-        if self.quota_in_force is not None and self.quota_in_force.interval is not None:
-            count, max_units = self.ready, HORIZON / 2 / self.quota_in_force.interval
-            while len(self._ready) > 1 and sum(each.cost for each in self._ready) > max_units:
-                # The run loop was busy. Unused permits of a rate are not accumulated.
-                del self._ready[0]
-            self.held -= count - self.ready
-            if self.ready < count:
-                self._renewer.request_soon(self.name)
-        return has_more
+        quota = self.quota_in_force
+        if quota is None or quota.interval is None or len(self._ready) < 2:
+            return
+        oldest = min(now - MAX_LATE_SECONDS, max(self._ready).due)
+        in_time = [permit for permit in self._ready if permit.due >= oldest]
+        if len(in_time) < len(self._ready):
+            self.held -= len(self._ready) - len(in_time)
+            self._ready = in_time
+            self._renewer.request_soon(self.name)
 
 
 def _take(costs: Counter[float], cost: float) -> bool:
@@ -288,7 +329,8 @@ class PermitRenewer:
         self, store: shared_accounts.Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self._clock = clock
+        self.clock: Final = clock
+        self._store_clock = StoreClock()
         #: Lock of all attributes.
         self.lock: Final = threading.RLock()
         self._changed = conditions.Condition(self.lock)
@@ -296,8 +338,6 @@ class PermitRenewer:
         self._thread: threading.Thread | None = None
         # Time of the next read of the changes of limits.
         self._poll_at = 0.0
-        # Memberships whose quota in force has changed.
-        self._changed_memberships: set[Membership] = set()
         # Held during requests to the store, because the last request counts.
         self._request_lock = threading.Lock()
 
@@ -359,7 +399,7 @@ class PermitRenewer:
     def _main(self) -> None:
         while self._wait():
             with self._request_lock:
-                now, requests = self._clock(), {}
+                now, requests = self.clock(), {}
                 with self.lock:
                     for name, limit in self._limits.items():
                         if limit.due <= now:
@@ -371,10 +411,9 @@ class PermitRenewer:
                 if requests:
                     self._settle(requests)
             self._poll_changes()
-            self._wake()
 
     def _wait(self) -> bool:
-        """Wait until a request or a permit is due. Return False if the thread must end."""
+        """Wait until a request is due. Return False if the thread must end."""
         with self.lock:
             while True:
                 if not self._limits:
@@ -382,26 +421,24 @@ class PermitRenewer:
                 if not self._limits:
                     self._thread = None
                     return False
-                seconds = self._due() - self._clock()
+                seconds = self._due() - self.clock()
                 if seconds <= 0:
                     return True
                 self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
 
     def _due(self) -> float:
         limits = self._limits.values()
-        memberships = itertools.chain.from_iterable(limit.memberships.values() for limit in limits)
-        due = min(
-            (*(limit.due for limit in limits), *(membership.due for membership in memberships))
-        )
+        due = min(limit.due for limit in limits)
         return min(due, self._poll_at) if any(limit.polls_changes for limit in limits) else due
 
     def _settle(self, requests: dict[str, shared_accounts.Requests]) -> None:
+        sent = self.clock()
         try:
             answers = self._store.settle(requests)
         except Exception as error:
             LOG.warning("cannot update the limits: %s", error)
             answers = {}
-        now, refused = self._clock(), list[Membership]()
+        now, changed = self.clock(), list[Membership]()
         with self.lock:
             for name in requests:
                 limit = self._limits.get(name)
@@ -411,26 +448,26 @@ class PermitRenewer:
                 if answer is None:
                     limit.due = min(limit.due, now + _MAX_PAUSE_SECONDS)
                     continue
-                has_new = False
+                has_new, at = False, self._store_clock.local(answer.now, sent, now)
                 for request in requests[name][1]:
                     membership = limit.memberships.get(request.flow)
                     if membership is not None and request.flow in answer.permits:
                         was_refused = membership.is_refused
-                        if membership.add(request, answer, now):
-                            self._changed_memberships.add(membership)
+                        has_changed = membership.add(request, answer, at)
                         has_new = has_new or bool(answer.permits[request.flow])
-                        if membership.is_refused and not was_refused and membership.tells_refusal:
-                            refused.append(membership)
+                        is_refused = membership.is_refused and not was_refused
+                        if has_changed or (is_refused and membership.tells_refusal):
+                            changed.append(membership)
                 limit.due = min(limit.due, self._next(limit, answer, has_new, now))
                 limit.polls_changes = limit.due > now + _POLL_SECONDS and limit.is_waiting
                 if limit.polls_changes and self._poll_at <= now:
                     self._poll_at = now + _POLL_SECONDS
-        for membership in refused:
+        for membership in changed:
             membership.wake()
 
     def _poll_changes(self) -> None:
         """Schedule requests for the limits of waiting flows that an operator has changed."""
-        now = self._clock()
+        now = self.clock()
         with self.lock:
             polled = {
                 name: limit.quotas
@@ -462,19 +499,6 @@ class PermitRenewer:
                 retry_seconds = limit.pause
             due = min(due, now + retry_seconds)
         return due
-
-    def _wake(self) -> None:
-        with self.lock:
-            now = self._clock()
-            ready_memberships = [
-                membership
-                for limit in self._limits.values()
-                for membership in limit.memberships.values()
-                if membership.collect_due(now) or membership in self._changed_memberships
-            ]
-            self._changed_memberships.clear()
-        for membership in ready_memberships:
-            membership.wake()
 
 
 class _Renewers:

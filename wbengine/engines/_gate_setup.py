@@ -32,6 +32,7 @@ def make_gates(
     events: inbox.Inbox,
     clock: clocks.Clock,
     executor: calls.TaskExecutor,
+    timers: deadlines.Timers,
     *,
     pauses: tuple[TaskPause, ...] | None,
     received: signals_and_sleeps.ReceivedSignals | None,
@@ -44,7 +45,6 @@ def make_gates(
     :param permit_gate: None: the flow has no limits.
     """
     end = _end_in(events)
-    timers = deadlines.Timers()
     gates: list[base.Gate] = []
     if compiled.has_start_times or compiled.has_workflows:
         gates.append(
@@ -70,6 +70,8 @@ def make_permit_gate(
     stored: storage.Storage,
     permit_renewer: Callable[[], PermitRenewer],
     member: Member,
+    timers: deadlines.Timers,
+    clock: clocks.Clock,
     *,
     immediate: bool,
 ) -> permits.PermitGate:
@@ -90,6 +92,8 @@ def make_permit_gate(
         plan,
         permit_renewer,
         member,
+        timers,
+        clock,
         arguments=arguments,
         is_running=_is_running(lifecycle),
         fail=lifecycle.fail_before_start,

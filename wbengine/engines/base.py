@@ -21,7 +21,15 @@ from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks, scopes
 from wbengine._introspection import object_names
 from wbengine._limits import permit_renewer
-from wbengine._runtime import atom_lifecycle, compiler, control, executors, inbox, saving
+from wbengine._runtime import (
+    atom_lifecycle,
+    compiler,
+    control,
+    deadlines,
+    executors,
+    inbox,
+    saving,
+)
 from wbengine._runtime import plan as plan_module
 from wbengine._runtime import run as run_module
 from wbengine._runtime import scheduler as scheduler_module
@@ -808,6 +816,7 @@ class Engine(abc.ABC):
         events: inbox.Inbox,
     ) -> chain.GateChain:
         permit_gate, pauses, executor = None, None, self._running_executor
+        timers = deadlines.Timers()
         held_lease = self._ownership.held
         if held_lease is not None:
             # A flow that was parked for a pause is continued when it has changed.
@@ -825,6 +834,8 @@ class Engine(abc.ABC):
                 self._storage,
                 lambda: permit_renewer.of_process()(place),
                 permit_renewer.Member(self._storage.flow_uuid, epoch, self._settings["lease"]),
+                timers,
+                self._clock,
                 immediate=executor.immediate,
             )
         return _gate_setup.make_gates(
@@ -833,6 +844,7 @@ class Engine(abc.ABC):
             events,
             self._clock,
             executor,
+            timers,
             pauses=pauses,
             received=self._received,
             permit_gate=permit_gate,

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wbengine._calls import invocation as calls
+from wbengine._concurrency import clocks
 from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
 from wbengine._limits.permit_rules import MAX_COSTS
+from wbengine._runtime import deadlines
 from wbengine._runtime import plan as plans
 from wbengine._runtime.gates import base
 from wbengine._tasks import limit_attributes
@@ -69,6 +72,7 @@ class PermitGate(base.Gate):
     :param limits: limits of nodes; the limit of node 0 may be that of the flow itself.
     :param arguments: returns the arguments of a task, for the key of its limit.
     :param renewer: returns the source of permits.
+    :param timers: wake the run when the next permit may be used.
     :param is_running: returns whether an earlier run began a node. It is in flight, or its result
         must be looked up, so it takes a permit but does not wait.
     :param fail: called with a node whose key or cost raised an exception, or whose cost is above
@@ -86,6 +90,8 @@ class PermitGate(base.Gate):
         plan: plans.Plan,
         renewer: Callable[[], PermitRenewer],
         member: Member,
+        timers: deadlines.Timers,
+        clock: clocks.Clock,
         *,
         arguments: Callable[[int], Mapping[str, Any]],
         is_running: Callable[[int], bool],
@@ -98,6 +104,8 @@ class PermitGate(base.Gate):
         self._plan: Final = plan
         self._renewer = renewer
         self._member = member
+        self._timers: Final = timers
+        self._clock: Final = clock
         self._arguments = arguments
         self._is_running = is_running
         self._fail = fail
@@ -295,7 +303,17 @@ class PermitGate(base.Gate):
                     nodes.append(key[0])
                 else:
                     items.append(call)
+        self._set_timer()
         return base.Work(nodes, items)
+
+    def _set_timer(self) -> None:
+        """Let the run call `release` when the next permit may be used."""
+        seconds = min(
+            (queue.membership.seconds_to_next for queue in self._queues.values() if queue.waiting),
+            default=math.inf,
+        )
+        if seconds < math.inf:
+            self._timers.set((self, None), self._clock.monotonic() + seconds)
 
     def _fail_too_large(self, queue: _Queue) -> list[int]:
         """End the waiting tasks whose cost is above the limit. Return the nodes, which then begin.
