@@ -48,6 +48,22 @@ def test_changes_of_missing_flow_raise_not_found(connection: Connection) -> None
                 connection.get_changes(odd, cursor)
 
 
+def test_records_of_flows_are_read_together(connection: Connection) -> None:
+    (one, parked), (other, still) = (make(models.TaskDetail("t")) for _ in range(2))
+    parked.enter(states.SUSPENDED, 1.0, "parked")
+    parked.meta[models.PERMIT_UNITS] = 2.5
+    connection.save_logbook(one)
+    connection.save_logbook(other)
+    uuids = [parked.uuid, still.uuid, "11111111-2222-4333-8444-555555555555"]
+    read = connection.flow_records(uuids)
+    assert {uuid: (len(each), each.permit_units) for uuid, each in read.items()} == {
+        parked.uuid: (0, 2.5),
+        still.uuid: (0, 1.0),
+    }
+    assert read[parked.uuid].history == parked.history
+    assert connection.flow_records([]) == {}
+
+
 def test_mark_of_flow_changes_with_each_write(connection: Connection) -> None:
     """Marks are read for many flows at once."""
     (one, changed), (other, still) = (make(models.TaskDetail("t")) for _ in range(2))

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from tests.contract import places
 from tests.seams import stores as stored_in
 from tests.support import limited, servers
 from tests.support.parking import conducting
+from tests.support.parking import dialects as on_all_dialects
 from tests.support.waiting import until
 from wbengine import engines, operations, states
 from wbengine._limits import shared_accounts
 from wbengine._limits.limit_changes import LimitChange
-from wbengine._limits.permit_rules import PermitRequest
+from wbengine._limits.permit_rules import KEPT_SECONDS, Account, PermitRequest
+from wbengine._sql import dialects
 from wbengine._tasks.limit_attributes import Quota
+from wbengine._text import rates
 from wbengine.conductors import _limited_flows
 from wbengine.conductors.backends import impl_executor
 from wbengine.engines import _submission
 from wbengine.jobs import backends as boards
+from wbengine.jobs._queues import JobQueues
+from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import base as persistence
+from wbengine.persistence.backends import _sql as sql
+from wbengine.persistence.backends._sql import tables
 
 
 @pytest.fixture(params=stored_in.DURABLE)
@@ -45,8 +54,27 @@ def only_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_limited_flows, "_POLL_SECONDS", 1e6)
 
 
+@pytest.fixture
+def offers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The uuids of the flows that conductors offered, in order."""
+    offered: list[str] = []
+    offer = impl_sql.SQLJobBoard.offer_limited
+
+    def recording(board: impl_sql.SQLJobBoard, limit: str, uuids: Collection[str]) -> list[str]:
+        chosen = offer(board, limit, uuids)
+        offered.extend(chosen)
+        return chosen
+
+    monkeypatch.setattr(impl_sql.SQLJobBoard, "offer_limited", recording)
+    return offered
+
+
 def submit(
-    store: persistence.Backend, tenant: str, priority: str = "NORMAL", **limits: Any
+    store: persistence.Backend,
+    tenant: str,
+    priority: str = "NORMAL",
+    queue: str | None = None,
+    **limits: Any,
 ) -> _submission.FlowHandle:
     return engines.submit(
         limited.waiting,
@@ -54,6 +82,7 @@ def submit(
         backend=store,
         inputs={"tenant": tenant},
         priority=priority,
+        queue=queue,
     )
 
 
@@ -185,3 +214,116 @@ def test_permits_of_a_dead_process_become_free(store: persistence.Backend) -> No
         first = submit(store, "a")
         until(lambda: parked == [first.id])
         until(lambda: has_begun(store, first))
+
+
+def use_units(store: persistence.Backend, name: str, rate: str, units: float, ago: float) -> None:
+    """Store that a flow took units of a limit some seconds ago, whose distance has passed."""
+    assert isinstance(store, sql.SQLBackend)
+    quota = Quota(rate, rates.interval(rate), None)
+    account = Account(quota, quota, log=[])
+    with store.engine.begin() as connection:
+        now = connection.scalar(sa.text(f"SELECT {dialects.now(store.options.dialect)}"))
+        account.last = account.next = now
+        account.log = [(now - ago, units)]
+        values = {"name": name, "account": json.dumps(account.to_dict()), "expires": now + 100}
+        connection.execute(sa.insert(tables.LIMITS), [values])
+
+
+def test_flow_with_a_cost_is_offered_once_and_keeps_its_place(
+    store: persistence.Backend, offers: list[str]
+) -> None:
+    """Five units are free at once, and all of them after four seconds."""
+    rate = "600/m"
+    with conducting(store, most=2) as (_, parked):
+        use_units(store, "flow tenant_work[a]", rate, 595, 56.6)
+        large = submit(store, "a", concurrency=None, rate=rate, cost=40)
+        until(lambda: parked == [large.id])
+        small = [submit(store, "a", concurrency=None, rate=rate, cost=0.5) for _ in range(3)]
+        until(lambda: has_begun(store, large))
+        assert begun(store, small) == [], "no later flow takes the free units"
+        until(lambda: len(begun(store, small)) == 3)
+    assert sorted(offers) == sorted(handle.id for handle in (large, *small))
+    assert offers[0] == large.id
+
+
+@on_all_dialects
+@pytest.mark.parametrize("is_paused", [True, False], ids=["paused", "not served"])
+def test_flow_of_a_queue_that_no_conductor_serves_takes_no_permit(
+    is_paused: bool, store: persistence.Backend, offers: list[str]
+) -> None:
+    first = submit(store, "a")
+    with conducting(store, most=2) as (board, parked):
+        board.queues = ("*",)
+        until(lambda: has_begun(store, first))
+        blocked = submit(store, "a", "HIGH", queue="reports")
+        other = submit(store, "a", "LOW")
+        until(lambda: {blocked.id, other.id} <= set(parked))
+        if is_paused:
+            JobQueues(store).pause("reports")
+        else:
+            board.queues = ("default",)
+        first.signal("go")
+        until(lambda: has_begun(store, other))
+        assert offers == [other.id]
+        if is_paused:
+            JobQueues(store).resume("reports")
+        else:
+            board.queues = ("reports", "default")
+        other.signal("go")
+        until(lambda: has_begun(store, blocked))
+
+
+def test_flows_are_offered_again_only_after_a_while(
+    store: persistence.Backend, offers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conductor without places cannot take the offered flow yet."""
+    monkeypatch.setattr(_limited_flows, "_POLL_SECONDS", 0.0)
+    with boards.backend("b", "sql", persistence=store) as board:
+        assert isinstance(board, impl_sql.SQLJobBoard)
+        board.connect()
+        flows = _limited_flows.LimitedFlows(board, store, store)
+        handles = [wait_for_limit(board, store, "l") for _ in range(3)]
+        one = Quota(None, None, 1)
+        shared_accounts.store_of(store).settle({"l": (one, [PermitRequest("x", 1, 0, 5, 15.0)])})
+        for _ in range(5):
+            flows.poll()
+        assert offers == []
+        shared_accounts.store_of(store).settle({"l": (one, [PermitRequest("x", 1, 0, 0, 0.0)])})
+        for _ in range(5):
+            flows.poll()
+        assert offers == [handles[0].id]
+
+
+def wait_for_limit(
+    board: impl_sql.SQLJobBoard, store: persistence.Backend, name: str
+) -> _submission.FlowHandle:
+    """Submit a flow that waits for a limit."""
+    handle = submit(store, "a")
+    (job,) = board.take("c", 1)
+    board.park(job, "c", None, None, limit=name)
+    return handle
+
+
+def test_permits_of_parked_flows_are_compared_in_one_statement(store: persistence.Backend) -> None:
+    assert isinstance(store, sql.SQLBackend)
+    quota, limits = Quota(None, None, 100), shared_accounts.store_of(store)
+    statements: list[str] = []
+
+    @sa.event.listens_for(store.engine, "before_cursor_execute")
+    def record(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if tables.FLOWS.name in statement:
+            statements.append(statement)
+
+    with boards.backend("b", "sql", persistence=store) as board:
+        assert isinstance(board, impl_sql.SQLJobBoard)
+        board.connect()
+        wait_for_limit(board, store, "l")
+        kept = [PermitRequest(submit(store, "b").id, 1, 1, 0, KEPT_SECONDS) for _ in range(20)]
+        gone = PermitRequest("gone", 1, 1, 0, KEPT_SECONDS)
+        # All permits are in use.
+        limits.settle({"l": (quota, [*kept, gone, PermitRequest("x", 1, 80, 5, 15.0)])})
+        statements.clear()
+        _limited_flows.LimitedFlows(board, store, store).poll()
+    account, now = limits.all()["l"]
+    assert account.kept(now) == [request.flow for request in kept]
+    assert len(statements) == 1

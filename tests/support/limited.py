@@ -15,10 +15,10 @@ class Begun(task.Task):
         pass
 
 
-def waiting(concurrency: int | None = 1, rate: str | None = None) -> Any:
+def waiting(concurrency: int | None = 1, rate: str | None = None, cost: float | None = None) -> Any:
     """Flows of one tenant share a limit. A flow that has begun waits for the signal 'go'."""
     flow = linear_flow.Flow("tenant_work")
     flow.add(Begun("begun"), task.WaitFor("go", name="wait"))
-    flow.concurrency, flow.rate_limit = concurrency, rate
+    flow.concurrency, flow.rate_limit, flow.cost = concurrency, rate, cost
     flow.concurrency_key = lambda tenant: tenant
     return flow

@@ -516,7 +516,7 @@ def test_next_run_of_a_flow_inherits_its_permit() -> None:
     one = Quota(None, None, 1)
     assert given(account, one, 1, ask("a", 0, 1)) == {"a": 1}
     account.settle(one, [ask("a", 1, 0, seconds=KEPT_SECONDS)], 2)
-    assert account.kept(1000) == ["a"] and account.assignable(1000) == 0
+    assert account.kept(1000) == ["a"]
     assert given(account, one, 1000, ask("b", 0, 1)) == {"b": 0}
     assert given(account, one, 1001, ask("b", 0, 1), ask("a", 0, 1, epoch=2)) == {"a": 1, "b": 0}
     assert account.kept(1001) == []
@@ -528,16 +528,3 @@ def test_next_run_inherits_no_permits_of_a_rate() -> None:
     assert given(account, TEN, 1, ask("a", 0, 2)) == {"a": 2}
     answer = account.settle(TEN, [ask("a", 0, 2, epoch=2)], 1)
     assert answer.permits["a"] == pytest.approx([0.2, 0.3])
-
-
-@pytest.mark.parametrize(
-    ("quota", "wanted", "assignable"), [(TWO, 1, 1), (TWO, 5, 0), (TEN, 3, 8), (TEN, 20, 0)]
-)
-def test_assignable_permits_are_those_that_a_flow_would_get(
-    quota: Quota, wanted: int, assignable: int
-) -> None:
-    account = Account()
-    account.settle(quota, [ask("a", 0, wanted)], 1)
-    assert account.assignable(1) == assignable
-    account.settle(quota, [ask("a", account.flows["a"].held, 0)], 1)
-    assert given(account, quota, 1, ask("b", 0, 1000)) == {"b": assignable}

@@ -20,8 +20,9 @@ import logging
 import math
 import threading
 import time
+import types
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 from wbengine._concurrency import conditions, per_process, threads
@@ -366,10 +367,16 @@ class PermitRenewer:
                     self._thread = None if thread.ident is None else thread
         return membership
 
-    def leave(self, memberships: list[Membership], kept: Collection[Membership] = ()) -> None:
+    def leave(
+        self,
+        memberships: list[Membership],
+        kept: Collection[Membership] = (),
+        parked: Mapping[Membership, float] = types.MappingProxyType({}),
+    ) -> None:
         """Release all permits of these memberships at once. If the store fails, they expire.
 
         :param kept: memberships whose permits stay in use until a later run of the flow.
+        :param parked: memberships whose flow is parked until its limit has these units for it.
         """
         with self._request_lock:
             requests = {}
@@ -382,8 +389,11 @@ class PermitRenewer:
                     if not limit.memberships:
                         del self._limits[membership.name]
                     departure = membership.departure(membership in kept)
+                    departures = [departure]
+                    if membership in parked:
+                        departures.append(PermitRequest.of_parked(flow, parked[membership]))
                     others = [other.request() for other in limit.memberships.values()]
-                    requests[membership.name] = membership.quota, [departure, *others]
+                    requests[membership.name] = membership.quota, [*departures, *others]
                 self._changed.notify_all()
             self._settle(requests)
 

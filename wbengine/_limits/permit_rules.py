@@ -22,6 +22,11 @@ the next permit, even if tasks behind it cost less, and no flow overtakes the on
 If that flow is dead and its cost takes longer than `HORIZON`, the others wait until its request
 expires. Corrections take units from the next permits, or give back those of their start in the log.
 
+A parked flow gets no permit, because its next run requests it. Engines that park a flow, and
+conductors for the first parked flows, send requests for them. The answer names those that can get a
+permit now, so that conductors resume them. For these, and for one of the others, permits are
+reserved for `RESERVED_SECONDS`.
+
 The module is pure: times are arguments, in seconds of the store's clock.
 """
 
@@ -37,20 +42,24 @@ from typing import Any, Final, NamedTuple
 from wbengine._tasks.limit_attributes import UNLIMITED, Quota
 
 __all__ = [
-    "HORIZON", "KEPT_SECONDS", "MAX_COSTS", "Account", "Answer", "Correction", "PermitRequest",
+    "HORIZON", "KEPT_SECONDS", "MAX_COSTS", "RESERVED_SECONDS", "Account", "Answer", "Correction",
+    "PermitRequest",
 ]  # fmt: skip
 
 #: Maximum time in advance at which a permit of a rate is assigned.
 HORIZON: Final = 1.0
 #: Time for which a parked flow keeps its permits.
 KEPT_SECONDS: Final = 1e9
-_MAX_ASSIGNABLE: Final = 1000
+#: Time for which a permit is reserved for a parked flow.
+RESERVED_SECONDS: Final = 5.0
 #: Maximum number of costs in a request. Costs of later tasks follow when these have permits.
 MAX_COSTS: Final = 100
 #: The log counts starts in such a part of a period as one start at its end, and for one part
 #: longer than the period, because tasks start late.
 _PARTS_PER_PERIOD: Final = 100
 _TOLERANCE: Final = 1e-6
+#: Epoch of the requests of parked flows. Runs have higher ones.
+_PARKED_EPOCH: Final = -1
 
 
 class Correction(NamedTuple):
@@ -83,18 +92,26 @@ class PermitRequest(NamedTuple):
     costs: tuple[float, ...] = ()
     corrections: tuple[Correction, ...] = ()
 
+    @classmethod
+    def of_parked(cls, flow: str, units: float) -> PermitRequest:
+        """Return the request for a parked flow, whose next run wants a permit of these units."""
+        costs = () if units == 1.0 else (units,)
+        return cls(flow, _PARKED_EPOCH, 0, 1, RESERVED_SECONDS, costs)
+
 
 class Answer(NamedTuple):
     """Answer to flows: for each new permit, in order, the seconds until it may be used.
 
     `retry_seconds`: seconds until another request can succeed; None: only after permits are
-    released or shares change. `quota` is in force, and `now` is the time of the store.
+    released or shares change. `quota` is in force, and `now` is the time of the store. `resumable`
+    contains parked flows that can get a permit now.
     """
 
     permits: dict[str, list[float]]
     retry_seconds: float | None
     quota: Quota
     now: float
+    resumable: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -108,6 +125,10 @@ class _Flow:
     costs: tuple[float, ...] = ()
     #: Number of the latest correction.
     corrected: int = 0
+
+    @property
+    def is_parked(self) -> bool:
+        return self.epoch == _PARKED_EPOCH
 
     @property
     def weights(self) -> tuple[Any, ...]:
@@ -178,22 +199,6 @@ class Account:
         logged = self.log[-1][0] + self._logged_seconds if self.log else 0.0
         return max([self.next, logged, *(row.until for row in self.flows.values())]) - now
 
-    def assignable(self, now: float) -> int:
-        """Return the number of permits that further flows would get now.
-
-        Permits are reserved for flows that wait already.
-        """
-        available = math.inf
-        if self.quota.concurrency is not None:
-            available = self.quota.concurrency - sum(row.held for row in self.live(now).values())
-        if self.quota.interval is not None:
-            if self._fits_from(1.0) > now + HORIZON:
-                return 0
-            left = (now + HORIZON - max(now, self.next)) / self.quota.interval
-            available = min(available, math.floor(left + 1e-6) + 1)
-        available -= sum(row.wanted for row in self.live(now).values())
-        return int(max(0, min(available, _MAX_ASSIGNABLE)))
-
     def kept(self, now: float) -> list[str]:
         """Return the parked flows that keep permits."""
         return [uuid for uuid, row in self.flows.items() if row.until > now + KEPT_SECONDS / 2]
@@ -223,16 +228,20 @@ class Account:
         """
         self.defined = quota
         self._set_quota(quota if in_force is None else in_force)
-        live_flows = self.live(now)
-        if len(live_flows) < len(self.flows) and self.next < now + HORIZON:
+        has_expired = any(row.held for row in self.flows.values() if row.until <= now)
+        if has_expired and self.next < now + HORIZON:
             # The clock was set forward, or processes died: their permits may still be used.
             self.last = self.next = now + HORIZON
-        self.flows = live_flows
+        self.flows = self.live(now)
         if self.log is not None:
             begin = now - self._logged_seconds
             self.log = [each for each in self.log if each[0] > begin]
         new_permits, kept = dict[str, list[float]](), dict[str, list[float]]()
+        parked = list[PermitRequest]()
         for request in requests:
+            if request.epoch == _PARKED_EPOCH:
+                parked.append(request)
+                continue
             row = self.flows.get(request.flow)
             if row is not None and row.epoch > request.epoch:
                 continue
@@ -260,9 +269,33 @@ class Account:
             )  # fmt: skip
             new_permits[request.flow] = []
             kept[request.flow] = [0.0] * inherited
-        retry_seconds = self._assign_permits(new_permits, now)
+        self._add_parked(parked, now)
+        retry_seconds, resumable = self._assign_permits(new_permits, now)
+        reserved = [
+            uuid for uuid, row in self.flows.items() if row.is_parked and uuid not in resumable
+        ]
+        for uuid in {*reserved[1:]}.intersection(request.flow for request in parked):
+            del self.flows[uuid]
         permits = {uuid: kept[uuid] + assigned for uuid, assigned in new_permits.items()}
-        return Answer(permits, retry_seconds, self.quota, now)
+        return Answer(permits, retry_seconds, self.quota, now, resumable)
+
+    def _add_parked(self, requests: Iterable[PermitRequest], now: float) -> None:
+        """Let parked flows wait, in this order. Ignore those that run."""
+        rows = [(request, self.flows.get(request.flow)) for request in requests]
+        waiting = [(request, row) for request, row in rows if row is None or row.is_parked]
+        served = min([self.served, *(row.served for _, row in waiting if row is not None)])
+        for request, _ in waiting:
+            self.flows.pop(request.flow, None)
+            if request.costs and self.log is None:
+                self.log = []
+            self.flows[request.flow] = _Flow(
+                request.epoch, 0, request.wanted, now + request.seconds, served, request.costs
+            )
+
+    def reserves(self, uuid: str, now: float) -> bool:
+        """Return whether a permit is reserved for a parked flow for some time."""
+        row = self.flows.get(uuid)
+        return row is not None and row.is_parked and row.until > now + RESERVED_SECONDS / 2
 
     def _set_quota(self, quota: Quota) -> None:
         old, new = self.quota.interval, quota.interval
@@ -329,8 +362,14 @@ class Account:
             fits = at + self._logged_seconds
         return fits
 
-    def _assign_permits(self, new_permits: dict[str, list[float]], now: float) -> float | None:
-        """Assign permits. Return the seconds until the next request if only time is missing."""
+    def _assign_permits(
+        self, new_permits: dict[str, list[float]], now: float
+    ) -> tuple[float | None, frozenset[str]]:
+        """Assign permits to the flows in `new_permits`.
+
+        :returns: the seconds until the next request if only time is missing, and the parked flows
+            that can get a permit now.
+        """
         interval, concurrency, window = (
             self.quota.interval, self.quota.concurrency, self.quota.window,
         )  # fmt: skip
@@ -356,21 +395,27 @@ class Account:
         heapq.heapify(waiting)
         # Time of the next start, if the reserved permits are used too.
         planned, fits = max(now, self.next), -math.inf
+        resumable, reserved_units = set[str](), 0.0
         while waiting and available > 0:
             held, served, number, uuid, count = waiting[0]
             row = self.flows[uuid]
             cost = row.costs[count] if count < len(row.costs) else 1.0
             if (row.costs and count == len(row.costs)) or (window and cost > window[0]):
                 heapq.heappop(waiting)  # The flow has to send more costs, or ends the task.
+                if row.is_parked:
+                    resumable.add(uuid)
                 continue
             if interval is not None:
-                fits = self._fits_from(cost)
+                fits = self._fits_from(cost + reserved_units)
                 if max(planned, fits) > now + HORIZON + _TOLERANCE * interval:
                     break
                 planned = max(planned, fits) + cost * interval
             available -= 1
             if uuid in new_permits:
                 self._assign_permit(row, cost, new_permits[uuid], max(now, self.next, fits), now)
+            elif row.is_parked:
+                resumable.add(uuid)
+                reserved_units += cost
             if count + 1 < row.wanted:
                 held += concurrency is not None
                 heapq.heapreplace(waiting, (held, served + cost, number, uuid, count + 1))
@@ -380,11 +425,11 @@ class Account:
             row = self.flows[uuid]
             row.wanted -= len(permits)
             row.costs = row.costs[len(permits) :]
-        if interval is None or not any(self.flows[uuid].wanted for uuid in new_permits):
-            return None
-        if available <= 0:
-            return None
-        return max(HORIZON, max(self.next, fits) - now) - HORIZON / 2
+        retry_seconds = None
+        is_waiting = any(self.flows[uuid].wanted for uuid in new_permits)
+        if interval is not None and is_waiting and available > 0:
+            retry_seconds = max(HORIZON, max(self.next, fits) - now) - HORIZON / 2
+        return retry_seconds, frozenset(resumable)
 
     def _assign_permit(
         self, row: _Flow, cost: float, permits: list[float], at: float, now: float

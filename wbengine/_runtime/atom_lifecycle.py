@@ -549,6 +549,14 @@ class AtomLifecycle:
                 flow.meta[models.PAUSED_BY] = list(paused_by)
                 self._storage.writer.mark_flow()
 
+    def store_permit_units(self, units: float) -> None:
+        """Store in the flow's record how many units its limit must have for its next run."""
+        flow = self._storage.flow_detail
+        if units != flow.permit_units:
+            with self._storage.writer.mutex, self._storage.batch():
+                flow.meta[models.PERMIT_UNITS] = units
+                self._storage.writer.mark_flow()
+
     def end_wait(self, node: int) -> None:
         """Forget the signal or time for which an atom waited: its next wait is a new one."""
         retry_delays.clear(self._record(node))

@@ -203,12 +203,14 @@ class Parked(NamedTuple):
         for no signal.
     :ivar pauses: the pauses of its ready tasks; the change or the end of one ends the wait.
     :ivar limit: name of the limit for whose permit the flow itself waits.
+    :ivar units: the units of this limit that it takes.
     """
 
     seconds: float | None
     signals: int | None
     pauses: tuple[TaskPause, ...] = ()
     limit: str | None = None
+    units: float = 1.0
 
 
 class Parking:

@@ -729,6 +729,7 @@ class Run:
         if parking.parked is not None:
             # Before the flow is SUSPENDED, so that the end of a pause finds a parked flow.
             self._lifecycle.store_pauses(pause.pattern for pause in parking.parked.pauses)
+            self._lifecycle.store_permit_units(parking.parked.units)
         parking.park()
 
     def _save(self, moment: int) -> None:

@@ -4,26 +4,32 @@ An engine whose flow gets no permit parks the flow. The end of a flow offers its
 one. Permits can also become free without such an event: a process died, an operator changed the
 limit, the limit is a rate, or a permit was released before the flow was parked. Therefore each
 conductor also compares the limits with the jobs that wait for them at intervals.
+
+The first flows that wait for a limit take part in it (`PermitRequest.of_parked`), so that later
+flows do not overtake them, and a flow is offered when it can get its permit. Flows of paused queues
+and of queues that this conductor does not serve do not take part.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from wbengine import exceptions, states
+from wbengine import states
 from wbengine._limits import limit_changes, shared_accounts
 from wbengine._limits.permit_rules import Account, PermitRequest
-from wbengine._tasks.limit_attributes import UNLIMITED, Quota
+from wbengine._tasks.limit_attributes import Quota
 from wbengine.jobs.backends import impl_sql
-from wbengine.persistence import base
+from wbengine.persistence import base, models
 
 __all__ = ["LimitedFlows"]
 
 #: Interval between two comparisons.
 _POLL_SECONDS: Final = 0.5
+#: Number of flows that are offered at once.
+_MAX_OFFERED: Final = 100
 #: Epoch that ends the membership of any run.
 _LAST_EPOCH: Final = 2**62
 
@@ -48,45 +54,91 @@ class LimitedFlows:
         if time.monotonic() < self._next_poll:
             return
         self._next_poll = time.monotonic() + _POLL_SECONDS
-        names = self._board.limits_waited_for(self._after)
-        self._after = names[-1] if len(names) == impl_sql.MAX_PAGE_SIZE else ""
-        self.offer(dict.fromkeys(names))
+        waiting = self._board.limits_waited_for(self._after)
+        self._after = waiting[-1][0] if len(waiting) == impl_sql.MAX_PAGE_SIZE else ""
+        for start in range(0, len(waiting), shared_accounts.MAX_ACCOUNTS_PER_BATCH):
+            part = waiting[start : start + shared_accounts.MAX_ACCOUNTS_PER_BATCH]
+            self._compare({name: uuid for name, uuid in part if uuid is not None})
 
-    def offer(self, limits: Mapping[str, Quota | None]) -> None:
-        """Let the next flows run that wait for these limits, if permits are free.
+    def offer(self, name: str, quota: Quota) -> None:
+        """Let the next flows run that wait for a limit, if permits are free.
 
-        :param limits: names, and quotas where the caller knows them.
+        :param quota: that of the code, if no other flow uses the limit.
         """
-        names = list(limits)
-        for start in range(0, len(names), shared_accounts.MAX_ACCOUNTS_PER_BATCH):
-            part = names[start : start + shared_accounts.MAX_ACCOUNTS_PER_BATCH]
-            accounts, changes = self._store.read(part), self._store.changes(part)
-            for name in part:
-                account, now = accounts.get(name, (None, 0.0))
-                quota = limits[name] or (account.defined if account is not None else None)
-                if account is not None:
-                    self._release_ended(name, account, now)
-                else:
-                    # No flow has a permit. The first one tells the quota.
-                    account, quota = Account(), quota or Quota(concurrency=1)
-                account.quota = limit_changes.apply(name, quota or UNLIMITED, changes)
-                free = account.assignable(now)
-                if free:
-                    self._board.offer_limited(name, free)
+        account, _ = self._store.read([name]).get(name, (Account(defined=quota), 0.0))
+        self._offer(name, account)
 
-    def _release_ended(self, name: str, account: Account, now: float) -> None:
+    def _compare(self, first_flows: Mapping[str, str]) -> None:
+        """Offer flows that wait for these limits, or reserve a permit for the first one."""
+        accounts = self._store.read([*first_flows])
+        self._release_ended(accounts)
+        changes = self._store.changes([*first_flows])
+        of_costs = [
+            uuid
+            for name, uuid in first_flows.items()
+            if name in accounts and accounts[name][0].log is not None
+        ]
+        units = self._units(of_costs)
+        for name, uuid in first_flows.items():
+            if name not in accounts:
+                # No flow has a permit. The first one tells the quota.
+                self._board.offer_limited(name, [uuid])
+                continue
+            account, now = accounts[name]
+            request = PermitRequest.of_parked(uuid, units.get(uuid, 1.0))
+            trial, quota = Account.from_dict(account.to_dict()), account.defined
+            in_force = limit_changes.apply(name, quota, changes)
+            is_free = bool(trial.settle(quota, [request], now, in_force).resumable)
+            if is_free or not account.reserves(uuid, now):
+                self._offer(name, account)
+
+    def _offer(self, name: str, account: Account) -> None:
+        count = _MAX_OFFERED
+        while count == _MAX_OFFERED:
+            uuids = self._board.jobs_of_limit(name, _MAX_OFFERED)
+            if not uuids:
+                return
+            units = self._units(uuids) if account.log is not None else {}
+            requests = [PermitRequest.of_parked(uuid, units.get(uuid, 1.0)) for uuid in uuids]
+            answer = self._store.settle({name: (account.defined, requests)})[name]
+            resumable = [uuid for uuid in uuids if uuid in answer.resumable]
+            count = len(resumable)
+            if resumable:
+                self._board.offer_limited(name, resumable)
+
+    def _release_ended(self, accounts: Mapping[str, tuple[Account, float]]) -> None:
         """Release the permits of parked flows that were deleted or have ended elsewhere."""
-        gone = [uuid for uuid in account.kept(now) if not self._keeps_permit(uuid)]
-        if gone:
-            requests = [PermitRequest(uuid, _LAST_EPOCH, 0, 0, 0.0) for uuid in gone]
-            self._store.settle({name: (account.defined, requests)})
-            for uuid in gone:
-                del account.flows[uuid]
+        kept = {name: account.kept(now) for name, (account, now) in accounts.items()}
+        records = self._records([uuid for uuids in kept.values() for uuid in uuids])
+        ended = {
+            name: [uuid for uuid in uuids if not _keeps_permit(records.get(uuid))]
+            for name, uuids in kept.items()
+        }
+        requests = {
+            name: (
+                accounts[name][0].defined,
+                [PermitRequest(uuid, _LAST_EPOCH, 0, 0, 0.0) for uuid in uuids],
+            )
+            for name, uuids in ended.items()
+            if uuids
+        }
+        if requests:
+            self._store.settle(requests)
+            for name in requests:
+                for uuid in ended[name]:
+                    del accounts[name][0].flows[uuid]
 
-    def _keeps_permit(self, uuid: str) -> bool:
+    def _units(self, uuids: Sequence[str]) -> dict[str, float]:
+        return {uuid: record.permit_units for uuid, record in self._records(uuids).items()}
+
+    def _records(self, uuids: Sequence[str]) -> Mapping[str, models.FlowDetail]:
+        if not uuids:
+            return {}
         with contextlib.closing(self._backend.get_connection()) as connection:
-            try:
-                detail = connection.get_flow_details(uuid, lazy=True)
-            except exceptions.NotFound:
-                return False
-        return detail.state not in states.FLOW_ENDED and not detail.is_suspended_by_command
+            return connection.flow_records(uuids)
+
+
+def _keeps_permit(record: models.FlowDetail | None) -> bool:
+    if record is None:
+        return False
+    return record.state not in states.FLOW_ENDED and not record.is_suspended_by_command

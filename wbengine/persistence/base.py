@@ -246,6 +246,17 @@ class Connection(abc.ABC):
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
         """Return a flow; with `lazy`, without its atoms."""
 
+    def flow_records(self, flow_uuids: Collection[str]) -> Mapping[str, models.FlowDetail]:
+        """Return the records of these flows without their atoms, by uuid, with one read.
+
+        Missing and damaged flows are omitted.
+        """
+        records = {}
+        for uuid in flow_uuids:
+            with contextlib.suppress(exceptions.NotFound, exceptions.CorruptRecord):
+                records[uuid] = self.get_flow_details(uuid, lazy=True)
+        return records
+
     @abc.abstractmethod
     def get_changes(self, flow_uuid: str, since: str | None = None) -> Changes:
         """Return the changes of a flow since a cursor.

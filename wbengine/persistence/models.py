@@ -58,6 +58,7 @@ __all__ = [
     "STEP",
     "SUBMITTED",
     "PAUSED_BY",
+    "PERMIT_UNITS",
     "WAITS_FOR",
     "WORKFLOW",
     "atom_detail_class",
@@ -113,6 +114,8 @@ WAITS_FOR: Final = "waits_for"
 #: Key in the `meta` of a flow: patterns of the pauses for which it is parked.
 PAUSED_BY: Final = "paused_by"
 BLOCKED: Final = "blocked"
+#: Key in the `meta` of a flow: the units of its limit that its next run takes.
+PERMIT_UNITS: Final = "permit_units"
 #: Key in the `meta` of a flow: time (Unix seconds) of the passed deadline.
 DEADLINE_EXCEEDED: Final = "deadline_exceeded"
 #: Keys of flows that must not continue.
@@ -882,6 +885,12 @@ class FlowDetail(_Named):
     def paused_by(self) -> tuple[str, ...]:
         """Patterns of the pauses of task types for which the flow is parked."""
         return _pauses.patterns_of(self.meta_value(PAUSED_BY))
+
+    @property
+    def permit_units(self) -> float:
+        """The units of its limit for which the flow is parked."""
+        units = self.meta_value(PERMIT_UNITS)
+        return float(units) if isinstance(units, int | float) else 1.0
 
     @property
     def log_level(self) -> str | None:

@@ -160,8 +160,8 @@ class Gate:
         return ()
 
     @property
-    def delaying_limit(self) -> str | None:
-        """Name of the limit for whose permit the flow itself waits."""
+    def delaying_limit(self) -> tuple[str, float] | None:
+        """Name of the limit for whose permit the flow itself waits, and the units that it takes."""
         return None
 
     @property

@@ -153,9 +153,9 @@ class PermitGate(base.Gate):
         return None if permit is None else (permit.name, permit.quota_in_force or permit.quota)
 
     @property
-    def delaying_limit(self) -> str | None:
+    def delaying_limit(self) -> tuple[str, float] | None:
         waiting = self._waiting.get(_FLOW) if self._limits_flow else None
-        return None if waiting is None else waiting.queue.membership.name
+        return None if waiting is None else (waiting.queue.membership.name, waiting.cost)
 
     def admit_nodes(self, nodes: Sequence[int]) -> Sequence[int]:
         permitted = []
@@ -369,10 +369,12 @@ class PermitGate(base.Gate):
     def close(self, is_parked: bool = False) -> None:
         """Release all permits, except that of a parked flow."""
         queues, self._queues = self._queues, {}
+        flow = self._waiting.get(_FLOW) if is_parked and self._flow_waits else None
         self._waiting.clear()
         self._items.clear()
         self._changed.clear()
         self._running.clear()
         if queues:
             kept = (self._flow_permit,) if is_parked and self._flow_permit is not None else ()
-            self._renewer().leave([queue.membership for queue in queues.values()], kept)
+            parked = {} if flow is None else {flow.queue.membership: flow.cost}
+            self._renewer().leave([queue.membership for queue in queues.values()], kept, parked)

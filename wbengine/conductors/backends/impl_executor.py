@@ -290,7 +290,7 @@ class ExecutorConductor(base.Conductor):
 
     def _take(self, limit: int) -> list[jobs.Job]:
         if self._limited is not None:
-            self._offer_permits()
+            self._offer_permits(self._limited.poll)
         now = time.monotonic()
         postponed = [uuid for uuid, (until, _) in tuple(self._postponed.items()) if until > now]
         # Without `expiry`, which would override the time of the board.
@@ -307,11 +307,10 @@ class ExecutorConductor(base.Conductor):
                 return [job]
         return []
 
-    def _offer_permits(self, limits: Mapping[str, Quota | None] | None = None) -> None:
-        """Let flows run that waited for permits of these limits; None: of all, at intervals."""
-        assert self._limited is not None
+    def _offer_permits(self, offer: Callable[..., None], *limit: Any) -> None:
+        """Let flows run that waited for permits."""
         try:
-            self._limited.poll() if limits is None else self._limited.offer(limits)
+            offer(*limit)
         except (exceptions.JobFailure, exceptions.StorageFailure) as error:
             self._log.warning("cannot start flows that wait for their limits: %s", error)
 
@@ -601,7 +600,7 @@ class ExecutorConductor(base.Conductor):
         else:
             self._try_finish_job(job, action)
         if claim is not None and claim.flow_limit is not None and self._limited is not None:
-            self._offer_permits(dict([claim.flow_limit]))
+            self._offer_permits(self._limited.offer, *claim.flow_limit)
 
     def _block(self, job: jobs.Job) -> None:
         board = self._parking_board
@@ -630,7 +629,9 @@ class ExecutorConductor(base.Conductor):
     def _park(self, job: jobs.Job, parked: control.Parked) -> None:
         assert self._parking_board is not None
         try:
-            self._parking_board.park(job, self._name, *parked)
+            self._parking_board.park(
+                job, self._name, parked.seconds, parked.signals, parked.pauses, parked.limit
+            )
         except exceptions.WbengineException as error:
             self._log.warning("cannot park %s: %s", job, error)
             return

@@ -114,16 +114,32 @@ class JobTurns:
         waiting = f"board = :board AND not_before = {tables.LIMITED_NOT_BEFORE} AND trashed = 0"
         limit = f"SELECT flow_limit FROM {_JOBS} WHERE {waiting} AND flow_limit IS NOT NULL"
         next_one = "ORDER BY flow_limit LIMIT 1"
-        #: Names of limits for which jobs wait. One lookup for each, as one may have many jobs.
+        in_queues = (
+            f"{waiting} AND (:all_queues = 1 OR queue IN :queues) AND queue NOT IN"
+            f" (SELECT name FROM {_QUEUES} WHERE board = :board AND paused_at IS NOT NULL)"
+        )
+        queues: sa.BindParameter[Any] = sa.bindparam("queues", expanding=True)
+        by_priority = "ORDER BY priority, id LIMIT"
+        #: Names of limits for which jobs wait, and the first job of each in the queues, or NULL.
+        #: Lookups for each limit, as one may have many jobs.
         self.limits = sa.text(
             f"WITH RECURSIVE names (name) AS (SELECT ({limit} AND flow_limit > :after {next_one})"
             f" UNION ALL SELECT ({limit} AND flow_limit > names.name {next_one}) FROM names"
             " WHERE names.name IS NOT NULL)"
-            " SELECT name FROM names WHERE name IS NOT NULL LIMIT :limit"
-        )
+            f" SELECT name, (SELECT uuid FROM {_JOBS} WHERE {in_queues} AND flow_limit = names.name"
+            f" {by_priority} 1) AS uuid FROM names WHERE name IS NOT NULL LIMIT :limit"
+        ).bindparams(queues)
         self.limited = sa.text(
+            f"SELECT uuid FROM {_JOBS} WHERE {in_queues} AND flow_limit = :flow_limit"
+            f" {by_priority} :limit"
+        ).bindparams(queues)
+        self.limited_for_update = sa.text(
             f"SELECT id, uuid, board, queue, fair_key, fair_weight FROM {_JOBS} WHERE {waiting}"
-            f" AND flow_limit = :flow_limit ORDER BY priority, id LIMIT :limit{lock}"
+            f" AND flow_limit = :flow_limit AND uuid IN :uuids ORDER BY priority, id{lock}"
+        ).bindparams(sa.bindparam("uuids", expanding=True))
+        self._pause_of_all = sa.text(
+            f"SELECT 1 FROM {_QUEUES} WHERE board = :board AND name = '{ALL_QUEUES}'"
+            " AND paused_at IS NOT NULL"
         )
         begin = f"UPDATE {_JOBS} SET not_before = 0, flow_limit = NULL, turn = :turn WHERE id = :id"
         self._begin_due = sa.text(
@@ -135,6 +151,10 @@ class JobTurns:
         """Give jobs their turns whose time has come, in this order."""
         turns.assign(connection, rows)
         connection.execute(self._begin_due, rows)
+
+    def is_paused(self, connection: sa.Connection, board: str) -> bool:
+        """Return whether all queues are paused."""
+        return connection.execute(self._pause_of_all, {"board": board}).first() is not None
 
     def begin_limited(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
         """Give jobs their turns that wait for a limit, in this order."""

@@ -606,31 +606,48 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         stored = connection.execute(self._statements.pauses_for_update, parameters)
         return {TaskPause(*row) for row in stored} != set(pauses)
 
-    def limits_waited_for(self, after: str = "") -> list[str]:
-        """Return the names of limits for which jobs wait, at most 1024 of them.
+    def limits_waited_for(self, after: str = "") -> list[tuple[str, str | None]]:
+        """Return the limits for which jobs wait, at most 1024 of them, with their first jobs.
+
+        The first job of a limit is that with the highest priority, then the oldest one, in one of
+        `queues` that is not paused; None: there is none.
 
         :param after: the last name of the previous call.
         """
-        parameters = {"board": self.namespace, "after": after, "limit": MAX_PAGE_SIZE}
-        return self._transact(
-            "Reading limits of flows",
-            lambda connection: list(connection.scalars(self._turns.limits, parameters)),
-            write=False,
-        )
+        rows_read = self._read_limited(self._turns.limits, after=after, limit=MAX_PAGE_SIZE)
+        return [(row.name, row.uuid) for row in rows_read]
 
-    def offer_limited(self, limit: str, count: int) -> int:
-        """Give up to `count` jobs that wait for a limit their turn. Return their number.
+    def jobs_of_limit(self, limit: str, count: int) -> list[str]:
+        """Return the uuids of the first jobs that wait for a limit, as in `limits_waited_for`."""
+        rows_read = self._read_limited(self._turns.limited, flow_limit=limit, limit=count)
+        return [row.uuid for row in rows_read]
 
-        Jobs with the highest priority go first, and older ones before others.
-        """
-        parameters = {"board": self.namespace, "flow_limit": limit, "limit": count}
+    def _read_limited(self, statement: sa.TextClause, **values: Any) -> Sequence[sa.Row[Any]]:
+        parameters = {
+            "board": self.namespace,
+            "queues": list(self.queues),
+            "all_queues": int(_places.ALL_QUEUES in self.queues),
+            **values,
+        }
 
-        def work(connection: sa.Connection) -> int:
-            chosen = connection.execute(self._turns.limited, parameters).mappings().all()
+        def work(connection: sa.Connection) -> Sequence[sa.Row[Any]]:
+            if self._turns.is_paused(connection, self.namespace):
+                return []
+            return connection.execute(statement, parameters).all()
+
+        return self._transact("Reading limits of flows", work, write=False)
+
+    def offer_limited(self, limit: str, uuids: Collection[str]) -> list[str]:
+        """Give jobs their turn that still wait for a limit. Return their uuids."""
+        parameters = {"board": self.namespace, "flow_limit": limit, "uuids": list(uuids)}
+
+        def work(connection: sa.Connection) -> list[str]:
+            waiting = connection.execute(self._turns.limited_for_update, parameters)
+            chosen = waiting.mappings().all()
             if chosen:
                 self._turns.begin_limited(connection, [dict(row) for row in chosen])
                 writing.notify_job(connection, self._store.statements, chosen[0]["uuid"])
-            return len(chosen)
+            return [row["uuid"] for row in chosen]
 
         # If the write is lost, the next call repeats it.
         return self._transact(f"Starting flows of limit {limit!r}", work, durable=False)

@@ -258,6 +258,11 @@ class SQLConnection(base.Connection):
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
         return self._read("flow detail", fd_uuid, lambda it: reading.flow(it, fd_uuid, lazy))
 
+    def flow_records(self, flow_uuids: Collection[str]) -> Mapping[str, models.FlowDetail]:
+        return reading.flow_records(
+            self._read_many("Reading flow details", self._sql.flows, flow_uuids)
+        )
+
     def get_changes(self, flow_uuid: str, since: str | None = None) -> base.Changes:
         return self._read(
             "flow detail", flow_uuid, lambda it: reading.changes(it, flow_uuid, since)

@@ -84,6 +84,12 @@ def flow(connection: sa.Connection, uuid: str, lazy: bool) -> models.FlowDetail:
     return _flow(connection, _required_row(connection, _FLOW, "flow detail", uuid), lazy)
 
 
+def flow_records(flow_rows: Iterable[sa.Row[Any]]) -> dict[str, models.FlowDetail]:
+    """Return the records of these rows by uuid, without the damaged ones."""
+    records = (_record_or_error(_flow_record, row._mapping) for row in flow_rows)
+    return {each.uuid: each for each in records if isinstance(each, models.FlowDetail)}
+
+
 def atoms(connection: sa.Connection, flow_uuid: str) -> Iterator[models.AtomDetail]:
     _required_row(connection, _FLOW, "flow detail", flow_uuid)
     return base.readable(_atoms(connection, flow_uuid))
@@ -166,11 +172,16 @@ def _book(connection: sa.Connection, row: Row, lazy: bool) -> models.LogBook:
     return record
 
 
-def _flow(connection: sa.Connection, row: Row, lazy: bool) -> models.FlowDetail:
+def _flow_record(row: Row) -> models.FlowDetail:
     record: models.FlowDetail = rows.FLOW.record(_trees.FLOW, row, row["uuid"])
     record.epoch = row["lease_epoch"]
     if record.created is None:
         record.created = row["created"] or None
+    return record
+
+
+def _flow(connection: sa.Connection, row: Row, lazy: bool) -> models.FlowDetail:
+    record = _flow_record(row)
     if not lazy:
         record.add_all(_without_damage(_atoms(connection, record.uuid)))
     return record

@@ -204,6 +204,9 @@ class Statements:
             f"SELECT uuid, wish FROM {_FLOWS} WHERE uuid IN :uuids AND wish IS NOT NULL"
         ).bindparams(sa.bindparam("uuids", expanding=True))
 
+        self.flows = sa.text(f"{tables.select(tables.FLOWS)} WHERE uuid IN :uuids").bindparams(
+            sa.bindparam("uuids", expanding=True)
+        )
         self.marks = sa.text(
             "SELECT f.uuid, f.id, f.birth, f.updated, f.state, LENGTH(f.more), f.wish,"
             f" (SELECT MAX(changed) FROM {_ATOMS} WHERE flow_uuid = f.uuid) AS changed"
