@@ -1,11 +1,11 @@
-"""The context of running tasks, and hooks for tracers."""
+"""The context of running tasks, and hooks for tracers and frameworks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from wbengine import exceptions
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from wbengine import task as task_module
     from wbengine._calls import invocation
     from wbengine.types import _tags
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 #: The worker name of tasks that ran in the process of the engine.
 LOCAL: Final = "local"
@@ -94,6 +97,22 @@ sending: Callable[[Key, Call], Call] | None = None
 
 #: Hook of tracers: may add headers to messages that a task sends. It must not raise exceptions.
 header_hook: Callable[[dict[str, Any]], object] | None = None
+
+#: Hook of frameworks: a context manager around the code of the user, in the thread that runs it:
+#: methods of tasks and retry controllers, and factories of stored flows. It must raise no
+#: exceptions.
+scope: Callable[[], AbstractContextManager[object]] | None = None
+
+#: The same around each async method of a task, in the event loop.
+async_scope: Callable[[], AbstractAsyncContextManager[object]] | None = None
+
+
+def in_scope(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call a function of the user in the `scope` of frameworks."""
+    if scope is None:
+        return function(*args, **kwargs)
+    with scope():
+        return function(*args, **kwargs)
 
 
 def current(task: task_module.Task) -> invocation.Invocation | None:

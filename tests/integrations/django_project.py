@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from tests.support import python
 from tests.support.waiting import MARGIN
 
@@ -160,6 +162,28 @@ class Project:
             "DJANGO_SETTINGS_MODULE": "settings",
             "PYTHONPATH": f"{folder}{os.pathsep}{python.REPOSITORY}",
         }
+
+    def use_postgresql(self, url: str) -> None:
+        """Let the tables of the project and the flows be in this database."""
+        parsed = sa.make_url(url)
+        database = {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": parsed.database,
+            "USER": parsed.username,
+            "PASSWORD": parsed.password,
+            "HOST": parsed.host,
+            "PORT": parsed.port,
+            "OPTIONS": {"application_name": "shop"},
+        }
+        options = {"persistence": url, "database": "default"}
+        self.append_settings(
+            f"DATABASES['default'] = {database!r}", f"TASKS['default']['OPTIONS'] = {options!r}"
+        )
+        self.store = url
+
+    def append_settings(self, *lines: str) -> None:
+        with (self.folder / "settings.py").open("a") as settings:
+            settings.write("\n".join(lines) + "\n")
 
     def run(self, program: str, **variables: str) -> Any:
         """Run a program that assigns `result`, and return this value."""

@@ -203,20 +203,6 @@ result = [kept.id, outside.id]
         assert {row.uuid for row in connection.list_flows().flows} == {kept, outside}
 
 
-def test_connections_are_closed_after_each_task(project: Project) -> None:
-    is_closed = project.run("""
-from django.db import connection
-
-from wbengine import engines
-from wbengine.integrations.django import _tasks
-
-flow = tasks.query(django_task=_tasks.options_of(tasks.query))
-values = engines.run(flow, store={"args": [], "kwargs": {}})
-result = [values["value"], connection.connection is None]
-""")
-    assert is_closed == [42, True]
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

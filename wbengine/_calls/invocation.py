@@ -7,6 +7,7 @@ on a remote worker. The engine calls it only through `TaskExecutor`.
 from __future__ import annotations
 
 import abc
+import contextlib
 import contextvars
 import hashlib
 import inspect
@@ -368,7 +369,8 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
         return context.run(_in_loop, ainvoke, invocation, started, loop)
     task.attach(invocation)
     try:
-        perform = _perform if running.around is None else _perform_around
+        is_plain = running.around is None and running.scope is None
+        perform = _perform if is_plain else _perform_around
         value = context.run(perform, task, invocation, loop)
         return Outcome(value, running.LOCAL, started, time.time())
     finally:
@@ -385,10 +387,9 @@ async def ainvoke(invocation: Invocation) -> Outcome:
     contexts.isolate()
     task.attach(invocation)
     try:
-        if running.around is None:
-            return Outcome(await _aperform(task, invocation), running.LOCAL, started, time.time())
-        with running.around(invocation):
-            return Outcome(await _aperform(task, invocation), running.LOCAL, started, time.time())
+        is_plain = running.around is None and running.async_scope is None
+        value = await (_aperform if is_plain else _aperform_around)(task, invocation)
+        return Outcome(value, running.LOCAL, started, time.time())
     finally:
         task.detach()
         if invocation.log is not None:
@@ -494,10 +495,21 @@ def row_key(invocation: Invocation) -> str:
 def _perform_around(
     task: task_module.Task, invocation: Invocation, loop: event_loop.EventLoop | None
 ) -> Any:
-    assert running.around is not None
     _set_current(invocation)  # for log lines of tracers
-    with running.around(invocation):
-        return _perform(task, invocation, loop)
+    with _span(invocation):
+        return running.in_scope(_perform, task, invocation, loop)
+
+
+async def _aperform_around(task: task_module.Task, invocation: Invocation) -> Any:
+    with _span(invocation):
+        if running.async_scope is None:
+            return await _aperform(task, invocation)
+        async with running.async_scope():
+            return await _aperform(task, invocation)
+
+
+def _span(invocation: Invocation) -> contextlib.AbstractContextManager[object]:
+    return contextlib.nullcontext() if running.around is None else running.around(invocation)
 
 
 async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:

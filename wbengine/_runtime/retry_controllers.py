@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 from wbengine import exceptions, states
@@ -14,7 +16,7 @@ from wbengine._concurrency import contexts
 from wbengine._runtime import plan as plan_module
 from wbengine._runtime import retry_decisions, retry_delays
 from wbengine._runtime.node_calls import RetryCall
-from wbengine.running import LOCAL
+from wbengine.running import LOCAL, in_scope
 from wbengine.types import failure as ft
 
 __all__ = ["Retries"]
@@ -41,13 +43,13 @@ class Retries:
             history = self._storage.get_retry_history(retry.name)
             if call.action == calls.EXECUTE:
                 arguments = fetch(retry.rebind, retry.name, optional_args=retry.optional)
-                value = contexts.run(retry.execute, history=history, **arguments)
+                value = _call(retry.execute, history=history, **arguments)
             else:
                 arguments = fetch(
                     retry.revert_rebind, retry.name, optional_args=retry.revert_optional
                 )
                 offered = self._offered(retry, history)
-                value = contexts.run(retry.revert, **offered, **arguments)
+                value = _call(retry.revert, **offered, **arguments)
         except BaseException as error:
             value = ft.Failure.from_exception(error)
         outcome = calls.Outcome(value, LOCAL, started, time.time())
@@ -75,7 +77,7 @@ class Retries:
         arguments = self._storage.fetch_mapped_args(
             retry.rebind, retry.name, optional_args=retry.optional
         )
-        decision: str = contexts.run(retry.on_failure, history=history, **arguments)
+        decision: str = _call(retry.on_failure, history=history, **arguments)
         return decision
 
     def _is_final(self, node: int, failure: ft.Failure) -> bool:
@@ -119,3 +121,7 @@ class Retries:
             if resolution.intention != states.RETRY:
                 self.errors.update((self._plan.shown_name(n), error) for n, error in errors)
             return resolution
+
+
+def _call(method: Callable[..., Any], **arguments: Any) -> Any:
+    return contexts.run(functools.partial(in_scope, method, **arguments))

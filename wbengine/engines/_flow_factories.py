@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from wbengine import exceptions
+from wbengine import exceptions, running
 from wbengine import flow as flow_module
 from wbengine import task as task_module
 from wbengine._introspection import object_names
@@ -121,9 +121,10 @@ def remake(
     rules = _allowed.of_process(flows)
     path = _flow_of_path(name, args)
     if path is not None:
-        return _flow_at(path, rules.load)
+        return running.in_scope(_flow_at, path, rules.load)
     factory = rules.load(name)
-    return _check_flow(f"Flow factory {name!r}", factory(*(args or ()), **(kwargs or {})))
+    flow = running.in_scope(factory, *(args or ()), **(kwargs or {}))
+    return _check_flow(f"Flow factory {name!r}", flow)
 
 
 def load(name: str, args: Iterable[Any] | None, flows: _allowed.Flows = None) -> None:

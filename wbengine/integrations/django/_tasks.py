@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from django import db
 from django.utils import timezone
 
 from wbengine import task as task_module
@@ -110,7 +109,6 @@ class _Call(task_module.Task):
             ],
         )
         sender = type(backend)
-        db.close_old_connections()  # The server may have closed them since the last call.
         try:
             _framework.task_started.send_robust(sender=sender, task_result=result)
             value = self._value(result)
@@ -128,9 +126,6 @@ class _Call(task_module.Task):
             )
             _framework.task_finished.send_robust(sender=sender, task_result=result)
             return value
-        finally:
-            db.reset_queries()
-            db.close_old_connections()
 
     def _value(self, result: _framework.TaskResult) -> Any:
         context = [_framework.TaskContext(task_result=result)] if self._task.takes_context else []

@@ -20,7 +20,9 @@ class Command(BaseCommand):  # type: ignore[misc]
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the command with all arguments, and end the process with its exit code."""
         from wbengine._cli import app
+        from wbengine.integrations.django import _connections
 
+        _connections.close_around_calls()
         _set_default_store()
         sys.exit(app.main(argv[2:]))
 
