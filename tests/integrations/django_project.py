@@ -21,12 +21,15 @@ SECRET_KEY = "test"
 USE_TZ = True
 TIME_ZONE = "UTC"
 INSTALLED_APPS = ["django_tasks", "wbengine.integrations.django", "shop"]
-DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "{folder}/app.db"}}}}
+DATABASES = {{
+    "default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "{folder}/app.db"}},
+    "flows": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "{folder}/flows.db"}},
+}}
 TASKS = {{
     "default": {{
         "BACKEND": "wbengine.integrations.django.WbengineBackend",
         "QUEUES": ["default", "mail"],
-        "OPTIONS": {{"persistence": "sqlite:///{folder}/flows.db"}},
+        "OPTIONS": {{"database": "flows"}},
     }},
     "direct": {{"BACKEND": "django_tasks.backends.immediate.ImmediateBackend"}},
 }}
@@ -175,9 +178,8 @@ class Project:
             "PORT": parsed.port,
             "OPTIONS": {"application_name": "shop"},
         }
-        options = {"persistence": url, "database": "default"}
         self.append_settings(
-            f"DATABASES['default'] = {database!r}", f"TASKS['default']['OPTIONS'] = {options!r}"
+            f"DATABASES['default'] = {database!r}", "TASKS['default']['OPTIONS'] = {}"
         )
         self.store = url
 

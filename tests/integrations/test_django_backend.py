@@ -179,10 +179,8 @@ except ValueError:
 
 
 def test_task_belongs_to_a_transaction_of_the_same_database(project: Project) -> None:
-    settings = project.folder / "settings.py"
     url = f"sqlite:///{project.folder}/app.db"
-    new = f'{{"persistence": "{url}", "database": "default"}}'
-    settings.write_text(settings.read_text().replace(f'{{"persistence": "{project.store}"}}', new))
+    project.append_settings("TASKS['default']['OPTIONS'] = {}")
     kept, outside = project.run("""
 from django.db import transaction
 
@@ -204,19 +202,54 @@ result = [kept.id, outside.id]
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("setting", "reason"),
     [
-        ('{"persistence": "sqlite:////no/such/folder/flows.db"}', "store of wbengine cannot be"),
-        ("{}", "may contain 'database', got the names []"),
-        ('{"persistence": "memory://", "ledger": 1}', "got the names ['ledger', 'persistence']"),
+        ("TASKS['default']['OPTIONS'] = {'persistence': 'memory://'}", "got the names ['persiste"),
+        ("TASKS['default']['OPTIONS'] = {'database': 'none'}", "DATABASES must contain 'none'"),
+        ("DATABASES['flows']['NAME'] = ':memory:'", "must be a file, got ':memory:'; for tests"),
+        ("DATABASES['flows']['OPTIONS'] = {'color': 'red'}", "known to wbengine, got color"),
     ],
 )
-def test_wrong_options_are_reported(options: str, reason: str, project: Project) -> None:
-    settings = project.folder / "settings.py"
-    old = f'{{"persistence": "{project.store}"}}'
-    settings.write_text(settings.read_text().replace(old, options))
+@pytest.mark.parametrize("app", [True, False])
+def test_wrong_settings_are_reported(
+    setting: str, reason: str, app: bool, project: Project
+) -> None:
+    project.append_settings(setting, "" if app else "INSTALLED_APPS.remove('django_tasks')")
     checked = project.manage("check")
     assert checked.returncode == 1 and reason in checked.stderr, checked.stderr
+    served = project.manage("wbengine", "serve")
+    assert served.returncode == 1 and reason in served.stderr, served.stderr
+    assert "Traceback" not in served.stderr
+
+
+OTHER = """TASKS["other"] = {
+    "BACKEND": "wbengine.integrations.django.WbengineBackend", "OPTIONS": {"database": "default"}
+}"""
+
+
+def test_command_uses_the_backend_that_is_named(project: Project) -> None:
+    project.append_settings(OTHER)
+    migrated = project.manage("migrate")  # This creates the tables in the database "default".
+    assert migrated.returncode == 0, migrated.stderr
+    id = project.run("result = tasks.add.enqueue(1).id")
+    unnamed = project.manage("wbengine", "flow", "list")
+    assert unnamed.returncode == 1
+    assert "use --backend with one of default, other" in unnamed.stderr
+    unknown = project.manage("wbengine", "--backend", "mail", "flow", "list")
+    assert "must be one of default, other, got 'mail'" in unknown.stderr
+    for words, flows in ((("--backend", "default"), [id]), (("--backend=other",), [])):
+        listed = project.manage("wbengine", *words, "flow", "list", "--json")
+        assert listed.returncode == 0, listed.stderr
+        assert [flow["uuid"] for flow in json.loads(listed.stdout)["flows"]] == flows
+        assert "backends of database '" in listed.stderr
+
+
+def test_command_uses_the_only_database_of_several_backends(project: Project) -> None:
+    project.append_settings(OTHER.replace("default", "flows"))
+    id = project.run("result = tasks.add.enqueue(1).id")
+    listed = project.manage("wbengine", "flow", "list", "--json")
+    assert [flow["uuid"] for flow in json.loads(listed.stdout)["flows"]] == [id]
+    assert "backends of database 'flows': default, other" in listed.stderr
 
 
 def test_manage_runs_commands_with_the_store_of_the_backend(project: Project) -> None:

@@ -97,9 +97,9 @@ def project(tmp_path: Path, postgresql_url: str) -> Project:
 def submit(project: Project, *names: str) -> list[str]:
     ids = project.run(f"""
 from wbengine import engines
+from wbengine.integrations.django import backend
 
-url = {project.store!r}
-result = [engines.submit(f"shop.flows:{{name}}", backend=url).id for name in {names}]
+result = [engines.submit(f"shop.flows:{{name}}", backend=backend()).id for name in {names}]
 """)
     assert isinstance(ids, list)
     return ids

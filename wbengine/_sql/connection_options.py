@@ -43,6 +43,7 @@ class DatabaseOptions:
 
     `max_retries` is the number of attempts to connect after the first (13 s in total by default).
     `max_pool_size`, `max_overflow` and `pool_timeout` (seconds) configure the pool of connections.
+    If `max_pool_size` is 0, each connection is closed after its use.
     Connections that were idle for `idle_timeout` seconds are replaced. `checkout_ping` checks
     connections before use. `isolation_level` is that of writing transactions. `log_statements` logs
     statements without values at level DEBUG. `engine_args` are additional arguments of SQLAlchemy's
@@ -153,7 +154,7 @@ def _reject(key: str, what: str, value: Any) -> ValueError:
 
 
 def _pool_size(key: str, value: Any) -> int:
-    return named_options.whole(key, value, least=1)  # SQLAlchemy interprets 0 as no limit.
+    return named_options.whole(key, value)
 
 
 def _overflow(key: str, value: Any) -> int:

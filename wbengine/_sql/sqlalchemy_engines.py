@@ -292,6 +292,8 @@ def _pool(settings: connection_options.DatabaseOptions) -> dict[str, Any]:
             "max_overflow": 0,
             "pool_timeout": settings.pool_timeout,
         }
+    if not settings.max_pool_size:
+        return {"poolclass": pool.NullPool}
     return {
         "poolclass": pool.QueuePool,
         "pool_size": settings.max_pool_size,

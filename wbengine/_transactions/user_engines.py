@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
+from sqlalchemy import pool
 
 from wbengine._sql import connection_options, dialects, sqlalchemy_engines
 
@@ -41,7 +42,9 @@ def engine(source: str | sa.Engine) -> sa.Engine:
     }
     if settings.isolation_level and settings.dialect != dialects.SQLITE:
         arguments.setdefault("isolation_level", settings.isolation_level)
-    if not settings.in_memory:
+    if not (settings.in_memory or settings.max_pool_size):
+        arguments.setdefault("poolclass", pool.NullPool)
+    elif not settings.in_memory:
         arguments.setdefault("pool_size", settings.max_pool_size)
         arguments.setdefault("max_overflow", settings.max_overflow)
         arguments.setdefault("pool_timeout", settings.pool_timeout)

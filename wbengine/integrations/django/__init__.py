@@ -5,7 +5,7 @@ Settings::
     TASKS = {
         "default": {
             "BACKEND": "wbengine.integrations.django.WbengineBackend",
-            "OPTIONS": {"persistence": "postgresql://flows@db/flows"},
+            "OPTIONS": {"database": "default"},
         }
     }
 
@@ -20,10 +20,16 @@ from wbengine._imports import lazily
 
 if TYPE_CHECKING:
     from wbengine.integrations.django._backend import WbengineBackend
+    from wbengine.integrations.django._databases import backend
     from wbengine.integrations.django._tasks import WbengineTask
 
-__all__ = ["WbengineBackend", "WbengineTask"]
+__all__ = ["WbengineBackend", "WbengineTask", "backend"]
 
 __getattr__, __dir__ = lazily.lazy_attributes(
-    __name__, {"._backend": ("WbengineBackend",), "._tasks": ("WbengineTask",)}
+    __name__,
+    {
+        "._backend": ("WbengineBackend",),
+        "._databases": ("backend",),
+        "._tasks": ("WbengineTask",),
+    },
 )

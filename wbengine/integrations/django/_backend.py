@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from django import db
-from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import module_loading, timezone
 
 from wbengine import engines, exceptions
-from wbengine.integrations.django import _framework, _results, _tasks
+from wbengine.integrations.django import _databases, _framework, _results, _tasks
 from wbengine.jobs import base as jobs
-from wbengine.persistence import backends, models
-from wbengine.persistence import base as persistence
+from wbengine.persistence import models
 
 __all__ = ["WbengineBackend"]
 
@@ -28,16 +25,14 @@ _PRIORITIES: Final = (
     (0, jobs.JobPriority.NORMAL),
     (50, jobs.JobPriority.HIGH),
 )
-_PERSISTENCE: Final = "persistence"
 _DATABASE: Final = "database"
 
 
 class WbengineBackend(_framework.BaseTaskBackend):  # type: ignore[misc]
     """Submits each task as a flow with one task. The id of a result is the uuid of its flow.
 
-    `OPTIONS` contains `persistence`: the URL of the database in which conductors run flows. If
-    Django uses this database too, `database` can be its alias in `DATABASES`: tasks that are
-    enqueued in its transactions are then part of them.
+    `OPTIONS` may contain `database`: the alias of the database in `DATABASES` in which conductors
+    run flows (default: 'default'). Tasks that are enqueued in its transactions are part of them.
     """
 
     task_class = _tasks.WbengineTask
@@ -48,24 +43,19 @@ class WbengineBackend(_framework.BaseTaskBackend):  # type: ignore[misc]
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        unknown = sorted(set(self.options) - {_PERSISTENCE, _DATABASE})
-        if unknown or not isinstance(self.options.get(_PERSISTENCE), str):
+        self.database: str = self.options.get(_DATABASE, db.DEFAULT_DB_ALIAS)
+        if not {*self.options} <= {_DATABASE} or not isinstance(self.database, str):
             raise ImproperlyConfigured(
-                f"OPTIONS of the task backend {alias!r} must be {{'persistence': URL}}, and may"
-                f" contain 'database', got the names {sorted(self.options)}"
+                f"OPTIONS of the task backend {alias!r} must be {{'database': ALIAS}} with an alias"
+                f" of DATABASES, got the names {sorted(self.options)}"
             )
-
-    @property
-    def persistence(self) -> str:
-        """The URL of the store."""
-        return str(self.options[_PERSISTENCE])
 
     def enqueue(
         self, task: _framework.Task, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> _framework.TaskResult:
         """Submit a task, which is stored when this returns.
 
-        In a transaction of the option `database`, it is stored when the transaction is committed.
+        In a transaction of its database, it is stored when the transaction is committed.
 
         A task that the backend does not support raises the `InvalidTaskError` of Django.
 
@@ -79,7 +69,7 @@ class WbengineBackend(_framework.BaseTaskBackend):  # type: ignore[misc]
         handle = engines.submit(
             task.module_path,
             factory_kwargs={_tasks.OPTIONS: options},
-            backend=_store(self.persistence),
+            backend=_databases.backend(self.database),
             inputs={"args": result.args, "kwargs": result.kwargs},
             priority=_priority(task.priority),
             eta=_aware(task.run_after),
@@ -112,31 +102,12 @@ class WbengineBackend(_framework.BaseTaskBackend):  # type: ignore[misc]
 
     def _transaction(self) -> Any:
         """Return the connection of Django whose transaction includes a task, or None."""
-        alias = self.options.get(_DATABASE)
-        connection = None if alias is None else db.connections[alias]
-        return connection if connection is not None and connection.in_atomic_block else None
+        connection = db.connections[self.database]
+        return connection if connection.in_atomic_block else None
 
     def _flow(self, uuid: str) -> models.FlowDetail:
-        with contextlib.closing(_store(self.persistence).get_connection()) as connection:
+        with contextlib.closing(_databases.backend(self.database).get_connection()) as connection:
             return connection.get_flow_details(uuid)
-
-    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
-        """Report a store that cannot be used to `manage.py check`."""
-        found = list(super().check(**kwargs))
-        try:
-            _store(self.persistence)
-        except (exceptions.WbengineException, ValueError, ImportError) as error:
-            found.append(checks.Error(f"The store of wbengine cannot be used: {error}"))
-        return found
-
-
-@functools.cache
-def _store(url: str) -> persistence.Backend:
-    """Return the store of this process, upgraded."""
-    store = backends.fetch(url)
-    with contextlib.closing(store.get_connection()) as connection:
-        connection.upgrade()
-    return store
 
 
 def _check_importable(task: _framework.Task) -> None:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import django
 
 if TYPE_CHECKING or django.VERSION < (6, 0):
+    from django_tasks import task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 else:
+    from django.tasks import task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django.tasks.exceptions import InvalidTask as InvalidTaskError
@@ -22,8 +24,8 @@ else:
 
 __all__ = [
     "BaseTaskBackend", "InvalidTaskError", "Task", "TaskContext", "TaskError", "TaskResult",
-    "TaskResultDoesNotExist", "TaskResultStatus", "normalize_json", "set_fields", "task_enqueued",
-    "task_finished", "task_started",
+    "TaskResultDoesNotExist", "TaskResultStatus", "normalize_json", "set_fields", "task_backends",
+    "task_enqueued", "task_finished", "task_started",
 ]  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""No models. Django reports the end of `migrate` only to applications with this module."""
