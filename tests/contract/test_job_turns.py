@@ -1,4 +1,4 @@
-"""The order in which conductors take jobs, in each database: queues, keys, weights, priorities."""
+"""The order in which conductors take jobs of boards with queues: keys, weights, priorities."""
 
 from __future__ import annotations
 
@@ -16,50 +16,72 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.seams import stores
-from tests.support import servers
+from tests.support import brokers, servers
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.jobs import _places, _queues, base
-from wbengine.jobs.backends import impl_sql
+from wbengine.jobs import backends as boards
+from wbengine.jobs.backends import impl_memory, impl_redis, impl_sql
 from wbengine.persistence import _commands, backends, models
 from wbengine.persistence import base as persistence
 
 from . import places
 
 DATABASES = ("sqlite", "postgresql", "mysql")
+#: Boards in the database of the flows, which also delay jobs.
+in_databases = pytest.mark.parametrize("store", DATABASES, indirect=True, scope="module")
+
+Board = impl_sql.SQLJobBoard | impl_redis.RedisJobBoard
 
 
-@pytest.fixture(scope="module", params=DATABASES)
-def backend(
+class Store:
+    """A place of boards, which each have their own namespace."""
+
+    def __init__(self, backend: persistence.Backend, conf: dict[str, str]) -> None:
+        self.backend = backend
+        self._conf = conf
+
+    @contextlib.contextmanager
+    def opened(self, namespace: str) -> Iterator[Board]:
+        conf = dict(self._conf)
+        if conf["board"] != "memory":
+            conf["namespace"] = namespace
+        with boards.backend("board", conf, persistence=self.backend) as board:
+            assert isinstance(board, Board)
+            yield board
+
+
+@pytest.fixture(scope="module", params=(*DATABASES, "memory", "redis"))
+def store(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     database_servers: servers.Databases,
-) -> Iterator[persistence.Backend]:
-    folder = tmp_path_factory.mktemp("turns")
-    with (
-        places.place(request.param, folder, database_servers) as options,
-        backends.backend(options) as opened,
-    ):
-        yield opened
-
-
-@contextlib.contextmanager
-def opened(backend: persistence.Backend, **options: str) -> Iterator[impl_sql.SQLJobBoard]:
-    board = impl_sql.SQLJobBoard("board", options, persistence=backend)
-    board.connect()
-    yield board
-    board.close()
+    broker_servers: brokers.Brokers,
+) -> Iterator[Store]:
+    kind: str = request.param
+    options: dict[str, Any] | str = "memory://"
+    with contextlib.ExitStack() as stack:
+        if kind == "memory":
+            conf = {"board": "memory"}
+        elif kind == "redis":
+            place = stack.enter_context(broker_servers["redis"].place())
+            conf = {"board": str(place)}
+        else:
+            folder = tmp_path_factory.mktemp("turns")
+            options = stack.enter_context(places.place(kind, folder, database_servers))
+            conf = {"board": "sql"}
+        yield Store(stack.enter_context(backends.backend(options)), conf)
 
 
 @pytest.fixture
-def board(backend: persistence.Backend) -> Iterator[impl_sql.SQLJobBoard]:
-    """An empty board of its own in the database."""
-    with opened(backend, namespace=models.new_uuid()) as board:
+def board(store: Store) -> Iterator[Board]:
+    """An empty board of its own in the store."""
+    with store.opened(models.new_uuid()) as board:
         yield board
 
 
 def post(
-    board: impl_sql.SQLJobBoard,
+    board: Board,
     name: str,
     fair_key: str | None = None,
     priority: str = "NORMAL",
@@ -73,15 +95,33 @@ def post(
     book = models.LogBook(name)
     book.add(flow)
     place = _places.Place.of(priority, queue, fair_key, weight)
-    board.post_flow(name, book, flow, place, eta=eta)
+    if isinstance(board, impl_sql.SQLJobBoard) and board.keeps_flows:
+        board.post_flow(name, book, flow, place, eta=eta)
+    else:
+        assert board.repost(flow.uuid, name, book, place) is not None
     return flow.uuid
 
 
-def take(board: impl_sql.SQLJobBoard, limit: int = 1, *except_uuids: str) -> list[str]:
+def queues_of(board: Board) -> _queues.BaseJobQueues:
+    assert board.job_queues is not None
+    return board.job_queues
+
+
+@contextlib.contextmanager
+def another(store: Store, board: Board) -> Iterator[Board]:
+    """The board of another conductor; in memory, there is only one."""
+    if isinstance(board, impl_memory.MemoryJobBoard):
+        yield board
+        return
+    with store.opened(board.namespace) as opened:
+        yield opened
+
+
+def take(board: Board, limit: int = 1, *except_uuids: str) -> list[str]:
     return [job.name for job in board.take("me", limit, except_uuids)]
 
 
-def drain(board: impl_sql.SQLJobBoard, limit: int = 1) -> list[str]:
+def drain(board: Board, limit: int = 1) -> list[str]:
     """Take and consume all jobs; return their names in this order."""
     names = []
     while jobs := board.take("me", limit):
@@ -96,7 +136,7 @@ def write(backend: persistence.Backend, statement: str, rows: list[dict[str, Any
         connection.execute(sa.text(statement), rows)
 
 
-def note_count(backend: persistence.Backend, board: impl_sql.SQLJobBoard) -> int:
+def note_count(backend: persistence.Backend, board: Board) -> int:
     """Return the number of stored turns of keys."""
     count = sa.text("SELECT COUNT(*) FROM wbe_fair_keys WHERE board = :board")
     with stores.engine_of(backend).connect() as connection:
@@ -118,14 +158,14 @@ def statement_count(work: Callable[[], object]) -> int:
     return len(statements)
 
 
-def test_jobs_without_keys_are_taken_by_priority_and_age(board: impl_sql.SQLJobBoard) -> None:
+def test_jobs_without_keys_are_taken_by_priority_and_age(board: Board) -> None:
     for number, priority in enumerate(("LOW", "NORMAL", "VERY_HIGH", "NORMAL", "LOW", "HIGH")):
         post(board, f"{priority}{number}", priority=priority)
     assert drain(board) == ["VERY_HIGH2", "HIGH5", "NORMAL1", "NORMAL3", "LOW0", "LOW4"]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 16])
-def test_keys_are_served_in_turn(board: impl_sql.SQLJobBoard, limit: int) -> None:
+def test_keys_are_served_in_turn(board: Board, limit: int) -> None:
     for number in range(6):
         post(board, f"a{number}", "a")
     post(board, "b0", "b")
@@ -136,7 +176,7 @@ def test_keys_are_served_in_turn(board: impl_sql.SQLJobBoard, limit: int) -> Non
     assert order[5:] == [f"a{number}" for number in range(2, 6)]
 
 
-def test_key_with_a_weight_gets_more_turns(board: impl_sql.SQLJobBoard) -> None:
+def test_key_with_a_weight_gets_more_turns(board: Board) -> None:
     for number in range(40):
         post(board, f"heavy{number}", "heavy", weight=3)
         post(board, f"light{number}", "light")
@@ -144,7 +184,7 @@ def test_key_with_a_weight_gets_more_turns(board: impl_sql.SQLJobBoard) -> None:
     assert counts == {"heavy": 30, "light": 10}
 
 
-def test_priority_decides_only_within_a_key(board: impl_sql.SQLJobBoard) -> None:
+def test_priority_decides_only_within_a_key(board: Board) -> None:
     for number in range(3):
         post(board, f"a{number}", "a")
     post(board, "b0", "b", "LOW")
@@ -153,7 +193,7 @@ def test_priority_decides_only_within_a_key(board: impl_sql.SQLJobBoard) -> None
     assert drain(board) == ["a-high0", "b0", "a-high1", "a-high2", "a0", "a1", "a2"]
 
 
-def test_key_that_had_no_jobs_has_no_advantage(board: impl_sql.SQLJobBoard) -> None:
+def test_key_that_had_no_jobs_has_no_advantage(board: Board) -> None:
     for number in range(20):
         post(board, f"a{number}", "a")
     drained = [*take(board, 10)]
@@ -165,7 +205,7 @@ def test_key_that_had_no_jobs_has_no_advantage(board: impl_sql.SQLJobBoard) -> N
 
 
 def test_key_that_submits_one_job_after_the_other_gets_only_its_share(
-    board: impl_sql.SQLJobBoard,
+    board: Board,
 ) -> None:
     """Such a key has no waiting job that would tell its last turn."""
     for key in ("a", "b"):
@@ -181,7 +221,8 @@ def test_key_that_submits_one_job_after_the_other_gets_only_its_share(
     assert counts == {"a": 10, "b": 10, "c": 10}
 
 
-def test_delayed_job_of_a_key_gives_it_no_advantage(board: impl_sql.SQLJobBoard) -> None:
+@in_databases
+def test_delayed_job_of_a_key_gives_it_no_advantage(board: Board) -> None:
     for key in ("a", "c"):
         for number in range(20):
             post(board, f"{key}{number}", key)
@@ -196,9 +237,10 @@ def test_delayed_job_of_a_key_gives_it_no_advantage(board: impl_sql.SQLJobBoard)
     assert counts == {"a": 10, "b": 10, "c": 10}
 
 
+@in_databases
 @pytest.mark.parametrize("limit", [1, 8])
 def test_concurrent_submissions_of_a_key_give_it_no_advantage(
-    backend: persistence.Backend, board: impl_sql.SQLJobBoard, limit: int
+    store: Store, board: Board, limit: int
 ) -> None:
     """Transactions that do not see the rows of each other give their jobs equal turns."""
     for number in range(20):
@@ -209,38 +251,36 @@ def test_concurrent_submissions_of_a_key_give_it_no_advantage(
         {"turn": float(number // 4), "name": f"a{number}", "board": board.namespace}
         for number in range(20)
     ]
-    write(backend, same, rows)
+    write(store.backend, same, rows)
     names = drain(board, limit)
     assert sorted(names) == sorted(f"{key}{number}" for key in "ab" for number in range(20))
     for end in range(16, 33, 8):
         assert abs(collections.Counter(name[0] for name in names[:end])["a"] - end / 2) <= 4
 
 
-def test_only_notes_of_keys_that_change_an_order_are_kept(
-    backend: persistence.Backend, board: impl_sql.SQLJobBoard
-) -> None:
-    queues = _queues.JobQueues(backend, board.namespace)
+@in_databases
+def test_only_notes_of_keys_that_change_an_order_are_kept(store: Store, board: Board) -> None:
+    queues = queues_of(board)
     for number in range(30):
         post(board, f"x{number}", f"x{number}", weight=0.5)
         post(board, f"a{number}", "a")
     taken = take(board, 31)
     assert sum(name.startswith("x") for name in taken) == 30
-    assert note_count(backend, board) == 30
+    assert note_count(store.backend, board) == 30
     queues.report(["default"])
-    assert note_count(backend, board) == 30, "none of these keys may go first now"
+    assert note_count(store.backend, board) == 30, "none of these keys may go first now"
     take(board, 2)
     queues.report(["default"])
-    assert note_count(backend, board) == 1, "the time of the queue"
+    assert note_count(store.backend, board) == 1, "the time of the queue"
     post(board, "x-again", "x5")
     assert take(board, 2) == ["a3", "x-again"]
     drain(board)
     queues.report(["default"])
-    assert note_count(backend, board) <= 1
+    assert note_count(store.backend, board) <= 1
 
 
-def test_jobs_of_many_keys_are_taken_with_as_many_statements_as_one(
-    board: impl_sql.SQLJobBoard,
-) -> None:
+@in_databases
+def test_jobs_of_many_keys_are_taken_with_as_many_statements_as_one(board: Board) -> None:
     for number in range(40):
         post(board, f"a{number}", f"a{number % 10}")
     first, second = (statement_count(functools.partial(take, board, n)) for n in (10, 10))
@@ -248,7 +288,7 @@ def test_jobs_of_many_keys_are_taken_with_as_many_statements_as_one(
     assert second <= first, "if there were enough jobs, the next call reads only these"
 
 
-def test_jobs_of_one_key_are_taken_once(board: impl_sql.SQLJobBoard) -> None:
+def test_jobs_of_one_key_are_taken_once(board: Board) -> None:
     """MySQL ignores blanks at the end of a text."""
     with pytest.raises(ValueError, match="without outer blanks"):
         post(board, "x", "a ")
@@ -257,7 +297,7 @@ def test_jobs_of_one_key_are_taken_once(board: impl_sql.SQLJobBoard) -> None:
     assert sorted(take(board, 5)) == ["x", "y", "z"]
 
 
-def test_queues_are_served_in_their_order(board: impl_sql.SQLJobBoard) -> None:
+def test_queues_are_served_in_their_order(board: Board) -> None:
     for queue in ("reports", "default", "mails"):
         post(board, f"{queue}0", queue=queue)
         post(board, f"{queue}1", queue=queue)
@@ -270,10 +310,8 @@ def test_queues_are_served_in_their_order(board: impl_sql.SQLJobBoard) -> None:
     assert take(board, 10) == ["reports1"]
 
 
-def test_paused_queue_is_not_served(
-    backend: persistence.Backend, board: impl_sql.SQLJobBoard
-) -> None:
-    queues = _queues.JobQueues(backend, board.namespace)
+def test_paused_queue_is_not_served(store: Store, board: Board) -> None:
+    queues = queues_of(board)
     board.queues = ("default", "reports")
     for queue in board.queues:
         post(board, f"{queue}0", queue=queue)
@@ -292,58 +330,65 @@ def test_paused_queue_is_not_served(
     assert take(board, 10) == ["default0", "default1"]
 
 
-def test_pause_lets_begun_flows_continue(
-    backend: persistence.Backend, board: impl_sql.SQLJobBoard
-) -> None:
+def test_pause_lets_begun_flows_continue(store: Store, board: Board) -> None:
     post(board, "begun")
     post(board, "urgent", priority="VERY_HIGH")
     (job,) = [job for job in board.take("me", 2) if job.name == "begun"]
     board.abandon(job, "me")
     new = post(board, "new", priority="VERY_HIGH")
-    queues = _queues.JobQueues(backend, board.namespace)
+    queues = queues_of(board)
     queues.pause("*")
     assert take(board, 5) == ["begun"]
-    with contextlib.closing(backend.get_connection()) as connection:
-        connection.send_command(new, _commands.FlowCommand(_commands.CANCEL, None, None, 0.0))
+    if isinstance(board, impl_sql.SQLJobBoard) and board.keeps_flows:
+        with contextlib.closing(store.backend.get_connection()) as connection:
+            command = _commands.FlowCommand(_commands.CANCEL, None, None, 0.0)
+            connection.send_command(new, command)
+    else:
+        board.make_due(new)
     assert take(board, 5) == ["new"], "its cancellation is carried out"
     queues.resume("*")
 
 
-def test_queues_are_listed_with_their_flows_and_keys(
-    backend: persistence.Backend, board: impl_sql.SQLJobBoard
-) -> None:
-    queues = _queues.JobQueues(backend, board.namespace)
+def test_queues_are_listed_with_their_flows_and_keys(store: Store, board: Board) -> None:
+    queues = queues_of(board)
     assert [queue.name for queue in queues.all()] == ["default"]
     for key in "aab":
         post(board, key, key)
-    post(board, "later", "a", eta=1000)
+    has_delays = isinstance(board, impl_sql.SQLJobBoard) and board.keeps_flows
+    if has_delays:
+        post(board, "later", "a", eta=1000)
     post(board, "report", queue="reports")
     take(board)
     queues.report(["reports"])
     queues.pause("mails", reason="an incident", by="eve")
     default, mails, reports = queues.all()
-    assert (default.name, default.waiting, default.delayed, default.running) == ("default", 2, 1, 1)
+    assert (default.name, default.waiting, default.running) == ("default", 2, 1)
+    assert default.delayed == has_delays
     assert default.keys == 2 and default.oldest is not None and not default.is_served
     assert (mails.paused_by, mails.reason, mails.waiting) == ("eve", "an incident", 0)
     assert reports.is_served and reports.waiting == 1 and reports.paused_at is None
     first, second = queues.keys("default")
-    assert (first.key, first.waiting, first.delayed, first.running) == ("a", 1, 1, 1)
+    assert (first.key, first.waiting, first.delayed, first.running) == ("a", 1, has_delays, 1)
     assert (second.key, second.waiting) == ("b", 1)
     queues.pause("*")
     assert all(queue.paused_at is not None for queue in queues.all())
     assert queues.all()[1].paused_by == "eve", "its own pause"
 
 
-def test_queues_require_valid_names(backend: persistence.Backend) -> None:
-    queues = _queues.JobQueues(backend)
+def test_queues_require_valid_names(board: Board) -> None:
+    queues = queues_of(board)
     for name in ("", "a b", "a/b", "x" * 65, "**"):
         with pytest.raises(ValueError, match="queue must be 1 to 64 letters"):
             queues.pause(name)
+
+
+def test_queues_of_a_store_require_a_database() -> None:
     with pytest.raises(ValueError, match="require a database"):
         _queues.JobQueues(backends.fetch("memory://"))
 
 
-def test_delayed_job_gets_its_turn_when_it_is_due(board: impl_sql.SQLJobBoard) -> None:
+@in_databases
+def test_delayed_job_gets_its_turn_when_it_is_due(board: Board) -> None:
     for number in range(4):
         post(board, f"later{number}", "a", eta=0.05)
         post(board, f"b{number}", "b")
@@ -359,7 +404,7 @@ def test_delayed_job_gets_its_turn_when_it_is_due(board: impl_sql.SQLJobBoard) -
     assert later == [f"later{number}" for number in range(4)]
 
 
-def test_abandoned_and_expired_jobs_go_first(board: impl_sql.SQLJobBoard) -> None:
+def test_abandoned_and_expired_jobs_go_first(board: Board) -> None:
     for number in range(3):
         post(board, f"a{number}", "a")
     (job,) = board.take("me", 1)
@@ -372,22 +417,20 @@ def test_abandoned_and_expired_jobs_go_first(board: impl_sql.SQLJobBoard) -> Non
     assert drain(board) == ["a1", "a2"]
 
 
-def test_excluded_jobs_are_left(board: impl_sql.SQLJobBoard) -> None:
+def test_excluded_jobs_are_left(board: Board) -> None:
     first = post(board, "first")
     post(board, "second")
     assert take(board, 10, first) == ["second"]
     assert take(board, 10) == ["first"]
 
 
-def test_concurrent_conductors_take_each_job_once(
-    backend: persistence.Backend, board: impl_sql.SQLJobBoard
-) -> None:
+def test_concurrent_conductors_take_each_job_once(store: Store, board: Board) -> None:
     expected = [post(board, f"flow{number}", f"key{number % 7}") for number in range(60)]
     taken: list[str] = []
     lock = threading.Lock()
 
     def conduct() -> None:
-        with opened(backend, namespace=board.namespace) as own:
+        with another(store, board) as own:
             while jobs := own.take("me", random.randint(1, 4)):
                 with lock:
                     taken.extend(job.uuid for job in jobs)
@@ -402,6 +445,7 @@ def test_concurrent_conductors_take_each_job_once(
     assert sorted(taken) == sorted(expected)
 
 
+@pytest.mark.parametrize("store", ("memory", "redis"), indirect=True, scope="module")
 @settings(max_examples=25, deadline=None)
 @given(
     submitted=st.lists(
@@ -412,10 +456,10 @@ def test_concurrent_conductors_take_each_job_once(
     limit=st.integers(1, 5),
 )
 def test_waiting_keys_differ_by_at_most_one_turn(
-    submitted: list[tuple[str, str]], limit: int
+    store: Store, submitted: list[tuple[str, str]], limit: int
 ) -> None:
     """While two keys have waiting jobs, neither gets more than one turn ahead."""
-    with backends.backend({"connection": "sqlite://"}) as store, opened(store) as board:
+    with store.opened(models.new_uuid()) as board:
         left = collections.Counter(key for key, _ in submitted)
         for number, (key, priority) in enumerate(submitted):
             post(board, f"{key}{priority}{number:02}", key, priority)

@@ -21,7 +21,7 @@ from wbengine.engines import _allowed
 from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
 from wbengine.jobs._places import ALL_QUEUES, DEFAULT_QUEUE, Place, check_queue
-from wbengine.jobs._queues import JobQueues
+from wbengine.jobs._queues import BaseJobQueues
 from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as base_listeners
 from wbengine.notifications import _reading, _service, _settings
@@ -80,7 +80,7 @@ class ConductorService:
     :param max_simultaneous: maximum number of flows at a time; default: number of processors plus
         one.
     :param queues: names of the queues whose flows it runs, in this order; '*': all others. Default:
-        the queue 'default'. Other queues than this one require a board in a database.
+        the queue 'default'. Other queues than this one require a board in a database or in Redis.
     :param board: the job board; default: the board in the database of `persistence`. The service
         connects it, and closes it at the end.
     :param schedules: stored at the start, if `persistence` is a database. They replace schedules of
@@ -178,16 +178,15 @@ class ConductorService:
 
     def _serve(self, queues: Sequence[str] | None) -> None:
         queues = self._served = (DEFAULT_QUEUE,) if queues is None else tuple(queues)
-        self._queues: JobQueues | None = None
+        self._queues: BaseJobQueues | None = None
         for name in queues:
             if name != ALL_QUEUES:
                 check_queue(name)
-        if isinstance(self._board, impl_sql.SQLJobBoard):
+        if isinstance(self._board, _stored.BaseStoredJobBoard):
             self._board.queues = queues
-            if self._board.keeps_flows:
-                self._queues = JobQueues(self._persistence, self._board.namespace)
-        elif queues not in ((DEFAULT_QUEUE,), (ALL_QUEUES,)):
-            raise ValueError("queues require a job board in a database")
+            self._queues = self._board.job_queues
+        if self._queues is None and queues not in ((DEFAULT_QUEUE,), (ALL_QUEUES,)):
+            raise ValueError("queues require a job board in a database or in Redis")
 
     def _make_notifications(self, settings: Mapping[str, Any]) -> list[_service.DestinationService]:
         if not isinstance(self._persistence, _sql.SQLBackend):
@@ -434,6 +433,12 @@ class ConductorService:
             LOG.warning(
                 *("flow %s (%s) %s", row.name, row.uuid, _EVENTS[among]), extra={"flow": row.uuid}
             )
+        elif (
+            row.command is not None
+            and self._is_board_separate
+            and isinstance(self._board, _stored.BaseStoredJobBoard)
+        ):
+            self._board.make_due(row.uuid)  # A pause of its queue does not hold back commands.
 
 
 def _list_flows(

@@ -307,10 +307,11 @@ def submit(
     :raises UniqueKeyConflict: with `unique_for`, if the flow with this key was submitted with
         another factory, other arguments or other inputs.
     :raises ValueError: if the factory cannot be imported elsewhere; if the priority is unknown; if
-        `board` belongs to another store, or exists only in this call; if `unique`, `eta`, `queue`,
-        `fair_key`, `debounce` or `connection` is given and the job is not in the database of the
-        flow; if `debounce` is given with `unique` or `eta`; if `connection` is to another database,
-        in autocommit, or in a failed transaction.
+        `board` belongs to another store, or exists only in this call; if `unique`, `eta`,
+        `debounce` or `connection` is given and the job is not in the database of the flow; if
+        `queue` or `fair_key` is given and the board stores only priorities; if `debounce` is given
+        with `unique` or `eta`; if `connection` is to another database, in autocommit, or in a
+        failed transaction.
     :raises MissingDependencies: if inputs are missing.
     :raises Exception: as `engines.load_from_factory`.
     """
@@ -636,7 +637,10 @@ def _store_and_post(
     the board posts the job if this process dies.
     """
     for place in places:
-        place.check_plain()
+        if isinstance(board, _stored.BaseStoredJobBoard):
+            board.check_place(place)
+        else:
+            place.check_plain()
     if isinstance(board, _stored.BaseStoredJobBoard):
         for (detail, _), place in zip(flows, places, strict=True):
             _stored.note_submitted(detail.meta, board, place)

@@ -121,7 +121,7 @@ class Place(NamedTuple):
         """
         if self != Place(self.priority):
             name = "fair_key" if self.queue == DEFAULT_QUEUE else "queue"
-            raise ValueError(f"{name}= requires a job board in a database")
+            raise ValueError(f"{name}= requires a job board in a database or in Redis")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the note in a flow's record."""

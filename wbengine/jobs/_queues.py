@@ -1,13 +1,15 @@
 """Queues of submitted flows: what waits in them, which conductors serve, and pauses.
 
 A row in `wbe_job_queues` is a queue that is paused or that a conductor has served.
+`jobs.backends._redis_queues` contains the queues of a board in Redis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import abc
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -19,7 +21,9 @@ from wbengine.persistence import base
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import tables, turns
 
-__all__ = ["JobKey", "JobQueue", "JobQueues", "queues_of"]
+__all__ = [
+    "BaseJobQueues", "JobKey", "JobQueue", "JobQueues", "QueueCounts", "QueueRow", "queues_of",
+]  # fmt: skip
 
 _T = TypeVar("_T")
 
@@ -69,8 +73,99 @@ class JobKey:
         return asdict(self)
 
 
-class JobQueues:
-    """The queues in the database of the flows.
+class QueueRow(NamedTuple):
+    """The pause of a queue, and the seconds since the latest report of a conductor."""
+
+    paused_at: float | None
+    paused_by: str | None
+    reason: str | None
+    age: float
+
+
+class QueueCounts(NamedTuple):
+    """The numbers of a `JobQueue`."""
+
+    waiting: int = 0
+    delayed: int = 0
+    running: int = 0
+    keys: int = 0
+    oldest: float | None = None
+
+
+class BaseJobQueues(abc.ABC):
+    """The queues of a job board."""
+
+    @abc.abstractmethod
+    def _rows(self) -> Mapping[str, QueueRow]:
+        """Return the queues that were served or are paused, and '*', by name."""
+
+    @abc.abstractmethod
+    def _counts(self) -> Mapping[str, QueueCounts]:
+        """Return the queues with flows, by name."""
+
+    @abc.abstractmethod
+    def _keys(self, queue: str, limit: int) -> list[JobKey]:
+        """Implement `keys`."""
+
+    @abc.abstractmethod
+    def _pause(self, name: str, reason: str | None, by: str | None) -> None:
+        """Implement `pause`."""
+
+    @abc.abstractmethod
+    def _resume(self, name: str) -> list[str] | None:
+        """End a pause. Return the names of the paused queues if this one is not paused."""
+
+    @abc.abstractmethod
+    def report(self, names: Iterable[str]) -> None:
+        """Store that a conductor serves these queues now."""
+
+    def all(self) -> list[JobQueue]:
+        """Return the queues with flows, and those that are served or paused, by name."""
+        rows, counts = self._rows(), self._counts()
+        everywhere = rows.get(_places.ALL_QUEUES)
+        queues = []
+        for name in sorted({_places.DEFAULT_QUEUE, *rows, *counts} - {_places.ALL_QUEUES}):
+            own = rows.get(name)
+            paused = own if own is not None and own.paused_at is not None else everywhere
+            is_served = any(
+                row is not None and row.age < _SERVED_SECONDS for row in (own, everywhere)
+            )
+            pause = (None,) * 3 if paused is None else paused[:3]
+            queues.append(JobQueue(name, *counts.get(name, QueueCounts()), is_served, *pause))
+        return queues
+
+    def is_served(self, name: str) -> bool:
+        """Return whether a conductor serves a queue."""
+        rows, names = self._rows(), (name, _places.ALL_QUEUES)
+        return any(rows[each].age < _SERVED_SECONDS for each in names if each in rows)
+
+    def keys(self, queue: str, limit: int = 100) -> list[JobKey]:
+        """Return the fair keys of the flows of a queue, those with most waiting flows first."""
+        return self._keys(_places.check_queue(queue), min(limit, _MAX_KEYS))
+
+    def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> None:
+        """Let conductors take no more flows of a queue; '*': of all queues. Flows continue.
+
+        :raises ValueError: if the name is invalid.
+        """
+        if name != _places.ALL_QUEUES:
+            _places.check_queue(name)
+        self._pause(name, reason, by)
+
+    def resume(self, name: str) -> None:
+        """End the pause of a queue, or of all queues.
+
+        :raises NotFound: if it is not paused.
+        """
+        paused = self._resume(name)
+        if paused is not None:
+            raise exceptions.NotFound(
+                f"Queue {name!r} is not paused{object_names.hint(name, paused)}"
+            )
+
+
+class JobQueues(BaseJobQueues):
+    """The queues in the database of the flows, or of their jobs.
 
     :raises ValueError: if the store is not a database.
     """
@@ -82,48 +177,27 @@ class JobQueues:
         self._board = namespace
         self._statements = _Statements(backend.options.dialect)
 
-    def all(self) -> list[JobQueue]:
-        """Return the queues with flows, and those that are served or paused, by name."""
-        with_flows, stored = self._transact(
-            "Reading queues of flows",
-            lambda connection: (
-                connection.execute(self._statements.counts, {"board": self._board}).all(),
-                connection.execute(self._statements.queues, {"board": self._board}).all(),
-            ),
-            write=False,
-        )
-        rows = {row.name: row for row in stored}
-        counts = {row.queue: row for row in with_flows}
-        everywhere = rows.get(_places.ALL_QUEUES)
-        queues = []
-        for name in sorted({_places.DEFAULT_QUEUE, *rows, *counts} - {_places.ALL_QUEUES}):
-            own, count = rows.get(name), counts.get(name)
-            paused = own if own is not None and own.paused_at is not None else everywhere
-            is_served = any(
-                row is not None and row.age < _SERVED_SECONDS for row in (own, everywhere)
-            )
-            values: list[Any] = [0, 0, 0, 0, None]
-            if count is not None:  # MySQL returns sums as decimals.
-                values = [*map(int, count[1:5]), count.oldest]
-            values += [is_served, *((None,) * 3 if paused is None else tuple(paused)[1:4])]
-            queues.append(JobQueue(name, *values))
-        return queues
-
-    def is_served(self, name: str) -> bool:
-        """Return whether a conductor serves a queue."""
+    def _rows(self) -> Mapping[str, QueueRow]:
         parameters = {"board": self._board}
-        stored = self._transact(
+        rows = self._transact(
             "Reading queues of flows",
             lambda connection: connection.execute(self._statements.queues, parameters).all(),
             write=False,
         )
-        names = (name, _places.ALL_QUEUES)
-        return any(row.name in names and row.age < _SERVED_SECONDS for row in stored)
+        return {row.name: QueueRow(*row[1:]) for row in rows}
 
-    def keys(self, queue: str, limit: int = 100) -> list[JobKey]:
-        """Return the fair keys of the flows of a queue, those with most waiting flows first."""
-        _places.check_queue(queue)
-        parameters = {"board": self._board, "queue": queue, "limit": min(limit, _MAX_KEYS)}
+    def _counts(self) -> Mapping[str, QueueCounts]:
+        parameters = {"board": self._board}
+        rows = self._transact(
+            "Reading queues of flows",
+            lambda connection: connection.execute(self._statements.counts, parameters).all(),
+            write=False,
+        )
+        # MySQL returns sums as decimals.
+        return {row.queue: QueueCounts._make((*map(int, row[1:5]), row.oldest)) for row in rows}
+
+    def _keys(self, queue: str, limit: int) -> list[JobKey]:
+        parameters = {"board": self._board, "queue": queue, "limit": limit}
         rows = self._transact(
             "Reading keys of flows",
             lambda connection: connection.execute(self._statements.keys, parameters).all(),
@@ -134,24 +208,14 @@ class JobQueues:
             for row in rows
         ]
 
-    def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Let conductors take no more flows of a queue; '*': of all queues. Flows continue.
-
-        :raises ValueError: if the name is invalid.
-        """
-        if name != _places.ALL_QUEUES:
-            _places.check_queue(name)
+    def _pause(self, name: str, reason: str | None, by: str | None) -> None:
         row = {"board": self._board, "name": name, "reason": reason, "sender": by}
         self._transact(
             f"Pausing queue {name!r}",
             lambda connection: connection.execute(self._statements.pause, [row]),
         )
 
-    def resume(self, name: str) -> None:
-        """End the pause of a queue, or of all queues.
-
-        :raises NotFound: if it is not paused.
-        """
+    def _resume(self, name: str) -> list[str] | None:
         parameters = {"board": self._board, "name": name}
 
         def work(connection: sa.Connection) -> list[str] | None:
@@ -162,11 +226,7 @@ class JobQueues:
             stored = connection.execute(self._statements.queues, parameters)
             return [row.name for row in stored if row.paused_at is not None]
 
-        paused = self._transact(f"Resuming queue {name!r}", work)
-        if paused is not None:
-            raise exceptions.NotFound(
-                f"Queue {name!r} is not paused{object_names.hint(name, paused)}"
-            )
+        return self._transact(f"Resuming queue {name!r}", work)
 
     def report(self, names: Iterable[str]) -> None:
         """Store that a conductor serves these queues now. Delete turns of keys that are over."""

@@ -14,7 +14,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from wbengine import exceptions, states
 from wbengine._concurrency import conditions, forks, threads
@@ -25,6 +25,9 @@ from wbengine.jobs import _places, base
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence import models
 from wbengine.types import codec
+
+if TYPE_CHECKING:
+    from wbengine.jobs._queues import BaseJobQueues
 
 __all__ = [
     "Identity", "BaseStoredJobBoard", "NewJob", "Posting", "Status", "StoredJob", "StoredJobBoard",
@@ -125,11 +128,7 @@ class NewJob(NamedTuple):
 
     @property
     def document(self) -> str:
-        """All fields as JSON.
-
-        :raises ValueError: if it has a queue or a key, which only databases store.
-        """
-        self.place.check_plain()
+        """All fields but the place as JSON."""
         fields: dict[str, Any] = {
             "format": data_formats.JOB.written,
             "uuid": self.uuid,
@@ -264,6 +263,11 @@ class BaseStoredJobBoard(base.NotifyingJobBoard):
     JOB: ClassVar[type[StoredJob]] = StoredJob
     #: Duration of claims from the options of the board, or None.
     claim_seconds: float | None = None
+    #: Names of the queues of `take`, in this order; '*': all others, in a random order. Boards
+    #: without queues ignore it.
+    queues: Sequence[str] = (_places.DEFAULT_QUEUE,)
+    #: The queues of the board, or None if it stores only priorities.
+    job_queues: BaseJobQueues | None = None
 
     def __init__(
         self,
@@ -338,6 +342,17 @@ class BaseStoredJobBoard(base.NotifyingJobBoard):
     def extend(self, job: StoredJob, expiry: float) -> bool:
         """Implement `Job.extend_expiry`."""
 
+    def check_place(self, place: _places.Place) -> None:
+        """Check that the board can store the place of a job.
+
+        :raises ValueError: if it has a queue or a key, and the board stores only priorities.
+        """
+        if self.job_queues is None:
+            place.check_plain()
+
+    def make_due(self, uuid: str) -> None:
+        """Let conductors take the job with this uuid, if there is one, before new flows."""
+
     def post(
         self,
         name: str,
@@ -366,7 +381,9 @@ class BaseStoredJobBoard(base.NotifyingJobBoard):
         """
         if replaces_trashed:
             self._delete_trashed(flow_uuid)
-        posting = self._put(NewJob.of_flow(flow_uuid, name, book, place))
+        job = NewJob.of_flow(flow_uuid, name, book, place)
+        self.check_place(job.place)
+        posting = self._put(job)
         return posting and self._posted(posting)
 
     def repost_all(
@@ -379,6 +396,8 @@ class BaseStoredJobBoard(base.NotifyingJobBoard):
             NewJob.of_flow(flow.uuid, flow.name, book, place)
             for (flow, book), place in zip(flows, places, strict=True)
         ]
+        for job in new_jobs:
+            self.check_place(job.place)
         return [posting and self._posted(posting) for posting in self._put_all(new_jobs)]
 
     def _posted(self, posting: Posting) -> StoredJob:

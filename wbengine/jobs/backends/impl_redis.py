@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -13,6 +14,8 @@ from wbengine._configuration import named_options
 from wbengine._imports import installing
 from wbengine._redis import client_options, lua_scripts
 from wbengine.jobs import _stored, base
+from wbengine.jobs.backends import _redis_queues
+from wbengine.jobs.backends._redis_queues import decoded
 from wbengine.persistence import base as persistence_base
 
 try:
@@ -48,6 +51,7 @@ _CLIENT_OPTIONS: Final[Mapping[str, named_options.Reader]] = {
 #: In the order of the script `shared/board.lua`.
 _KEYS: Final = (
     *("jobs", "all", "free", "owners", "ends", "claims", "updated", "trash", "sequence"),
+    *("places", "waiting", "begun", "turns", "idle", "tags", "pauses", "served"),
 )
 
 _SCRIPTS: Final = lua_scripts.load(Path(__file__).parent / "redis_scripts")
@@ -119,6 +123,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
         super().__init__(name, conf, client, persistence)
         self.namespace: Final[str] = self._settings.get("namespace", "default")
         self._keys = [f"wbe:{{{self.namespace}}}:jobs:{key}" for key in _KEYS]
+        self.job_queues = _redis_queues.RedisJobQueues(self.run)
         if client is None:
             self._client, self.address = _client(self._settings), _address(self._settings)
         self._steps = {
@@ -143,7 +148,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
         key, run = self._keys[_KEYS.index("jobs")].removesuffix("jobs") + "id", ""
         with self._accessing_store("Reading the id of the job board"):
             self._client.set(key, new, nx=True)
-            board_id = _text(self._client.get(key))
+            board_id = decoded(self._client.get(key))
             # The server may restart with older data. The user may lack the right to call INFO.
             with contextlib.suppress(errors.ResponseError):
                 run = str(self._client.info("server").get("run_id", ""))
@@ -157,9 +162,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
         postings = list[_stored.Posting | None]()
         for start in range(0, len(jobs), _MAX_JOBS_PER_POST):
             batch = jobs[start : start + _MAX_JOBS_PER_POST]
-            arguments = [
-                word for job in batch for word in (job.uuid, job.priority.rank, job.document)
-            ]
+            arguments = [word for job in batch for word in _words(job)]
             replies, is_repeated = self._run("post", *arguments)
             for job, reply in zip(batch, replies, strict=True):
                 is_ours = reply and (reply[0] or is_repeated)
@@ -167,14 +170,15 @@ class RedisJobBoard(_stored.StoredJobBoard):
         return postings
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
-        key_name, after = "free" if only_unclaimed else "all", "-inf"
+        after = "-inf"
         for limit in _stored.page_sizes():
-            page, _ = self._run("page", key_name, after, limit)
-            for uuid, score, job, claims in page:
-                yield _text(uuid), (_text(uuid), score, job, claims)
+            page, _ = self._run("page", int(only_unclaimed), after, limit)
+            for uuid, *row in page:
+                if len(row) > 1:
+                    yield decoded(uuid), (decoded(uuid), *row)
             if len(page) < limit:
                 return
-            after = f"({_text(page[-1][1])}"
+            after = f"({decoded(page[-1][1])}"
 
     def _parse(self, row: Any) -> _stored.Posting:
         return _posting(*row)
@@ -214,6 +218,34 @@ class RedisJobBoard(_stored.StoredJobBoard):
         with self._accessing_store(f"Deleting trashed job {uuid}"):
             self._client.hdel(self._keys[_KEYS.index("trash")], uuid)
 
+    def take(
+        self, who: str, limit: int, except_uuids: Collection[str] = ()
+    ) -> Sequence[_stored.StoredJob]:
+        """Claim up to `limit` jobs of `queues`: first those of the first queue.
+
+        Within a queue, keys are served in turn, and the first job of a key is that with the highest
+        priority, then the oldest one.
+        """
+        expiry = self.claim_seconds or base.default_expiry.get()
+        seconds = "" if expiry is None else _milliseconds(expiry)
+        token = secrets.token_hex(_TOKEN_DIGITS // 2)
+        rows, _ = self._run(
+            *("take", token.encode() + _bytes(who), seconds, limit, random.getrandbits(31)),
+            *(len(self.queues), *self.queues, *except_uuids, *self._unreadable),
+        )
+        taken = list[_stored.StoredJob]()
+        for uuid, *row in rows:
+            job = self._readable(decoded(uuid), (decoded(uuid), *row))
+            if job is None:  # Its claim expires.
+                continue
+            job.record_claim(token, job.claims, expiry)
+            self.notifier.notify(base.CLAIMED, {"job": job, "who": who})
+            taken.append(job)
+        return taken
+
+    def make_due(self, uuid: str) -> None:
+        self._run("due", uuid)
+
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
     ) -> tuple[str, int] | _stored.Status:
@@ -239,13 +271,22 @@ class RedisJobBoard(_stored.StoredJobBoard):
         reply, _ = self._run("extend", job.uuid, job.claim or "", _milliseconds(expiry))
         return bool(reply)
 
+    def run(self, step: str, *args: Any) -> Any:
+        """Run a script of the board and return its result.
+
+        :raises JobFailure: if the store fails or the board is not connected.
+        """
+        return self._run(step, *args)[0]
+
     def _run(self, step: str, *args: Any) -> tuple[Any, bool]:
         """Return the answer, and whether an earlier attempt may have executed the step."""
         is_repeated = False
         with self._accessing_store(f"Step {step!r}"):
             while True:
                 try:
-                    return self._steps[step](keys=self._keys, args=args), is_repeated
+                    is_first = () if step != "take" else (int(is_repeated),)
+                    words = (*is_first, *args)
+                    return self._steps[step](keys=self._keys, args=words), is_repeated
                 except (errors.ConnectionError, errors.TimeoutError) as error:
                     is_timeout = isinstance(error, errors.TimeoutError)
                     if is_repeated or (is_timeout and not self._settings.get("retry_on_timeout")):
@@ -291,14 +332,21 @@ def _without_unused_tls(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if not name.startswith("ssl")}
 
 
+def _words(job: _stored.NewJob) -> tuple[Any, ...]:
+    """Return the arguments of the script `post`."""
+    place = job.place
+    words = (job.uuid, place.priority.rank, job.document, place.queue)
+    return *words, _bytes(place.fair_key), place.fair_weight
+
+
 def _posting(uuid: str, score: Any, job: Any, claims: Any = 0) -> _stored.Posting:
     rank, sequence = divmod(int(float(score)), _SCORES_PER_RANK)
-    created, _, document = _text(job).partition(" ")
+    created, _, document = decoded(job).partition(" ")
     return _stored.Posting.of(uuid, rank, sequence, document, int(created or 0) / 1000, int(claims))
 
 
 def _status(claims: Any, updated: Any, owner: Any, remaining_ms: Any) -> _stored.Status:
-    owner_name = _text(owner)[_TOKEN_DIGITS:] or None
+    owner_name = decoded(owner)[_TOKEN_DIGITS:] or None
     remaining = (
         None if owner_name is None or remaining_ms in (b"", "") else float(remaining_ms) / 1000
     )
@@ -311,8 +359,3 @@ def _milliseconds(seconds: float) -> int:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-def _text(value: Any) -> str:
-    """Return a value of the server as str, independent of the client's decoding."""
-    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else str(value)

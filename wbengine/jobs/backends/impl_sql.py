@@ -17,7 +17,7 @@ from wbengine._concurrency.crash_points import crashpoint
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
 from wbengine._sql import dialects
-from wbengine.jobs import _places, _stored, base
+from wbengine.jobs import _places, _queues, _stored, base
 from wbengine.jobs.backends import _sql_turns
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence_base
@@ -80,13 +80,12 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         self._store = store
         self._statements = _Statements(store.options.dialect)
         self._turns = _sql_turns.JobTurns(store.options.dialect)
+        self.job_queues = _queues.JobQueues(store, self.namespace)
         self._connected = False
         # Until then, the first queue is likely to have further jobs, and `take` reads nothing else.
         self._busy_until = 0.0
         #: Codes of flows whose jobs are listed neither as unclaimed nor as blocked.
         self.refused_codes: Collection[str] = ()
-        #: Names of the queues of `take`, in this order; '*': all others, in a random order.
-        self.queues: Sequence[str] = (_places.DEFAULT_QUEUE,)
 
     @property
     def keeps_flows(self) -> bool:
@@ -335,10 +334,11 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         return row is not None
 
     def make_due(self, uuid: str) -> None:
-        """Let the job with this uuid, if there is one, wait no longer for a time or for code."""
         self._transact(
             f"Making job {uuid} due",
-            lambda connection: writing.make_job_due(connection, self._store.statements, uuid),
+            lambda connection: writing.make_job_due(
+                connection, self._store.statements, uuid, is_first=True
+            ),
         )
 
     def _delete_trashed(self, uuid: str) -> None:

@@ -13,8 +13,4 @@ local owner, left = owner_of(uuid)
 if owner == claim then return {1, redis.call('HGET', claims, uuid)} end
 local at = redis.call('HGET', updated, uuid)
 if owner then return {0, redis.call('HGET', claims, uuid), at, owner, left} end
-redis.call('HSET', owners, uuid, claim)
-redis.call('ZREM', free, uuid)
-if expiry ~= '' then redis.call('ZADD', ends, now + expiry, uuid) end
-redis.call('HSET', updated, uuid, now)
-return {1, redis.call('HINCRBY', claims, uuid, 1)}
+return {1, own(uuid, claim, expiry)}

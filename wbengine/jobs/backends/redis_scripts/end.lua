@@ -21,6 +21,6 @@ if how == 'abandon' then
     return {1}
 end
 if how == 'trash' then redis.call('HSET', trash, uuid, job) end
-for _, key in ipairs({jobs, owners, claims, updated}) do redis.call('HDEL', key, uuid) end
+for _, key in ipairs({jobs, owners, claims, updated, places}) do redis.call('HDEL', key, uuid) end
 for _, key in ipairs({all, ends}) do redis.call('ZREM', key, uuid) end
 return {1}

@@ -1,17 +1,21 @@
--- Arguments: 'free' or 'all', minimum score, maximum number
--- Result: (uuid, score, time of posting and document, number of claims)...
+-- Arguments: 1 for unclaimed jobs only, else 0; minimum score, maximum number
+-- Result: (uuid, score, time of posting and document, number of claims)...; of a claimed job that
+--   is left out, only uuid and score
 --
 -- Lists jobs in the order of their scores.
 
 -- include board
 
-local which, after, limit = unpack(ARGV)
-local members = redis.call('ZRANGEBYSCORE', which == 'free' and free or all,
-    after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
+local only_unclaimed, after, limit = unpack(ARGV)
+local members = redis.call('ZRANGEBYSCORE', all, after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
 local rows = {}
 for n = 1, #members, 2 do
     local uuid = members[n]
-    rows[#rows + 1] = {uuid, members[n + 1], redis.call('HGET', jobs, uuid) or '',
-        redis.call('HGET', claims, uuid) or 0}
+    local row = {uuid, members[n + 1]}
+    if only_unclaimed == '0' or not owner_of(uuid) then
+        row[3] = redis.call('HGET', jobs, uuid) or ''
+        row[4] = redis.call('HGET', claims, uuid) or 0
+    end
+    rows[#rows + 1] = row
 end
 return rows

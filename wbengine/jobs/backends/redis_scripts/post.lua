@@ -1,14 +1,15 @@
--- Arguments: (uuid, rank, document)...
+-- Arguments: (uuid, rank, document, queue, fair key, weight)...
 -- Result: for each 0 if it is in the trash, or 1: posted now, its score, time of posting and
 --   document
 --
 -- Posts jobs and notifies listeners. A job that exists does not change.
 
 -- include board
+-- include turns
 
 local replies, any_posted = {}, false
-for n = 1, #ARGV, 3 do
-    local uuid, rank, document = ARGV[n], ARGV[n + 1], ARGV[n + 2]
+for n = 1, #ARGV, 6 do
+    local uuid, rank, document, queue, key, weight = unpack(ARGV, n, n + 5)
     if redis.call('HEXISTS', trash, uuid) == 1 then
         replies[#replies + 1] = 0
     else
@@ -18,7 +19,15 @@ for n = 1, #ARGV, 3 do
             redis.call('HSET', jobs, uuid, string.format('%.0f', now) .. ' ' .. document)
             redis.call('HSET', updated, uuid, now)
             redis.call('ZADD', all, score, uuid)
-            redis.call('ZADD', free, score, uuid)
+            if not is_plain(queue, key) or tonumber(weight) ~= 1 then
+                redis.call('HSET', places, uuid, queue .. '\0' .. weight .. '\0' .. key)
+            end
+            if is_plain(queue, key) then
+                redis.call('ZADD', free, score, uuid)
+            else
+                redis.call('ZADD', waiting, 0, member(uuid, queue .. '\0' .. key))
+            end
+            enter(queue, key)
             any_posted = true
         end
         replies[#replies + 1] = {posted and 1 or 0, redis.call('ZSCORE', all, uuid),

@@ -1,0 +1,130 @@
+-- Arguments: 1 if this repeats an attempt without an answer, token and owner, milliseconds until
+--   the claims expire or '', maximum number of jobs, seed, number of queues, their names ('*': all
+--   others, in a random order), uuids of jobs to leave
+-- Result: (uuid, score, time of posting and document, number of claims)... of the claimed jobs
+--
+-- Claims the next jobs of the queues: first those of flows that have begun, and then those whose
+-- keys are next, unless the queue is paused. Each job is given to exactly one owner. A repetition
+-- returns the claims of the first attempt, if that claimed any.
+
+-- include board
+-- include turns
+
+local repeated, claim, expiry, limit, seed, queue_count = unpack(ARGV, 1, 6)
+limit = tonumber(limit)
+local left_out, taken = {}, {}
+for n = 7 + queue_count, #ARGV do left_out[ARGV[n]] = true end
+
+local function answer(uuid, number)
+    taken[#taken + 1] = {uuid, redis.call('ZSCORE', all, uuid), redis.call('HGET', jobs, uuid),
+        number}
+end
+-- Earlier releases claim jobs without removing them from all lists.
+local function is_unclaimed(uuid)
+    return redis.call('HEXISTS', jobs, uuid) == 1 and not owner_of(uuid)
+end
+-- Return the first job of a list that may be claimed, or nil; and whether the list has any job.
+local function first_of(read, prefix_size)
+    local skip = 0
+    while true do
+        local entry = read(skip)
+        if not entry then return nil, skip > 0 end
+        local uuid = string.sub(entry, prefix_size + 1)
+        if not is_unclaimed(uuid) then
+            for _, set in ipairs({free, begun, waiting}) do redis.call('ZREM', set, entry) end
+        elseif left_out[uuid] then
+            skip = skip + 1
+        else
+            return uuid, true
+        end
+    end
+end
+local function first_in(set, prefix)
+    local function read(skip) return in_queue(set, prefix, 'ZRANGEBYLEX', skip) end
+    return first_of(read, #prefix + 1 + SCORE_CHARACTERS)
+end
+local function first_of_key(queue, key)
+    if not is_plain(queue, key) then return first_in(waiting, queue .. '\0' .. key) end
+    return first_of(function(skip) return redis.call('ZRANGE', free, skip, skip)[1] end, 0)
+end
+local function take_begun(queue)
+    while #taken < limit do
+        local uuid = first_in(begun, queue)
+        if not uuid then return end
+        answer(uuid, own(uuid, claim, expiry))
+    end
+end
+local function take_new(queue)
+    -- Earlier releases post jobs without a turn, and release jobs of all places here.
+    if queue == 'default' and redis.call('ZCARD', free) > 0 then enter(queue, '') end
+    local skip = 0
+    while #taken < limit do
+        local key, turn = turn_at(queue, skip)
+        if not key then return end
+        local uuid, has_any = first_of_key(queue, key)
+        if uuid then
+            local own_queue, own_key, weight = place_of(uuid)
+            if own_queue == queue and own_key == key then
+                answer(uuid, own(uuid, claim, expiry))
+                local _, has_more = first_of_key(queue, key)
+                note(has_more and turns or idle, queue, key, turn + 1 / weight)
+            else
+                offer(uuid)
+            end
+        elseif has_any then
+            skip = skip + 1
+        else
+            note(idle, queue, key, turn)
+        end
+    end
+end
+local function take(queue)
+    local count = #taken
+    take_begun(queue)
+    if redis.call('HEXISTS', pauses, '*') + redis.call('HEXISTS', pauses, queue) == 0 then
+        take_new(queue)
+    end
+    if #taken > count then forget_idle(queue) end
+end
+-- Return the names of the queues with unclaimed jobs.
+local function queue_names()
+    local names = {}
+    if redis.call('ZCARD', free) > 0 then names.default = true end
+    for _, set in ipairs({waiting, begun}) do
+        local after = '-'
+        while true do
+            local entry = redis.call('ZRANGEBYLEX', set, after, '+', 'LIMIT', 0, 1)[1]
+            if not entry then break end
+            local name = string.match(entry, '^%Z*')
+            names[name], after = true, '(' .. name .. '\1'
+        end
+    end
+    local sorted = {}
+    for name in pairs(names) do sorted[#sorted + 1] = name end
+    table.sort(sorted)
+    return sorted
+end
+
+if repeated == '1' then
+    local owned = redis.call('HGETALL', owners)
+    for n = 1, #owned, 2 do
+        if owned[n + 1] == claim then answer(owned[n], redis.call('HGET', claims, owned[n])) end
+    end
+    if #taken > 0 then return taken end
+end
+local is_served = {}
+for n = 7, 6 + queue_count do
+    if ARGV[n] == '*' then
+        local names = queue_names()
+        math.randomseed(tonumber(seed))
+        for last = #names, 1, -1 do
+            local chosen = math.random(last)
+            names[chosen], names[last] = names[last], names[chosen]
+            if not is_served[names[last]] then take(names[last]) end
+        end
+        break
+    end
+    is_served[ARGV[n]] = true
+    take(ARGV[n])
+end
+return taken
