@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
+from tests.support import brokers
 from wbengine.conductors import _code_versions
-from wbengine.jobs import _queues
+from wbengine.jobs import _queue_access, _queues
 from wbengine.persistence import backends
 
 FACTORY = "tests.cli.shop:order"
@@ -123,3 +124,38 @@ def test_commands_tell_that_no_conductor_serves_a_queue(wbengine: Command, url: 
     wbengine("jobs", "pause", "mails", "--persistence", url)
     answer = wbengine("doctor", "--persistence", url)
     assert "3 flows in queue 'mails', which is paused since" in answer.out
+
+
+def test_commands_use_the_queues_of_a_board_in_redis(
+    wbengine: Command, url: str, broker_servers: brokers.Brokers
+) -> None:
+    with broker_servers["redis"].place() as board:
+        options = ("--persistence", url, "--board", str(board))
+        serve(url, "default")
+        words = ("--queue", "mails", "--fair-key", "ann", "--board", str(board))
+        assert "no conductor serves queue 'mails' now" in submit(wbengine, url, *words)
+        found = wbengine("doctor", *options).out
+        assert "1 flow in queue 'mails', which no conductor serves" in found
+        with backends.backend(url) as backend:
+            with _queue_access.opened(backend, str(board)) as queues:
+                queues.report(["mails"])
+            assert "mails" not in [queue.name for queue in _queues.JobQueues(backend).all()]
+        paused = wbengine("jobs", "pause", "mails", "--reason", "why", *options)
+        assert paused.out == "mails: paused\n"
+        default, mails = wbengine("jobs", "list", *options, "--json").json["queues"]
+        assert (default["name"], default["waiting"], default["is_served"]) == ("default", 0, False)
+        assert (mails["name"], mails["waiting"], mails["is_served"]) == ("mails", 1, True)
+        assert mails["reason"] == "why" and mails["paused_at"] is not None
+        assert "which is paused since" in wbengine("doctor", *options).out
+        keys = wbengine("jobs", "keys", "mails", *options).out.splitlines()
+        assert [line.split()[:2] for line in keys[1:]] == [["ann", "1"]]
+        assert wbengine("jobs", "resume", "mails", *options).out == "mails: resumed\n"
+        assert "'mails' is not paused" in wbengine("jobs", "resume", "mails", *options).err
+    unreachable = wbengine("doctor", "--persistence", url, "--board", "redis://localhost:1/0").out
+    assert "start the server of the job board, or correct --board" in unreachable
+
+
+def test_board_without_queues_is_rejected(wbengine: Command, url: str) -> None:
+    submit(wbengine, url)
+    answer = wbengine("jobs", "--persistence", url, "--board", "etcd://localhost:1/x")
+    assert "require a job board in a database or in Redis" in answer.err

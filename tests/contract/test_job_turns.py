@@ -417,6 +417,53 @@ def test_abandoned_and_expired_jobs_go_first(board: Board) -> None:
     assert drain(board) == ["a1", "a2"]
 
 
+def test_abandoned_and_expired_jobs_return_to_their_queue(board: Board) -> None:
+    for number in range(3):
+        post(board, f"mail{number}", "a", queue="mails")
+    board.queues = ("mails",)
+    (job,) = board.take("me", 1)
+    board.abandon(job, "me")
+    with base.claims_expiring_after(0.05):
+        (job,) = board.take("you", 1)
+    until(lambda: board.find_owner(job) is None)
+    board.queues = ("default",)
+    assert take(board, 5) == []
+    board.queues = ("mails",)
+    assert take(board, 5) == ["mail0", "mail1", "mail2"]
+
+
+def test_claimed_jobs_are_not_taken(board: Board) -> None:
+    for key in (None, "a", "b"):
+        post(board, f"first of {key}", key)
+        post(board, f"second of {key}", key)
+    jobs = {job.name: job for job in board.iterjobs(only_unclaimed=True)}
+    assert len(jobs) == 6
+    for name in ("first of None", "first of a", "second of b"):
+        board.claim(jobs[name], "me")
+    assert [job.name for job in board.iterjobs(only_unclaimed=True)] == [
+        *("second of None", "second of a", "first of b")
+    ]
+    assert sorted(drain(board)) == ["first of b", "second of None", "second of a"]
+
+
+def test_new_keys_do_not_delay_a_waiting_key(board: Board) -> None:
+    """Each of them has one job."""
+    post(board, "waiting", "z")
+    names = []
+    for number in range(5):
+        post(board, f"new{number}", f"a{number}")
+        names += take(board)
+    assert "waiting" in names[:2]
+
+
+def test_excluded_key_does_not_hold_back_others(board: Board) -> None:
+    left = [post(board, f"a{number}", "a") for number in range(3)]
+    post(board, "b", "b")
+    post(board, "c", "c")
+    assert take(board, 5, *left) == ["b", "c"]
+    assert take(board, 5) == ["a0", "a1", "a2"]
+
+
 def test_excluded_jobs_are_left(board: Board) -> None:
     first = post(board, "first")
     post(board, "second")

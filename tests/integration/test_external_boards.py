@@ -167,6 +167,105 @@ def test_second_conductor_takes_over_job_of_killed_conductor(
     assert engines.handle(uuid, backend=store).state == states.SUCCESS
 
 
+# Queues of boards that have them.
+
+
+@pytest.fixture(params=["redis", "memory"])
+def queued(
+    request: pytest.FixtureRequest, redis_url: brokers.Place, store: persistence.Backend
+) -> Iterator[_stored.BaseStoredJobBoard]:
+    """A board with queues, which the conductors of this process also use."""
+    url = str(redis_url) if request.param == "redis" else "memory"
+    with boards.backend("queued", url, persistence=store) as board:
+        assert isinstance(board, _stored.BaseStoredJobBoard)
+        yield board
+
+
+def test_conductor_serves_named_queues_of_a_board(
+    store: persistence.Backend, queued: _stored.BaseStoredJobBoard
+) -> None:
+    queues = queued.job_queues
+    assert queues is not None
+    submitted = [
+        engines.submit(
+            f"{HERE}:greeting", backend=store, board=queued, inputs={"name": name}, queue=queue,
+            fair_key=name,
+        )
+        for name, queue in (("Ada", None), ("Bob", "mails"), ("Cy", "reports"))
+    ]  # fmt: skip
+    assert [queue.name for queue in queues.all()] == ["default", "mails", "reports"]
+    conductor = service.ConductorService(store, board=queued, queues=["reports", "mails"])
+    with conducted.running(conductor):
+        assert [handle.result(60)["name"] for handle in submitted[1:]] == ["Bob", "Cy"]
+        until(lambda: queues.is_served("mails"))
+        assert not queues.is_served("default") and submitted[0].state == states.PENDING
+
+
+def test_paused_queue_of_a_board_carries_out_commands(
+    store: persistence.Backend,
+    queued: _stored.BaseStoredJobBoard,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service.ConductorService, "POLL_SECONDS", 0.05)
+    assert queued.job_queues is not None
+    queued.job_queues.pause("*")
+    new, cancelled = (
+        engines.submit(f"{HERE}:greeting", backend=store, board=queued, inputs={"name": name})
+        for name in "ab"
+    )
+    assert cancelled.cancel()
+    with serving(store, queued):
+        assert cancelled.wait(60)
+    assert cancelled.state == states.REVERTED and new.state == states.PENDING
+
+
+def test_interrupted_submission_is_posted_in_its_queue(
+    store: persistence.Backend, redis_url: brokers.Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with boards.backend("mine", str(redis_url), persistence=store) as mine:
+
+        def die(*args: object) -> None:
+            raise exceptions.JobFailure("it died")
+
+        with monkeypatch.context() as patch, pytest.raises(exceptions.JobFailure):
+            patch.setattr(mine, "repost_all", die)
+            engines.submit(
+                f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "Ada"},
+                queue="mails", fair_key="a",
+            )  # fmt: skip
+        with serving(store, boards.fetch("served", str(redis_url), persistence=store)):
+            until(lambda: mine.job_count == 1)
+        assert isinstance(mine, _stored.StoredJobBoard) and mine.job_queues is not None
+        mails = mine.job_queues.keys("mails")
+    assert [(key.key, key.waiting) for key in mails] == [("a", 1)]
+
+
+@pytest.mark.parametrize("place", ["zookeeper", "etcd"], indirect=True)
+def test_board_without_queues_refuses_flows_before_they_are_stored(
+    store: persistence.Backend, place: str
+) -> None:
+    kept = Schedules(store)
+    kept.add(
+        Schedule(
+            name="s", factory=f"{HERE}:greeting", every=3600, queue="mails", inputs={"name": "Ada"}
+        )
+    )
+    kept.run("s")
+    with boards.backend("mine", place, persistence=store) as mine:
+        for name in ("queue", "fair_key"):
+            with pytest.raises(ValueError, match=f"{name}= requires .* a database or in Redis"):
+                engines.submit(
+                    f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "Ada"},
+                    **{name: "x"},
+                )  # fmt: skip
+        with pytest.raises(ValueError, match="queues require a job board in a database or in Re"):
+            service.ConductorService(store, board=mine, queues=["mails"])
+        ScheduleService(store, mine).fire_due()
+        assert mine.job_count == 0
+    with contextlib.closing(store.get_connection()) as connection:
+        assert not connection.list_flows().flows
+
+
 # The flow and its job are in two systems.
 
 SUBMITS = """

@@ -10,8 +10,10 @@ import click
 from wbengine import engines
 from wbengine._cli import base, common_options, errors, params, standard_streams, store_access
 from wbengine._cli import context as contexts
-from wbengine.jobs._queues import JobQueues
+from wbengine.jobs import _queue_access
+from wbengine.jobs._places import DEFAULT_QUEUE
 from wbengine.persistence import _codes, _debounce_keys
+from wbengine.persistence import base as persistence
 
 __all__ = ["command"]
 
@@ -75,8 +77,8 @@ def command(
         with contextlib.closing(backend.get_connection()) as connection:
             if not _codes.is_served(connection.codes()):
                 context.printer.note(f"{_codes.NO_CONDUCTOR}: the next one runs the flow")
-            elif options["queue"] is not None and not JobQueues(backend).is_served(
-                options["queue"]
+            elif options["queue"] not in (None, DEFAULT_QUEUE) and not _is_served(
+                backend, board, options["queue"]
             ):
                 context.printer.note(
                     f"no conductor serves queue {options['queue']!r} now: start"
@@ -85,3 +87,8 @@ def command(
         context.printer.guide(
             f"submitted; wbengine serve runs it; to watch it: wbengine flow watch {handle.id}"
         )
+
+
+def _is_served(backend: persistence.Backend, board: str | None, queue: str) -> bool:
+    with _queue_access.opened(backend, board) as queues:
+        return queues.is_served(queue)

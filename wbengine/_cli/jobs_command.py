@@ -6,7 +6,7 @@ import click
 
 from wbengine._cli import base, errors
 from wbengine._cli import context as contexts
-from wbengine.jobs._queues import JobQueues
+from wbengine.jobs import _queue_access
 from wbengine.views import _formatting
 from wbengine.views.redaction import redacted
 
@@ -37,7 +37,8 @@ command = base.Group(
 )
 def ls(context: contexts.Context) -> None:
     with context.backend() as backend, errors.failing(errors.USAGE, ValueError):
-        queues = redacted(JobQueues(backend).all(), context.redactor)
+        with _queue_access.opened(backend, context.settings.board) as opened:
+            queues = redacted(opened.all(), context.redactor)
         with backend.get_connection() as connection:
             now = connection.now()
     printer = context.printer
@@ -78,7 +79,8 @@ def ls(context: contexts.Context) -> None:
     help="Maximum number of keys.")  # fmt: skip
 def keys(context: contexts.Context, queue: str, limit: int) -> None:
     with context.backend() as backend, errors.failing(errors.USAGE, ValueError):
-        found = redacted(JobQueues(backend).keys(queue, limit), context.redactor)
+        with _queue_access.opened(backend, context.settings.board) as opened:
+            found = redacted(opened.keys(queue, limit), context.redactor)
         with backend.get_connection() as connection:
             now = connection.now()
     printer = context.printer

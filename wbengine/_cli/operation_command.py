@@ -75,7 +75,7 @@ class Call:
             yield backend
 
     def scope(self) -> _operation.Scope:
-        return _operation.Scope(self.backend, self.by)
+        return _operation.Scope(self.backend, self.by, board=self.context.settings.board)
 
     def is_selected(self, row: FlowRow) -> bool:
         """Return whether filters without `--state` select this flow, in addition to its state."""

@@ -13,10 +13,9 @@ from wbengine._imports import installing
 from wbengine.diagnosis import _broker_checks, _database_advice
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
-from wbengine.jobs._queues import JobQueues
+from wbengine.jobs import _queue_access
 from wbengine.notifications import _progress
 from wbengine.persistence import _codes, backends, base, models
-from wbengine.persistence.backends._sql import SQLBackend
 from wbengine.views import _formatting, _open_work
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def check(place: Place) -> Iterator[Finding]:
                 _check_writing(backend)
                 yield good("store", "wrote, read and deleted a record")
                 yield from _check_conductors(backend)
-                yield from _check_queues(backend)
+                yield from _check_queues(backend, place)
                 yield from _check_notifications(backend, place)
                 yield from _check_access_keys(backend)
     except (exceptions.NotFound, ValueError, ImportError, TypeError) as error:
@@ -128,12 +127,21 @@ def _check_conductors(backend: base.Backend) -> Iterator[Finding]:
         )
 
 
-def _check_queues(backend: base.Backend) -> Iterator[Finding]:
+def _check_queues(backend: base.Backend, place: Place) -> Iterator[Finding]:
     """Report queues of flows that no conductor serves although one runs, and pauses."""
     with contextlib.closing(backend.get_connection()) as connection:
-        if not isinstance(backend, SQLBackend) or not _codes.is_served(connection.codes()):
+        if not _codes.is_served(connection.codes()):
             return
-    for queue in JobQueues(backend).all():
+    try:
+        with _queue_access.opened(backend, place.board) as opened:
+            queues = opened.all()
+    except ValueError:
+        return  # The board has no queues.
+    except exceptions.JobFailure as error:
+        yield bad("job board", line(error), "start the server of the job board, or correct --board"
+                  " ($WBENGINE_BOARD)")  # fmt: skip
+        return
+    for queue in queues:
         if not queue.waiting:
             continue
         flows = _formatting.count(queue.waiting, "flow")

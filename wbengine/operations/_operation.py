@@ -85,6 +85,7 @@ class Scope:
     :ivar fleet: returns the workers; None: there is no broker.
     :ivar ledger: the place of the ledger of the workers; None: that of the broker.
     :ivar limits: the URL of a Redis that contains the limits; None: they are in the store.
+    :ivar board: the URL of the job board; None: it is in the store.
     """
 
     backend: base.Backend
@@ -92,6 +93,7 @@ class Scope:
     fleet: Callable[[], Fleet] | None = None
     ledger: str | None = None
     limits: str | None = None
+    board: str | None = None
 
     def open_fleet(self) -> Fleet:
         """Return the workers.

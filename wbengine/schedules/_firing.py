@@ -63,6 +63,7 @@ class Firing:
         if not isinstance(board, _stored.StoredJobBoard):
             assert isinstance(board, impl_sql.SQLJobBoard)
             return board.post_flow(flow.name, book, flow, place, first=first) is not None
+        board.check_place(place)
         _stored.note_submitted(flow.meta, board, place)
         is_saved = self._backend.save_new_books([book], first)
         if is_saved:

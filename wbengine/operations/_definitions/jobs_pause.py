@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from wbengine.jobs._queues import JobQueues
+from wbengine.jobs import _queue_access
 from wbengine.operations import _operation as op
 from wbengine.operations._job_queues import JobQueueName
 from wbengine.persistence._pauses import MAX_REASON_CHARACTERS
@@ -34,5 +34,6 @@ def pause(scope: op.Scope, name: JobQueueName, reason: _Reason = None) -> dict[s
     Flows that run continue, and submissions are accepted. `*` pauses all queues, for example after
     an incident.
     """
-    JobQueues(scope.backend).pause(name, reason=reason, by=scope.by)
+    with _queue_access.opened(scope.backend, scope.board) as queues:
+        queues.pause(name, reason=reason, by=scope.by)
     return {"name": name}

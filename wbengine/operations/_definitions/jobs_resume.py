@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wbengine.jobs._queues import JobQueues
+from wbengine.jobs import _queue_access
 from wbengine.operations import _operation as op
 from wbengine.operations._job_queues import JobQueueName
 
@@ -20,5 +20,6 @@ def resume(scope: op.Scope, name: JobQueueName) -> dict[str, Any]:
 
     The name is that of the pause: a pause of `*` ends with `*`.
     """
-    JobQueues(scope.backend).resume(name)
+    with _queue_access.opened(scope.backend, scope.board) as queues:
+        queues.resume(name)
     return {"name": name}

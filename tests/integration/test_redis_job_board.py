@@ -1,0 +1,171 @@
+"""A job board in Redis: conductors of an earlier release beside new ones, and lost answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis import exceptions as errors
+
+from tests.support import brokers
+from wbengine.jobs import _places, backends, base
+from wbengine.jobs.backends import impl_redis
+from wbengine.persistence import models
+
+PREFIX = "wbe:{default}:jobs:"
+
+
+class Earlier:
+    """The steps of the release that knew no queues."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._count = 0
+
+    def post(self, name: str, rank: int = 2) -> str:
+        self._count += 1
+        uuid, score = models.new_uuid(), rank * 2**50 + self._count
+        self._client.hset(f"{PREFIX}jobs", uuid, f'1 {{"format": 1, "name": "{name}"}}')
+        self._client.hset(f"{PREFIX}updated", uuid, 1)
+        for key in ("all", "free"):
+            self._client.zadd(PREFIX + key, {uuid: score})
+        return uuid
+
+    def unclaimed(self) -> list[str]:
+        return [uuid.decode() for uuid in self._client.zrange(f"{PREFIX}free", 0, -1)]
+
+    def claim(self, uuid: str) -> None:
+        self._client.hset(f"{PREFIX}owners", uuid, "0" * 32 + "earlier")
+        self._client.zrem(f"{PREFIX}free", uuid)
+        self._client.hincrby(f"{PREFIX}claims", uuid, 1)
+
+    def release(self, uuid: str) -> None:
+        self._client.zrem(f"{PREFIX}ends", uuid)
+        self._client.hdel(f"{PREFIX}owners", uuid)
+        score = self._client.zscore(f"{PREFIX}all", uuid)
+        self._client.zadd(f"{PREFIX}free", {uuid: score})
+
+
+@pytest.fixture
+def url(broker_servers: brokers.Brokers) -> Iterator[str]:
+    with broker_servers["redis"].place() as place:
+        yield str(place)
+
+
+@pytest.fixture
+def board(url: str) -> Iterator[impl_redis.RedisJobBoard]:
+    with backends.backend("board", url) as board:
+        assert isinstance(board, impl_redis.RedisJobBoard)
+        yield board
+
+
+@pytest.fixture
+def earlier(url: str) -> Iterator[Earlier]:
+    with redis.Redis.from_url(url) as client:
+        yield Earlier(client)
+
+
+def post(board: impl_redis.RedisJobBoard, name: str, **place: Any) -> str:
+    uuid, book = models.new_uuid(), models.LogBook(name)
+    assert board.repost(uuid, name, book, _places.Place.of(**place)) is not None
+    return uuid
+
+
+def take(board: impl_redis.RedisJobBoard, limit: int = 1, *except_uuids: str) -> list[str]:
+    return [job.name for job in board.take("me", limit, except_uuids)]
+
+
+def test_jobs_of_an_earlier_release_take_turns_with_keys(
+    board: impl_redis.RedisJobBoard, earlier: Earlier
+) -> None:
+    for number in range(3):
+        earlier.post(f"old{number}", rank=2 if number else 4)
+        post(board, f"a{number}", fair_key="a")
+    names = [name for _ in range(7) for name in take(board)]
+    assert sorted(names[:2]) == ["a0", "old1"] and sorted(names[2:4]) == ["a1", "old2"]
+    assert sorted(names[4:]) == ["a2", "old0"]
+
+
+def test_earlier_release_serves_the_default_queue(
+    board: impl_redis.RedisJobBoard, earlier: Earlier
+) -> None:
+    plain = post(board, "plain")
+    post(board, "key", fair_key="a")
+    post(board, "mail", queue="mails")
+    assert earlier.unclaimed() == [plain]
+    (job,) = board.take("me", 1)
+    board.abandon(job, "me")
+    assert earlier.unclaimed() == [plain]
+    earlier.claim(plain)
+    assert take(board, 5) == ["key"], "and not the job that it has claimed"
+
+
+def test_job_that_an_earlier_release_gave_back_returns_to_its_queue(
+    board: impl_redis.RedisJobBoard, earlier: Earlier
+) -> None:
+    """An earlier release ends expired claims of all jobs."""
+    uuid = post(board, "mail", queue="mails", fair_key="a")
+    post(board, "other", queue="mails", fair_key="b")
+    board.queues = ("mails",)
+    assert take(board) == ["mail"]
+    earlier.release(uuid)
+    board.queues = ("default",)
+    assert take(board, 5) == []
+    board.queues = ("mails",)
+    assert take(board, 5) == ["mail", "other"]
+
+
+@pytest.mark.parametrize("step", ["first", "second"])
+def test_jobs_are_taken_once_if_the_answer_is_lost(
+    board: impl_redis.RedisJobBoard, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The first attempt may have claimed jobs, or may not have reached the server."""
+    for number in range(6):
+        post(board, f"job{number}", fair_key=f"key{number % 2}")
+    run, attempts = board._steps["take"], []
+
+    def lose(**arguments: Any) -> Any:
+        attempts.append(arguments)
+        answer = run(**arguments) if len(attempts) > 1 or step == "first" else None
+        if len(attempts) == 1:
+            raise errors.ConnectionError("lost")
+        return answer
+
+    monkeypatch.setitem(board._steps, "take", lose)
+    jobs = board.take("me", 3)
+    assert [job.name for job in jobs] == ["job0", "job1", "job2"] or step == "first"
+    assert sorted(job.name for job in jobs) == ["job0", "job1", "job2"] and len(attempts) == 2
+    assert len(list(board.iterjobs(only_unclaimed=True))) == 3
+    for job in jobs:
+        assert job.claims == 1
+        board.consume(job, "me")
+    assert board.job_count == 3
+
+
+def test_turns_of_keys_are_deleted_when_they_are_over(
+    board: impl_redis.RedisJobBoard, url: str
+) -> None:
+    """Keys of users would fill the memory of the server."""
+    for number in range(250):
+        post(board, "job", fair_key=f"user{number}")
+        for job in board.take("me", 1):
+            board.consume(job, "me")
+    assert board.job_count == 0
+    with redis.Redis.from_url(url) as client:
+        assert sorted(key.decode().removeprefix(PREFIX) for key in client.keys(f"{PREFIX}*")) == [
+            *("id", "sequence")
+        ]
+
+
+def test_due_job_is_taken_first_although_it_has_no_claims(
+    board: impl_redis.RedisJobBoard,
+) -> None:
+    post(board, "first", fair_key="a")
+    uuid = post(board, "last", fair_key="a", priority=base.JobPriority.LOW)
+    board.make_due(uuid)
+    board.make_due(models.new_uuid())
+    assert take(board, 2) == ["last", "first"]
+    board.make_due(uuid)
+    assert take(board) == [], "it is claimed"
