@@ -221,6 +221,22 @@ def test_key_that_submits_one_job_after_the_other_gets_only_its_share(
     assert counts == {"a": 10, "b": 10, "c": 10}
 
 
+def test_key_with_a_low_weight_that_submits_one_job_after_the_other_gets_only_its_share(
+    board: Board,
+) -> None:
+    for key in ("a", "b"):
+        for number in range(20):
+            post(board, f"{key}{number}", key)
+    post(board, "c", "c", weight=0.5)
+    counts = collections.Counter[str]()
+    for _ in range(30):
+        (name,) = take(board)
+        counts[name[0]] += 1
+        if name == "c":
+            post(board, "c", "c", weight=0.5)
+    assert counts == {"a": 12, "b": 12, "c": 6}
+
+
 @in_databases
 def test_delayed_job_of_a_key_gives_it_no_advantage(board: Board) -> None:
     for key in ("a", "c"):

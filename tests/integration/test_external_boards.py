@@ -252,11 +252,12 @@ def test_board_without_queues_refuses_flows_before_they_are_stored(
     )
     kept.run("s")
     with boards.backend("mine", place, persistence=store) as mine:
-        for name in ("queue", "fair_key"):
-            with pytest.raises(ValueError, match=f"{name}= requires .* a database or in Redis"):
+        places: list[dict[str, Any]] = [{"queue": "x"}, {"fair_key": "x"}]
+        for place_of_flow in places:
+            with pytest.raises(ValueError, match=r"= requires .* a database or in Redis"):
                 engines.submit(
                     f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "Ada"},
-                    **{name: "x"},
+                    **place_of_flow,
                 )  # fmt: skip
         with pytest.raises(ValueError, match="queues require a job board in a database or in Re"):
             service.ConductorService(store, board=mine, queues=["mails"])

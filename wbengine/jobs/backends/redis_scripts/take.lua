@@ -112,7 +112,6 @@ if repeated == '1' then
     end
     if #taken > 0 then return taken end
 end
-local is_served = {}
 for n = 7, 6 + queue_count do
     if ARGV[n] == '*' then
         local names = queue_names()
@@ -120,11 +119,10 @@ for n = 7, 6 + queue_count do
         for last = #names, 1, -1 do
             local chosen = math.random(last)
             names[chosen], names[last] = names[last], names[chosen]
-            if not is_served[names[last]] then take(names[last]) end
+            take(names[last])
         end
         break
     end
-    is_served[ARGV[n]] = true
     take(ARGV[n])
 end
 return taken
