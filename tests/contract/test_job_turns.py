@@ -184,6 +184,21 @@ def test_key_with_a_weight_gets_more_turns(board: Board) -> None:
     assert counts == {"heavy": 30, "light": 10}
 
 
+@pytest.mark.parametrize("store", ("memory", "redis"), indirect=True, scope="module")
+def test_keys_with_different_backlogs_begin_equally(store: Store, board: Board) -> None:
+    """Several conductors take jobs. The index of Jain is 1 if all keys have equal shares."""
+    keys = [f"key{number}" for number in range(20) for _ in range(10 + number)]
+    random.Random(1).shuffle(keys)
+    for key in keys:
+        post(board, key, key)
+    counts = collections.Counter[str]()
+    with another(store, board) as other:
+        while counts.total() < 190:
+            counts.update(take(board, 3) + take(other, 2))
+    index = counts.total() ** 2 / (20 * sum(count**2 for count in counts.values()))
+    assert index > 0.99, counts
+
+
 def test_priority_decides_only_within_a_key(board: Board) -> None:
     for number in range(3):
         post(board, f"a{number}", "a")
@@ -221,9 +236,7 @@ def test_key_that_submits_one_job_after_the_other_gets_only_its_share(
     assert counts == {"a": 10, "b": 10, "c": 10}
 
 
-def test_key_with_a_low_weight_that_submits_one_job_after_the_other_gets_only_its_share(
-    board: Board,
-) -> None:
+def test_key_with_low_weight_and_one_job_at_a_time_gets_its_share(board: Board) -> None:
     for key in ("a", "b"):
         for number in range(20):
             post(board, f"{key}{number}", key)

@@ -18,6 +18,9 @@
 -- key, score). If it was claimed before, it is in `begun` (by queue, score) instead of `waiting`,
 -- but stays in `free`, where earlier releases read it.
 --
+-- Pauses are in `pauses` (time and JSON, by name of the queue), and reports of conductors in
+-- `served` (names of queues by time).
+--
 -- A step releases at most a hundred expired claims, so its work is limited.
 
 local jobs, all, free, owners, ends, claims, updated, trash, sequence, places, waiting, begun,
