@@ -339,6 +339,26 @@ def test_queues_are_served_in_their_order(board: Board) -> None:
     assert take(board, 10) == ["reports1"]
 
 
+def test_other_queues_follow_named_ones(board: Board) -> None:
+    for queue in ("default", "mails", "reports"):
+        for number in range(3):
+            post(board, f"{queue}{number}", queue=queue)
+    board.queues = ("mails", "*", "unknown")
+    assert take(board, 4)[:3] == ["mails0", "mails1", "mails2"]
+    others = drain(board)
+    assert len(others) == 5 and {name[:-1] for name in others} == {"default", "reports"}
+
+
+def test_queues_are_chosen_at_random(board: Board) -> None:
+    """No queue waits until the others are empty."""
+    for queue in ("default", "mails"):
+        for number in range(20):
+            post(board, f"{queue}{number}", queue=queue)
+    board.queues = ("*",)
+    first = [take(board)[0] for _ in range(20)]
+    assert {name.rstrip("0123456789") for name in first} == {"default", "mails"}
+
+
 def test_paused_queue_is_not_served(store: Store, board: Board) -> None:
     queues = queues_of(board)
     board.queues = ("default", "reports")

@@ -25,7 +25,8 @@ class _KeyCounts:
 class RedisJobQueues(_queues.BaseJobQueues):
     """The queues of a board in Redis.
 
-    :param run: runs a script of the board.
+    :param run: runs a script of the board with these arguments and returns its result. It raises
+        JobFailure if the board cannot be reached.
     """
 
     def __init__(self, run: Callable[..., Any]) -> None:

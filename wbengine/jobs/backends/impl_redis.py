@@ -95,6 +95,8 @@ class RedisJobBoard(_stored.StoredJobBoard):
     - `client`: a client of redis-py that replaces the one made from these options. It stays open
       when the board is closed.
 
+    Jobs have queues and fair keys, and `take` claims them in their turns. Queues can be paused.
+
     Each step is one script. All keys, `wbe:{namespace}:jobs:...`, have one hash tag. Claims expire
     by the clock of the server. Jobs are as durable as the configuration of Redis.
 
@@ -123,7 +125,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
         super().__init__(name, conf, client, persistence)
         self.namespace: Final[str] = self._settings.get("namespace", "default")
         self._keys = [f"wbe:{{{self.namespace}}}:jobs:{key}" for key in _KEYS]
-        self.job_queues = _redis_queues.RedisJobQueues(self.run)
+        self.job_queues = _redis_queues.RedisJobQueues(lambda *words: self._run(*words)[0])
         if client is None:
             self._client, self.address = _client(self._settings), _address(self._settings)
         self._steps = {
@@ -271,21 +273,14 @@ class RedisJobBoard(_stored.StoredJobBoard):
         reply, _ = self._run("extend", job.uuid, job.claim or "", _milliseconds(expiry))
         return bool(reply)
 
-    def run(self, step: str, *args: Any) -> Any:
-        """Run a script of the board and return its result.
-
-        :raises JobFailure: if the store fails or the board is not connected.
-        """
-        return self._run(step, *args)[0]
-
     def _run(self, step: str, *args: Any) -> tuple[Any, bool]:
         """Return the answer, and whether an earlier attempt may have executed the step."""
         is_repeated = False
         with self._accessing_store(f"Step {step!r}"):
             while True:
                 try:
-                    is_first = () if step != "take" else (int(is_repeated),)
-                    words = (*is_first, *args)
+                    # The other scripts detect a repetition by what they find.
+                    words = (int(is_repeated), *args) if step == "take" else args
                     return self._steps[step](keys=self._keys, args=words), is_repeated
                 except (errors.ConnectionError, errors.TimeoutError) as error:
                     is_timeout = isinstance(error, errors.TimeoutError)

@@ -13,6 +13,8 @@
 local repeated, claim, expiry, limit, seed, queue_count = unpack(ARGV, 1, 6)
 limit = tonumber(limit)
 local left_out, taken = {}, {}
+-- Numbers of jobs to leave that come first in a list, by list.
+local skips = {}
 for n = 7 + queue_count, #ARGV do left_out[ARGV[n]] = true end
 
 local function answer(uuid, number)
@@ -24,16 +26,16 @@ local function is_unclaimed(uuid)
     return redis.call('HEXISTS', jobs, uuid) == 1 and not owner_of(uuid)
 end
 -- Return the first job of a list that may be claimed, or nil; and whether the list has any job.
-local function first_of(read, prefix_size)
-    local skip = 0
+local function first_of(list, read, prefix_size)
     while true do
+        local skip = skips[list] or 0
         local entry = read(skip)
         if not entry then return nil, skip > 0 end
         local uuid = string.sub(entry, prefix_size + 1)
         if not is_unclaimed(uuid) then
             for _, set in ipairs({free, begun, waiting}) do redis.call('ZREM', set, entry) end
         elseif left_out[uuid] then
-            skip = skip + 1
+            skips[list] = skip + 1
         else
             return uuid, true
         end
@@ -41,11 +43,11 @@ local function first_of(read, prefix_size)
 end
 local function first_in(set, prefix)
     local function read(skip) return in_queue(set, prefix, 'ZRANGEBYLEX', skip) end
-    return first_of(read, #prefix + 1 + SCORE_CHARACTERS)
+    return first_of(set .. prefix, read, #prefix + 1 + SCORE_CHARACTERS)
 end
 local function first_of_key(queue, key)
     if not is_plain(queue, key) then return first_in(waiting, queue .. '\0' .. key) end
-    return first_of(function(skip) return redis.call('ZRANGE', free, skip, skip)[1] end, 0)
+    return first_of(free, function(skip) return redis.call('ZRANGE', free, skip, skip)[1] end, 0)
 end
 local function take_begun(queue)
     while #taken < limit do
