@@ -327,3 +327,43 @@ def test_permits_of_parked_flows_are_compared_in_one_statement(store: persistenc
     account, now = limits.all()["l"]
     assert account.kept(now) == [request.flow for request in kept]
     assert len(statements) == 1
+
+
+@pytest.mark.parametrize(
+    ("flow", "inputs"),
+    [
+        (limited.using_tool, {}),
+        (limited.using_tool_for_items, {"items": [1, 2]}),
+        (limited.using_tool_in_steps, {}),
+    ],
+    ids=["task", "items", "step"],
+)
+def test_flow_whose_only_tasks_wait_for_a_permit_is_parked(
+    flow: Any, inputs: dict[str, Any], store: persistence.Backend, offers: list[str]
+) -> None:
+    """It holds no place, and runs first when the permit is free, also in a paused queue."""
+    quota, limits = Quota(None, None, 1), shared_accounts.store_of(store)
+    limits.settle({"tool": (quota, [PermitRequest("x", 1, 1, 0, 60.0)])})
+    with conducting(store, most=1) as (_, parked):
+        handle = engines.submit(flow, backend=store, inputs=inputs)
+        until(lambda: parked == [handle.id])
+        other = submit(store, "b")
+        until(lambda: has_begun(store, other))
+        assert handle.state == states.WAITING and offers == []
+        JobQueues(store).pause("*")
+        limits.settle({"tool": (quota, [PermitRequest("x", 1, 0, 0, 0.0)])})
+        assert handle.wait(20) and handle.state == states.SUCCESS
+    assert offers == [handle.id]
+
+
+def test_flow_that_waits_for_a_slow_rate_is_parked_until_its_permit(
+    store: persistence.Backend, offers: list[str]
+) -> None:
+    """Its only task takes the units of three seconds; it is not overtaken meanwhile."""
+    quota, limits = Quota("60/m", 1.0, None), shared_accounts.store_of(store)
+    limits.settle({"budget": (quota, [PermitRequest("x", 1, 0, 1, 60.0, (3.0,))])})
+    with conducting(store, most=1) as (_, parked):
+        handle = engines.submit(limited.using_budget, backend=store)
+        until(lambda: parked == [handle.id])
+        assert handle.wait(20) and handle.state == states.SUCCESS
+    assert offers == [handle.id]

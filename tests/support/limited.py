@@ -22,3 +22,31 @@ def waiting(concurrency: int | None = 1, rate: str | None = None, cost: float | 
     flow.concurrency, flow.rate_limit, flow.cost = concurrency, rate, cost
     flow.concurrency_key = lambda tenant: tenant
     return flow
+
+
+@task.task(concurrency=1, limit="tool")
+def use_tool(item: int = 0) -> None:
+    """Share a limit with all flows."""
+
+
+@task.task(rate_limit="60/m", limit="budget", cost=3)
+def spend() -> None:
+    """Take three units."""
+
+
+def using_tool() -> Any:
+    return linear_flow.Flow("using_tool").add(Begun("begun"), use_tool("tool"))
+
+
+def using_tool_for_items() -> Any:
+    items = task.Map(use_tool(), over="items", item="item", name="tool")
+    return linear_flow.Flow("using_tool").add(items)
+
+
+@task.workflow
+def using_tool_in_steps(steps: Any) -> None:
+    steps.run(use_tool, 1)
+
+
+def using_budget() -> Any:
+    return linear_flow.Flow("using_budget").add(Begun("begun"), spend("spend"))

@@ -111,9 +111,9 @@ class Membership:
     """
 
     __slots__ = (
-        "_corrected", "_corrections", "_costs", "_later", "_ready", "_renewer", "held",
-        "is_refused", "member", "name", "quota", "quota_in_force", "renew_at", "tells_refusal",
-        "wake", "wanted",
+        "_corrected", "_corrections", "_costs", "_later", "_ready", "_refused_at", "_renewer",
+        "_retry_at", "held", "member", "name", "quota", "quota_in_force", "renew_at",
+        "tells_refusal", "wake", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -135,10 +135,11 @@ class Membership:
         self.held = 0
         #: Number of wanted permits in addition to those in use.
         self.wanted = 0
-        #: Whether the store has answered that no wanted permit can be assigned now, and whether
-        #: `wake` is also called then.
-        self.is_refused = False
+        #: Whether `wake` is also called when `is_refused` becomes True.
         self.tells_refusal = False
+        # Time of the first answer without permits, and the earliest time of a permit then.
+        self._refused_at = math.inf
+        self._retry_at = -math.inf
         self.renew_at = math.inf
         # Costs of the first wanted permits, in order; empty: each costs one unit.
         self._costs: tuple[float, ...] = ()
@@ -162,6 +163,22 @@ class Membership:
         with self._renewer.lock:
             due = self._later[0].due if self._later else math.inf
             return max(0.0, due - self._renewer.clock())
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the store has answered that no wanted permit can be assigned now."""
+        return self._refused_at < math.inf
+
+    def seconds_to_long_wait(self, seconds: float) -> float:
+        """Return when the wait is long: no permit for so many seconds, now or in the future.
+
+        :returns: seconds from now, 0 if it is long already, or infinite.
+        """
+        with self._renewer.lock:
+            now = self._renewer.clock()
+            if self.is_refused and self._retry_at >= now + seconds:
+                return 0.0
+            return max(0.0, self._refused_at + seconds - now)
 
     @property
     def spare(self) -> int:
@@ -269,7 +286,9 @@ class Membership:
         if request.corrections:
             latest = request.corrections[-1].number
             self._corrections = [each for each in self._corrections if each.number > latest]
-        self.is_refused = self.wanted > 0 and not self.spare
+        is_refused = self.wanted > 0 and not self.spare
+        self._refused_at = min(self._refused_at, at) if is_refused else math.inf
+        self._retry_at = at + (answer.retry_seconds or -math.inf)
         self.renew_at = at + self.member.seconds / _RENEWALS_PER_LEASE
         if self._trim():  # Others are wanted than at the time of the request.
             self._renewer.request_soon(self.name)

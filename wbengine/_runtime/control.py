@@ -202,8 +202,9 @@ class Parked(NamedTuple):
     :ivar signals: number of signals received so far; a further one ends the wait. None: it waits
         for no signal.
     :ivar pauses: the pauses of its ready tasks; the change or the end of one ends the wait.
-    :ivar limit: name of the limit for whose permit the flow itself waits.
-    :ivar units: the units of this limit that it takes.
+    :ivar limit: name of the limit for whose permit the flow itself, or all of its ready tasks wait.
+    :ivar units: the units of this limit that it takes, or its first task.
+    :ivar has_begun: whether its tasks may begin, except those that wait.
     """
 
     seconds: float | None
@@ -211,6 +212,7 @@ class Parked(NamedTuple):
     pauses: tuple[TaskPause, ...] = ()
     limit: str | None = None
     units: float = 1.0
+    has_begun: bool = True
 
 
 class Parking:

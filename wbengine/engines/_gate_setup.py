@@ -74,10 +74,12 @@ def make_permit_gate(
     clock: clocks.Clock,
     *,
     immediate: bool,
+    park_after: float | None,
 ) -> permits.PermitGate:
     """Return the gate for the limits of a flow.
 
     :param immediate: tasks run in the thread of the engine, one at a time.
+    :param park_after: see `PermitGate`.
     """
     plan = compiled.plan
 
@@ -100,6 +102,7 @@ def make_permit_gate(
         end=_end_in(events),
         on_granted=lambda: events.put(inbox.PermitsGranted()),
         max_requests=1 if immediate else None,
+        park_after=park_after,
     )
 
 

@@ -837,6 +837,7 @@ class Engine(abc.ABC):
                 timers,
                 self._clock,
                 immediate=executor.immediate,
+                park_after=self.park_after,
             )
         return _gate_setup.make_gates(
             compiled,

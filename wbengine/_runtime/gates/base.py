@@ -161,7 +161,7 @@ class Gate:
 
     @property
     def delaying_limit(self) -> tuple[str, float] | None:
-        """Name of the limit for whose permit the flow itself waits, and the units that it takes."""
+        """Name of the limit for which the flow, or all of its ready tasks wait, and their units."""
         return None
 
     @property

@@ -174,14 +174,17 @@ class GateChain:
         if seconds is not None and seconds < min_seconds:
             return None
         received = [gate.received_signals for gate in self._gates]
-        limits = (gate.delaying_limit for gate in self._gates if gate.delays_flow)
+        limits = (gate.delaying_limit for gate in self._gates)
         limit, units = next((limit for limit in limits if limit is not None), (None, 1.0))
+        if limit is not None and seconds is not None:
+            return None  # The job can only wait for one of both.
         return Parked(
             seconds,
             next((count for count in received if count is not None), None),
             tuple(pause for gate in self._gates for pause in gate.delaying_pauses),
             limit,
             units,
+            has_begun=not self.delays_flow,
         )
 
     @property

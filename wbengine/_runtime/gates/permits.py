@@ -80,6 +80,8 @@ class PermitGate(base.Gate):
     :param end: called with a call that has ended, and its outcome.
     :param on_granted: called in another thread when permits may have been granted.
     :param max_requests: maximum number of permits that are requested or in use.
+    :param park_after: time without a permit after which a flow whose tasks all wait for one limit
+        is parked; None: never.
     """
 
     controls_admission = True
@@ -99,6 +101,7 @@ class PermitGate(base.Gate):
         end: Callable[[calls.Invocation, calls.Outcome], object],
         on_granted: Callable[[], object],
         max_requests: int | None = None,
+        park_after: float | None = None,
     ) -> None:
         self._limits: Final = limits
         self._plan: Final = plan
@@ -112,6 +115,7 @@ class PermitGate(base.Gate):
         self._end = end
         self._on_granted = on_granted
         self._max_requests = max_requests
+        self._park_after = park_after
         self._limits_flow: Final = 0 in limits and plan.kinds[0] == plans.FLOW
         # Whether the flow itself (node 0) has no permit yet.
         self._flow_waits = self._limits_flow
@@ -143,9 +147,17 @@ class PermitGate(base.Gate):
     def parkable(self) -> int | None:
         """None while it is unknown whether the flow itself gets a permit now."""
         if not self._flow_waits:
-            return 0
+            return len(self._waiting) if self._delaying_queue() is not None else 0
         waiting = self._waiting.get(_FLOW)
         return 0 if waiting is not None and waiting.queue.membership.is_refused else None
+
+    def _delaying_queue(self) -> _Queue | None:
+        """Return the queue in which all tasks of the flow have waited for a long time."""
+        queues = {wait.queue for wait in self._waiting.values()}
+        if self._park_after is None or len(queues) != 1:
+            return None
+        (queue,) = queues
+        return None if queue.membership.seconds_to_long_wait(self._park_after) else queue
 
     @property
     def flow_limit(self) -> tuple[str, limit_attributes.Quota] | None:
@@ -155,6 +167,9 @@ class PermitGate(base.Gate):
     @property
     def delaying_limit(self) -> tuple[str, float] | None:
         waiting = self._waiting.get(_FLOW) if self._limits_flow else None
+        if waiting is None and (queue := self._delaying_queue()) is not None:
+            keys = (key for _, _, key in queue.entries if self._is_waiting(key, queue))
+            waiting = self._waiting[next(keys)]
         return None if waiting is None else (waiting.queue.membership.name, waiting.cost)
 
     def admit_nodes(self, nodes: Sequence[int]) -> Sequence[int]:
@@ -235,6 +250,7 @@ class PermitGate(base.Gate):
         queue = self._queues.get(name)
         if queue is None:
             membership = self._renewer().join(name, limit.quota, self._member, self._on_granted)
+            membership.tells_refusal = self._park_after is not None
             queue = self._queues[name] = _Queue(membership)
             self.is_active = True
         return queue
@@ -307,11 +323,12 @@ class PermitGate(base.Gate):
         return base.Work(nodes, items)
 
     def _set_timer(self) -> None:
-        """Let the run call `release` when the next permit may be used."""
-        seconds = min(
-            (queue.membership.seconds_to_next for queue in self._queues.values() if queue.waiting),
-            default=math.inf,
-        )
+        """Let the run call `release` when the next permit may be used, or a wait is long."""
+        waiting = [queue.membership for queue in self._queues.values() if queue.waiting]
+        seconds = min((membership.seconds_to_next for membership in waiting), default=math.inf)
+        if self._park_after is not None and not self._flow_waits:
+            waits = (membership.seconds_to_long_wait(self._park_after) for membership in waiting)
+            seconds = min([seconds, *filter(None, waits)])
         if seconds < math.inf:
             self._timers.set((self, None), self._clock.monotonic() + seconds)
 

@@ -630,7 +630,13 @@ class ExecutorConductor(base.Conductor):
         assert self._parking_board is not None
         try:
             self._parking_board.park(
-                job, self._name, parked.seconds, parked.signals, parked.pauses, parked.limit
+                job,
+                self._name,
+                parked.seconds,
+                parked.signals,
+                parked.pauses,
+                parked.limit,
+                parked.has_begun,
             )
         except exceptions.WbengineException as error:
             self._log.warning("cannot park %s: %s", job, error)

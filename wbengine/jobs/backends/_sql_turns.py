@@ -114,9 +114,11 @@ class JobTurns:
         waiting = f"board = :board AND not_before = {tables.LIMITED_NOT_BEFORE} AND trashed = 0"
         limit = f"SELECT flow_limit FROM {_JOBS} WHERE {waiting} AND flow_limit IS NOT NULL"
         next_one = "ORDER BY flow_limit LIMIT 1"
+        paused = f"SELECT name FROM {_QUEUES} WHERE board = :board AND paused_at IS NOT NULL"
+        # A pause holds back flows that have not begun.
         in_queues = (
-            f"{waiting} AND (:all_queues = 1 OR queue IN :queues) AND queue NOT IN"
-            f" (SELECT name FROM {_QUEUES} WHERE board = :board AND paused_at IS NOT NULL)"
+            f"{waiting} AND (:all_queues = 1 OR queue IN :queues) AND (turn < 0 OR NOT"
+            f" (queue IN ({paused}) OR EXISTS ({paused} AND name = '{ALL_QUEUES}')))"
         )
         queues: sa.BindParameter[Any] = sa.bindparam("queues", expanding=True)
         by_priority = "ORDER BY priority, id LIMIT"
@@ -134,13 +136,10 @@ class JobTurns:
             f" {by_priority} :limit"
         ).bindparams(queues)
         self.limited_for_update = sa.text(
-            f"SELECT id, uuid, board, queue, fair_key, fair_weight FROM {_JOBS} WHERE {waiting}"
-            f" AND flow_limit = :flow_limit AND uuid IN :uuids ORDER BY priority, id{lock}"
+            f"SELECT id, uuid, board, queue, fair_key, fair_weight, turn FROM {_JOBS}"
+            f" WHERE {waiting} AND flow_limit = :flow_limit AND uuid IN :uuids"
+            f" ORDER BY priority, id{lock}"
         ).bindparams(sa.bindparam("uuids", expanding=True))
-        self._pause_of_all = sa.text(
-            f"SELECT 1 FROM {_QUEUES} WHERE board = :board AND name = '{ALL_QUEUES}'"
-            " AND paused_at IS NOT NULL"
-        )
         begin = f"UPDATE {_JOBS} SET not_before = 0, flow_limit = NULL, turn = :turn WHERE id = :id"
         self._begin_due = sa.text(
             f"{begin} AND turn IS NULL AND not_before > 0 AND not_before <= {now}"
@@ -152,13 +151,9 @@ class JobTurns:
         turns.assign(connection, rows)
         connection.execute(self._begin_due, rows)
 
-    def is_paused(self, connection: sa.Connection, board: str) -> bool:
-        """Return whether all queues are paused."""
-        return connection.execute(self._pause_of_all, {"board": board}).first() is not None
-
     def begin_limited(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
-        """Give jobs their turns that wait for a limit, in this order."""
-        turns.assign(connection, rows)
+        """Give jobs that wait for a limit their turns, in this order, unless they have one."""
+        turns.assign(connection, [row for row in rows if row["turn"] is None])
         connection.execute(self._begin_limited, rows)
 
     def take(

@@ -559,10 +559,12 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         signals: int | None,
         pauses: Collection[TaskPause] = (),
         limit: str | None = None,
+        has_begun: bool = False,
     ) -> None:
         """Release a claim and delay the job by a number of seconds (None: a long time).
 
-        With the name of a `limit`, the job waits for `offer_limited`.
+        With the name of a `limit`, the job waits for `offer_limited`. Jobs of flows that have begun
+        then go first, also in paused queues.
 
         The job becomes due at once if its flow has or receives a command, or more than this number
         of `signals`, or if one of the `pauses` of task types changes or has changed. With None,
@@ -574,6 +576,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             "who": rows.storable_text(who),
             "seconds": wait,
             "limit": limit,
+            "turn": turns.FIRST if has_begun else None,
         }
         park = self._statements.park if limit is None else self._statements.park_for_limit
 
@@ -630,12 +633,11 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             **values,
         }
 
-        def work(connection: sa.Connection) -> Sequence[sa.Row[Any]]:
-            if self._turns.is_paused(connection, self.namespace):
-                return []
-            return connection.execute(statement, parameters).all()
-
-        return self._transact("Reading limits of flows", work, write=False)
+        return self._transact(
+            "Reading limits of flows",
+            lambda connection: connection.execute(statement, parameters).all(),
+            write=False,
+        )
 
     def offer_limited(self, limit: str, uuids: Collection[str]) -> list[str]:
         """Give jobs their turn that still wait for a limit. Return their uuids."""
@@ -802,7 +804,7 @@ class _Statements:
             f" WHERE {own_claim} AND owner = :who"
         )
         self.park_for_limit = sa.text(
-            f"UPDATE {_JOBS} SET {unowned}, turn = NULL, flow_limit = :limit,"
+            f"UPDATE {_JOBS} SET {unowned}, turn = :turn, flow_limit = :limit,"
             f" not_before = {tables.LIMITED_NOT_BEFORE}"
             f" WHERE {own_claim} AND owner = :who"
         )
