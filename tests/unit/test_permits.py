@@ -320,6 +320,31 @@ def test_starts_of_late_engines_exceed_a_rate_by_a_bounded_number(seed: int) -> 
             assert most <= math.ceil((width + late) * 50 - 1e-6) + extra
 
 
+def test_wait_for_a_permit_is_long_after_a_time_or_if_the_next_one_is_late() -> None:
+    now = 100.0
+    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: now)
+    membership = Membership(renewer, "l", TWO, Member("a"), lambda: None)
+    assert membership.seconds_to_long_wait(5) == math.inf
+    membership.set_wanted(1)
+
+    def answer(permits: list[float], retry_seconds: float | None) -> float:
+        reply = Answer({"a": permits}, retry_seconds, TWO, now)
+        membership.add(membership.request(), reply, now)
+        return membership.seconds_to_long_wait(5)
+
+    assert answer([], None) == 5
+    now = 103.0
+    assert answer([], 0.5) == 2
+    assert answer([], 60) == 0, "the rate is slow"
+    now = 105.0
+    assert answer([], None) == 0
+    membership.set_wanted(0)
+    membership.set_wanted(1)
+    assert membership.seconds_to_long_wait(5) == math.inf, "another task waits"
+    assert answer([], None) == 5
+    assert answer([0.0], None) == math.inf
+
+
 def test_slow_answer_makes_no_permits_late() -> None:
     clock = StoreClock()
     assert clock.local(100.0, 5.0, 5.4) == pytest.approx(5.4), "not before the answer"

@@ -194,6 +194,8 @@ class Membership:
             if self._costs and not self._missing_costs():
                 is_new = True  # The store received all of the earlier costs.
             self.wanted, self._costs = count, costs
+            if not count:
+                self._refused_at = math.inf
             if self._trim() or (is_new and count):
                 self._renewer.request_soon(self.name)
 
