@@ -198,6 +198,9 @@ def test_connections_of_the_other_kind_are_refused(place: Place) -> None:
             for asynchronous in (connection, psycopg_connection, of_sqlalchemy):
                 with pytest.raises(TypeError, match="connection must be a Connection or Session"):
                     place.submit(asynchronous)
+            for hinted in (of_sqlalchemy, sa_asyncio.AsyncSession(engine)):
+                with pytest.raises(TypeError, match=r"got Async.*: pass the .* `run_sync`"):
+                    place.submit(hinted)
         with callers.opened("driver", place.url) as driver:
             for other in (driver, psycopg_connection, place.url):
                 with pytest.raises(TypeError, match="connection must be an AsyncConnection"):

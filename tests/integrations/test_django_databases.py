@@ -128,7 +128,7 @@ from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 
 from shop import tasks
-from wbengine import engines
+from wbengine import engines, testing
 from wbengine.integrations.django import backend
 
 
@@ -154,6 +154,15 @@ class Transactions(TransactionTestCase):
                 "shop.flows:add", backend=backend(), connection=connection
             )
         assert handle.state == "PENDING"
+
+    def test_submitted_flows_and_tasks_run_in_the_thread_of_the_test(self):
+        result = tasks.query.enqueue()
+        with transaction.atomic():
+            engines.submit("shop.flows:add", backend=backend(), connection=connection)
+        first, second = testing.run_submitted(backend())
+        assert (first.id, second.state) == (result.id, "SUCCESS")
+        assert tasks.query.get_result(result.id).return_value == 42
+        assert testing.run_submitted(backend()) == []
 
 
 class InTransaction(TestCase):
@@ -184,7 +193,7 @@ def test_suites_of_django_use_the_database_of_the_tests(
         )
     tested = project.manage("test")
     assert tested.returncode == 0, tested.stderr
-    assert "Ran 3 tests" in tested.stderr
+    assert "Ran 4 tests" in tested.stderr
     if kind == "postgresql":
         name = sa.make_url(project.store).database
         tables = "SELECT count(*) FROM information_schema.tables WHERE table_name LIKE 'wbe_%'"

@@ -11,7 +11,7 @@ import pytest
 from tests.views import records
 from wbengine import drawing, states
 from wbengine.drawing import _terminal_tree
-from wbengine.persistence import _leases, _owners, models
+from wbengine.persistence import _leases, _owners, backends, models
 from wbengine.persistence._commands import FlowCommand
 from wbengine.types._outline import FLOW, TASK, Outline, OutlineNode
 from wbengine.types.failure import Failure
@@ -455,3 +455,8 @@ def test_view_is_immutable():
     view = look(*records.order())
     with pytest.raises(dataclasses.FrozenInstanceError):
         view.name = "other"
+
+
+def test_read_refuses_a_backend():
+    with backends.backend("memory") as store, pytest.raises(TypeError, match="get_connection"):
+        flows.read(store, "some-id")

@@ -33,6 +33,7 @@ ASYNC_KINDS: Final = "an AsyncConnection or AsyncSession of SQLAlchemy, or a con
 #: Drivers by the package of their connections.
 _ASYNCPG: Final = "asyncpg"
 _ASYNCPG_DIALECT: Final = "postgresql+asyncpg"
+_ASYNC_EXTENSION: Final = "sqlalchemy.ext.asyncio"
 _DJANGO: Final = "django"
 _DRIVERS: Final[Mapping[str, str]] = {
     "psycopg": "postgresql+psycopg",
@@ -103,7 +104,7 @@ async def run(source: Any, work: Callable[[Any], _T]) -> _T:
     :param source: see `ASYNC_KINDS`.
     :raises TypeError: if `source` has another type.
     """
-    extension = sys.modules.get("sqlalchemy.ext.asyncio")
+    extension = sys.modules.get(_ASYNC_EXTENSION)
     if extension is not None:
         if isinstance(source, extension.async_scoped_session):
             source = source()
@@ -189,7 +190,9 @@ def _wrapped(driver: Any) -> sa.Connection:
         return _around(driver.adapted(), _ASYNCPG_DIALECT)
     package = _package_of(driver, _DRIVERS)
     if package is None or inspect.iscoroutinefunction(getattr(driver, "commit", None)):
-        raise TypeError(f"connection must be {KINDS}, got {type(driver).__qualname__}")
+        is_async = type(driver).__module__.startswith(_ASYNC_EXTENSION)
+        hint = ": pass the argument of a function in its `run_sync`" if is_async else ""
+        raise TypeError(f"connection must be {KINDS}, got {type(driver).__qualname__}{hint}")
     borrowed_driver = _BorrowedDriver(driver, functools.partial(_plain_cursor, driver))
     return _around(borrowed_driver, _DRIVERS[package])
 

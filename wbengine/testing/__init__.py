@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from wbengine.testing._brokers import Broker
     from wbengine.testing._faults import Fault
     from wbengine.testing._stores import FaultyBackend
+    from wbengine.testing._submitted import run_submitted
     from wbengine.testing._traces import Trace, assert_flow_trace
     from wbengine.testing._workers import worker_in_thread
 
@@ -25,6 +26,7 @@ __all__ = [
     "ManualClock",
     "Trace",
     "assert_flow_trace",
+    "run_submitted",
     "worker_in_thread",
 ]
 
@@ -35,6 +37,7 @@ __getattr__, __dir__ = lazily.lazy_attributes(
         "._faults": ("Fault",),
         "._stores": ("FaultyBackend",),
         ".._concurrency.clocks": ("ManualClock",),
+        "._submitted": ("run_submitted",),
         "._traces": ("Trace", "assert_flow_trace"),
         "._workers": ("worker_in_thread",),
     },

@@ -664,7 +664,13 @@ def read(
     """Read a flow from the store and return its view.
 
     :raises NotFound: if the flow does not exist.
+    :raises TypeError: if `connection` is a backend.
     """
+    if isinstance(connection, base.Backend):
+        raise TypeError(
+            "connection must be the result of backend.get_connection(), got the backend"
+            f" {connection!r}"
+        )
     records = FlowRecords(connection, uuid, redactor or Redactor())
     records.read_changes()
     return records.view(now, offered)

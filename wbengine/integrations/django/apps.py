@@ -9,6 +9,8 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db.models.signals import post_migrate
 
+from wbengine.integrations.django import _configured, _databases
+
 __all__ = ["WbengineConfig"]
 
 
@@ -24,8 +26,6 @@ class WbengineConfig(AppConfig):  # type: ignore[misc]
 
 def _check_backends(**kwargs: Any) -> list[checks.CheckMessage]:
     """Report settings of task backends that cannot be used, without a connection."""
-    from wbengine.integrations.django import _configured, _databases
-
     try:
         for database in _configured.databases().values():
             _databases.url_of(database)
@@ -36,8 +36,6 @@ def _check_backends(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def _create_tables(using: str, **kwargs: Any) -> None:
     """Create the tables after `migrate`, also in the database of tests."""
-    from wbengine.integrations.django import _configured, _databases
-
     if using in _configured.databases().values():
         try:
             _databases.backend(using)

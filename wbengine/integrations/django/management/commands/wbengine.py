@@ -10,6 +10,8 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
+from wbengine.integrations.django import _configured, _connections, _databases
+
 __all__ = ["Command"]
 
 _VARIABLE: Final = "WBENGINE_PERSISTENCE"
@@ -30,7 +32,6 @@ class Command(BaseCommand):  # type: ignore[misc]
             self.stderr.write(f"{type(error).__name__}: {error}")
             sys.exit(1)
         from wbengine._cli import app
-        from wbengine.integrations.django import _connections
 
         _connections.close_around_calls()
         sys.exit(app.main(words))
@@ -44,8 +45,6 @@ class Command(BaseCommand):  # type: ignore[misc]
 
         :raises CommandError: if it is not clear which backend.
         """
-        from wbengine.integrations.django import _configured, _databases
-
         name, words = _split(words)
         databases = _configured.databases()
         if name is None:
