@@ -8,7 +8,6 @@ from wbengine._cli import base, errors
 from wbengine._cli import context as contexts
 from wbengine.jobs import _queue_access
 from wbengine.views import _formatting
-from wbengine.views.redaction import redacted
 
 __all__ = ["command"]
 
@@ -38,7 +37,7 @@ command = base.Group(
 def ls(context: contexts.Context) -> None:
     with context.backend() as backend, errors.failing(errors.USAGE, ValueError):
         with _queue_access.opened(backend, context.settings.board) as opened:
-            queues = redacted(opened.all(), context.redactor)
+            queues = opened.all()
         with backend.get_connection() as connection:
             now = connection.now()
     printer = context.printer
@@ -80,7 +79,7 @@ def ls(context: contexts.Context) -> None:
 def keys(context: contexts.Context, queue: str, limit: int) -> None:
     with context.backend() as backend, errors.failing(errors.USAGE, ValueError):
         with _queue_access.opened(backend, context.settings.board) as opened:
-            found = redacted(opened.keys(queue, limit), context.redactor)
+            found = opened.keys(queue, limit)
         with backend.get_connection() as connection:
             now = connection.now()
     printer = context.printer
