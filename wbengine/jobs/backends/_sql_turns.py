@@ -112,12 +112,14 @@ class JobTurns:
             " WHERE names.name IS NOT NULL) SELECT name FROM names WHERE name IS NOT NULL"
         )
         waiting = f"board = :board AND not_before = {tables.LIMITED_NOT_BEFORE} AND trashed = 0"
-        limit = f"SELECT flow_limit FROM {_JOBS} WHERE {waiting} AND flow_limit IS NOT NULL"
+        limit = f"SELECT flow_limit FROM {_JOBS} WHERE board = :board AND flow_limit IS NOT NULL"
         next_one = "ORDER BY flow_limit LIMIT 1"
         paused = f"SELECT name FROM {_QUEUES} WHERE board = :board AND paused_at IS NOT NULL"
-        # A pause holds back flows that have not begun.
+        # A pause holds back flows that have not begun. The sum keeps PostgreSQL without statistics
+        # from using the index of `not_before`, whose rows have all limits.
         in_queues = (
-            f"{waiting} AND (:all_queues = 1 OR queue IN :queues) AND (turn < 0 OR NOT"
+            f"board = :board AND not_before + 0 = {tables.LIMITED_NOT_BEFORE} AND trashed = 0"
+            " AND (:all_queues = 1 OR queue IN :queues) AND (turn < 0 OR NOT"
             f" (queue IN ({paused}) OR EXISTS ({paused} AND name = '{ALL_QUEUES}')))"
         )
         queues: sa.BindParameter[Any] = sa.bindparam("queues", expanding=True)
