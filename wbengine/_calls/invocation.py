@@ -496,20 +496,21 @@ def _perform_around(
     task: task_module.Task, invocation: Invocation, loop: event_loop.EventLoop | None
 ) -> Any:
     _set_current(invocation)  # for log lines of tracers
-    with _span(invocation):
+    if running.around is None:
+        return running.in_scope(_perform, task, invocation, loop)
+    with running.around(invocation):
+        if running.scope is None:  # saves a call for each task
+            return _perform(task, invocation, loop)
         return running.in_scope(_perform, task, invocation, loop)
 
 
 async def _aperform_around(task: task_module.Task, invocation: Invocation) -> Any:
-    with _span(invocation):
-        if running.async_scope is None:
+    around, scope = running.around, running.async_scope
+    with contextlib.nullcontext() if around is None else around(invocation):
+        if scope is None:
             return await _aperform(task, invocation)
-        async with running.async_scope():
+        async with scope():
             return await _aperform(task, invocation)
-
-
-def _span(invocation: Invocation) -> contextlib.AbstractContextManager[object]:
-    return contextlib.nullcontext() if running.around is None else running.around(invocation)
 
 
 async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:
