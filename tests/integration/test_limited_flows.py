@@ -338,22 +338,21 @@ def test_permits_of_parked_flows_are_compared_in_one_statement(store: persistenc
     ],
     ids=["task", "items", "step"],
 )
-def test_flow_whose_only_tasks_wait_for_a_permit_is_parked(
+def test_flow_that_waits_for_the_end_of_a_task_elsewhere_keeps_its_place(
     flow: Any, inputs: dict[str, Any], store: persistence.Backend, offers: list[str]
 ) -> None:
-    """It holds no place, and runs first when the permit is free, also in a paused queue."""
+    """It runs as soon as the permit is free; each start of a parked flow would take longer."""
     quota, limits = Quota(None, None, 1), shared_accounts.store_of(store)
     limits.settle({"tool": (quota, [PermitRequest("x", 1, 1, 0, 60.0)])})
     with conducting(store, most=1) as (_, parked):
         handle = engines.submit(flow, backend=store, inputs=inputs)
-        until(lambda: parked == [handle.id])
-        other = submit(store, "b")
-        until(lambda: has_begun(store, other))
-        assert handle.state == states.WAITING and offers == []
-        JobQueues(store).pause("*")
+        until(lambda: limits.read(["tool"])["tool"][0].flows.get(handle.id) is not None)
+        later = submit(store, "b")
+        assert not handle.wait(10 * impl_executor.ExecutorConductor.PARK_SECONDS)
         limits.settle({"tool": (quota, [PermitRequest("x", 1, 0, 0, 0.0)])})
         assert handle.wait(20) and handle.state == states.SUCCESS
-    assert offers == [handle.id]
+        until(lambda: has_begun(store, later))
+    assert handle.id not in parked and offers == []
 
 
 def test_flow_that_waits_for_a_slow_rate_is_parked_until_its_permit(

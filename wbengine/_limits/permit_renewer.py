@@ -169,6 +169,12 @@ class Membership:
         """Whether the store has answered that no wanted permit can be assigned now."""
         return self._refused_at < math.inf
 
+    @property
+    def limits_only_starts(self) -> bool:
+        """Whether permits become free by time alone, and not when a task ends."""
+        quota = self.quota_in_force or self.quota
+        return quota.interval is not None and quota.concurrency is None
+
     def seconds_to_long_wait(self, seconds: float) -> float:
         """Return when the wait is long: no permit for so many seconds, now or in the future.
 

@@ -157,7 +157,8 @@ class PermitGate(base.Gate):
         if self._park_after is None or len(queues) != 1:
             return None
         (queue,) = queues
-        return None if queue.membership.seconds_to_long_wait(self._park_after) else queue
+        is_long = queue.membership.seconds_to_long_wait(self._park_after) == 0
+        return queue if is_long and queue.membership.limits_only_starts else None
 
     @property
     def flow_limit(self) -> tuple[str, limit_attributes.Quota] | None:
