@@ -18,7 +18,7 @@ FLOWS = """
 from asgiref.sync import sync_to_async
 from django.db import connection
 
-from wbengine import retry, task
+from wbengine import engines, retry, task
 from wbengine.patterns import linear_flow
 
 
@@ -81,6 +81,20 @@ def made():
     return linear_flow.Flow(f"made {query()}").add(read())
 
 
+@task.task
+def run_inner():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(7)")
+        engines.run(plain())
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+        if cursor.fetchone() != (1,):
+            raise RuntimeError("the connection was closed")
+
+
+def outer():
+    return linear_flow.Flow("outer").add(run_inner())
+
+
 def workflow():
     return linear_flow.Flow("workflow").add(read_in_step("steps"))
 """
@@ -122,6 +136,16 @@ def test_connections_are_closed_after_all_code_of_flows(
         assert all(handle.wait(MARGIN * 3) for handle in handles)
         ends = [handle.state for handle in handles]
         assert ends == ["SUCCESS", "SUCCESS", "REVERTED", "SUCCESS", "SUCCESS"]
+        until(lambda: connections(postgresql_server, project.store) == 0)
+
+
+def test_flow_in_a_task_does_not_close_the_connection_of_the_task(
+    project: Project, postgresql_server: servers.Server
+) -> None:
+    (id,) = submit(project, "outer")
+    with backends.backend(project.store) as store, project.serving():
+        handle = engines.handle(id, backend=store)
+        assert handle.wait(MARGIN * 3) and handle.state == "SUCCESS"
         until(lambda: connections(postgresql_server, project.store) == 0)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import threading
 from collections.abc import AsyncIterator, Iterator
 
 from asgiref import sync
@@ -11,6 +13,11 @@ from django import db
 from wbengine import running
 
 __all__ = ["close_around_calls"]
+
+# Whether this thread or context is in a scope. A task may run a flow, whose tasks use its
+# connections.
+_local = threading.local()
+_is_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("is_inside", default=False)
 
 
 def close_around_calls() -> None:
@@ -23,22 +30,32 @@ def close_around_calls() -> None:
 
 @contextlib.contextmanager
 def _scope() -> Iterator[None]:
+    if getattr(_local, "is_inside", False):
+        yield
+        return
+    _local.is_inside = True
     db.reset_queries()
     _close_old_connections()
     try:
         yield
     finally:
         _close_old_connections()
+        _local.is_inside = False
 
 
 @contextlib.asynccontextmanager
 async def _async_scope() -> AsyncIterator[None]:
     """Give the call a thread of its own for its queries, which begins without connections."""
+    if _is_inside.get():
+        yield
+        return
+    token = _is_inside.set(True)
     async with sync.ThreadSensitiveContext():
         try:
             yield
         finally:
             await sync.sync_to_async(_close_all_connections)()
+            _is_inside.reset(token)
 
 
 def _close_old_connections() -> None:
