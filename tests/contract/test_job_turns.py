@@ -309,6 +309,16 @@ def test_only_notes_of_keys_that_change_an_order_are_kept(store: Store, board: B
 
 
 @in_databases
+def test_job_that_an_earlier_release_offered_comes_first(store: Store, board: Board) -> None:
+    for name in ("new", "begun"):
+        post(board, name)
+    without = "UPDATE wbe_jobs SET turn = NULL WHERE name = :name AND board = :board"
+    write(store.backend, without, [{"name": "begun", "board": board.namespace}])
+    queues_of(board).report(["default"])
+    assert take(board, 2) == ["begun", "new"]
+
+
+@in_databases
 def test_jobs_of_many_keys_are_taken_with_as_many_statements_as_one(board: Board) -> None:
     for number in range(40):
         post(board, f"a{number}", f"a{number % 10}")
@@ -511,6 +521,19 @@ def test_excluded_key_does_not_hold_back_others(board: Board) -> None:
     post(board, "c", "c")
     assert take(board, 5, *left) == ["b", "c"]
     assert take(board, 5) == ["a0", "a1", "a2"]
+
+
+def test_excluded_job_does_not_stop_the_time_of_its_queue(board: Board) -> None:
+    """Otherwise keys that come later would go first until they have as many turns as others."""
+    excluded = post(board, "z", "z")
+    for number in range(40):
+        post(board, f"x{number}", "x")
+    assert len(take(board, 20, excluded)) == 20
+    for number in range(20):
+        post(board, f"y{number}", "y")
+    names = [take(board, 1, excluded)[0] for _ in range(20)]
+    assert abs(sum(name.startswith("x") for name in names) - 10) <= 1
+    assert take(board) == ["z"]
 
 
 def test_excluded_jobs_are_left(board: Board) -> None:

@@ -124,6 +124,9 @@ class Sessions:
     def _visitor_of_provider(self, key: str, name: str, proof: str) -> tuple[str, Visitor] | None:
         if not are_equal(proof, sign(key, "session", name)):
             return None
-        ends, _, visitor_name, role, tags, queues = unpack(name.partition(".")[0])
+        fields = unpack(name.partition(".")[0])
+        if len(fields) != 6:  # A cookie of an earlier release.
+            return None
+        ends, _, visitor_name, role, tags, queues = fields
         visitor = Visitor(visitor_name, role, tags, tuple(queues))
         return (key, visitor) if self._clock() < ends else None

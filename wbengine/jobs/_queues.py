@@ -235,6 +235,7 @@ class JobQueues(BaseJobQueues):
 
         def work(connection: sa.Connection) -> None:
             connection.execute(self._statements.report, rows)
+            connection.execute(self._statements.offer_begun, board)
             for queue in list(connection.scalars(self._statements.queues_of_keys, board)):
                 turns.delete_past(connection, {**board, "queue": queue})
 
@@ -287,6 +288,11 @@ class _Statements:
             f"WITH RECURSIVE names (name) AS (SELECT ({keys} {next_one}) UNION ALL SELECT"
             f" ({keys} AND queue > names.name {next_one}) FROM names"
             " WHERE names.name IS NOT NULL) SELECT name FROM names WHERE name IS NOT NULL"
+        )
+        # Earlier releases offer jobs that waited without a turn.
+        self.offer_begun = sa.text(
+            f"UPDATE {jobs} SET turn = {turns.FIRST} WHERE board = :board AND turn IS NULL"
+            f" AND {turns.READY}"
         )
         key = ("board", "name")
         self.pause = dialects.upsert(

@@ -25,15 +25,16 @@ class _KeyCounts:
 class RedisJobQueues(_queues.BaseJobQueues):
     """The queues of a board in Redis.
 
-    :param run: runs a script of the board with these arguments and returns its result. It raises
-        JobFailure if the board cannot be reached.
+    :param run: runs a script of the board with these arguments and returns its result, and whether
+        an earlier attempt may have run it, too. It raises JobFailure if the board cannot be
+        reached.
     """
 
-    def __init__(self, run: Callable[..., Any]) -> None:
+    def __init__(self, run: Callable[..., tuple[Any, bool]]) -> None:
         self._run = run
 
     def _rows(self) -> Mapping[str, _queues.QueueRow]:
-        now, pauses, served = self._run("queues")
+        (now, pauses, served), _ = self._run("queues")
         reports = {decoded(name): float(at) for name, at in _pairs(served)}
         notes = {decoded(name): decoded(pause) for name, pause in _pairs(pauses)}
         rows = {}
@@ -74,7 +75,7 @@ class RedisJobQueues(_queues.BaseJobQueues):
         counts = defaultdict[tuple[str, str], _KeyCounts](_KeyCounts)
         after, page = "-inf", [()] * _PAGE_SIZE
         while len(page) == _PAGE_SIZE:
-            page = self._run("places", after, _PAGE_SIZE)
+            page, _ = self._run("places", after, _PAGE_SIZE)
             for _, queue, key, is_claimed, posted in page:
                 of_key = counts[decoded(queue), decoded(key)]
                 if is_claimed:
@@ -91,8 +92,9 @@ class RedisJobQueues(_queues.BaseJobQueues):
         self._run("pause", name, json.dumps([reason, by]))
 
     def _resume(self, name: str) -> list[str] | None:
-        paused = self._run("resume", name)
-        return None if paused is None else [decoded(each) for each in paused]
+        paused, is_repeated = self._run("resume", name)
+        # The first attempt may have ended the pause without an answer.
+        return None if paused is None or is_repeated else [decoded(each) for each in paused]
 
     def report(self, names: Iterable[str]) -> None:
         self._run("report", *sorted(names))

@@ -74,7 +74,8 @@ class JobTurns:
         next_start = (
             f"SELECT b.turn - 1.0 / b.fair_weight FROM {_JOBS} b WHERE b.board = :board"
             f" AND b.queue = :queue AND b.fair_key = {_JOBS}.fair_key AND b.owner IS NULL"
-            f" AND b.turn >= {_JOBS}.turn AND b.id <> {_JOBS}.id ORDER BY b.turn LIMIT 1"
+            f" AND b.turn >= {_JOBS}.turn AND (b.turn > {_JOBS}.turn OR b.id > {_JOBS}.id)"
+            " ORDER BY b.turn LIMIT 1"
         )
         columns = f"{precedes} AS preceded, ({next_start}) AS next_start, ({pause}) AS paused"
         self._heads = f"{tables.select(tables.JOBS, columns)} WHERE {in_queue} AND {turns.READY}"
@@ -89,6 +90,10 @@ class JobTurns:
         ).bindparams(ids)
         self._exchange = sa.text(f"UPDATE {_JOBS} SET turn = :turn WHERE id = :id")
         self._has_any = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {in_queue} AND {turns.READY} LIMIT 1")
+        self._lowest = sa.text(
+            f"SELECT turn FROM {_JOBS} WHERE {in_queue} AND {turns.READY} AND turn >= 0"
+            " ORDER BY turn LIMIT 1"
+        )
         waits = f"SELECT 1 FROM {_JOBS} WHERE {in_queue} AND {turns.READY} AND fair_key"
         self._has_others = sa.text(
             f"SELECT COALESCE(({waits} > :fair_key ORDER BY fair_key LIMIT 1),"
@@ -193,6 +198,8 @@ class JobTurns:
         else:
             connection.execute(self._claim_for, {**claimed, "expiry": wanted.expiry})
         self._settle_turns(connection, heads, place)
+        if given:
+            self._keep_time(connection, heads, place)
         return chosen
 
     def _choose(
@@ -259,6 +266,17 @@ class JobTurns:
                 self._move_to_end(connection, {**place, "fair_key": key}, early)
         if ended and connection.execute(self._has_any, place).first():
             connection.execute(self._note_served, ended)
+
+    def _keep_time(
+        self, connection: sa.Connection, heads: Iterable[_Row], place: Mapping[str, str]
+    ) -> None:
+        """Keep the turn that is due for new keys, if a job with a lower turn was left out."""
+        served = [row["turn"] for row in heads if not _has_begun(row)]
+        if served:
+            lowest = connection.scalar(self._lowest, place)
+            if lowest is not None and lowest < served[-1] - _TOLERANCE:
+                clock = {**place, "fair_key": turns.CLOCK, "served": served[-1]}
+                connection.execute(self._note_served, [clock])
 
     def _move_to_end(
         self, connection: sa.Connection, key: Mapping[str, str], early: Mapping[str, float]

@@ -125,7 +125,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
         super().__init__(name, conf, client, persistence)
         self.namespace: Final[str] = self._settings.get("namespace", "default")
         self._keys = [f"wbe:{{{self.namespace}}}:jobs:{key}" for key in _KEYS]
-        self.job_queues = _redis_queues.RedisJobQueues(lambda *words: self._run(*words)[0])
+        self.job_queues = _redis_queues.RedisJobQueues(self._run)
         if client is None:
             self._client, self.address = _client(self._settings), _address(self._settings)
         self._steps = {

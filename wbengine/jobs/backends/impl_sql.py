@@ -485,7 +485,12 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 return taken
         ready = self._offer_due_jobs()
         for queue in _in_order(self.queues, ready):
-            taken += self._take_of(queue, who, limit - len(taken), except_uuids)
+            try:
+                taken += self._take_of(queue, who, limit - len(taken), except_uuids)
+            except exceptions.JobFailure:
+                if not taken:
+                    raise
+                break
             if len(taken) == limit:
                 if queue == self.queues[0]:
                     self._busy_until = time.monotonic() + self.POLL_SECONDS

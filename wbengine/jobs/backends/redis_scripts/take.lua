@@ -70,6 +70,7 @@ local function take_new(queue)
                 answer(uuid, own(uuid, claim, expiry))
                 local _, has_more = first_of_key(queue, key)
                 note(has_more and turns or idle, queue, key, turn + 1 / weight)
+                if skip > 0 then redis.call('HSET', tags, clock(queue), turn) end
             else
                 offer(uuid)
             end

@@ -17,13 +17,15 @@ import sqlalchemy as sa
 
 from wbengine.persistence.backends._sql import tables
 
-__all__ = ["FIRST", "READY", "assign", "delete_past"]
+__all__ = ["CLOCK", "FIRST", "READY", "assign", "delete_past"]
 
 _JOBS: Final = tables.JOBS.name
 _KEYS: Final = tables.FAIR_KEYS.name
 
 #: Turn of jobs of flows that have begun: they go first.
 FIRST: Final = -1.0
+#: In the table of keys, the turn that is due if a job with a lower one is left out.
+CLOCK: Final = "\x01"
 #: Condition for jobs that may be taken, as in the indexes.
 READY: Final = "trashed = 0 AND owner IS NULL AND not_before = 0"
 
@@ -36,18 +38,20 @@ _READ: Final = sa.text(
     f"SELECT (SELECT turn FROM {_JOBS} WHERE {_OF_KEY} AND owner IS NULL AND turn >= 0"
     f" ORDER BY turn DESC LIMIT 1) AS latest,"
     f" (SELECT served FROM {_KEYS} WHERE {_OF_KEY}) AS served,"
+    f" (SELECT served FROM {_KEYS} WHERE {_IN_QUEUE} AND fair_key = :clock) AS clock,"
     f" COALESCE((SELECT turn FROM {_JOBS} WHERE {_IN_QUEUE} AND {READY} AND turn >= 0"
     f" ORDER BY turn LIMIT 1), (SELECT served FROM {_KEYS} WHERE {_IN_QUEUE}"
     " ORDER BY served DESC LIMIT 1), 0.0) AS due"
-)
+).bindparams(clock=CLOCK)
 _LATEST: Final = sa.text(
     f"SELECT k.fair_key, COALESCE((SELECT turn FROM {_JOBS} WHERE {_IN_QUEUE} AND {READY}"
     f" AND turn >= 0 ORDER BY turn LIMIT 1), k.served) AS due FROM {_KEYS} k WHERE {_IN_QUEUE}"
     " ORDER BY k.served DESC LIMIT 1"
 )
 _DELETE: Final = sa.text(
-    f"DELETE FROM {_KEYS} WHERE {_IN_QUEUE} AND served <= :due AND fair_key <> :fair_key"
-)
+    f"DELETE FROM {_KEYS} WHERE {_IN_QUEUE} AND served <= :due"
+    " AND fair_key NOT IN (:fair_key, :clock)"
+).bindparams(clock=CLOCK)
 
 
 def delete_past(connection: sa.Connection, place: Mapping[str, str]) -> None:
@@ -76,7 +80,7 @@ def assign(connection: sa.Connection, rows: Iterable[dict[str, Any]]) -> None:
             read = connection.execute(
                 _READ, dict(zip(("board", "queue", "fair_key"), key, strict=True))
             ).one()
-            turn = max(read.due, read.served or 0.0)
+            turn = max(read.due, read.served or 0.0, read.clock or 0.0)
             if read.latest is not None:
                 turn = max(turn, read.latest + 1.0 / row["fair_weight"])
         latest[key] = row["turn"] = turn

@@ -26,10 +26,13 @@ local function turn_at(queue, skip)
     local entry = in_queue(turns, queue, 'ZRANGEBYLEX', skip)
     if entry then return key_of(queue, entry), turn_of(queue, entry) end
 end
+-- A job with a lower turn than `clock` is left out, so that this is the turn that is due.
+local function clock(queue) return queue .. '\0\1' end
 local function due(queue)
     local entry = in_queue(turns, queue, 'ZRANGEBYLEX', 0)
         or in_queue(idle, queue, 'ZREVRANGEBYLEX', 0)
-    return entry and turn_of(queue, entry) or 0
+    local turn = entry and turn_of(queue, entry) or 0
+    return math.max(turn, tonumber(redis.call('HGET', tags, clock(queue)) or 0))
 end
 local function forget(queue, key)
     local tag = redis.call('HGET', tags, queue .. '\0' .. key)
