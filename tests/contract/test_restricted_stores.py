@@ -98,6 +98,7 @@ READS: dict[str, tuple[Call, Any]] = {
     "oldest_flow": (lambda part, all, uuid: part.oldest_flow(), None),
     "ended_flows": (lambda part, all, uuid: part.ended_flows({"SUCCESS": 1e12}, 9), []),
     "marks": (lambda part, all, uuid: part.marks([uuid]), {}),
+    "flow_records": (lambda part, all, uuid: part.flow_records([uuid]), {}),
     "commands": (lambda part, all, uuid: part.commands([uuid]), {}),
     "signals": (lambda part, all, uuid: part.signals([uuid]), {}),
     "flows_waiting_for_code": (lambda part, all, uuid: part.flows_waiting_for_code(), {}),

@@ -23,9 +23,16 @@ UNREACHED: Mapping[str, str] = {
     "sql.before-park-commit": "only conductors park flows; `tools/crash commands` has conductors",
     "sql.before-assign-commit": "only `wbengine flow assign` assigns flows to other code",
     "sql.before-block-commit": "only conductors with other code block flows",
+    "sql.before-resume-commit": "only operators resume task types; tests of parking die there",
     **dict.fromkeys(
-        ("sql.before-pause-commit", "sql.before-resume-commit"),
-        "only operators pause task types; tests of parking die there",
+        (
+            "step.before-row",
+            "step.after-row",
+            "step.after-function",
+            "step.before-commit",
+            "step.after-commit",
+        ),
+        "only tasks with transactions, whose tests die there",
     ),
     **dict.fromkeys(
         (

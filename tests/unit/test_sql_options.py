@@ -77,7 +77,7 @@ def test_url_option_whose_value_is_an_object_is_rejected(name: str) -> None:
     [
         ({"max_pool_sise": 1}, ["max_pool_sise", "did you mean 'max_pool_size'"]),
         ({"max_pool_size": "many"}, ["max_pool_size must be", "got 'many'"]),
-        ({"max_pool_size": 0}, ["max_pool_size must be", "got 0"]),
+        ({"max_pool_size": -1}, ["max_pool_size must be", "got -1"]),
         ({"max_retries": -1}, ["max_retries must be", "got -1"]),
         ({"pool_timeout": "x"}, ["pool_timeout must be", "got 'x'"]),
         ({"idle_timeout": "x"}, ["idle_timeout must be", "got 'x'"]),
