@@ -281,13 +281,8 @@ class _Statements:
             f"SELECT name, paused_at, sender, reason, {now} - seen AS age FROM {queues}"
             " WHERE board = :board"
         )
-        keys = f"SELECT queue FROM {tables.FAIR_KEYS.name} WHERE board = :board"
-        next_one = "ORDER BY queue LIMIT 1"
-        # One lookup for each queue, as one may have many keys.
-        self.queues_of_keys = sa.text(
-            f"WITH RECURSIVE names (name) AS (SELECT ({keys} {next_one}) UNION ALL SELECT"
-            f" ({keys} AND queue > names.name {next_one}) FROM names"
-            " WHERE names.name IS NOT NULL) SELECT name FROM names WHERE name IS NOT NULL"
+        self.queues_of_keys = turns.queue_names(
+            f"SELECT queue FROM {tables.FAIR_KEYS.name} WHERE board = :board"
         )
         # Earlier releases offer jobs that waited without a turn.
         self.offer_begun = sa.text(

@@ -108,13 +108,9 @@ class JobTurns:
         keys = tables.FAIR_KEYS
         names = [column.name for column in keys.columns]
         self._note_served = dialects.upsert(dialect, keys.name, names, names[:3])
-        queue = f"SELECT queue FROM {_JOBS} WHERE board = :board AND {turns.READY}"
-        next_one = "ORDER BY queue LIMIT 1"
         #: Names of the queues with jobs that may be taken.
-        self.ready_queues = sa.text(
-            f"WITH RECURSIVE names (name) AS (SELECT ({queue} {next_one}) UNION ALL SELECT"
-            f" ({queue} AND queue > names.name {next_one}) FROM names"
-            " WHERE names.name IS NOT NULL) SELECT name FROM names WHERE name IS NOT NULL"
+        self.ready_queues = turns.queue_names(
+            f"SELECT queue FROM {_JOBS} WHERE board = :board AND {turns.READY}"
         )
         waiting = f"board = :board AND not_before = {tables.LIMITED_NOT_BEFORE} AND trashed = 0"
         limit = f"SELECT flow_limit FROM {_JOBS} WHERE board = :board AND flow_limit IS NOT NULL"

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from wbengine.persistence.backends._sql import tables
 
-__all__ = ["CLOCK", "FIRST", "READY", "assign", "delete_past"]
+__all__ = ["CLOCK", "FIRST", "READY", "assign", "delete_past", "queue_names"]
 
 _JOBS: Final = tables.JOBS.name
 _KEYS: Final = tables.FAIR_KEYS.name
@@ -52,6 +52,21 @@ _DELETE: Final = sa.text(
     f"DELETE FROM {_KEYS} WHERE {_IN_QUEUE} AND served <= :due"
     " AND fair_key NOT IN (:fair_key, :clock)"
 ).bindparams(clock=CLOCK)
+
+
+def queue_names(select: str) -> sa.TextClause:
+    """Return a statement that reads each queue of some rows once.
+
+    It looks up each queue in an index, because a queue may have many rows.
+
+    :param select: a statement for the queues of the rows, with a condition and without an order.
+    """
+    next_one = "ORDER BY queue LIMIT 1"
+    return sa.text(
+        f"WITH RECURSIVE names (name) AS (SELECT ({select} {next_one}) UNION ALL SELECT"
+        f" ({select} AND queue > names.name {next_one}) FROM names"
+        " WHERE names.name IS NOT NULL) SELECT name FROM names WHERE name IS NOT NULL"
+    )
 
 
 def delete_past(connection: sa.Connection, place: Mapping[str, str]) -> None:
