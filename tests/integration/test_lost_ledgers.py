@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.support import sample_tasks as tasks
+from tests.support.parking import conducting
 from tests.support.workers import worker_in_thread
-from wbengine import engines, exceptions
+from wbengine import engines, exceptions, states
 from wbengine.engines.worker_based import executor as executors
 from wbengine.patterns import linear_flow
+from wbengine.persistence import backends
 
 
 def run(**options: Any) -> Any:
@@ -75,3 +78,34 @@ def test_worker_still_refuses_requests_of_another_ledger(redis_url: Any) -> None
         pytest.raises(exceptions.NotFound, match="configure the same ledger"),
     ):
         run(url="memory://lost-ledger-3", ledger=f"{redis_url}?prefix=other")
+
+
+def test_flow_whose_ledger_is_away_when_a_run_begins_is_run_later(
+    redis_url: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is away for a moment; the flow is unchanged, and the conductor runs it again."""
+    begin, failures = executors.WorkerTaskExecutor.begin_run, [exceptions.LedgerFailure("away")]
+
+    def begin_later(self: Any, *args: Any, **kwargs: Any) -> int:
+        if failures:
+            raise failures.pop()
+        return begin(self, *args, **kwargs)
+
+    monkeypatch.setattr(executors.WorkerTaskExecutor, "begin_run", begin_later)
+    options = {"url": str(redis_url)}
+    with (
+        backends.backend(f"sqlite:///{tmp_path}/flows.db") as store,
+        worker_in_thread(options["url"], tasks),
+        conducting(store, engine="worker-based", **options),
+    ):
+        handle = engines.submit(
+            "tests.integration.test_lost_ledgers:adding", backend=store, inputs={"x": 1, "y": 2}
+        )
+        assert handle.result(20)["sum"] == 3
+        with store.get_connection() as connection:
+            history = connection.get_flow_details(handle.id, lazy=True).history
+    assert not failures and all(change.state != states.FAILURE for change in history)
+
+
+def adding() -> linear_flow.Flow:
+    return linear_flow.Flow("f").add(tasks.Add())

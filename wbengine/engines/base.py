@@ -664,6 +664,12 @@ class Engine(abc.ABC):
                 self._running_executor.stop()
             raise
         try:
+            self._begin_run()
+        except BaseException as error:
+            self._leave_unchanged(run, error)
+            self._running_executor.stop()
+            raise
+        try:
             self._change_state(states.RUNNING)
             self._attach_run(run)
             if self._ownership.held is not None:
@@ -683,6 +689,9 @@ class Engine(abc.ABC):
                 if not isinstance(error, Exception):  # an interrupt; each step can be repeated
                     self._stop(run)
                 raise
+
+    def _begin_run(self) -> None:  # noqa: B027  (a default, not a stub)
+        """Begin with the started executor. If this raises, the flow is unchanged."""
 
     def _stop(self, run: run_module.Run) -> None:
         run.stop_signal.end()

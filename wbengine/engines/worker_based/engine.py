@@ -193,13 +193,14 @@ class WorkerBasedActionEngine(Engine):
         if changed:
             raise exceptions.CompilationFailure(_not_rebuilt(changed))
 
+    def _begin_run(self) -> None:
+        self._earlier_runs.begin(self._ownership.held)
+
     @scopes.scope
     def _executing(self, run: run_module.Run, opened: scopes.Scopes) -> Iterator[None]:
-        lease = self._ownership.held
         self._earlier_runs.take_name()
         try:
             with opened.add(super()._executing(run, opened)):
-                self._earlier_runs.begin(lease)
                 if self._durability != saving.EACH:
                     # Durabilities other than EACH may defer the records of later requests.
                     self._storage.writer.flush()
