@@ -22,6 +22,7 @@ from wbengine._concurrency import scopes
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._text import json_text
 from wbengine.persistence import _commands, _leases, _owners, _trees, base, models
+from wbengine.persistence._stored_results import StoredResult, is_small
 from wbengine.types import _tags, codec
 from wbengine.types._outline import Outline
 
@@ -64,6 +65,8 @@ class RecordWriter:
         self._marked_items: deque[tuple[str, models.ItemDetail]] = deque()
         self._marked_logs: deque[models.LogChunk] = deque()
         self._flow_marked = False
+        # Marked records whose results leave the memory when they are written.
+        self._to_release: set[models.TaskDetail] = set()
         # One object for each open batch. Adding and removing one is atomic, also for interrupts.
         self._batches: set[object] = set()
         # Epoch of the lease under which the stored records last matched these, except for marked
@@ -251,6 +254,32 @@ class RecordWriter:
         if self.backend is not None:
             self._marked_logs.append(chunk)
 
+    def mark_and_release(self, record: models.TaskDetail) -> None:
+        """Mark a task as changed, and keep its result only in the store after the next write.
+
+        A small result stays in memory, and so does each result if the store does not encode values,
+        because that store may contain the same objects. Call this only from the engine's thread.
+        """
+        self.mark(record)
+        if self.encodes and not is_small(record.held_results):
+            self._to_release.add(record)
+
+    def release_stored(self, record: models.TaskDetail) -> None:
+        """Do the same with a task that an earlier run completed."""
+        if not self.encodes or is_small(record.held_results) or record in self._to_release:
+            return
+        with self._writing:  # Otherwise another thread might be writing the record.
+            if record in self._marked:
+                self._to_release.add(record)
+            else:
+                self._release(record)
+
+    def _release(self, record: models.TaskDetail) -> None:
+        record.results = StoredResult(self._stored_result, record.uuid)
+
+    def _stored_result(self, uuid: str) -> Any:
+        return self.attempt(lambda connection: connection.get_atom_details(uuid).results)
+
     def mark_flow(self) -> None:
         """Mark the flow's own row as changed. Thread-safe."""
         self._flow_marked = self.backend is not None
@@ -285,6 +314,7 @@ class RecordWriter:
             self._marked_items.clear()
             self._marked_logs.clear()
             self._flow_marked = False
+            self._to_release.clear()
             self._known_epoch = None
 
     @scopes.scope
@@ -419,6 +449,9 @@ class RecordWriter:
             self._flow_marked = self._flow_marked or flow_row
             raise
         crashpoint("storage.after-save")
+        for record in self._to_release.intersection(changed) if self._to_release else ():
+            self._to_release.discard(record)
+            self._release(record)
         return True
 
     def save_outline(self, outline: Outline) -> None:

@@ -28,6 +28,7 @@ from wbengine.persistence import _history as history
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._fields import field
 from wbengine.persistence._history import Attempt, Change, Incident
+from wbengine.persistence._stored_results import StoredResult
 from wbengine.types import _tags
 from wbengine.types import failure as ft
 
@@ -595,11 +596,26 @@ class _TaskMeta(dict[str, Any]):
 class TaskDetail(AtomDetail):
     """The record of a task. `results` is the return value of `execute`.
 
-    Its `meta` also contains the progress, under TaskFlow's keys.
+    Its `meta` also contains the progress, under TaskFlow's keys. While a run executes a workflow,
+    `results` of a complete step may be in the store only: then each access reads it from there.
     """
 
     __slots__ = ()
     kind: ClassVar[str] = "task"
+
+    @property
+    def results(self) -> Any:
+        value = _results_slot.__get__(self)
+        return value.read() if type(value) is StoredResult else value
+
+    @results.setter
+    def results(self, value: Any) -> None:
+        _results_slot.__set__(self, value)
+
+    @property
+    def held_results(self) -> Any:
+        """The results, or a `StoredResult` if they are in the store only."""
+        return _results_slot.__get__(self)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -684,6 +700,9 @@ class TaskDetail(AtomDetail):
             self.revert_failure = result
             self.revert_results = None
 
+
+#: The attribute of `AtomDetail` that `TaskDetail.results` covers.
+_results_slot: Final[Any] = AtomDetail.__dict__["results"]
 
 #: Keys of a task's `meta` that are stored in fields of the record.
 _PROGRESS_KEYS: Final = (META_PROGRESS, META_PROGRESS_DETAILS)

@@ -110,14 +110,18 @@ class AsyncProgram(Program):
         # A second cancellation would interrupt the clean-up after an earlier one.
         waiting = [task for task in self._remaining if not task.cancelling()]
         has_returned = not main.cancelled() and main.exception() is None
-        if waiting and has_returned and not self._history.is_replaying(len(self._handles)):
+        if waiting and has_returned and not self._history.is_replaying(self.called_count):
             LOG.warning(
                 "The function of workflow %r returned without awaiting its coroutines %s, which"
                 " are cancelled, and the results of its steps %s. Await them, for example with"
                 " asyncio.TaskGroup",
                 object_names.dotted(self._function),
                 [_name_of(task) for task in waiting],
-                [each.command.name for each in self._handles if not each.future.done()],
+                [
+                    each.command.name
+                    for each in self._undelivered.values()
+                    if not each.future.done()
+                ],
             )
         for task in waiting:
             task.cancel()

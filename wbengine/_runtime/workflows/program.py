@@ -89,8 +89,10 @@ class Program(abc.ABC):
         function is being replayed.
     :param publish: stores a published value.
     :param tag: checks tags, and sets them unless the second argument is True: for a replay.
+    :ivar called_count: number of steps that the function has called.
     :ivar is_over: the function has ended, with `value`: its result or a `Failure`.
-    :ivar error: an error of the function that must not fail the workflow, or None.
+    :ivar error: an error that ends the run but must not fail the workflow, or None: the function
+        does not repeat its recorded steps, or the store cannot be read.
     """
 
     def __init__(
@@ -116,16 +118,19 @@ class Program(abc.ABC):
         self.seed = seed
         self.now = now
         self.scopes = OpenScopes(self._current_task)
-        self._handles: list[Handle] = []
+        self.called_count = 0
+        # Steps without a delivered result, by position. The function has the other handles.
+        self._undelivered: dict[int, Handle] = {}
+        # Steps that failed: an exception that the function raises may be that of a step.
+        self._failed: list[Handle] = []
         # Handles that `take_called` has not returned.
         self._called: list[Handle] = []
-        self._delivered_count = 0
         self._pid = forks.current_pid
         self._has_begun = False
         self._is_closed = False
         self.is_over = False
         self.value: Any = None
-        self.error: exceptions.NonDeterministicWorkflow | None = None
+        self.error: Exception | None = None
 
     @property
     def is_computing(self) -> bool:
@@ -146,11 +151,6 @@ class Program(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """End the function without a result. Idempotent."""
-
-    @property
-    def called_count(self) -> int:
-        """Number of steps that the function has called."""
-        return len(self._handles)
 
     def take_called(self) -> list[Handle]:
         """Return the steps that the function called since the previous call of this method."""
@@ -182,30 +182,31 @@ class Program(abc.ABC):
         if self._is_closed:
             raise exceptions.WorkflowInterrupted("The run of the workflow has ended")
         step_tasks.check(self._function, command)
-        position = len(self._handles)
+        position = self.called_count
         try:
             self._history.check(position, command)
         except exceptions.NonDeterministicWorkflow as error:
             raise self._interrupted_by(error) from error
         handle = Handle(position, command)
-        self._handles.append(handle)
+        self.called_count += 1
+        self._undelivered[position] = handle
         self._called.append(handle)
         return handle
 
     def version(self, change: str, newest: int) -> int:
         self._check_caller()
-        return self._read_version(change, newest, self._history.is_replaying(len(self._handles)))
+        return self._read_version(change, newest, self._history.is_replaying(self.called_count))
 
     def publish(self, name: str, value: Any) -> None:
         self._check_caller()
         # A replay would replace the latest value by earlier ones.
-        if not (self._is_closed or self._history.is_replaying(len(self._handles))):
+        if not (self._is_closed or self._history.is_replaying(self.called_count)):
             self._publish(name, value)
 
     def tag(self, tags: Mapping[str, Any]) -> None:
         self._check_caller()
         # A replay would replace the latest value by earlier ones.
-        is_replaying = self._is_closed or self._history.is_replaying(len(self._handles))
+        is_replaying = self._is_closed or self._history.is_replaying(self.called_count)
         self._tag(tags, is_replaying)
 
     # Used by subclasses.
@@ -213,32 +214,34 @@ class Program(abc.ABC):
     def _deliver(self) -> Handle:
         """Set the result of the next complete step in its handle, and return the handle."""
         try:
-            position = self._history.take_completion(len(self._handles))
+            position = self._history.take_completion(self.called_count)
         except exceptions.NonDeterministicWorkflow as error:
             raise self._interrupted_by(error) from error
-        handle = self._handles[position]
-        self._delivered_count += 1
-        completion = self._read(position)
+        handle = self._undelivered.pop(position)
+        try:
+            completion = self._read(position)
+        except Exception as error:  # The store cannot be read.
+            raise self._interrupted_by(error) from error
         self.now = completion.at
         if completion.signal is not None and isinstance(handle.command.task, WaitingTask):
             handle.command.task.receive(completion.signal)
         handle.put(completion.value)
+        if handle.has_failed:
+            self._failed.append(handle)
         return handle
 
     @property
     def _waits_for_no_step(self) -> bool:
         """Whether the function has received the results of all steps that it called."""
-        return self._delivered_count == len(self._handles)
+        return not self._undelivered
 
-    def _interrupted_by(
-        self, error: exceptions.NonDeterministicWorkflow
-    ) -> exceptions.WorkflowInterrupted:
+    def _interrupted_by(self, error: Exception) -> exceptions.WorkflowInterrupted:
         self.error, self._is_closed = error, True
         return exceptions.WorkflowInterrupted(str(error))
 
     def _fail(self, error: BaseException) -> None:
         """End with an exception of the function, or with the failure of the step that raised it."""
-        failures = (handle.failure_of(error) for handle in self._handles)
+        failures = (handle.failure_of(error) for handle in self._failed)
         failure = next((each for each in failures if each is not None), None)
         self._end(ft.Failure.from_exception(error) if failure is None else failure)
 
@@ -249,7 +252,7 @@ class Program(abc.ABC):
             error = TypeError(f"Workflow {name!r} must not contain 'yield': return its result")
             value = ft.Failure.from_exception(error)
         try:
-            self._history.check_end(len(self._handles))
+            self._history.check_end(self.called_count)
         except exceptions.NonDeterministicWorkflow as error:
             self.error = error
         else:

@@ -25,6 +25,7 @@ def of_call(
     history: History,
     on_waiting: Callable[[], object],
     *,
+    on_read: Callable[[models.TaskDetail], None],
     read_version: Callable[[str, int, bool], int],
     publish: Callable[[str, Any], None],
     tag: Callable[[Mapping[str, Any], bool], None],
@@ -33,6 +34,7 @@ def of_call(
     """Return the call of a workflow's function.
 
     :param on_waiting: as for `ThreadProgram`.
+    :param on_read: called with the record of a step after its result was read for the function.
     :param now: time of the call in Unix seconds, unless the workflow has begun earlier.
     """
     workflow, record = call.task, call.record
@@ -40,6 +42,7 @@ def of_call(
     def read(position: int) -> Completion:
         step, note = history.steps[position]
         value = step.failure if step.failure is not None else step.results
+        on_read(step)
         return Completion(value, note.at or 0.0, note.signal)
 
     common: dict[str, Any] = {
@@ -75,6 +78,7 @@ def check_replay(call: WorkflowCall, recorded: Iterable[RecordedStep], now: floa
         call,
         history,
         waiting.set,
+        on_read=lambda record: None,
         read_version=read_version,
         publish=lambda name, value: None,
         tag=lambda tags, is_replaying: None,

@@ -15,8 +15,9 @@ class Step:
     """A step with its record.
 
     :ivar task: None for the reversion of a scope, and if no imported module contains the task.
-    :ivar arguments: arguments of the task; None if the function has not called the step in this
-        run. The step then cannot be executed, but the executor may find an earlier result.
+    :ivar arguments: arguments of the task; None if the step is complete, or the function has not
+        called it in this run. In the latter case the step cannot be executed, but the executor may
+        find an earlier result.
     :ivar may_have_run: whether an execution of an earlier run, which has no result, was
         interrupted. The executor cannot find a result of it.
     """

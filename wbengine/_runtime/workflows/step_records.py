@@ -136,7 +136,7 @@ class StepRecords:
 
     def finish(self, step: Step, call: calls.Invocation, outcome: calls.Outcome) -> str:
         """Store an outcome; return the new state. A reverted step keeps its result."""
-        result = step.record.results
+        result = step.record.held_results
         state = self._lifecycle.finish(call, outcome, step.record)
         step.may_have_run = False
         if state == states.REVERTED:
@@ -145,7 +145,7 @@ class StepRecords:
 
     def finish_without_call(self, step: Step, state: str, value: object = None) -> None:
         """Store the outcome of a step, or of its reversion, without a call."""
-        result = step.record.results
+        result = step.record.held_results
         self._lifecycle.change_state(step.record, step.task, state, value)
         if state == states.REVERTED:
             step.record.results = result
@@ -162,6 +162,15 @@ class StepRecords:
             and is_refusal(outcome.value)
             and not self._lifecycle.may_have_run(call)
         )
+
+    def complete(self, step: Step) -> None:
+        """Write the record of a complete step, and keep its result only in the store."""
+        self._store_note(step)
+        self._storage.writer.mark_and_release(step.record)
+
+    def on_delivered(self, record: models.TaskDetail) -> None:
+        """Keep the result of a step only in the store after the function has received it."""
+        self._storage.writer.release_stored(record)
 
     def save_note(self, step: Step) -> None:
         """Write the record of a step, with its note, with the next changes."""

@@ -96,6 +96,7 @@ class WorkflowRun:
             self.call,
             self._history,
             on_waiting,
+            on_read=self._records.on_delivered,
             read_version=self._read_version,
             publish=self._publish,
             tag=self._tag,
@@ -126,6 +127,7 @@ class WorkflowRun:
         """Deliver completions to the function, add the steps that it calls, continue reversions.
 
         :raises NonDeterministicWorkflow: if the function does not repeat its recorded steps.
+        :raises StorageFailure: if the result of a step cannot be read.
         """
         program = self._program
         if self._final_outcome is None and program is not None and not self._is_halted:
@@ -133,7 +135,8 @@ class WorkflowRun:
                 program.advance()
             while not program.is_computing:
                 if program.error is not None:
-                    self._forget_new_versions()
+                    if isinstance(program.error, exceptions.NonDeterministicWorkflow):
+                        self._forget_new_versions()
                     raise program.error
                 for handle in program.take_called():
                     self._add(handle.position, handle.command)
@@ -175,6 +178,8 @@ class WorkflowRun:
             self._records.add(step)
         else:
             step = Step(*recorded, command.task, command.arguments)
+            if step.is_complete:
+                step.arguments = None
         self._steps[position] = step
         if step.is_complete:
             return
@@ -265,13 +270,14 @@ class WorkflowRun:
 
     def _complete(self, step: Step) -> None:
         self._incomplete.discard(step)
+        step.arguments = None
         step.note.completed = self._history.complete(step.position)
         step.note.at = self._now()
         if isinstance(step.task, WaitingTask):
             step.note.signal = step.task.received
         if step.record.ended is None:  # nothing ran
             step.record.ended = step.note.at
-        self._records.save_note(step)
+        self._records.complete(step)
 
     def _read_version(self, change: str, newest: int, is_replaying: bool) -> int:
         content = self.record.meta_value(models.WORKFLOW) or {}
