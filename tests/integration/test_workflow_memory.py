@@ -173,6 +173,25 @@ def test_resumed_workflow_replays_stored_results_and_releases_them(
     assert max(alive_counts) <= MAX_ALIVE
 
 
+def test_resumed_run_releases_results_before_it_reads_them_again(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed = reload(interrupted(collect, store, STEPS - 1), collect, store)
+    assert count_alive() >= STEPS - 1
+    connection = type(store.get_connection())
+    read, alive_before_reads = connection.get_flow_details, list[int]()
+
+    def get_flow_details(*args: Any) -> models.FlowDetail:
+        alive_before_reads.append(count_alive())
+        return read(*args)
+
+    monkeypatch.setattr(connection, "get_flow_details", get_flow_details)
+    resumed.run()
+    assert alive_before_reads
+    assert max(alive_before_reads) <= MAX_ALIVE
+    assert resumed.storage.fetch("result") == list(range(STEPS))
+
+
 def test_result_that_the_function_modifies_is_stored_unmodified(store: base.Backend) -> None:
     @task.workflow
     def workflow(steps: Steps) -> Any:

@@ -126,6 +126,7 @@ class RecordWriter:
             lease = self.attempt(acquire)
             crashpoint("lease.after-take")
             if self._known_epoch != lease.epoch - 1:
+                self._release_results_of_steps()
                 try:
                     stored_flow = self.attempt(lambda connection: connection.get_flow_details(uuid))
                 except BaseException:
@@ -272,6 +273,14 @@ class RecordWriter:
             if record in self._marked:
                 self._to_release.add(record)
             else:
+                self._release(record)
+
+    def _release_results_of_steps(self) -> None:
+        """Release the results of all steps before their records are read again."""
+        for record in self.flow_detail if self.encodes else ():
+            if not isinstance(record, models.TaskDetail) or not record.is_step:
+                continue
+            if not is_small(record.held_results):
                 self._release(record)
 
     def _release(self, record: models.TaskDetail) -> None:
