@@ -22,7 +22,7 @@ from wbengine._concurrency import scopes
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._text import json_text
 from wbengine.persistence import _commands, _leases, _owners, _trees, base, models
-from wbengine.persistence._stored_results import StoredResult, is_small
+from wbengine.persistence._stored_results import StoredResult
 from wbengine.types import _tags, codec
 from wbengine.types._outline import Outline
 
@@ -255,32 +255,23 @@ class RecordWriter:
         if self.backend is not None:
             self._marked_logs.append(chunk)
 
-    def mark_and_release(self, record: models.TaskDetail) -> None:
-        """Mark a task as changed, and keep its result only in the store after the next write.
+    def release_result(self, record: models.TaskDetail, *, is_marked: bool) -> None:
+        """Keep the result of a task only in the store, after the next write if it is marked.
 
-        A small result stays in memory, and so does each result if the store does not encode values,
-        because that store may contain the same objects. Call this only from the engine's thread.
+        A store that does not encode values may contain the same objects, so they stay. Call this
+        only from the engine's thread, or while it waits for the caller.
         """
-        self.mark(record)
-        if self.encodes and not is_small(record.held_results):
-            self._to_release.add(record)
-
-    def release_stored(self, record: models.TaskDetail) -> None:
-        """Do the same with a task that an earlier run completed."""
-        if not self.encodes or is_small(record.held_results) or record in self._to_release:
+        if not self.encodes or record in self._to_release:
             return
-        with self._writing:  # Otherwise another thread might be writing the record.
-            if record in self._marked:
-                self._to_release.add(record)
-            else:
-                self._release(record)
+        if is_marked or record in self._marked:
+            self._to_release.add(record)
+        else:
+            self._release(record)
 
     def _release_results_of_steps(self) -> None:
         """Release the results of all steps before their records are read again."""
         for record in self.flow_detail if self.encodes else ():
-            if not isinstance(record, models.TaskDetail) or not record.is_step:
-                continue
-            if not is_small(record.held_results):
+            if isinstance(record, models.TaskDetail) and record.is_step:
                 self._release(record)
 
     def _release(self, record: models.TaskDetail) -> None:

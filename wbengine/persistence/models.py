@@ -606,7 +606,7 @@ class TaskDetail(AtomDetail):
     @property
     def results(self) -> Any:
         value = _results_slot.__get__(self)
-        return value.read() if type(value) is StoredResult else value
+        return value() if type(value) is StoredResult else value
 
     @results.setter
     def results(self, value: Any) -> None:

@@ -21,6 +21,7 @@ from wbengine._security import keys
 from wbengine._tasks import limit_attributes
 from wbengine.persistence import _macs, models
 from wbengine.persistence._step_notes import StepNote
+from wbengine.persistence._stored_results import StoredResult
 from wbengine.types import _tags
 from wbengine.types import failure as ft
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from wbengine._runtime import atom_lifecycle
 
 __all__ = ["StepRecords", "calls_revert"]
+
+#: Results of these types, and strings up to this length, stay in memory.
+_SMALL_TYPES: Final = frozenset({type(None), bool, int, float, StoredResult})
+_MAX_SMALL_LENGTH: Final = 1000
 
 _BEGUN: Final = {calls.EXECUTE: states.RUNNING, calls.REVERT: states.REVERTING}
 
@@ -165,12 +170,14 @@ class StepRecords:
 
     def complete(self, step: Step) -> None:
         """Write the record of a complete step, and keep its result only in the store."""
-        self._store_note(step)
-        self._storage.writer.mark_and_release(step.record)
+        self.save_note(step)
+        if not _is_small(step.record.held_results):
+            self._storage.writer.release_result(step.record, is_marked=True)
 
     def on_delivered(self, record: models.TaskDetail) -> None:
         """Keep the result of a step only in the store after the function has received it."""
-        self._storage.writer.release_stored(record)
+        if not _is_small(record.held_results):
+            self._storage.writer.release_result(record, is_marked=False)
 
     def save_note(self, step: Step) -> None:
         """Write the record of a step, with its note, with the next changes."""
@@ -243,6 +250,11 @@ def _check_complete(steps: Iterable[RecordedStep]) -> None:
                 f" must have each {name} from {first} to {numbers[-1]} once: the record of a step"
                 " is missing or damaged"
             )
+
+
+def _is_small(value: Any) -> bool:
+    """Return whether a result, or a `StoredResult`, takes so little memory that it may stay."""
+    return type(value) in _SMALL_TYPES or (type(value) is str and len(value) <= _MAX_SMALL_LENGTH)
 
 
 def calls_revert(step: Step) -> bool:
