@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from wbengine._cli import errors
 from wbengine._cli.settings_schema import SECRETS, VARIABLES
+from wbengine._security import masking
 
 if TYPE_CHECKING:
     from wbengine._cli.context import Context
@@ -76,8 +77,6 @@ def refuse(context: Context) -> None:
 
 
 def _files(context: Context) -> Iterator[tuple[Path, str]]:
-    from wbengine._security import masking
-
     settings = context.settings
     for file in settings.files:
         text = file.path.read_text(encoding="utf-8")

@@ -20,7 +20,6 @@ from wbengine import storage as storage_module
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks, scopes
 from wbengine._introspection import object_names
-from wbengine._limits import permit_renewer
 from wbengine._runtime import (
     atom_lifecycle,
     compiler,
@@ -834,15 +833,19 @@ class Engine(abc.ABC):
             )
             lifecycle.store_pauses(())
         if compiled.limits or compiled.has_workflows:
+            # Imported here, because most flows have no limits.
+            from wbengine.engines import _permit_setup
+
             place = self._settings["limits"] or self._backend
             epoch = 0 if held_lease is None else held_lease.lease.epoch
-            permit_gate = _gate_setup.make_permit_gate(
+            permit_gate = _permit_setup.make_permit_gate(
                 compiled,
                 lifecycle,
                 events,
                 self._storage,
-                lambda: permit_renewer.of_process()(place),
-                permit_renewer.Member(self._storage.flow_uuid, epoch, self._settings["lease"]),
+                place,
+                epoch,
+                self._settings["lease"],
                 timers,
                 self._clock,
                 immediate=executor.immediate,
