@@ -349,6 +349,28 @@ def test_queues_are_served_in_their_order(board: Board) -> None:
     assert take(board, 10) == ["reports1"]
 
 
+@in_databases
+def test_error_in_a_later_queue_keeps_the_jobs_of_the_first_one(board: Board) -> None:
+    """Their claims are stored: without the jobs, they would wait until these expire."""
+    for queue in ("mails", "reports"):
+        post(board, queue, queue=queue)
+    board.queues = ("mails", "reports")
+
+    def fail(connection: Any, cursor: Any, statement: str, parameters: Any, *_: object) -> None:
+        values = parameters.values() if isinstance(parameters, dict) else parameters
+        if "next_start" in statement and "reports" in values:
+            raise sa.exc.OperationalError(statement, parameters, OSError("disk is full"))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", fail)
+    try:
+        assert take(board, 2) == ["mails"]
+        with pytest.raises(exceptions.JobFailure, match="disk is full"):
+            take(board, 2)
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", fail)
+    assert take(board, 2) == ["reports"]
+
+
 def test_other_queues_follow_named_ones(board: Board) -> None:
     for queue in ("default", "mails", "reports"):
         for number in range(3):
