@@ -23,7 +23,6 @@ UNREACHED: Mapping[str, str] = {
     "sql.before-park-commit": "only conductors park flows; `tools/crash commands` has conductors",
     "sql.before-assign-commit": "only `wbengine flow assign` assigns flows to other code",
     "sql.before-block-commit": "only conductors with other code block flows",
-    "sql.before-resume-commit": "only operators resume task types; tests of parking die there",
     **dict.fromkeys(
         (
             "step.before-row",

@@ -275,7 +275,7 @@ class RecordWriter:
                 self._release(record)
 
     def _release(self, record: models.TaskDetail) -> None:
-        record.results = StoredResult(self._stored_result, record.uuid)
+        record.held_results = StoredResult(self._stored_result, record.uuid)
 
     def _stored_result(self, uuid: str) -> Any:
         return self.attempt(lambda connection: connection.get_atom_details(uuid).results)

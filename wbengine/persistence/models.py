@@ -9,6 +9,7 @@ records are small: they have slots, and `meta` is created on first use.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import math
@@ -18,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from wbengine import exceptions, states
 from wbengine._introspection import object_names
@@ -600,22 +601,33 @@ class TaskDetail(AtomDetail):
     `results` of a complete step may be in the store only: then each access reads it from there.
     """
 
-    __slots__ = ()
+    __slots__ = ("_stored_result",)
     kind: ClassVar[str] = "task"
 
-    @property
-    def results(self) -> Any:
-        value = _results_slot.__get__(self)
-        return value() if type(value) is StoredResult else value
+    if not TYPE_CHECKING:  # Otherwise type checkers would accept all attributes.
 
-    @results.setter
-    def results(self, value: Any) -> None:
-        _results_slot.__set__(self, value)
+        def __getattr__(self, name: str) -> Any:
+            # Only called for attributes without a value.
+            if name == "results":
+                return self._stored_result()
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     @property
     def held_results(self) -> Any:
         """The results, or a `StoredResult` if they are in the store only."""
-        return _results_slot.__get__(self)
+        try:
+            return object.__getattribute__(self, "results")
+        except AttributeError:
+            return self._stored_result
+
+    @held_results.setter
+    def held_results(self, value: Any) -> None:
+        if type(value) is StoredResult:
+            self._stored_result = value
+            with contextlib.suppress(AttributeError):  # It is already in the store only.
+                del self.results
+        else:
+            self.results = value
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -700,9 +712,6 @@ class TaskDetail(AtomDetail):
             self.revert_failure = result
             self.revert_results = None
 
-
-#: The attribute of `AtomDetail` that `TaskDetail.results` covers.
-_results_slot: Final[Any] = AtomDetail.__dict__["results"]
 
 #: Keys of a task's `meta` that are stored in fields of the record.
 _PROGRESS_KEYS: Final = (META_PROGRESS, META_PROGRESS_DETAILS)

@@ -145,7 +145,7 @@ class StepRecords:
         state = self._lifecycle.finish(call, outcome, step.record)
         step.may_have_run = False
         if state == states.REVERTED:
-            step.record.results = result
+            step.record.held_results = result
         return state
 
     def finish_without_call(self, step: Step, state: str, value: object = None) -> None:
@@ -153,7 +153,7 @@ class StepRecords:
         result = step.record.held_results
         self._lifecycle.change_state(step.record, step.task, state, value)
         if state == states.REVERTED:
-            step.record.results = result
+            step.record.held_results = result
 
     def undo_begin(self, step: Step) -> None:
         """Undo `begin` for a call that did not start."""
