@@ -21,7 +21,7 @@ from wbengine.engines.base import Engine
 from wbengine.operations import _resuming
 from wbengine.persistence import _commands, backends, base, models
 from wbengine.persistence.backends import _memory
-from wbengine.types import codec
+from wbengine.types._encoding import classes
 
 STEPS = "tests.operations.flows:steps"
 
@@ -515,7 +515,7 @@ def test_resume_imports_the_types_of_inputs(
 
         def forget() -> None:  # as in another process
             monkeypatch.delitem(sys.modules, "trips")
-            monkeypatch.delitem(codec._allowed, "trips.Trip")
+            monkeypatch.delitem(classes.ALLOWED, "trips.Trip")
 
         forget()
         unknown = pytest.raises(exceptions.CorruptRecord, match=r"'trips\.Trip' is not known")

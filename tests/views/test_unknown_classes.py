@@ -11,7 +11,7 @@ import pytest
 
 from wbengine import engines, exceptions, operations, task
 from wbengine.persistence import backends
-from wbengine.types import codec
+from wbengine.types._encoding import classes
 from wbengine.views import flow_status
 from wbengine.views.redaction import Redactor
 
@@ -37,14 +37,14 @@ def test_values_of_unknown_classes_are_shown(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for cls in (Card, Color):
-        monkeypatch.setitem(codec._allowed, f"{__name__}.{cls.__name__}", cls)
+        classes.allow(cls)
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
         engine = engines.load(issue, {"card": Card("ann", "canary-5")}, backend=backend)
         engine.run()
         uuid = engine.storage.flow_uuid
         assert operations.published(backend, uuid)["color"] is Color.RED
         for cls in (Card, Color):
-            monkeypatch.delitem(codec._allowed, f"{__name__}.{cls.__name__}")
+            monkeypatch.delitem(classes.ALLOWED, f"{__name__}.{cls.__name__}")
         with contextlib.closing(backend.get_connection()) as connection:
             with pytest.raises(exceptions.CorruptRecord, match="is not known in this process"):
                 connection.get_flow_details(uuid)

@@ -1,0 +1,201 @@
+"""Tags of values of Python's own types."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import contextvars
+import datetime as dt
+import decimal
+import uuid
+import zoneinfo
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from wbengine._text import json_text
+from wbengine.types import failure as ft
+from wbengine.types._encoding import walk
+from wbengine.types._encoding.walk import EncodingError, Parts, Tag
+
+#: Limits for dict keys and set items in data from or to another process: the number of keys other
+#: than text and bytes, and the number of keys with the same hash. Python salts only the hashes of
+#: text and bytes. With other keys, a malicious peer could make decoding take quadratic time.
+MAX_KEYS: Final = 100_000
+MAX_EQUAL_HASHES: Final = 32
+#: Whether a value is exchanged with another process, so that `MAX_KEYS` applies.
+is_remote: Final = contextvars.ContextVar("is_remote", default=False)
+
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_FLOATS: Final = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+
+
+def _write_tuple(value: tuple[Any, ...], depth_left: int) -> Parts:
+    return {"v": walk.convert_items(list(value), enumerate(value), walk.pack, depth_left, True)}
+
+
+def _check_hashes(keys: Collection[Any]) -> None:
+    """Check that a set or dict of these keys is built in linear time.
+
+    :raises ValueError: if this is not certain.
+    :raises TypeError: if a key is not hashable.
+    """
+    if len(keys) > MAX_KEYS and is_remote.get():
+        unsalted_count = sum(type(key) is not str and type(key) is not bytes for key in keys)
+        if unsalted_count > MAX_KEYS:
+            raise ValueError(
+                f"has {unsalted_count:,} keys that are neither text nor bytes, over {MAX_KEYS:,}"
+            )
+    if len(keys) > MAX_EQUAL_HASHES:
+        max_collisions = max(collections.Counter(map(hash, keys)).values())
+        if max_collisions > MAX_EQUAL_HASHES:
+            raise ValueError(
+                f"has {max_collisions:,} keys with the same hash, over {MAX_EQUAL_HASHES}"
+            )
+
+
+def _write_set(value: Collection[Any], depth_left: int) -> Parts:
+    _check_hashes(value)
+    packed = [walk.part(item, depth_left, "{...}") for item in value]
+    # Sorted, so that equal sets have equal bytes in all processes.
+    return {"v": sorted(packed, key=json_text.text_of)}
+
+
+def _read_set(parts: Parts, depth_left: int) -> set[Any]:
+    items = walk.items(parts, depth_left)
+    _check_hashes(items)
+    members = set(items)
+    if len(members) != len(items):
+        raise ValueError("an item is repeated")
+    return members
+
+
+def _write_pairs(value: dict[Any, Any], depth_left: int) -> Parts:
+    _check_hashes(value)
+    return {
+        "v": [
+            [walk.part(key, depth_left, "<key %s>", key), walk.part(item, depth_left, "[%s]", key)]
+            for key, item in value.items()
+        ]
+    }
+
+
+def _read_pairs(parts: Parts, depth_left: int) -> dict[Any, Any]:
+    items = walk.items(parts, depth_left)
+    if any(type(item) is not list or len(item) != 2 for item in items):
+        raise ValueError("v is not a list of pairs")
+    _check_hashes([key for key, _ in items])
+    pairs = {key: item for key, item in items}  # noqa: C416  (the pairs are lists)
+    if len(pairs) != len(items):
+        raise ValueError("a key is repeated")
+    return pairs
+
+
+def _write_failure(value: ft.Failure, depth_left: int) -> Parts:
+    try:
+        return {"v": walk.pack(value.to_json(), depth_left, True)}
+    except EncodingError:
+        # The arguments of the exception may be nested too deeply.
+        return {"v": walk.pack(value.to_json(include_args=False), depth_left, True)}
+
+
+def _read_failure(parts: Parts, depth_left: int) -> ft.Failure:
+    data = walk.unpack(parts["v"], depth_left, True)
+    ft.Failure.validate(data)
+    return ft.Failure.from_dict(data)
+
+
+def _write_moment(value: dt.datetime | dt.time, depth_left: int) -> Parts:
+    zone = value.tzinfo
+    parts: Parts = {"v": value.replace(tzinfo=None).isoformat()}
+    if value.fold:
+        parts["fold"] = 1
+    if type(zone) is zoneinfo.ZoneInfo:
+        if zone.key is None:
+            raise ValueError("cannot be encoded: its time zone has no key")
+        parts["zone"] = zone.key
+    elif type(zone) is dt.timezone:
+        # The offset of a fixed zone, and its name if it has one.
+        offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
+        if name:
+            (parts["name"],) = name
+        if isinstance(value, dt.datetime):
+            parts["v"] = value.isoformat()
+        else:
+            # A text that contains the offset is exact in all Python versions only for a datetime.
+            parts["offset"] = offset // _MICROSECOND
+    elif zone is not None:
+        raise ValueError(f"cannot be encoded: its tzinfo is a {type(zone).__qualname__}")
+    return parts
+
+
+def _read_moment(cls: type[dt.datetime] | type[dt.time]) -> Callable[[Parts, int], Any]:
+    def read(parts: Parts, depth_left: int) -> Any:
+        value = cls.fromisoformat(parts["v"])
+        zone = value.tzinfo
+        if "zone" in parts:
+            zone = zoneinfo.ZoneInfo(walk.text(parts, "zone"))
+        elif "offset" in parts or "name" in parts:
+            offset = parts["offset"] * _MICROSECOND if "offset" in parts else value.utcoffset()
+            if offset is None:
+                raise ValueError("a name without an offset")
+            zone = dt.timezone(offset, *([walk.text(parts, "name")] if "name" in parts else []))
+        return value.replace(tzinfo=zone, fold=walk.whole(parts.get("fold", 0)))
+
+    return read
+
+
+def _bytes_of(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _leaf(name: str, write: Callable[[Any], Any], read: Callable[[str], Any]) -> Tag:
+    return Tag(
+        name,
+        lambda value, depth_left: {"v": write(value)},
+        lambda parts, depth_left: read(walk.text(parts)),
+    )
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+_DATETIME_KEYS: Final = frozenset({"v", "zone", "name", "offset", "fold"})
+
+_TAGS: Final[dict[type, Tag]] = {
+    tuple: Tag(
+        "tuple",
+        _write_tuple,
+        lambda parts, depth_left: tuple(walk.items(parts, depth_left)),
+        levels=2,
+    ),
+    set: Tag("set", _write_set, _read_set, levels=2),
+    frozenset: Tag(
+        "frozenset",
+        _write_set,
+        lambda parts, depth_left: frozenset(_read_set(parts, depth_left)),
+        levels=2,
+    ),
+    dict: Tag("dict", _write_pairs, _read_pairs, levels=3),
+    ft.Failure: Tag("failure", _write_failure, _read_failure),
+    str: _leaf(
+        "str",
+        lambda value: _base64(value.encode("utf-8", "surrogatepass")),
+        lambda text: _bytes_of(text).decode("utf-8", "surrogatepass"),
+    ),
+    float: _leaf("float", repr, _FLOATS.__getitem__),
+    bytes: _leaf("bytes", _base64, _bytes_of),
+    complex: _leaf("complex", repr, complex),
+    decimal.Decimal: _leaf("decimal", str, decimal.Decimal),
+    uuid.UUID: _leaf("uuid", str, uuid.UUID),
+    dt.datetime: Tag("datetime", _write_moment, _read_moment(dt.datetime), _DATETIME_KEYS),
+    dt.time: Tag("time", _write_moment, _read_moment(dt.time), _DATETIME_KEYS),
+    dt.date: _leaf("date", str, dt.date.fromisoformat),
+    dt.timedelta: Tag(
+        "timedelta",
+        lambda value, depth_left: {"v": value // _MICROSECOND},
+        lambda parts, depth_left: walk.whole(parts["v"]) * _MICROSECOND,
+    ),
+}
+walk.BY_CLASS.update(_TAGS)
+walk.BY_NAME.update({tag.name: tag for tag in _TAGS.values()})
