@@ -7,8 +7,10 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import ipaddress
 import json
 import math
+import pathlib
 import socket
 import uuid
 import zoneinfo
@@ -19,14 +21,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.values import Access, Color, Frozen, Point, same
+from tests.support.values import Access, Color, Frozen, Point, Span, same
 from wbengine import exceptions
 from wbengine.engines.worker_based._messages import envelope
 from wbengine.types import codec
 from wbengine.types import failure as ft
 
 
+@codec.allow
 class Level(enum.IntEnum):
+    LOW = 1
+
+
+@codec.allow
+class Word(enum.StrEnum):
+    YES = "yes"
+
+
+class Unallowed(enum.IntEnum):
     LOW = 1
 
 
@@ -56,6 +68,12 @@ timezones = st.none() | st.sampled_from(
     ]
 )
 any_text = st.text(st.characters(exclude_categories=()))
+path_texts = any_text | st.sampled_from(
+    ["", ".", "/", "//", "a//b/../c", "c:", "c:x", "//h/s/", "\udcff"]
+)
+addresses = st.ip_addresses() | st.sampled_from(["fe80::1%eth0", "::ffff:1.2.3.4"]).map(
+    ipaddress.ip_address
+)
 keys = (
     any_text
     | st.integers()
@@ -67,6 +85,15 @@ keys = (
     | st.tuples(st.integers(), st.text())
     | st.frozensets(st.integers())
     | st.sampled_from(Color)
+    | st.sampled_from(Level)
+    | st.sampled_from(Word)
+    | st.builds(Span, st.integers(), st.none())
+    | path_texts.map(pathlib.PurePosixPath)
+    | path_texts.map(pathlib.Path)
+    | path_texts.map(pathlib.PureWindowsPath).filter(lambda path: type(path)(str(path)) == path)
+    | addresses
+    | st.ip_addresses().map(ipaddress.ip_interface)
+    | st.sampled_from(["10.0.0.0/8", "2001:db8::/32", "0.0.0.0/0"]).map(ipaddress.ip_network)
 )
 scalars = (
     keys
@@ -92,6 +119,7 @@ values = st.recursive(
         | st.sets(keys, max_size=4)
         | st.builds(Point, inner, inner)
         | st.builds(Frozen, st.tuples(inner))
+        | st.builds(Span, inner, inner)
     ),
     max_leaves=12,
 )
@@ -126,6 +154,22 @@ def test_random_json_is_decoded_or_raises_invalid_format(tree: Any) -> None:
         assert same(codec.loads(codec.dumps(value)), value)
     except exceptions.NotEncodable as error:
         assert "nested" in str(error)
+
+
+@pytest.mark.skipif(
+    pathlib.PureWindowsPath(str(pathlib.PureWindowsPath("./c:x")))
+    == pathlib.PureWindowsPath("./c:x"),
+    reason="this Python writes such a path unambiguously",
+)
+def test_path_whose_text_is_another_path_is_refused() -> None:
+    with pytest.raises(exceptions.NotEncodable, match="'c:x' is the text of another path"):
+        codec.dumps([pathlib.PureWindowsPath("./c:x")])
+
+
+def test_concrete_path_of_another_system_is_refused() -> None:
+    other = "WindowsPath" if type(pathlib.Path()) is pathlib.PosixPath else "PosixPath"
+    with pytest.raises(exceptions.InvalidFormat, match=f"this system has no {other}"):
+        codec.loads(json.dumps({"$wbe": other, "v": "a"}))
 
 
 def test_failure_is_decoded_unchanged() -> None:
@@ -221,12 +265,12 @@ def test_tagged_scalar_counts_as_one_level(value: Any) -> None:
         ({"a": {object()}}, "result['a']{...}", "object"),
         (Point(object()), "result.x", "object"),
         ([print], "result[0]", "builtin_function_or_method"),
-        ([Pair(1, 2)], "result[0]", "_asdict"),
+        ([Pair(1, 2)], "result[0]", "allow(Pair)"),
         ([collections.OrderedDict()], "result[0]", "send dict(value)"),
         ([collections.defaultdict(int)], "result[0]", "send dict(value)"),
         ([Text("x")], "result[0]", "send str(value)"),
         ({Text("x"): 1}, "result<key 'x'>", "send str(value)"),
-        ([Level.LOW], "result[0]", "allow(Level)"),
+        ([Unallowed.LOW], "result[0]", "allow(Unallowed)"),
         ([Unknown(1)], "result[0]", "allow(Unknown)"),
         ([bytearray(b"")], "result[0]", "bytearray"),
         ([10**4300], "result[0]", "4300 digits"),
@@ -268,6 +312,21 @@ def test_unknown_classes_are_text_only_in_the_with_block() -> None:
         codec.loads(stored)
 
 
+def test_named_tuple_with_other_items_or_attributes_is_refused() -> None:
+    with pytest.raises(exceptions.NotEncodable, match="has 1 items, but 2 fields"):
+        codec.dumps(tuple.__new__(Span, [1]))
+
+    @codec.allow
+    class Tagged(Span):
+        pass
+
+    tagged = Tagged(1, 2)
+    assert type(codec.loads(codec.dumps(tagged))) is Tagged
+    tagged.label = "x"  # type: ignore[attr-defined]
+    with pytest.raises(exceptions.NotEncodable, match="the attribute 'label'"):
+        codec.dumps(tagged)
+
+
 def test_dataclass_with_extra_or_missing_attribute_is_refused() -> None:
     point = Point(1)
     point.extra = 2  # type: ignore[attr-defined]
@@ -278,9 +337,9 @@ def test_dataclass_with_extra_or_missing_attribute_is_refused() -> None:
         codec.dumps(frozen)
 
 
-@pytest.mark.parametrize("cls", [int, Pair, collections.OrderedDict, object, "Color"])
-def test_only_enums_and_dataclasses_can_be_allowed(cls: Any) -> None:
-    with pytest.raises(TypeError, match="must be an Enum or a dataclass"):
+@pytest.mark.parametrize("cls", [int, tuple, collections.OrderedDict, object, "Color"])
+def test_classes_of_other_kinds_cannot_be_allowed(cls: Any) -> None:
+    with pytest.raises(TypeError, match="must be an Enum, a dataclass or"):
         codec.allow(cls)
 
 
@@ -342,6 +401,12 @@ def test_text_at_limits_is_decoded() -> None:
         ({"$wbe": "enum", "c": f"{Color.__module__}.Point", "v": "BLUE"}, "another kind"),
         ({"$wbe": "data", "c": f"{Color.__module__}.Color", "v": {}}, "another kind"),
         ({"$wbe": "data", "c": f"{Color.__module__}.Point", "v": {"x": 1}}, "fields of"),
+        ({"$wbe": "data", "c": f"{Color.__module__}.Span", "v": {"start": 1}}, "fields of"),
+        ({"$wbe": "data", "c": f"{Color.__module__}.Span", "v": [1, 2]}, "fields of"),
+        ({"$wbe": "data", "c": [], "v": {}}, "is not known"),
+        ({"$wbe": "PurePosixPath", "v": 3}, "not a string"),
+        ({"$wbe": "IPv4Address", "v": 3}, "not a string"),
+        ({"$wbe": "IPv4Address", "v": "1.2.3"}, "malformed tag"),
     ],
 )
 def test_malformed_tags_are_refused(tree: Any, text: str) -> None:
@@ -360,7 +425,7 @@ def test_exception_dataclasses_are_refused() -> None:
     class Bad(Exception):
         code: int
 
-    with pytest.raises(TypeError, match="must be an Enum or a dataclass"):
+    with pytest.raises(TypeError, match="must be an Enum, a dataclass or"):
         codec.allow(Bad)
     with pytest.raises(exceptions.NotEncodable, match=r"send Failure\.from_exception"):
         codec.dumps([Bad(1)])

@@ -7,7 +7,7 @@ import datetime as dt
 import decimal
 import enum
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from wbengine.types import codec
 
@@ -39,6 +39,12 @@ class Frozen:
     items: tuple[Any, ...]
 
 
+@codec.allow
+class Span(NamedTuple):
+    start: Any
+    end: Any = None
+
+
 def same(one: Any, other: Any) -> bool:
     """Return whether values and nested types are equal (NaN equals NaN; 0.0 differs from -0.0)."""
     if type(one) is not type(other):
@@ -67,7 +73,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, complex):
         return same(one.real, other.real) and same(one.imag, other.imag)
     if isinstance(one, decimal.Decimal):
-        return one.as_tuple() == other.as_tuple()
+        return bool(one.as_tuple() == other.as_tuple())
     if isinstance(one, (dt.datetime, dt.time)):
         return (
             one.replace(tzinfo=None) == other.replace(tzinfo=None)

@@ -1,8 +1,9 @@
 """Values that can be sent to workers and stored, and how to add types.
 
 In addition to the types of JSON, arguments and results may contain tuples, sets, frozensets, bytes,
-complex numbers, `Decimal`, `UUID`, `datetime`, `date`, `time`, `timedelta`, failures, dicts with
-keys that are not strings, and, after `allow`, enumerations and dataclasses::
+complex numbers, `Decimal`, `UUID`, `datetime`, `date`, `time`, `timedelta`, paths of `pathlib`, the
+classes of `ipaddress`, failures, dicts with keys that are not strings, and, after `allow`,
+enumerations, dataclasses and named tuples::
 
     from wbengine.types import codec
 
@@ -14,7 +15,7 @@ keys that are not strings, and, after `allow`, enumerations and dataclasses::
 
 The receiver gets equal values of the same types. All other values are rejected with their path
 before they are sent. Limits: 64 levels of JSON (a list, or a dict with only string keys, is one
-level; a tuple, set or dataclass two; any other dict three); 32 keys of a set or dict with the same
+level; a tuple, set or instance two; any other dict three); 32 keys of a set or dict with the same
 hash; 100,000 keys that are neither text nor bytes, in values sent to or from a worker.
 
 Call `allow` in the module that defines the class, so that sender and receiver both allow it. A
@@ -41,10 +42,10 @@ _C = TypeVar("_C", bound=type)
 
 
 def allow(cls: _C) -> _C:
-    """Allow the members of an Enum, or the instances of a dataclass, to be encoded and decoded.
+    """Allow the members of an Enum, or the instances of a dataclass or NamedTuple, as values.
 
     Usable as a decorator. Call it where the class is defined, so that sender and receiver both
-    allow the class. Decoding does not call `__init__` or `__post_init__`. Returns `cls`.
+    allow the class. Decoding does not call `__new__`, `__init__` or `__post_init__`. Returns `cls`.
 
     :raises TypeError: for any other class, and for a dataclass that is an exception or a subclass
         of a builtin, because these have state outside of their fields.

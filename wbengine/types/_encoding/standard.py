@@ -7,6 +7,8 @@ import collections
 import contextvars
 import datetime as dt
 import decimal
+import ipaddress
+import pathlib
 import uuid
 import zoneinfo
 from collections.abc import Callable, Collection
@@ -144,6 +146,26 @@ def _read_moment(cls: type[dt.datetime] | type[dt.time]) -> Callable[[Parts, int
     return read
 
 
+def _write_path(value: pathlib.PurePath, depth_left: int) -> Parts:
+    text = str(value)
+    if type(value)(text) != value:
+        raise ValueError(f"cannot be encoded: {text!r} is the text of another path")
+    return {"v": walk.pack(text, depth_left, True)}
+
+
+def _read_path(cls: type[pathlib.PurePath]) -> Callable[[Parts, int], Any]:
+    def read(parts: Parts, depth_left: int) -> Any:
+        path_text = walk.unpack(parts["v"], depth_left, True)
+        if type(path_text) is not str:
+            raise TypeError("v is not a string")
+        try:
+            return cls(path_text)
+        except NotImplementedError:  # a concrete path of another system
+            raise ValueError(f"this system has no {cls.__name__}") from None
+
+    return read
+
+
 def _bytes_of(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
@@ -162,7 +184,17 @@ def _base64(data: bytes) -> str:
 
 _DATETIME_KEYS: Final = frozenset({"v", "zone", "name", "offset", "fold"})
 
+_ADDRESSES: Final[tuple[type, ...]] = (
+    *(ipaddress.IPv4Address, ipaddress.IPv4Network, ipaddress.IPv4Interface),
+    *(ipaddress.IPv6Address, ipaddress.IPv6Network, ipaddress.IPv6Interface),
+)
+_PATHS: Final[tuple[type[pathlib.PurePath], ...]] = (
+    *(pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath, pathlib.WindowsPath),
+)
+
 _TAGS: Final[dict[type, Tag]] = {
+    **{cls: _leaf(cls.__name__, str, cls) for cls in _ADDRESSES},
+    **{cls: Tag(cls.__name__, _write_path, _read_path(cls)) for cls in _PATHS},
     tuple: Tag(
         "tuple",
         _write_tuple,

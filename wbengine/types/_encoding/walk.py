@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 from wbengine import exceptions
 from wbengine._introspection import object_names
 from wbengine._text import json_text
-from wbengine.types._encoding import refusals
+from wbengine.types._encoding import kinds
 
 #: The reserved key. No plain JSON object contains it.
 TAG: Final = "$wbe"
@@ -145,10 +145,22 @@ def unpack_dict(tree: dict[Any, Any], depth_left: int, typed: bool = True) -> di
     return unpacked
 
 
+def _item_step(key: Any) -> str:
+    return f"[{repr(key)[:_MAX_STEP_LENGTH]}]"
+
+
 def convert_items(
-    value: Any, items: Iterable[tuple[Any, Any]], walk: Walk, depth_left: int, typed: bool
+    value: Any,
+    items: Iterable[tuple[Any, Any]],
+    walk: Walk,
+    depth_left: int,
+    typed: bool,
+    step: Callable[[Any], str] = _item_step,
 ) -> Any:
-    """Return the results of `walk` for the items, or the same object if nothing changes."""
+    """Return the results of `walk` for the items, or the same object if nothing changes.
+
+    :param step: returns the step from the value to an item in the path of an error.
+    """
     changed_copy: Any = None
     key: Any = None
     try:
@@ -168,7 +180,7 @@ def convert_items(
                     changed_copy = value.copy()
                 changed_copy[key] = new
     except EncodingError as unfit:
-        unfit.inside(f"[{repr(key)[:_MAX_STEP_LENGTH]}]")
+        unfit.inside(step(key))
         raise
     return value if changed_copy is None else changed_copy
 
@@ -199,7 +211,7 @@ BY_CLASS: Final[dict[type, Tag]] = {}
 def _pack_tagged(value: Any, depth_left: int, typed: bool) -> Any:
     tag = BY_CLASS.get(type(value))
     if tag is None:
-        raise EncodingError(refusals.reason(value), value)
+        raise EncodingError(kinds.rejection_reason(value), value)
     if not typed:
         raise EncodingError("is not plain JSON, the only format that the receiver reads", value)
     if depth_left < tag.levels:
@@ -234,6 +246,21 @@ def part(value: Any, depth_left: int, step: str, *place: Any) -> Any:
     except EncodingError as unfit:
         unfit.inside(step % tuple(map(short, place)))
         raise
+
+
+def pack_attributes(values: dict[str, Any], depth_left: int) -> dict[str, Any]:
+    packed: dict[str, Any] = convert_items(
+        values, values.items(), pack, depth_left, True, lambda name: f".{name}"
+    )
+    return packed
+
+
+def unpack_attributes(tree: Any, depth_left: int) -> dict[str, Any]:
+    if type(tree) is not dict:
+        raise TypeError("the attributes are not an object")
+    if depth_left <= 0:
+        raise EncodingError("nested too deeply")
+    return unpack_dict(tree, depth_left - 1)
 
 
 def items(parts: Parts, depth_left: int) -> list[Any]:
