@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from wbengine._introspection import binding, object_names
+from wbengine._introspection import annotated, binding, object_names
 
 #: Arguments of `revert` that the engine provides.
 REVERT_RESULT: Final = "result"
@@ -202,6 +202,10 @@ class Atom(abc.ABC):
         ) = shape
         if async_bodies:
             self.async_bodies = async_bodies
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        annotated.note(cls)
 
     def _default_name(self) -> str | None:
         return None

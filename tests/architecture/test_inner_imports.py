@@ -7,7 +7,7 @@ import pathlib
 
 from . import imports
 
-MAX_INNER_IMPORTS = 116
+MAX_INNER_IMPORTS = 117
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

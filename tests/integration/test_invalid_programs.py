@@ -509,7 +509,7 @@ FAILURES: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: ft.Failure.reraise_if_any([3]), TypeError, "causes must be failures, got 3"),
     (lambda: exceptions.WrappedFailure(3), TypeError, "a list of failures, got 3"),
     (lambda: ft.allow(3), TypeError, "exception classes and modules .* got 3"),
-    (lambda: codec.allow(int), TypeError, "a dataclass or a NamedTuple, got <class 'int'>"),
+    (lambda: codec.allow(int), TypeError, "or a pydantic model, got <class 'int'>"),
     (lambda: codec.dumps([object()]), exceptions.NotEncodable, r"result\[0\]: object"),
     (lambda: codec.dumps({"a": ValueError()}), exceptions.NotEncodable, "Failure.from_exception"),
     (lambda: codec.loads("{"), exceptions.InvalidFormat, "not acceptable JSON"),

@@ -19,7 +19,7 @@ __all__ = ["Extra", "advice", "needs", "pip", "upgrade"]
 
 Extra = Literal[
     "apprise", "celery", "client", "dashboard", "django", "etcd", "keys", "mcp", "metrics",
-    "mysql", "oidc", "otel", "postgresql", "redis", "zookeeper",
+    "mysql", "oidc", "otel", "postgresql", "pydantic", "redis", "zookeeper",
 ]  # fmt: skip
 
 #: The folder that contains the package: `site-packages`, or a checkout.

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
-from wbengine._introspection import object_names
+from wbengine._introspection import annotated, object_names
 
 Rebind = Mapping[str, str] | Sequence[str]
 
@@ -94,6 +94,7 @@ def signature_of(body: Callable[..., Any]) -> Signature:
     cached_signature = signatures.get(function)
     if cached_signature is None:
         cached_signature = signatures[function] = _inspect(body)
+        annotated.note(function)
     return cached_signature
 
 

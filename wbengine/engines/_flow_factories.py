@@ -9,7 +9,7 @@ from typing import Any, Final
 from wbengine import exceptions, running
 from wbengine import flow as flow_module
 from wbengine import task as task_module
-from wbengine._introspection import object_names
+from wbengine._introspection import annotated, object_names
 from wbengine.engines import _allowed
 from wbengine.types import codec
 
@@ -67,6 +67,7 @@ def name_of(factory: Factory) -> str:
             f"Flow factory {factory!r} must be importable by its name, but {name!r} is another"
             " object"
         )
+    annotated.note(imported)
     return name
 
 
@@ -133,7 +134,7 @@ def load(name: str, args: Iterable[Any] | None, flows: _allowed.Flows = None) ->
     :raises NotTrusted: if the factory is not allowed.
     :raises ImportError: if it cannot be found, or its module raises an exception.
     """
-    _allowed.of_process(flows).load(_flow_of_path(name, args) or name)
+    annotated.note(_allowed.of_process(flows).load(_flow_of_path(name, args) or name))
 
 
 def _flow_of_path(name: str, args: Iterable[Any] | None) -> str | None:

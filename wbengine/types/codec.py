@@ -2,8 +2,10 @@
 
 In addition to the types of JSON, arguments and results may contain tuples, sets, frozensets, bytes,
 complex numbers, `Decimal`, `UUID`, `datetime`, `date`, `time`, `timedelta`, paths of `pathlib`, the
-classes of `ipaddress`, failures, dicts with keys that are not strings, and, after `allow`,
-enumerations, dataclasses and named tuples::
+classes of `ipaddress`, failures, and dicts with keys that are not strings. They may also contain
+members of enumerations, and instances of dataclasses, named tuples, attrs classes, `msgspec.Struct`
+and models of pydantic, if the class is allowed: by `allow`, or because the annotations of a task,
+workflow, flow factory or allowed class name it::
 
     from wbengine.types import codec
 
@@ -18,8 +20,8 @@ before they are sent. Limits: 64 levels of JSON (a list, or a dict with only str
 level; a tuple, set or instance two; any other dict three); 32 keys of a set or dict with the same
 hash; 100,000 keys that are neither text nor bytes, in values sent to or from a worker.
 
-Call `allow` in the module that defines the class, so that sender and receiver both allow it. A
-message never causes an import.
+A message never causes an import, so sender and receiver both import the module that defines the
+class, calls `allow` or defines the task.
 """
 
 from __future__ import annotations
@@ -42,13 +44,17 @@ _C = TypeVar("_C", bound=type)
 
 
 def allow(cls: _C) -> _C:
-    """Allow the members of an Enum, or the instances of a dataclass or NamedTuple, as values.
+    """Allow the members of an enumeration, or the instances of another class, as values.
 
-    Usable as a decorator. Call it where the class is defined, so that sender and receiver both
-    allow the class. Decoding does not call `__new__`, `__init__` or `__post_init__`. Returns `cls`.
+    The class is an `Enum`, a dataclass, a `NamedTuple`, an attrs class, a `msgspec.Struct`, or a
+    model, dataclass or URL of pydantic 2. The classes that the annotations of its fields name are
+    allowed, too. Usable as a decorator. Returns `cls`.
 
-    :raises TypeError: for any other class, and for a dataclass that is an exception or a subclass
-        of a builtin, because these have state outside of their fields.
+    Decoding sets the fields without calling the class. Exceptions: the validators of pydantic and
+    `__post_init__` of a `msgspec.Struct` are called, and must not change valid values.
+
+    :raises TypeError: for any other class, also for an exception or a subclass of a builtin,
+        because these have state outside of their fields.
     """
     classes.allow(cls)
     return cls

@@ -206,10 +206,12 @@ class Tag(NamedTuple):
 #: The tags by their name, and by the class of the values that they encode.
 BY_NAME: Final[dict[str, Tag]] = {}
 BY_CLASS: Final[dict[type, Tag]] = {}
+#: Functions that may add the tag of a class to `BY_CLASS`, called if it has none.
+FINDERS: Final[list[Callable[[type], None]]] = []
 
 
 def _pack_tagged(value: Any, depth_left: int, typed: bool) -> Any:
-    tag = BY_CLASS.get(type(value))
+    tag = BY_CLASS.get(type(value)) or _find_tag(type(value))
     if tag is None:
         raise EncodingError(kinds.rejection_reason(value), value)
     if not typed:
@@ -220,6 +222,12 @@ def _pack_tagged(value: Any, depth_left: int, typed: bool) -> Any:
         return {TAG: tag.name, **tag.write(value, depth_left - tag.levels)}
     except ValueError as error:
         raise EncodingError(str(error), value) from None
+
+
+def _find_tag(cls: type) -> Tag | None:
+    for find in FINDERS:
+        find(cls)
+    return BY_CLASS.get(cls)
 
 
 def _unpack_tagged(tree: Parts, depth_left: int) -> Any:
