@@ -27,10 +27,11 @@ class, calls `allow` or defines the task.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from wbengine._text import json_text
+from wbengine.types._encoding import buffers as _buffers
 from wbengine.types._encoding import classes, standard, walk
 
 __all__ = ["allow", "dumps", "loads"]
@@ -117,6 +118,29 @@ def unpack_received(tree: Any) -> Any:
         return unpack(tree)
     finally:
         standard.is_remote.reset(before)
+
+
+def pack_with_buffers(value: Any, where: str = "result") -> tuple[Any, list[_buffers.Buffer]]:
+    """Encode like `pack`, but keep bytes of at least 1 KiB outside of the tree.
+
+    Return the tree and the buffers to which it refers by their index. They are not copied: do not
+    change `value` while they are in use.
+
+    :raises NotEncodable: see `pack`.
+    """
+    with _buffers.collecting() as buffers:
+        return pack(value, where), buffers
+
+
+def unpack_with_buffers(tree: Any, buffers: Sequence[_buffers.Buffer]) -> Any:
+    """Return the value of a tree and buffers that `pack_with_buffers` created.
+
+    The buffers may be any bytes-like objects. The value may use their memory.
+
+    :raises InvalidFormat: see `unpack`; also, unless the tree uses each buffer once.
+    """
+    with _buffers.reading(buffers):
+        return unpack(tree)
 
 
 @contextlib.contextmanager

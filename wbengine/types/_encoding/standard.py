@@ -216,7 +216,6 @@ _TAGS: Final[dict[type, Tag]] = {
         lambda text: _bytes_of(text).decode("utf-8", "surrogatepass"),
     ),
     float: _leaf("float", repr, _FLOATS.__getitem__),
-    bytes: _leaf("bytes", _base64, _bytes_of),
     complex: _leaf("complex", repr, complex),
     decimal.Decimal: _leaf("decimal", str, decimal.Decimal),
     uuid.UUID: _leaf("uuid", str, uuid.UUID),
