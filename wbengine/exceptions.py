@@ -38,6 +38,7 @@ The tree (names and order are those of TaskFlow; `*` marks exceptions that TaskF
         ├── MultipleChoices
         ├── InvalidFormat
         │   ├── NotEncodable *
+        │   ├── UndecodableValue *
         │   └── TooLarge *
         ├── NotTrusted *
         ├── TransportFailure *
@@ -415,6 +416,13 @@ class MultipleChoices(WbengineException):
 
 class InvalidFormat(WbengineException):
     """Data has an invalid format."""
+
+
+class UndecodableValue(InvalidFormat):
+    """The classes of this process cannot decode a value: one is unknown, or refuses the value.
+
+    Other code may decode it. A stored flow with such a value is blocked by its code.
+    """
 
 
 class NotEncodable(InvalidFormat):

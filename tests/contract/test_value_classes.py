@@ -196,6 +196,14 @@ def test_unknown_models_are_shown_as_dicts() -> None:
         ]
 
 
+def test_instance_that_its_class_refuses_is_shown_as_dict() -> None:
+    stored = codec.dumps(vc.Item(sku="a")).replace(b'"a"', b"3")
+    with codec.unknown_classes_as_text():
+        assert codec.loads(stored) == {"sku": 3, "count": 1}
+    with pytest.raises(exceptions.UndecodableValue, match="is not valid: sku"):
+        codec.loads(stored)
+
+
 # -- validation
 
 

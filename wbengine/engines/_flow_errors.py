@@ -14,7 +14,9 @@ from wbengine.persistence import _history, _step_notes
 from wbengine.storage import Storage
 from wbengine.types import failure as ft
 
-__all__ = ["difference_of", "in_short", "line_of", "raise_failures", "raise_recorded"]
+__all__ = [
+    "difference_of", "in_short", "is_undecodable", "line_of", "raise_failures", "raise_recorded",
+]  # fmt: skip
 
 #: States of atoms with effects that were not reverted.
 _NOT_REVERTED: Final = (states.SUCCESS, states.FAILURE, states.REVERT_FAILURE)
@@ -149,12 +151,23 @@ def _list_not_reverted(storage: Storage, plan: Plan) -> str:
     return f"; not reverted: {', '.join(names[:_MAX_NAMES])}{omitted}"
 
 
-def difference_of(error: exceptions.NonDeterministicWorkflow, code: str | None) -> str:
+def difference_of(error: BaseException, code: str | None) -> str | None:
+    """Return how the code differs from the records, if that is the error, otherwise None."""
+    if is_undecodable(error):
+        return exceptions.exception_message(error)
+    if not isinstance(error, exceptions.NonDeterministicWorkflow):
+        return None
     where = "" if code is None else f" in code {code.partition(':')[2]}"
     return (
         f"step {error.step} of workflow {error.workflow!r} is recorded as {error.recorded} and"
         f" {error.actual}{where}"
     )
+
+
+def is_undecodable(error: BaseException) -> bool:
+    """Return whether the classes of this process cannot decode a stored value."""
+    cause = error.__cause__ if isinstance(error, exceptions.CorruptRecord) else error
+    return isinstance(cause, exceptions.UndecodableValue)
 
 
 def line_of(error: BaseException) -> str:

@@ -745,17 +745,14 @@ class Engine(abc.ABC):
                 "The final state of flow %r is not saved yet: %s", self._storage.flow_name, problem
             )
         finally:  # also after a second Ctrl-C, or if a listener raises SystemExit
-            is_blocked = self.suspends_on_difference and isinstance(
-                error, exceptions.NonDeterministicWorkflow
-            )
+            difference = _flow_errors.difference_of(error, self._storage.code)
+            is_blocked = self.suspends_on_difference and difference is not None
             if isinstance(error, Exception) and not is_blocked:
                 self._change_state(states.FAILURE, _flow_errors.line_of(error), saved=False)
             else:
                 reason = None
-                if isinstance(error, exceptions.NonDeterministicWorkflow):
-                    self._storage.flow_meta[models.BLOCKED] = _flow_errors.difference_of(
-                        error, self._storage.code
-                    )
+                if difference is not None:
+                    self._storage.flow_meta[models.BLOCKED] = difference
                     reason = _history.BLOCKED
                 try:
                     self._change_state(states.SUSPENDING, reason, saved=False)

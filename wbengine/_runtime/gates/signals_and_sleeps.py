@@ -217,11 +217,15 @@ class WaitGate(base.Gate):
             cancelled = exceptions.Cancelled("The workflow cancelled this wait")
             value = ft.Failure.from_exception(cancelled)
         elif (signal := waiting.find(get)) is not None:
-            waiting.receive(signal.stored_name)
             try:
                 value = waiting.value_of(signal)
+            except exceptions.UndecodableValue as error:
+                raise exceptions.UndecodableValue(
+                    f"Signal {signal.name!r}, for which task {waiting.name!r} waits: {error}"
+                ) from error
             except exceptions.InvalidFormat as error:
                 value = ft.Failure.from_exception(error)
+            waiting.receive(signal.stored_name)
         elif timed_out:
             value = waiting.timeout_result()
         else:

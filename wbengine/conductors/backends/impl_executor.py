@@ -22,13 +22,14 @@ from wbengine._runtime import control
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.conductors import _code_versions, _limited_flows, base
 from wbengine.conductors._outcomes import Action, Error, Outcome, Stage, decide
-from wbengine.engines import _allowed, _ownership
+from wbengine.engines import _allowed, _flow_errors, _ownership
 from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
 from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as listeners
 from wbengine.listeners import logging as logging_listener
-from wbengine.persistence import _leases, _owners, models
+from wbengine.operations import _changing
+from wbengine.persistence import _history, _leases, _owners, models
 from wbengine.persistence import base as persistence_base
 
 __all__ = ["ExecutorConductor"]
@@ -45,6 +46,7 @@ _MAX_PAUSE_SECONDS: Final = 30.0
 _MAX_TAKEN: Final = 16
 #: Interval between two polls of blocked jobs, if there are no others.
 _BLOCKED_POLL_SECONDS: Final = 5.0
+_BLOCKED_TEXT: Final = "flow of {job} is blocked by code: {error}"
 
 
 @dataclass(eq=False, slots=True)
@@ -384,6 +386,9 @@ class ExecutorConductor(base.Conductor):
             was_blocked = isinstance(job, _stored.StoredJob) and job.block_number is not None
             return decide(Outcome(Stage.CLAIMED, Error.OTHER_CODE, is_blocked=was_blocked))
         except Exception as error:
+            if _flow_errors.is_undecodable(error) and self._store_block(job, error):
+                outcome = Outcome(Stage.CLAIMED, Error.OTHER_CODE, is_blocked=True)
+                return self._decide(job, outcome, error, _BLOCKED_TEXT)
             is_temporary = isinstance(error, (*self.NO_CONSUME_EXCEPTIONS, *_FACTORY_ERRORS))
             outcome = Outcome(
                 Stage.CLAIMED,
@@ -472,8 +477,28 @@ class ExecutorConductor(base.Conductor):
         else:
             level, text = logging.WARNING, "flow of {job} failed; job {action}"
         if decide(outcome) is Action.BLOCK:
-            text = "flow of {job} is blocked by code: {error}"
+            text = _BLOCKED_TEXT
         return self._decide(job, outcome, error, text, level)
+
+    def _store_block(self, job: jobs.Job, error: Exception) -> bool:
+        """Suspend a flow whose values this code cannot decode. Return whether it is blocked.
+
+        It is not if it has ended, another process runs it, or its record cannot be changed.
+        """
+        uuid = job.details.get("flow_uuid") if isinstance(job.details, Mapping) else None
+        if uuid is None or self._persistence is None:
+            return False
+        try:
+            with _changing.changing(self._persistence, uuid) as detail:
+                if detail.state in states.FLOW_ENDED:
+                    return False
+                detail.meta[models.BLOCKED] = _flow_errors.difference_of(error, None)
+                if not detail.is_blocked:
+                    detail.enter(states.SUSPENDED, time.time(), _history.BLOCKED)
+        except exceptions.WbengineException as problem:
+            self._log.warning("cannot block %s: %s", job, problem)
+            return False
+        return True
 
     def _decide(
         self,

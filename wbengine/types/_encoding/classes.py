@@ -6,12 +6,15 @@ import contextlib
 import contextvars
 import dataclasses
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from wbengine._introspection import annotated
 from wbengine.types._encoding import annotated_classes, kinds, walk
 from wbengine.types._encoding.forms import Enumeration, Fields, Form, NamedTuples
 from wbengine.types._encoding.walk import EncodingError, Parts, Tag
+
+_Reader = Callable[[Parts, int], Any]
 
 #: Whether values of unknown classes are decoded to plain values.
 shows_unknown: Final = contextvars.ContextVar("shows_unknown", default=False)
@@ -78,23 +81,36 @@ def _find(cls: type) -> None:
 walk.FINDERS.append(_find)
 
 
-def _read_member(parts: Parts, depth_left: int) -> Any:
-    form = _known_form(parts, "enum")
-    if form is None:
-        return f"{parts['c']}.{parts['v']}" if "v" in parts else f"{parts['c']}({parts['n']})"
-    return form.read(parts, depth_left)
+def _reader(tag: str, show: _Reader) -> _Reader:
+    """Return the decoder of a tag.
+
+    :param show: decodes a value to be shown, if its class is unknown or refuses it.
+    """
+
+    def read(parts: Parts, depth_left: int) -> Any:
+        form = _known_form(parts, tag)
+        if form is None:
+            return show(parts, depth_left)
+        try:
+            return form.read(parts, depth_left)
+        except (ValueError, TypeError, LookupError):
+            if shows_unknown.get():
+                return show(parts, depth_left)
+            raise
+
+    return read
 
 
-def _read_instance(parts: Parts, depth_left: int) -> Any:
-    form = _known_form(parts, "data")
-    if form is None:
-        return walk.unpack_attributes(parts["v"], depth_left)
-    return form.read(parts, depth_left)
+def _show_member(parts: Parts, depth_left: int) -> str:
+    return f"{parts['c']}.{parts['v']}" if "v" in parts else f"{parts['c']}({parts['n']})"
 
 
-def _read_text(parts: Parts, depth_left: int) -> Any:
-    form = _known_form(parts, "text")
-    return walk.text(parts) if form is None else form.read(parts, depth_left)
+def _show_fields(parts: Parts, depth_left: int) -> dict[str, Any]:
+    return walk.unpack_attributes(parts["v"], depth_left)
+
+
+def _show_text(parts: Parts, depth_left: int) -> str:
+    return walk.text(parts)
 
 
 def _known_form(parts: Parts, tag: str) -> Form | None:
@@ -108,8 +124,10 @@ def _known_form(parts: Parts, tag: str) -> Form | None:
         if isinstance(name, str) and shows_unknown.get():
             return None
         raise EncodingError(
-            f"class {walk.short(name)} is not known in this process: import the module that defines"
-            " it and passes it to wbengine.types.codec.allow (commands: option -I MODULE)"
+            f"class {name!r:.200} is not known in this process: import the module that defines"
+            " it and names it in the annotations of a task, or passes it to"
+            " wbengine.types.codec.allow (commands: option -I MODULE)",
+            is_of_code=True,
         )
     if form.tag != tag:
         raise ValueError(f"class {name!r} has another kind")
@@ -120,11 +138,16 @@ def _write(value: Any, depth_left: int) -> Parts:
     return _FORMS[type(value)].write(value, depth_left)
 
 
+_DATA_KEYS: Final = frozenset({"c", "v", "extra", "unset", "private"})
 _TAGS: Final[dict[str, Tag]] = {
-    "enum": Tag("enum", _write, _read_member, frozenset({"c", "v", "n"})),
-    "data": Tag(
-        "data", _write, _read_instance, frozenset({"c", "v", "extra", "unset", "private"}), levels=2
+    "enum": Tag(
+        "enum", _write, _reader("enum", _show_member), frozenset({"c", "v", "n"}), is_of_code=True
     ),
-    "text": Tag("text", _write, _read_text, frozenset({"c", "v"})),
+    "data": Tag(
+        "data", _write, _reader("data", _show_fields), _DATA_KEYS, levels=2, is_of_code=True
+    ),
+    "text": Tag(
+        "text", _write, _reader("text", _show_text), frozenset({"c", "v"}), is_of_code=True
+    ),
 }
 walk.BY_NAME.update(_TAGS)

@@ -45,11 +45,14 @@ class EncodingError(Exception):
     """An error for a value that cannot be encoded or decoded.
 
     Each level that it passes adds a step to its path, so the steps are in reverse order.
+
+    :ivar is_of_code: whether other code, with other classes, may decode the value.
     """
 
-    def __init__(self, reason: str, culprit: Any = None) -> None:
+    def __init__(self, reason: str, culprit: Any = None, *, is_of_code: bool = False) -> None:
         super().__init__(reason)
         self.culprit = culprit
+        self.is_of_code = is_of_code
         self._path: list[str] = []
 
     def inside(self, step: str) -> EncodingError:
@@ -75,7 +78,8 @@ def decode_tree(tree: Any, depth: int, typed: bool) -> Any:
         return unpack(tree, depth, typed)
     except EncodingError as unfit:
         message = f"{unfit.path}: {unfit}" if unfit.path else str(unfit)
-    raise exceptions.InvalidFormat(message)
+        error_class = exceptions.UndecodableValue if unfit.is_of_code else exceptions.InvalidFormat
+    raise error_class(message)
 
 
 # Encoding and decoding. `depth_left` is the number of containers that may still be nested. `typed`
@@ -194,6 +198,7 @@ class Tag(NamedTuple):
     `write` returns the content of the tag, which has only the keys `keys`. `read` receives it. A
     ValueError of `write` contains the reason for the rejection. `read` may raise the exceptions of
     constructors. `levels` is the minimum number of containers of which the tag consists.
+    `is_of_code`: whether `read` depends on classes of the application.
     """
 
     name: str
@@ -201,6 +206,7 @@ class Tag(NamedTuple):
     read: Callable[[Parts, int], Any]
     keys: frozenset[str] = frozenset({"v"})
     levels: int = 1
+    is_of_code: bool = False
 
 
 #: The tags by their name, and by the class of the values that they encode.
@@ -232,20 +238,21 @@ def _find_tag(cls: type) -> Tag | None:
 
 def _unpack_tagged(tree: Parts, depth_left: int) -> Any:
     name = tree[TAG]
+    tag = BY_NAME.get(name) if isinstance(name, str) else None
+    if tag is None:
+        raise EncodingError(f"unknown tag {short(name)}")
+    parts = {key: item for key, item in tree.items() if key != TAG}
     try:
-        tag = BY_NAME.get(name) if isinstance(name, str) else None
-        if tag is None:
-            raise EncodingError(f"unknown tag {short(name)}")
-        parts = {key: item for key, item in tree.items() if key != TAG}
         for key in parts:
             if key not in tag.keys:
                 raise ValueError(f"key {short(key)} is not expected")
         return tag.read(parts, depth_left)
     except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
-        reason = f"{type(error).__name__}: {str(error)[:200]}"
-        raise EncodingError(f"malformed tag {short(name)}: {reason}") from None
+        reason = f"{type(error).__name__}: {str(error)[:300]}"
     except exceptions.InvalidFormat as error:
-        raise EncodingError(f"malformed tag {short(name)}: {error}") from None
+        reason = str(error)
+    of_class = f" of class {str(parts.get('c'))[:200]}" if tag.is_of_code else ""
+    raise EncodingError(f"malformed tag {name!r}{of_class}: {reason}", is_of_code=tag.is_of_code)
 
 
 def part(value: Any, depth_left: int, step: str, *place: Any) -> Any:

@@ -101,8 +101,9 @@ class Shape:
         path = "/".join([self.table, *(str(row[name]) for name in self.keys)])
         path = path.encode("utf-8", "backslashreplace").decode()
         first = str(error).partition("\n")[0]
+        record = f" ({row['name']!r})" if "name" in row else ""
         return exceptions.CorruptRecord(
-            f"{path} cannot be read: {first}; it was not changed", path=path, flow=flow
+            f"{path}{record} cannot be read: {first}; it was not changed", path=path, flow=flow
         )
 
 
