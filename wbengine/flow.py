@@ -60,6 +60,10 @@ class Flow(abc.ABC):
     #: of different keys in turn. The argument of `engines.submit` takes precedence.
     fair_key: Callable[..., str | None] | None = None
 
+    #: Whether inputs are checked by all annotations of the parameters that receive them, not only
+    #: by those with classes. Only that of the outermost flow applies.
+    validate: bool = False
+
     def __init__(self, name: str, retry: retry_module.Retry | None = None) -> None:
         """Create an empty flow.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from tests.support import typed_orders
 from wbengine import task
 from wbengine.patterns import linear_flow
 
@@ -66,3 +67,7 @@ def approval() -> Any:
 def publishing(steps: Any) -> str:
     steps.publish("progress", 7)
     return str(steps.wait_for("go"))
+
+
+def typed() -> linear_flow.Flow:
+    return typed_orders.totals()

@@ -97,6 +97,17 @@ def test_flow_is_submitted_and_its_values_are_returned(server: Server, connect: 
     assert client.flow(flow.id.upper()).result(0) == values
 
 
+def test_inputs_are_converted_for_annotated_parameters(server: Server, connect: Connect) -> None:
+    client = connect(server.url)
+    order = {"number": 7, "lines": [{"amount": "1.50"}, {"amount": 2}]}
+    with server.conducting():
+        flow = client.submit(f"{FLOWS}:typed", inputs={"order": order})
+        values = flow.result(60)
+        assert (values["number"], values["total"]) == (7, "Decimal('3.50')")
+        with pytest.raises(ValueError, match=r"inputs\['order'\].number: expected int, got 'x'"):
+            client.submit(f"{FLOWS}:typed", inputs={"order": {**order, "number": "x"}})
+
+
 def test_numbers_that_json_lacks_are_returned_as_texts(server: Server, connect: Connect) -> None:
     with server.conducting():
         flow = connect(server.url).submit(f"{FLOWS}:ratios")

@@ -10,6 +10,7 @@ import click
 from wbengine import operations
 from wbengine._cli import base, common_options, engine_run, errors, standard_streams, store_access
 from wbengine._cli import context as contexts
+from wbengine.engines._flow_inputs import JsonInputs
 
 __all__ = ["command"]
 
@@ -67,7 +68,13 @@ def command(
     ):
         with standard_streams.aside(), errors.running_user_code(factory):
             loaded_engine = operations.start(
-                backend, factory, store=inputs, engine=engine, uuid=uuid, **flow_options, **options
+                backend,
+                factory,
+                store=JsonInputs(inputs),
+                engine=engine,
+                uuid=uuid,
+                **flow_options,
+                **options,
             )
         if detach:
             from wbengine._cli import detaching

@@ -10,6 +10,7 @@ import click
 from wbengine import engines
 from wbengine._cli import base, common_options, errors, params, standard_streams, store_access
 from wbengine._cli import context as contexts
+from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.jobs import _queue_access
 from wbengine.jobs._places import DEFAULT_QUEUE
 from wbengine.persistence import _codes, _debounce_keys
@@ -61,6 +62,7 @@ __all__ = ["command"]
 def command(
     context: contexts.Context,
     factory: str,
+    inputs: dict[str, Any],
     debounce: str | None,
     debounce_for: float | None,
     **options: Any,
@@ -71,7 +73,9 @@ def command(
     with context.backend(upgrade=True, missing_ok=True) as backend:
         with standard_streams.aside(), errors.running_user_code(factory):
             board = context.settings.board
-            handle = engines.submit(factory, backend=backend, board=board, **options)
+            handle = engines.submit(
+                factory, backend=backend, board=board, inputs=JsonInputs(inputs), **options
+            )
         context.printer.document("flow-submit/1", {"uuid": handle.id, "state": handle.state})
         context.printer.line(handle.id)
         with contextlib.closing(backend.get_connection()) as connection:

@@ -14,6 +14,7 @@ from wbengine.backoff import Backoff, Errors
 
 _ATTRIBUTES: Final = (
     *("provides", "name", "version", "priority", "retries", "backoff", "retry_on", "fair_key"),
+    "validate",
 )
 
 
@@ -28,6 +29,8 @@ class Workflow(Task):
 
     #: As `Flow.fair_key`.
     fair_key: Callable[..., str | None] | None = None
+    #: As `Flow.validate`.
+    validate: bool = False
     fn: ClassVar[Callable[..., Any]]
     is_async: ClassVar[bool]
     _name: ClassVar[str | None] = None
@@ -51,6 +54,7 @@ def workflow(
     backoff: Backoff | float | None = ...,
     retry_on: Errors | None = ...,
     fair_key: Callable[..., str | None] | None = ...,
+    validate: bool = ...,
 ) -> Callable[[Callable[..., Any]], type[Workflow]]: ...
 
 
@@ -83,6 +87,8 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> A
     :param retries: maximum number of further executions of the whole function. Before each one, its
         steps are reverted.
     :param fair_key: function of arguments of a submitted workflow: see `Flow.fair_key`.
+    :param validate: check inputs by all annotations. Otherwise, only parameters that are annotated
+        with classes (dataclasses, enumerations, TypedDict, models, ...) are checked.
     :raises TypeError: if `function` is not a function with a parameter for the steps, or an option
         is unknown.
     :raises ValueError: if `backoff` or `retry_on` is given without `retries`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection
 from typing import Any
@@ -12,10 +13,11 @@ from wbengine._calls import invocation as calls
 from wbengine._runtime import atom_lifecycle, workflow_call
 from wbengine._runtime import plan as plan_module
 from wbengine._runtime.workflows import programs, step_records
+from wbengine.engines import _flow_inputs
 from wbengine.persistence import _edits as edits_module
 from wbengine.persistence import models
 
-__all__ = ["apply", "check", "read"]
+__all__ = ["apply", "check", "converted", "read"]
 
 read = edits_module.Edits.from_dict
 
@@ -45,6 +47,18 @@ def check(
             _check_steps(node, record, edits, plan, storage, lifecycle)
     for name, value in edits.inputs.items():
         storage.check(value, f"input {name!r}")
+
+
+def converted(edits: edits_module.Edits, flow: Any) -> edits_module.Edits:
+    """Return the edits with inputs as values of annotated parameters.
+
+    :raises InvalidFormat: if an input does not fit.
+    """
+    try:
+        inputs = _flow_inputs.read(flow, _flow_inputs.JsonInputs(edits.inputs))
+    except (ValueError, TypeError) as error:
+        raise exceptions.InvalidFormat(str(error)) from error
+    return dataclasses.replace(edits, inputs=inputs)
 
 
 def apply(edits: edits_module.Edits, storage: storage_module.Storage) -> None:

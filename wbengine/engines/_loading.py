@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 from wbengine import exceptions
 from wbengine import storage as storage_module
 from wbengine._introspection import object_names
-from wbengine.engines import _allowed, _async_run, _engine_kinds, _flow_factories, base
+from wbengine.engines import (
+    _allowed,
+    _async_run,
+    _engine_kinds,
+    _flow_factories,
+    _flow_inputs,
+    base,
+)
 from wbengine.engines._engine_kinds import ENGINE_DEFAULT, ENGINES_NAMESPACE, defaults
 from wbengine.persistence import _macs, backends, models
 from wbengine.persistence import base as persistence
@@ -207,7 +214,9 @@ def _check_arguments(flow: Any, store: Store, flow_detail: Any, book: Any) -> di
         raise TypeError(f"book must be a LogBook, got {book!r}")
     if store is not None and not isinstance(store, Iterable):
         raise TypeError(f"store must be a dict or pairs, got {store!r}")
-    return storage_module.values_by_name(store or {})
+    values = storage_module.values_by_name(store or {})
+    is_json = isinstance(store, _flow_inputs.JsonInputs)
+    return _flow_inputs.read(flow, _flow_inputs.JsonInputs(values) if is_json else values)
 
 
 def run(

@@ -19,7 +19,15 @@ from wbengine._concurrency.crash_points import crashpoint
 from wbengine._introspection import object_names
 from wbengine._sql import caller_connections, dialects
 from wbengine._tasks import limit_attributes
-from wbengine.engines import _allowed, _async_run, _flow_errors, _flow_factories, _loading, base
+from wbengine.engines import (
+    _allowed,
+    _async_run,
+    _flow_errors,
+    _flow_factories,
+    _flow_inputs,
+    _loading,
+    base,
+)
 from wbengine.jobs import _stored
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
@@ -485,7 +493,9 @@ def _new_flows(
     uuid: str | None = None,
 ) -> _NewFlows:
     flows, values, places = [], [], []
-    all_flow_inputs = [dict(each or {}) for each in inputs]
+    all_flow_inputs = [
+        each if isinstance(each, _flow_inputs.JsonInputs) else dict(each or {}) for each in inputs
+    ]
     place = Place.of(priority, queue, fair_key, fair_weight)
     for flow_inputs in all_flow_inputs:
         new = new_flow(
@@ -504,8 +514,15 @@ def _new_flows(
     if names:
         factory = _flow_factories.importable_name_of(flow_factory)
         keys = [
-            UniqueKey.of(key, unique_for, factory, factory_args, factory_kwargs, flow_inputs)
-            for key, flow_inputs in zip(names, all_flow_inputs, strict=True)
+            UniqueKey.of(
+                key,
+                unique_for,
+                factory,
+                factory_args,
+                factory_kwargs,
+                {name: all_values.get(name, value) for name, value in flow_inputs.items()},
+            )
+            for key, flow_inputs, all_values in zip(names, all_flow_inputs, values, strict=True)
         ]
     return _NewFlows(flows, values, places, keys)
 

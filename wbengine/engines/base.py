@@ -365,6 +365,7 @@ class Engine(abc.ABC):
                 nodes = plan.atoms() if is_reverted else _preparation.failed_nodes(storage)
                 if command.edits is not None:
                     edits = _editing().read(command.edits, storage.flow_uuid)
+                    edits = _editing().converted(edits, self._flow)
                     _editing().check(edits, plan, storage, self._make_lifecycle(_do_nothing))
             except (
                 *(exceptions.InvalidState, exceptions.InvalidFormat, exceptions.NotFound),
@@ -1081,9 +1082,10 @@ class Engine(abc.ABC):
 
         `reset` also checks results that other tasks have used, and workflows in progress.
 
-        :raises NotFound, InvalidState: as `reset`.
+        :raises NotFound, InvalidFormat, InvalidState: as `reset`.
         """
         self.compile()
+        _editing().converted(edits, self._flow)
         edits.check(self._flow_detail, self._compiled("edited").outline.used_inputs)
 
     def reset(
@@ -1104,6 +1106,7 @@ class Engine(abc.ABC):
         :param reason: text for the history of the flow.
         :raises ValueError: if `edits` is given without `failed_only`.
         :raises NotFound: if the flow has no such input or task.
+        :raises InvalidFormat: if an input does not fit the annotation of its parameter.
         :raises InvalidState: before `prepare`, while the flow runs, if another engine ended it
             after this engine read it, or, with `failed_only`, if part of the flow was reverted or
             is to be, or a complete task or a recorded step has used a value of `edits`. In these
@@ -1130,6 +1133,7 @@ class Engine(abc.ABC):
                 states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
                 failed = _preparation.failed_nodes(self._storage) if failed_only else None
                 if edits:
+                    edits = _editing().converted(edits, self._flow)
                     _editing().check(edits, plan, self._storage, self._make_lifecycle(_do_nothing))
                 self._restart(plan.atoms() if failed is None else failed, reason, edits=edits)
         finally:

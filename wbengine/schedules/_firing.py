@@ -8,6 +8,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from wbengine.engines import _allowed, _submission
+from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
 from wbengine.jobs._places import Place
@@ -50,7 +51,7 @@ class Firing:
         """
         new = _submission.new_flow(
             schedule.factory,
-            inputs=schedule.inputs_at(tick),
+            inputs=JsonInputs(schedule.inputs_at(tick)),
             tags=schedule.tags_at(tick),
             uuid=uuid,
             flows=self._flows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
@@ -18,6 +19,7 @@ from wbengine import _sql, exceptions, states
 from wbengine._configuration import named_options
 from wbengine._sql import dialects
 from wbengine.engines import _allowed, _loading, _submission
+from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.jobs import base as jobs
 from wbengine.persistence import _macs, models
 from wbengine.persistence import base as persistence
@@ -133,7 +135,8 @@ class Schedules:
     def add(self, schedule: Schedule, *, replace: bool = False, connection: Any = None) -> Entry:
         """Save a schedule. Its first tick is the first one after now.
 
-        The factory is called once, in order to find errors and missing inputs.
+        The factory is called once, in order to find errors and missing inputs. JSON values are
+        converted for annotated parameters, before they are stored.
 
         :param replace: replace a schedule with this name. Its pause stays, and its due ticks too,
             unless the times change.
@@ -142,9 +145,11 @@ class Schedules:
         :raises Exception: errors of `engines.submit` about the factory and its inputs.
         """
         new = _submission.new_flow(
-            schedule.factory, inputs=schedule.inputs_at(0), tags=schedule.tags_at(0)
+            schedule.factory, inputs=JsonInputs(schedule.inputs_at(0)), tags=schedule.tags_at(0)
         )
         codec.pack(new.inputs, "inputs")
+        inputs = {name: new.inputs.get(name, value) for name, value in schedule.inputs.items()}
+        schedule = dataclasses.replace(schedule, inputs=inputs)
         return self.declare(schedule, replace=replace, connection=connection)
 
     def declare(self, schedule: Schedule, *, replace: bool = True, connection: Any = None) -> Entry:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from wbengine import engines, exceptions
 from wbengine._text import terminal_text
+from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.jobs import base as jobs
 from wbengine.operations import _allowed_flows
 from wbengine.operations import _operation as op
@@ -136,7 +137,7 @@ def submit(
         handle = engines.submit(
             factory,
             backend=backend,
-            inputs=inputs,
+            inputs=JsonInputs(inputs or {}),
             name=name,
             priority=priority,
             queue=queue,

@@ -1,0 +1,104 @@
+"""Flows with annotated inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import enum
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from wbengine import steps, task
+from wbengine.patterns import linear_flow
+from wbengine.types import codec
+
+if TYPE_CHECKING:
+    from decimal import Context as Unknown
+
+
+@codec.allow
+class Speed(enum.Enum):
+    SLOW = "slow"
+    FAST = "fast"
+
+
+@codec.allow
+@dataclasses.dataclass(frozen=True)
+class Line:
+    amount: decimal.Decimal
+    count: int = 1
+
+
+@codec.allow
+@dataclasses.dataclass(frozen=True)
+class Order:
+    number: int
+    lines: list[Line]
+
+
+@codec.allow
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    order: int
+    total: decimal.Decimal
+
+
+class Options(TypedDict, total=False):
+    limit: decimal.Decimal
+    speed: Speed
+
+
+@task.task
+def charge(order: Order) -> decimal.Decimal:
+    return sum((line.amount * line.count for line in order.lines), decimal.Decimal(0))
+
+
+@task.workflow
+def checkout(
+    steps: steps.Steps, order: Order, options: Options | None = None, retries: int = 0
+) -> Receipt:
+    return Receipt(order.number, steps.run(charge, order))
+
+
+@task.workflow(validate=True)
+def validated(steps: steps.Steps, order: Order, count: int, scheduled_at: str = "") -> int:
+    return order.number * count
+
+
+@task.workflow
+def unknown(steps: steps.Steps, order: Unknown) -> Any:
+    return order
+
+
+@task.task(provides="total")
+def add_up(order: Order) -> decimal.Decimal:
+    return sum((line.amount for line in order.lines), decimal.Decimal(0))
+
+
+@task.task(provides="number")
+def read_number(order, speed: Speed = Speed.SLOW):  # type: ignore[no-untyped-def]
+    return order.number
+
+
+@task.task
+def use_dict(order: dict[str, int]) -> None: ...
+
+
+def totals() -> linear_flow.Flow:
+    return linear_flow.Flow("totals").add(add_up(), linear_flow.Flow("inner").add(read_number()))
+
+
+def contradicting() -> linear_flow.Flow:
+    flow = totals().add(use_dict())
+    flow.validate = True
+    return flow
+
+
+@task.task
+def fail_for_lines(order: Order) -> int:
+    if order.lines:
+        raise ValueError("no lines are allowed")
+    return order.number
+
+
+def failing() -> linear_flow.Flow:
+    return linear_flow.Flow("failing").add(fail_for_lines())
