@@ -121,6 +121,7 @@ SHOWS: Words = ("dashboard", "--port", "0")
 #: Commands that need neither.
 OF_NOBODY: tuple[Words, ...] = (
     ("graph", FACTORY),
+    ("flow", "schema", FACTORY),
     ("plugins", "list"),
     ("config", "show"),
     ("config", "path"),

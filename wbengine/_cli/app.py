@@ -21,6 +21,7 @@ __all__ = ["COMMANDS", "main", "root"]
 
 _FLOW_COMMANDS: Final = {
     "run": Lazy("flow_run", "Run a new flow."),
+    "schema": Lazy("flow_schema", "Print the JSON schema of the inputs of a flow."),
     "submit": Lazy("flow_submit", "Submit a new flow to `wbengine serve`."),
     "list": Lazy("flow_list", "List flows."),
     "show": Lazy("flow_show", "Show the tasks, failures and waits of a flow."),

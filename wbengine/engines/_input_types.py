@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from wbengine import exceptions
 from wbengine._shapes.annotations import evaluated
 from wbengine._shapes.annotations import shape_of as shape_of_annotation
-from wbengine._shapes.base import INVALID, Place, Reading, Shape
+from wbengine._shapes.base import INVALID, Definitions, Place, Reading, Shape
 from wbengine.engines import _flow_inputs
+from wbengine.types import codec
 
-__all__ = ["read", "shape_of"]
+__all__ = ["read", "schema_of", "shape_of"]
 
 #: Shapes by function and name of the parameter.
 _cache: Final[weakref.WeakKeyDictionary[Any, dict[str, Shape | None]]] = weakref.WeakKeyDictionary()
@@ -74,3 +77,49 @@ def read(
         error = ValueError if is_json else TypeError
         raise error(f"Invalid inputs of flow {flow_name!r}: {reading.describe()}")
     return results
+
+
+def schema_of(flow: Any) -> dict[str, Any]:
+    """Return the JSON schema of the inputs of a flow.
+
+    It contains the types of all annotations, also of those that `validate` would check. Inputs of
+    other parameters accept all values.
+    """
+    definitions: Definitions = {}
+    properties: dict[str, Any] = {}
+    required = []
+    for receiver in _flow_inputs.receivers(flow):
+        name, parameter = receiver.input, receiver.parameter
+        is_required = name in flow.requires and parameter.default is parameter.empty
+        if not is_required and name in flow.provides:
+            continue  # A result of another task.
+        if is_required and name not in required:
+            required.append(name)
+        schema = _schema_of_parameter(receiver, definitions)
+        # The first task with an annotation defines the type.
+        if not properties.get(name, {}).keys() - {"description"}:
+            properties[name] = schema
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": flow.name,
+        "type": "object",
+        "properties": dict(sorted(properties.items())),
+        "required": sorted(required),
+        **({"$defs": dict(sorted(definitions.items()))} if definitions else {}),
+    }
+
+
+def _schema_of_parameter(
+    receiver: _flow_inputs.Receiver, definitions: Definitions
+) -> dict[str, Any]:
+    parameter, place = receiver.parameter, f"{receiver.parameter.name!r} of {receiver.task.name!r}"
+    if parameter.annotation is parameter.empty:
+        return {"description": f"Parameter {place}, without an annotation."}
+    shape = shape_of(receiver)
+    if shape is None:
+        return {"description": f"Parameter {place}: {parameter.annotation}."}
+    schema = shape.schema(definitions)
+    if parameter.default is not parameter.empty:
+        with contextlib.suppress(exceptions.NotEncodable):
+            schema = {**schema, "default": codec.plain(parameter.default)}
+    return schema
