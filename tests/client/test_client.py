@@ -395,7 +395,8 @@ def test_results_need_a_server_that_shows_values(stored: Any, connect: Connect) 
 def test_remote_flow_has_the_methods_of_a_flow_handle() -> None:
     from wbengine.engines import FlowHandle
 
-    expected = {name for name in vars(FlowHandle) if not name.startswith("_")}
+    # The API returns JSON, not the instance that a workflow returned.
+    expected = {name for name in vars(FlowHandle) if not name.startswith("_")} - {"value"}
     for kind in (clients.RemoteFlow, clients.AsyncRemoteFlow):
         assert {name for name in vars(kind) if not name.startswith("_")} == expected
 

@@ -1,20 +1,12 @@
 """Signatures of function tasks and workflow steps, as mypy and pyright infer them."""
 
-import json
-import pathlib
-import re
-import sys
-
 import pytest
 
 pytest.importorskip("mypy")
 pytest.importorskip("basedpyright")
 
-from tests.support import python
+from tests.support import type_checkers
 
-ROOT = pathlib.Path(__file__).parents[2]
-
-MARK = re.compile(r"  # error: ([\w-]+)$")
 PROGRAM = """
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -290,28 +282,8 @@ def wrong_overload(run: steps.Steps) -> None:
 
 
 def test_mypy_reports_exactly_the_marked_errors(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM, encoding="utf-8")
-    command = ["-m", "mypy", "--strict", "--follow-imports=silent"]
-    options = ["--config-file=", f"--cache-dir={tmp_path}/cache", str(program)]
-    checked = python.run([*command, *options], real=True, cwd=ROOT, capture_output=True, text=True)
-    reported = re.findall(r"program\.py:(\d+): error: .*\[([\w-]+)\]$", checked.stdout, re.M)
-
-    lines = dict(enumerate(PROGRAM.splitlines(), 1))
-    expected = [(line, mark[1]) for line in lines.values() if (mark := MARK.search(line))]
-    assert [(lines[int(number)], code) for number, code in reported] == expected, checked
+    type_checkers.check_with_mypy(PROGRAM, tmp_path)
 
 
 def test_pyright_reports_errors_in_exactly_the_marked_lines(tmp_path):
-    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    config = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT)], "include": ["program.py"]}
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
-    command = ["-m", "basedpyright", "--level=error", "--outputjson"]
-    options = [f"--pythonpath={sys.executable}", f"--project={tmp_path}"]
-    checked = python.run([*command, *options], real=True, capture_output=True, text=True)
-    reported = json.loads(checked.stdout)["generalDiagnostics"]
-
-    lines = PROGRAM.splitlines()
-    expected = [number for number, line in enumerate(lines) if MARK.search(line)]
-    actual = sorted({each["range"]["start"]["line"] for each in reported})
-    assert [lines[number] for number in actual] == [lines[number] for number in expected]
+    type_checkers.check_with_pyright(PROGRAM, tmp_path)

@@ -1,14 +1,17 @@
 """Inputs of annotated parameters: conversion of JSON, and checks of callers in Python."""
 
+import contextlib
 import decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import python, typed_orders
 from tests.support.typed_orders import Line, Order, Receipt, Speed
-from wbengine import engines
+from wbengine import engines, testing
 from wbengine.engines._flow_inputs import JsonInputs
+from wbengine.persistence import backends
 
 MODULE = typed_orders.__name__
 JSON_ORDER = {"number": 7, "lines": [{"amount": "1.50", "count": 2}, {"amount": 1}]}
@@ -103,3 +106,25 @@ def test_conversion_imports_no_library() -> None:
         "print(sorted({'attr', 'attrs', 'msgspec', 'pydantic'} & sys.modules.keys()))\n"
     )
     assert python.run(["-c", program], stdout=python.PIPE, text=True, real=True).stdout == "[]\n"
+
+
+def test_handle_returns_the_result_of_the_workflow(tmp_path: Path) -> None:
+    inputs = typed_orders.checkout.inputs(ORDER, retries=1)
+    with contextlib.closing(backends.fetch(f"sqlite:///{tmp_path}/flows.db")) as backend:
+        handle = engines.submit(typed_orders.checkout, inputs=inputs, backend=backend)
+        several = engines.submit(typed_orders.totals, inputs={"order": ORDER}, backend=backend)
+        testing.run_submitted(backend)
+        assert handle.value(10) == Receipt(7, decimal.Decimal("4.00"))
+        with pytest.raises(TypeError, match=r"has 2 tasks, but value\(\) returns"):
+            several.value(10)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "text"),
+    [((), {}, "'order'"), ((ORDER,), {"ordr": 1}, "'ordr'"), ((ORDER,), {"order": 1}, "multiple")],
+)
+def test_inputs_of_a_workflow_bind_as_in_a_call(args: Any, kwargs: Any, text: str) -> None:
+    inputs: Any = typed_orders.checkout.inputs
+    with pytest.raises(TypeError, match=text):
+        inputs(*args, **kwargs)
+    assert inputs(ORDER, options={}) == {"order": ORDER, "options": {}}

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, cast, overload
+from collections.abc import Callable, Coroutine, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Final,
+    Generic,
+    Protocol,
+    cast,
+    overload,
+)
 
 from wbengine import atom
 from wbengine._introspection import binding, object_names
@@ -12,14 +22,29 @@ from wbengine._tasks import limit_attributes
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
 
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, TypeVar
+
+    _P = ParamSpec("_P", default=...)
+    _R_co = TypeVar("_R_co", covariant=True, default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    _P = ParamSpec("_P")
+    _R_co = TypeVar("_R_co", covariant=True)
+_R = TypeVar("_R")
+
 _ATTRIBUTES: Final = (
     *("provides", "name", "version", "priority", "retries", "backoff", "retry_on", "fair_key"),
     "validate",
 )
 
 
-class Workflow(Task):
-    """The base class of tasks created by `@workflow`. `fn` is the original function."""
+class Workflow(Task, Generic[_P, _R_co]):
+    """The base class of tasks created by `@workflow`. `fn` is the original function.
+
+    The type parameters are the parameters of the function without its steps, and its result.
+    """
 
     __module__ = "wbengine.task"
 
@@ -38,9 +63,45 @@ class Workflow(Task):
     def _default_name(self) -> str:
         return self._name or super()._default_name()
 
+    @classmethod
+    def inputs(cls, *args: _P.args, **kwargs: _P.kwargs) -> dict[str, Any]:
+        """Return inputs by name, for `engines.run`, `engines.submit` and schedules.
+
+        ::
+
+            handle = engines.submit(checkout, inputs=checkout.inputs(order=order), backend=backend)
+
+        Type checkers check the arguments. They bind as in a call of the function.
+
+        :raises TypeError: if an argument is missing or unknown.
+        """
+        signature = binding.signature_of(cls().execute)
+        signature.inspected.bind(*args, **kwargs)
+        return signature.bind(args, kwargs)
+
+
+class _Decorator(Protocol):
+    """The decorator that `workflow` with options returns."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]], /
+    ) -> type[Workflow[_P, _R]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Any, _P], _R], /
+    ) -> type[Workflow[_P, _R]]: ...
+
 
 @overload
-def workflow(function: Callable[..., Any], /) -> type[Workflow]: ...
+def workflow(
+    function: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]], /
+) -> type[Workflow[_P, _R]]: ...
+
+
+@overload
+def workflow(function: Callable[Concatenate[Any, _P], _R], /) -> type[Workflow[_P, _R]]: ...
 
 
 @overload
@@ -55,7 +116,7 @@ def workflow(
     retry_on: Errors | None = ...,
     fair_key: Callable[..., str | None] | None = ...,
     validate: bool = ...,
-) -> Callable[[Callable[..., Any]], type[Workflow]]: ...
+) -> _Decorator: ...
 
 
 def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:

@@ -435,6 +435,21 @@ def values_of(flow_detail: models.FlowDetail, *, flows: _allowed.Flows = None) -
     return engine.storage.fetch_all()
 
 
+def result_of(flow_detail: models.FlowDetail) -> Any:
+    """Return the result of the task of a flow that succeeded and is one task or workflow.
+
+    :raises TypeError: if the flow has several tasks.
+    """
+    records = [record for record in flow_detail if not record.is_step]
+    tasks = [record for record in records if record.name != models.INJECTOR]
+    if len(tasks) != 1:
+        raise TypeError(
+            f"Flow {flow_detail.name!r} has {len(tasks)} tasks, but value() returns the result of"
+            " one: use result()"
+        )
+    return tasks[0].results
+
+
 @contextlib.contextmanager
 def opened_backend(backend: Backend) -> Iterator[persistence.Backend | None]:
     """Yield the backend for a `with` block; close it afterwards if it is opened here.

@@ -10,7 +10,7 @@ import types
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypedDict, overload
 
 import sqlalchemy as sa
 
@@ -46,6 +46,18 @@ from wbengine.types import _tags, codec
 __all__ = ["FlowHandle", "asubmit", "handle", "new_book", "new_flow", "submit", "submit_many"]
 
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar, Unpack
+
+    from wbengine import task as task_module
+
+    _R_co = TypeVar("_R_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    _R_co = TypeVar("_R_co", covariant=True)
+_R = TypeVar("_R")
+
 #: A job board, or an argument for `jobs.backends.fetch`; None: the board in the flows' database.
 Board = jobs.JobBoard | Mapping[str, Any] | str | None
 
@@ -54,12 +66,12 @@ _FIRST_PAUSE_SECONDS: Final = 0.01
 _MAX_PAUSE_SECONDS: Final = 0.5
 
 
-class FlowHandle:
+class FlowHandle(Generic[_R_co]):
     """A submitted flow, wherever it runs. All methods are thread-safe.
 
-    `id` is the uuid of the flow. Awaiting a handle returns the value of `result`. If the flow was
-    submitted in a transaction of the caller, all methods raise `FlowNotCommitted` until it is
-    committed.
+    The type parameter is the result of its workflow. `id` is the uuid of the flow. Awaiting a
+    handle returns the value of `result`. If the flow was submitted in a transaction of the caller,
+    all methods raise `FlowNotCommitted` until it is committed.
     """
 
     def __init__(
@@ -132,6 +144,16 @@ class FlowHandle:
         if detail.state != states.SUCCESS:
             _flow_errors.raise_recorded(Storage(detail))
         return _loading.values_of(detail)
+
+    def value(self, timeout: float | None = None) -> _R_co:
+        """Wait until the flow has ended; return the result of its workflow.
+
+        :raises TypeError: if the flow is not a workflow or a single task: use `result`.
+        :raises Exception: as `result`.
+        """
+        self.result(timeout)
+        value: _R_co = _loading.result_of(self._read())
+        return value
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         return self._result().__await__()
@@ -266,6 +288,54 @@ class FlowHandle:
         return f"<{type(self).__name__} {self.id}>"
 
 
+class _CommonOptions(TypedDict, total=False):
+    """Options of submissions, see `submit`."""
+
+    name: str | None
+    priority: jobs.JobPriority | str
+    queue: str | None
+    fair_key: str | None
+    fair_weight: float | None
+    eta: datetime | float | None
+    unique_for: str | float | None
+    tags: Mapping[str, _tags.Value] | None
+    board: Board
+    connection: Any
+
+
+class _Options(_CommonOptions, total=False):
+    inputs: _loading.Store
+    unique: str | None
+    debounce: tuple[str, float] | None
+    debounce_max: float | None
+
+
+class _OptionsOfMany(_CommonOptions, total=False):
+    unique: Iterable[str] | None
+
+
+@overload
+def submit(
+    flow_factory: type[task_module.Workflow[..., _R]],
+    factory_args: None = ...,
+    factory_kwargs: None = ...,
+    *,
+    backend: _loading.Backend,
+    **options: Unpack[_Options],
+) -> FlowHandle[_R]: ...
+
+
+@overload
+def submit(
+    flow_factory: _flow_factories.Factory,
+    factory_args: Iterable[Any] | None = ...,
+    factory_kwargs: Mapping[str, Any] | None = ...,
+    *,
+    backend: _loading.Backend,
+    **options: Unpack[_Options],
+) -> FlowHandle[Any]: ...
+
+
 def submit(
     flow_factory: _flow_factories.Factory,
     factory_args: Iterable[Any] | None = None,
@@ -344,6 +414,28 @@ def submit(
         return flow_handle
 
 
+@overload
+async def asubmit(
+    flow_factory: type[task_module.Workflow[..., _R]],
+    factory_args: None = ...,
+    factory_kwargs: None = ...,
+    *,
+    backend: _loading.Backend,
+    **options: Unpack[_Options],
+) -> FlowHandle[_R]: ...
+
+
+@overload
+async def asubmit(
+    flow_factory: _flow_factories.Factory,
+    factory_args: Iterable[Any] | None = ...,
+    factory_kwargs: Mapping[str, Any] | None = ...,
+    *,
+    backend: _loading.Backend,
+    **options: Unpack[_Options],
+) -> FlowHandle[Any]: ...
+
+
 async def asubmit(
     flow_factory: _flow_factories.Factory,
     factory_args: Iterable[Any] | None = None,
@@ -408,6 +500,30 @@ async def asubmit(
             await _async_run.in_thread(submission.rebuild)
         (flow_handle,) = await _async_run.in_thread(functools.partial(submission.handles, posted))
         return flow_handle
+
+
+@overload
+def submit_many(
+    flow_factory: type[task_module.Workflow[..., _R]],
+    inputs: Iterable[_loading.Store],
+    factory_args: None = ...,
+    factory_kwargs: None = ...,
+    *,
+    backend: _loading.Backend,
+    **options: Unpack[_OptionsOfMany],
+) -> list[FlowHandle[_R]]: ...
+
+
+@overload
+def submit_many(
+    flow_factory: _flow_factories.Factory,
+    inputs: Iterable[_loading.Store],
+    factory_args: Iterable[Any] | None = ...,
+    factory_kwargs: Mapping[str, Any] | None = ...,
+    *,
+    backend: _loading.Backend,
+    **options: Unpack[_OptionsOfMany],
+) -> list[FlowHandle[Any]]: ...
 
 
 def submit_many(
