@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import random
+import types
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
@@ -24,9 +25,11 @@ from wbengine.types import _tags, codec
 __all__ = ["AsyncSteps", "Steps"]
 
 _P = ParamSpec("_P")
+_Default = TypeVar("_Default")
 _Item = TypeVar("_Item")
 _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)
+_T = TypeVar("_T")
 
 _NO_DEFAULT: Final = object()
 _TIMED_OUT: Final = object()
@@ -310,8 +313,31 @@ class Steps(_CommonSteps):
         """
         self._wait(sleep_and_wait_for.Sleep(seconds), _NO_DEFAULT)
 
+    @overload
+    def wait_for(self, signal: str, timeout: float | None = ..., *, type: type[_T]) -> _T: ...
+
+    @overload
     def wait_for(
-        self, signal: str, timeout: float | None = None, *, default: Any = _NO_DEFAULT
+        self, signal: str, timeout: float | None = ..., *, default: _Default, type: type[_T]
+    ) -> _T | _Default: ...
+
+    @overload
+    def wait_for(
+        self,
+        signal: str,
+        timeout: float | None = ...,
+        *,
+        default: Any = ...,
+        type: types.UnionType | None = ...,
+    ) -> Any: ...
+
+    def wait_for(
+        self,
+        signal: str,
+        timeout: float | None = None,
+        *,
+        default: Any = _NO_DEFAULT,
+        type: Any = None,
     ) -> Any:
         """Wait for the next signal of this name and return its value.
 
@@ -321,13 +347,21 @@ class Steps(_CommonSteps):
 
         :param timeout: maximum number of seconds; None: no limit.
         :param default: the result after `timeout`, instead of the exception.
+        :param type: class or annotation of the value: JSON is converted as for inputs. A value that
+            does not fit is refused when it is sent, if the flow already waits. Otherwise, it is
+            discarded when it is received, with a warning in the log of the step, and the wait
+            continues. Its classes must be allowed (`codec.allow`).
         :raises SignalTimeout: if the signal did not arrive in time and there is no `default`.
         :raises TypeError, ValueError: if an argument is invalid.
         """
-        return self._wait(sleep_and_wait_for.WaitFor(signal, timeout), default)
+        return self._wait(sleep_and_wait_for.WaitFor(signal, timeout, type=type), default)
 
     def wait_any(
-        self, *signals: str, timeout: float | None = None, default: Any = _NO_DEFAULT
+        self,
+        *signals: str,
+        timeout: float | None = None,
+        default: Any = _NO_DEFAULT,
+        type: Any = None,
     ) -> Any:
         """Wait for the first of several signals and return its name and value.
 
@@ -337,7 +371,7 @@ class Steps(_CommonSteps):
 
         The parameters and exceptions are those of `wait_for`.
         """
-        return self._wait(sleep_and_wait_for.WaitForAny(signals, timeout), default)
+        return self._wait(sleep_and_wait_for.WaitForAny(signals, timeout, type=type), default)
 
     def _wait(self, task: sleep_and_wait_for.WaitingTask, default: Any) -> Any:
         try:
@@ -347,7 +381,19 @@ class Steps(_CommonSteps):
                 raise
             return default
 
-    def signals(self, signal: str, timeout: float | None = None) -> Iterator[Any]:
+    @overload
+    def signals(
+        self, signal: str, timeout: float | None = ..., *, type: type[_T]
+    ) -> Iterator[_T]: ...
+
+    @overload
+    def signals(
+        self, signal: str, timeout: float | None = ..., *, type: types.UnionType | None = ...
+    ) -> Iterator[Any]: ...
+
+    def signals(
+        self, signal: str, timeout: float | None = None, *, type: Any = None
+    ) -> Iterator[Any]:
         """Iterate over the values of all signals of a name, in order, each once.
 
         ::
@@ -357,9 +403,10 @@ class Steps(_CommonSteps):
 
         :param timeout: maximum number of seconds to wait for the next signal, after which the
             iteration ends. 0: only signals that were sent before. None: no limit.
+        :param type: as for `wait_for`.
         """
         while True:
-            value = self.wait_for(signal, timeout, default=_TIMED_OUT)
+            value = self.wait_for(signal, timeout, default=_TIMED_OUT, type=type)
             if value is _TIMED_OUT:
                 return
             yield value
@@ -496,17 +543,44 @@ class AsyncSteps(_CommonSteps):
         """Wait for a number of seconds. See `Steps.sleep`."""
         await self._wait(sleep_and_wait_for.Sleep(seconds), _NO_DEFAULT)
 
+    @overload
+    async def wait_for(self, signal: str, timeout: float | None = ..., *, type: type[_T]) -> _T: ...
+
+    @overload
     async def wait_for(
-        self, signal: str, timeout: float | None = None, *, default: Any = _NO_DEFAULT
+        self, signal: str, timeout: float | None = ..., *, default: _Default, type: type[_T]
+    ) -> _T | _Default: ...
+
+    @overload
+    async def wait_for(
+        self,
+        signal: str,
+        timeout: float | None = ...,
+        *,
+        default: Any = ...,
+        type: types.UnionType | None = ...,
+    ) -> Any: ...
+
+    async def wait_for(
+        self,
+        signal: str,
+        timeout: float | None = None,
+        *,
+        default: Any = _NO_DEFAULT,
+        type: Any = None,
     ) -> Any:
         """Wait for the next signal of this name and return its value. See `Steps.wait_for`."""
-        return await self._wait(sleep_and_wait_for.WaitFor(signal, timeout), default)
+        return await self._wait(sleep_and_wait_for.WaitFor(signal, timeout, type=type), default)
 
     async def wait_any(
-        self, *signals: str, timeout: float | None = None, default: Any = _NO_DEFAULT
+        self,
+        *signals: str,
+        timeout: float | None = None,
+        default: Any = _NO_DEFAULT,
+        type: Any = None,
     ) -> Any:
         """Wait for the first of several signals. See `Steps.wait_any`."""
-        return await self._wait(sleep_and_wait_for.WaitForAny(signals, timeout), default)
+        return await self._wait(sleep_and_wait_for.WaitForAny(signals, timeout, type=type), default)
 
     async def _wait(self, task: sleep_and_wait_for.WaitingTask, default: Any) -> Any:
         try:
@@ -519,10 +593,22 @@ class AsyncSteps(_CommonSteps):
                 raise
             return default
 
-    async def signals(self, signal: str, timeout: float | None = None) -> AsyncIterator[Any]:
+    @overload
+    def signals(
+        self, signal: str, timeout: float | None = ..., *, type: type[_T]
+    ) -> AsyncIterator[_T]: ...
+
+    @overload
+    def signals(
+        self, signal: str, timeout: float | None = ..., *, type: types.UnionType | None = ...
+    ) -> AsyncIterator[Any]: ...
+
+    async def signals(
+        self, signal: str, timeout: float | None = None, *, type: Any = None
+    ) -> AsyncIterator[Any]:
         """Iterate over the values of all signals of a name. See `Steps.signals`."""
         while True:
-            value = await self.wait_for(signal, timeout, default=_TIMED_OUT)
+            value = await self.wait_for(signal, timeout, default=_TIMED_OUT, type=type)
             if value is _TIMED_OUT:
                 return
             yield value

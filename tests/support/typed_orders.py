@@ -102,3 +102,39 @@ def fail_for_lines(order: Order) -> int:
 
 def failing() -> linear_flow.Flow:
     return linear_flow.Flow("failing").add(fail_for_lines())
+
+
+@codec.allow
+@dataclasses.dataclass(frozen=True)
+class Approval:
+    by: str
+    limit: decimal.Decimal = decimal.Decimal(0)
+
+
+@task.workflow
+def approved(steps: steps.Steps) -> list[Any]:
+    first = steps.wait_for("approved", type=Approval)
+    return [first, steps.wait_for("approved")]
+
+
+@task.workflow
+async def approved_later(steps: steps.AsyncSteps) -> list[Any]:
+    first = await steps.wait_for("approved", type=Approval)
+    return [first, await steps.wait_for("approved")]
+
+
+@task.workflow
+def impatient(steps: steps.Steps) -> Approval | None:
+    return steps.wait_for("approved", timeout=0.05, default=None, type=Approval)
+
+
+@task.workflow
+def approved_by_many(steps: steps.Steps) -> list[Any]:
+    name, value = steps.wait_any("approved", "confirmed", type=Approval)
+    return [name, value, *steps.signals("approved", timeout=0, type=list[Approval])]
+
+
+def approved_flow() -> linear_flow.Flow:
+    return linear_flow.Flow("approved").add(
+        task.WaitFor("approved", provides="approval", type=Approval)
+    )

@@ -67,6 +67,25 @@ def results(handle: engines.FlowHandle) -> None:
     engines.submit(checkout, backend="sqlite://", queue=3)  # error: call-overload
 
 
+def signals(steps: Steps) -> None:
+    assert_type(steps.wait_for("approved", type=Approval), Approval)
+    assert_type(steps.wait_for("approved", 3, default=None, type=Approval), Approval | None)
+    assert_type(steps.wait_for("approved"), Any)
+    assert_type(steps.wait_for("approved", type=list[Approval]), list[Approval])
+    assert_type([each for each in steps.signals("approved", type=Approval)], list[Approval])
+    either: Approval | Order = steps.wait_for("approved", type=Approval | Order)
+    order: Order = steps.wait_for("approved", type=Approval)  # error: assignment
+    steps.wait_for("approved", type=Approval).bye  # error: attr-defined
+    print(order, either)
+
+
+async def async_signals(steps: AsyncSteps) -> None:
+    assert_type(await steps.wait_for("approved", type=Approval), Approval)
+    assert_type([each async for each in steps.signals("a", type=Approval)], list[Approval])
+    order: Order = await steps.wait_for("approved", type=Approval)  # error: arg-type
+    print(order)
+
+
 async def async_results() -> None:
     assert_type(await engines.asubmit(later, backend="x"), engines.FlowHandle[Receipt])
 

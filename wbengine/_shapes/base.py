@@ -102,9 +102,6 @@ class Shape(abc.ABC):
         """Return the shapes of fields with few values, which tell the classes of a union apart."""
         return {}
 
-    def add_classes(self, classes: set[type]) -> None:  # noqa: B027
-        """Add the classes with fields and the enumerations of which values consist."""
-
 
 def listed_names(shapes: tuple[Shape, ...]) -> str:
     return " | ".join(shape.name for shape in shapes)

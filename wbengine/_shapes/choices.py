@@ -72,9 +72,6 @@ class Enumeration(Shape):
     def schema(self, definitions: Definitions) -> dict[str, Any]:
         return {"title": self.name, "enum": self._words()}
 
-    def add_classes(self, classes: set[type]) -> None:
-        classes.add(self._cls)
-
 
 def _same(one: Any, other: Any) -> bool:
     # True and 1 are equal, but not the same value in JSON.

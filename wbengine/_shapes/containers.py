@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from wbengine._shapes.base import (
     INVALID,
@@ -17,6 +18,9 @@ from wbengine._shapes.plain import Plain
 
 __all__ = ["Dict", "Items", "Tuple", "Union"]
 
+#: An integer as the key of an object in JSON.
+_INT_KEY: Final = re.compile("-?[0-9]{1,100}")
+
 
 class _Container(Shape):
     """A shape with other shapes."""
@@ -24,10 +28,6 @@ class _Container(Shape):
     def __init__(self, parts: Iterable[Shape]) -> None:
         self._parts = tuple(parts)
         self.is_structured = any(part.is_structured for part in self._parts)
-
-    def add_classes(self, classes: set[type]) -> None:
-        for part in self._parts:
-            part.add_classes(classes)
 
 
 class Items(_Container):
@@ -61,9 +61,7 @@ class Items(_Container):
             return reading.add(place, f"expected {self.name}: {error}")
 
     def schema(self, definitions: Definitions) -> dict[str, Any]:
-        schema = {"type": "array", "items": self._item.schema(definitions)}
-        is_set = self._build in (set, frozenset)
-        return {**schema, "uniqueItems": True} if is_set else schema
+        return {"type": "array", "items": self._item.schema(definitions)}
 
 
 class Tuple(_Container):
@@ -124,8 +122,7 @@ class Dict(_Container):
 
     def _read_key(self, key: Any, place: Place, reading: Reading) -> Any:
         is_int = isinstance(self._key, Plain) and self._key.cls is int
-        is_number = isinstance(key, str) and key.isascii() and key.lstrip("-").isdigit()
-        if is_int and is_number and not reading.strict:
+        if is_int and isinstance(key, str) and _INT_KEY.fullmatch(key) and not reading.strict:
             return int(key)
         return self._key.read(key, place, reading)
 
@@ -139,7 +136,7 @@ class Dict(_Container):
         if keys.get("type") == "string" or "enum" in keys:
             schema["propertyNames"] = keys
         elif isinstance(self._key, Plain) and self._key.cls is int:
-            schema["propertyNames"] = {"pattern": "^-?[0-9]+$"}
+            schema["propertyNames"] = {"pattern": f"^{_INT_KEY.pattern}$"}
         return schema
 
 

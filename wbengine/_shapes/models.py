@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from wbengine._introspection import object_names
 from wbengine._shapes.base import INVALID, Definitions, Place, Reading, Shape, shown
 
 __all__ = ["Model", "Struct"]
@@ -44,15 +45,12 @@ class _Validated(Shape):
         :param create: returns the schema of the class, and those of others by name. It receives a
             template for references, with the prefix that tells these names from other ones.
         """
-        key = f"{self._cls.__module__}.{self.name}"
+        key = object_names.dotted(self._cls)
         if key not in definitions:
             definitions[key] = {}
             definitions[key], others = create(f"#/$defs/{key}.")
             definitions.update((f"{key}.{name}", other) for name, other in others.items())
         return {"$ref": f"#/$defs/{key}"}
-
-    def add_classes(self, classes: set[type]) -> None:
-        classes.add(self._cls)
 
 
 class Model(_Validated):

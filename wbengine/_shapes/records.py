@@ -108,7 +108,7 @@ class Record(Shape):
             return reading.add(place, f"{self.name} raised {type(error).__name__}: {error}")
 
     def schema(self, definitions: Definitions) -> dict[str, Any]:
-        key = f"{self._cls.__module__}.{self.name}"
+        key = object_names.dotted(self._cls) + self.name[len(self._cls.__name__) :]
         if key not in definitions:
             definitions[key] = {}  # It may contain itself.
             schema: dict[str, Any] = {"title": self.name, "type": "object"}
@@ -118,6 +118,11 @@ class Record(Shape):
             }
             schema["required"] = [name for name, field in self._fields.items() if field.is_required]
             schema["additionalProperties"] = False
+            if issubclass(self._cls, tuple):
+                parts = list(schema["properties"].values())
+                counts = {"minItems": len(schema["required"]), "maxItems": len(parts)}
+                array = {"type": "array", "prefixItems": parts, **counts}
+                schema = {"title": self.name, "anyOf": [schema, array]}
             definitions[key] = schema
         return {"$ref": f"#/$defs/{key}"}
 
@@ -126,12 +131,6 @@ class Record(Shape):
             name: field.shape for name, field in self._fields.items() if field.shape.is_scalar
             and "enum" in field.shape.schema({})
         }  # fmt: skip
-
-    def add_classes(self, classes: set[type]) -> None:
-        if self._cls not in classes:
-            classes.add(self._cls)
-            for field in self._fields.values():
-                field.shape.add_classes(classes)
 
 
 def _with_default(field: Field, schema: dict[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from wbengine import atom, exceptions, signals
 from wbengine._introspection import object_names
 from wbengine._tasks.base import Task
 from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from wbengine._shapes.expected import ExpectedType
 
 
 class SignalNumbers:
@@ -50,6 +53,8 @@ class WaitingTask(Task):
     :ivar timeout: seconds since the start of the attempt, or None.
     :ivar numbers: the signals that its workflow has received, for a step.
     :ivar received: stored name of the signal that ended the wait of a step, or None.
+    :ivar discarded: stored names of signals whose values did not fit `expected`.
+    :ivar expected: the type of the value of the signal (`ExpectedType`), or None.
     :ivar is_abandoned: the function of the workflow has cancelled the wait.
     :ivar on_abandoned: called by `abandon`; the engine sets it.
     """
@@ -57,6 +62,8 @@ class WaitingTask(Task):
     number: int = 1
     numbers: SignalNumbers | None = None
     received: str | None = None
+    discarded: Sequence[str] = ()
+    expected: ExpectedType | None = None
     is_abandoned = False
     on_abandoned: Callable[[], object] | None = None
     is_wait = True
@@ -85,13 +92,25 @@ class WaitingTask(Task):
 
     def next_number(self, name: str) -> int:
         """Return the number of the signal of this name that the task may receive next."""
-        return self.number if self.numbers is None else self.numbers.next(name)
+        if self.numbers is not None:
+            return self.numbers.next(name)
+        number = self.number
+        while signals.stored_name(name, number) in self.discarded:
+            number += 1
+        return number
 
     def receive(self, stored_name: str) -> None:
         """Note that this signal ended the wait: no other wait of the workflow receives it."""
         if self.numbers is not None and not self.is_abandoned:
             self.numbers.add(stored_name)
             self.received = stored_name
+
+    def discard(self, stored_name: str) -> None:
+        """Note that the value of this signal does not fit: no wait of the workflow receives it."""
+        if stored_name not in self.discarded:
+            self.discarded = (*self.discarded, stored_name)
+        if self.numbers is not None:
+            self.numbers.add(stored_name)
 
     def abandon(self) -> None:
         """End the wait, because the function of the workflow does not receive its result."""
@@ -102,8 +121,12 @@ class WaitingTask(Task):
             self.on_abandoned()
 
     def value_of(self, signal: signals.Signal) -> Any:
-        """Return the result of the task after this signal."""
-        return signal.value
+        """Return the result of the task after this signal.
+
+        :raises InvalidFormat: if the value cannot be decoded, or does not fit the expected type.
+        """
+        value = signal.value
+        return value if self.expected is None else self.expected.convert(signal.name, value)
 
     def timeout_result(self) -> Any:
         """Return the result, or the failure, of a task whose time has passed."""
@@ -126,10 +149,15 @@ class WaitFor(WaitingTask):
     timeout, even if it was sent later. If the flow is reverted, the wait ends; the reversion of a
     completed task has no effect. It cannot be the task of a `Map`.
 
+    With `type`, JSON is converted as for inputs. A value that does not fit is refused when it is
+    sent, if the flow already waits. Otherwise, it is discarded with a warning in the log of the
+    task when it is received, and the wait continues.
+
     :param signal: 1 to 255 printable characters.
     :param timeout: seconds since the start of the attempt, after which it fails with
         `SignalTimeout`; None: no limit.
     :param name: default: `wait-for-<signal>`.
+    :param type: the class or annotation of the value. Its classes must be allowed (`codec.allow`).
     :raises TypeError, ValueError: if an argument is invalid.
     """
 
@@ -141,8 +169,11 @@ class WaitFor(WaitingTask):
         timeout: float | None = None,
         provides: atom.Provides | None = None,
         name: str | None = None,
+        *,
+        type: Any = None,
     ) -> None:
         signals.check_name(signal)
+        self.expected = _expected(type)
         seconds = None if timeout is None else _seconds("timeout", timeout, " or None")
         super().__init__(f"wait-for-{signal}" if name is None else name, signal, seconds, provides)
 
@@ -185,11 +216,12 @@ class WaitForAny(WaitingTask):
     """Waits for the first of several signals; its result is its name and its value.
 
     :param names: names of the signals.
-    :param timeout: as for `WaitFor`.
+    :param timeout, type: as for `WaitFor`.
     :raises TypeError, ValueError: if an argument is invalid.
     """
 
-    def __init__(self, names: Iterable[str], timeout: float | None) -> None:
+    def __init__(self, names: Iterable[str], timeout: float | None, *, type: Any = None) -> None:
+        self.expected = _expected(type)
         self._names = tuple(dict.fromkeys(map(signals.check_name, names)))
         if not self._names:
             raise TypeError("wait_any requires the name of at least one signal")
@@ -203,7 +235,7 @@ class WaitForAny(WaitingTask):
         return min(available, key=lambda signal: (signal.at, signal.name), default=None)
 
     def value_of(self, signal: signals.Signal) -> Any:
-        return signal.name, signal.value
+        return signal.name, super().value_of(signal)
 
     def timeout_result(self) -> Any:
         return ft.Failure.from_exception(
@@ -211,6 +243,14 @@ class WaitForAny(WaitingTask):
                 f"Task {self.name!r} waited {self.timeout:g} s for a signal, which was not sent"
             )
         )
+
+
+def _expected(annotation: Any) -> ExpectedType | None:
+    if annotation is None:
+        return None
+    # Loaded here, because most waits expect no type.
+    expected: ExpectedType = object_names.load("wbengine._shapes.expected:ExpectedType")(annotation)
+    return expected
 
 
 def _seconds(name: str, value: Any, or_none: str = "") -> float:

@@ -987,6 +987,7 @@ class Engine(abc.ABC):
         :raises Duplicate: if this signal was sent before, unless the flow has a workflow.
         :raises NotEncodable: if the value cannot be encoded, or is too long.
         :raises TypeError, ValueError: if the name is not allowed.
+        :raises ValueError: if the flow waits for the signal, and its task expects another type.
         :raises CompilationFailure: if the flow is invalid.
         """
         self.compile()
@@ -1012,9 +1013,12 @@ class Engine(abc.ABC):
             raise exceptions.InvalidState(
                 f"Flow {flow!r} has ended in {state}: signal {name!r} was not sent"
             )
+        persistence.check_type(new_signal, self._flow_detail.waits_for, waiting.all)
         if any_name:
             return waiting.add_next(new_signal).number
         if not waiting.add([new_signal]):
+            if persistence.is_typed(name, self._flow_detail.waits_for):
+                return waiting.add_next(new_signal).number  # The other ones were discarded.
             raise exceptions.Duplicate(
                 f"Flow {flow!r} already has signal {name!r}: its first value counts"
             )

@@ -37,6 +37,7 @@ def signal(
     :raises Duplicate: if this signal was sent before, unless the flow has a workflow or never ran.
     :raises NotEncodable: if the value cannot be encoded, or is too long.
     :raises TypeError, ValueError: if the name is not allowed.
+    :raises ValueError: if the flow waits for the signal, and its task expects another type.
     """
     new_signal = signals.Signal.of(name, value, time.time())
     with caller_transactions.joined_backend(backend, connection, "Sending a signal") as joined:

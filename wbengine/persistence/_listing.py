@@ -76,6 +76,7 @@ class Wait(NamedTuple):
 
     :ivar signal: the signal that ends the wait earlier, or "".
     :ivar number: number of the next signal of this name when the wait began.
+    :ivar schema: JSON schema of the value, if the task expects a type.
     """
 
     task: str
@@ -83,12 +84,15 @@ class Wait(NamedTuple):
     since: float
     until: float | None
     number: int = 1
+    schema: Mapping[str, Any] | None = None
 
     def to_meta(self) -> dict[str, Any]:
-        """Return the value for a field of `meta`; number 1 is omitted."""
+        """Return the value for a field of `meta`; number 1 and a missing schema are omitted."""
         value = self._asdict()
         if self.number == 1:
             del value["number"]
+        if self.schema is None:
+            del value["schema"]
         return value
 
 
@@ -121,11 +125,12 @@ def wait_of(task: object, value: object) -> Wait | None:
     if not isinstance(value, Mapping) or not {"signal", "since", "until"} <= value.keys():
         return None
     signal, since, until = value["signal"], value["since"], value["until"]
-    number = value.get("number", 1)
+    number, schema = value.get("number", 1), value.get("schema")
     if not (isinstance(task, str) and isinstance(signal, str) and type(number) is int):
         return None
     is_known = isinstance(since, int | float) and isinstance(until, int | float | None)
-    return Wait(task, signal, since, until, number) if is_known else None
+    schema = schema if isinstance(schema, Mapping) else None
+    return Wait(task, signal, since, until, number, schema) if is_known else None
 
 
 def latest_step_counts(counts: Iterable[tuple[str, int, str, int]]) -> dict[str, int]:

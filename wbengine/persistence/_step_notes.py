@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine.persistence import models
@@ -28,6 +28,7 @@ class StepNote:
     :ivar failures: number of failed executions, if the task has `retries`.
     :ivar limit: text that describes the limit of the task.
     :ivar signal: stored name of the signal that the step received.
+    :ivar discarded: stored names of the signals that the step discarded.
     :ivar reverted: time of the reversion of a step without a call of `revert`, as `at`.
     """
 
@@ -43,6 +44,7 @@ class StepNote:
     failures: int = 0
     limit: str | None = None
     signal: str | None = None
+    discarded: Sequence[str] = ()
     reverted: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,6 +68,8 @@ class StepNote:
             content["limit"] = self.limit
         if self.signal is not None:
             content["signal"] = self.signal
+        if self.discarded:
+            content["discarded"] = list(self.discarded)
         if self.reverted is not None:
             content["reverted"] = self.reverted
         return content
@@ -104,6 +108,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "failures": int,
     "limit": str,
     "signal": str,
+    "discarded": list,
     "reverted": float,
 }
 _REQUIRED: Final = frozenset(("workflow", "attempt", "position", "task", "digest"))

@@ -7,19 +7,21 @@ import itertools
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks
+from wbengine._logs import stored_lines
 from wbengine._runtime import deadlines, inbox
 from wbengine._runtime.gates import base
 from wbengine._tasks.sleep_and_wait_for import WaitForAny, WaitingTask
 from wbengine.persistence import _listing, models
 from wbengine.persistence import base as persistence
 from wbengine.running import LOCAL
-from wbengine.signals import Signal
+from wbengine.signals import Signal, label
 from wbengine.types import failure as ft
 
 __all__ = ["MAX_STORED_WAITS", "WAITS_FOR", "ReceivedSignals", "WaitGate", "begin_wait"]
@@ -38,7 +40,8 @@ def begin_wait(record: models.AtomDetail, waiting: WaitingTask, now: float) -> N
     since = now if wait is None else wait.since
     end = None if waiting.timeout is None else since + waiting.timeout
     number = waiting.next_number(waiting.signal)
-    new_wait = _listing.Wait(waiting.name, waiting.signal, since, end, number)
+    schema = None if waiting.expected is None else waiting.expected.schema
+    new_wait = _listing.Wait(waiting.name, waiting.signal, since, end, number, schema)
     record.meta[WAITS_FOR] = new_wait.to_meta()
 
 
@@ -84,6 +87,8 @@ class ReceivedSignals:
         """
         with self._lock:
             number = self._last_numbers.get(signal.name, 0) + 1
+            while (signal.name, number) in self._signals:
+                number += 1
             numbered = signal.numbered(number)
             self._last_numbers[signal.name] = number
         self.add([numbered])
@@ -91,6 +96,9 @@ class ReceivedSignals:
 
     def __len__(self) -> int:
         return len(self._signals)
+
+    def all(self) -> list[Signal]:
+        return list(self._signals.values())
 
     def get(self, name: str, number: int = 1) -> Signal | None:
         return self._signals.get((name, number))
@@ -216,16 +224,8 @@ class WaitGate(base.Gate):
         if waiting.is_abandoned:
             cancelled = exceptions.Cancelled("The workflow cancelled this wait")
             value = ft.Failure.from_exception(cancelled)
-        elif (signal := waiting.find(get)) is not None:
-            try:
-                value = waiting.value_of(signal)
-            except exceptions.UndecodableValue as error:
-                raise exceptions.UndecodableValue(
-                    f"Signal {signal.name!r}, for which task {waiting.name!r} waits: {error}"
-                ) from error
-            except exceptions.InvalidFormat as error:
-                value = ft.Failure.from_exception(error)
-            waiting.receive(signal.stored_name)
+        elif (received := _receive(call, self._record(call), get)) is not None:
+            value = received.value
         elif timed_out:
             value = waiting.timeout_result()
         else:
@@ -244,6 +244,44 @@ class WaitGate(base.Gate):
 def _task_of(call: calls.Invocation) -> WaitingTask:
     assert isinstance(call.task, WaitingTask)
     return call.task
+
+
+class _Received(NamedTuple):
+    """The result of a wait after its signal."""
+
+    value: Any
+
+
+def _receive(
+    call: calls.Invocation,
+    record: models.AtomDetail,
+    get: Callable[[str, int], Signal | None],
+) -> _Received | None:
+    """Receive the first signal whose value fits, and discard those before it."""
+    waiting = _task_of(call)
+    while (signal := waiting.find(get)) is not None:
+        try:
+            value = waiting.value_of(signal)
+        except exceptions.UndecodableValue as error:
+            raise exceptions.UndecodableValue(
+                f"Signal {signal.name!r}, for which task {waiting.name!r} waits: {error}"
+            ) from error
+        except exceptions.InvalidFormat as error:
+            if waiting.expected is not None:
+                waiting.discard(signal.stored_name)
+                if (wait := record.waits_for) is not None:
+                    number = waiting.next_number(waiting.signal)
+                    record.meta[WAITS_FOR] = wait._replace(number=number).to_meta()
+                text = f"Signal {label(signal.name, signal.number)!r} was discarded: {error}"
+                LOG.warning("%s: %s", waiting.name, text)
+                if call.events is not None:
+                    line = stored_lines.Line(time.time(), "WARNING", LOG.name, text)
+                    call.events(stored_lines.EVENT, {"lines": [line]})
+                continue
+            value = ft.Failure.from_exception(error)
+        waiting.receive(signal.stored_name)
+        return _Received(value)
+    return None
 
 
 def _do_nothing() -> None:

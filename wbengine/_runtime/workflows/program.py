@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
@@ -29,11 +29,13 @@ class Completion(NamedTuple):
     """The end of a step: its result or `Failure`, and the time in Unix seconds.
 
     :ivar signal: stored name of the signal that the step received.
+    :ivar discarded: stored names of the signals that it discarded.
     """
 
     value: Any
     at: float
     signal: str | None
+    discarded: Sequence[str] = ()
 
 
 class Handle:
@@ -223,8 +225,11 @@ class Program(abc.ABC):
         except Exception as error:  # The store cannot be read.
             raise self._interrupted_by(error) from error
         self.now = completion.at
-        if completion.signal is not None and isinstance(handle.command.task, WaitingTask):
-            handle.command.task.receive(completion.signal)
+        if isinstance(handle.command.task, WaitingTask):
+            for stored_name in completion.discarded:
+                handle.command.task.discard(stored_name)
+            if completion.signal is not None:
+                handle.command.task.receive(completion.signal)
         handle.put(completion.value)
         if handle.has_failed:
             self._failed.append(handle)

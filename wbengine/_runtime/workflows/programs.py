@@ -43,7 +43,7 @@ def of_call(
         step, note = history.steps[position]
         value = step.failure if step.failure is not None else step.results
         on_read(step)
-        return Completion(value, note.at or 0.0, note.signal)
+        return Completion(value, note.at or 0.0, note.signal, note.discarded)
 
     common: dict[str, Any] = {
         "read": read,

@@ -275,6 +275,7 @@ class WorkflowRun:
         step.note.at = self._now()
         if isinstance(step.task, WaitingTask):
             step.note.signal = step.task.received
+            step.note.discarded = step.task.discarded
         if step.record.ended is None:  # nothing ran
             step.record.ended = step.note.at
         self._records.complete(step)
