@@ -125,7 +125,10 @@ class _Model(forms.Form):
         if unset:
             parts["unset"] = walk.pack(unset, depth_left + 1, True)
         copy = self._create(fields, extra, frozenset(unset), may_convert=True)
-        private = value.__pydantic_private__
+        if extra.keys() != (copy.__pydantic_extra__ or {}).keys():
+            raise ValueError("has extra values, which its class ignores")
+        # `model_construct` does not always set it.
+        private = getattr(value, "__pydantic_private__", None)
         if not _is_same(private, copy.__pydantic_private__):
             parts["private"] = walk.pack_attributes(private, depth_left)
         return parts
