@@ -314,6 +314,9 @@ class Receipt(BaseModel):
     order: Order
     total: int
 
+def make_for(order: Order):
+    return linear_flow.Flow("one").add(charge("charge", provides="total", inject={"order": order}))
+
 def make():
     flow = linear_flow.Flow("shop")
     return flow.add(charge("charge", provides="receipt"), total_of("total", provides="total"))
@@ -334,6 +337,15 @@ assert results == [
     {"order": order, "result": receipt}, {"order": order, "receipt": receipt, "total": 5}
 ], results
 print("equal")
+"""
+
+SUBMIT_ARGUMENT = """
+import sys
+import shop_of_models as shop
+from wbengine import engines
+order = shop.Order(items=[shop.Item(price=2), shop.Item(price=3)])
+handle = engines.submit(shop.make_for, factory_args=[order], backend=sys.argv[1])
+print(handle.result(60)["total"].total)
 """
 
 RUN = """
@@ -363,6 +375,15 @@ def test_another_process_runs_submitted_flows_with_models(
     url = f"sqlite:///{shop}/flows.db"
     with fresh.process("-m", "wbengine", "serve", "--persistence", url, cwd=shop):
         assert fresh.run(SUBMIT, url, cwd=shop).stdout == "equal\n"
+
+
+def test_another_process_imports_the_factory_whose_argument_is_a_model(
+    shop: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{shop}:{workers.REPOSITORY}")
+    url = f"sqlite:///{shop}/flows.db"
+    with fresh.process("-m", "wbengine", "serve", "--persistence", url, cwd=shop):
+        assert fresh.run(SUBMIT_ARGUMENT, url, cwd=shop).stdout == "5\n"
 
 
 def test_worker_decodes_models_of_its_tasks(

@@ -129,7 +129,7 @@ class _Model(forms.Form):
             raise ValueError("has extra values, which its class ignores")
         # `model_construct` does not always set it.
         private = getattr(value, "__pydantic_private__", None)
-        if not _is_same(private, copy.__pydantic_private__):
+        if private is not None and not _is_same(private, copy.__pydantic_private__):
             parts["private"] = walk.pack_attributes(private, depth_left)
         return parts
 
