@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, states
 from wbengine._introspection import object_names
+from wbengine.signals import OR
 from wbengine.types import _tags
 
 __all__ = [
@@ -85,6 +86,10 @@ class Wait(NamedTuple):
     until: float | None
     number: int = 1
     schema: Mapping[str, Any] | None = None
+
+    def expects(self, signal: str) -> bool:
+        """Return whether the wait expects a type of the signal with this name."""
+        return self.schema is not None and signal in self.signal.split(OR)
 
     def to_meta(self) -> dict[str, Any]:
         """Return the value for a field of `meta`; number 1 and a missing schema are omitted."""

@@ -10,25 +10,32 @@ import jsonschema
 
 from wbengine._introspection import object_names
 from wbengine._shapes.base import Place
+from wbengine.persistence._listing import Wait
 from wbengine.signals import Signal
 from wbengine.types import codec
 
 __all__ = ["check"]
 
 
-def check(signal: Signal, schema: Mapping[str, Any]) -> None:
-    """Check a signal before it is sent.
+def check(signal: Signal, waits: Iterable[Wait], stored: Iterable[Signal]) -> None:
+    """Check a signal before it is sent, by the type that the first of the waits expects.
 
     Plain JSON must satisfy the schema. Values of Python classes must be of the expected class, if
     there is one; the task that receives the signal checks their parts.
 
+    :param stored: the signals of the flow. If the wait receives one of them, the type of the next
+        one is unknown.
     :raises ValueError: if the value does not fit.
     """
+    wait = next(wait for wait in waits if wait.expects(signal.name))
+    if any(each.name == signal.name and each.number >= wait.number for each in stored):
+        return
+    assert wait.schema is not None
     place = Place("signals").item(signal.name)
     if codec.TAG in signal.text:
-        faults = _faults_of_instance(place, signal.value, schema)
+        faults = _faults_of_instance(place, signal.value, wait.schema)
     else:
-        validator = jsonschema.Draft202012Validator(schema)
+        validator = jsonschema.Draft202012Validator(wait.schema)
         errors = validator.iter_errors(json.loads(signal.text))
         faults = [_describe(place, error) for error in errors]
     if faults:

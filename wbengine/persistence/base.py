@@ -7,7 +7,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wbengine import exceptions, states
@@ -19,7 +19,7 @@ from wbengine.persistence._codes import Code, missing_counts
 from wbengine.persistence._commands import FlowCommand, SettledCommand
 from wbengine.persistence._listing import EndedFlow, FlowRow, Page, Removable
 from wbengine.persistence._pauses import TaskPause
-from wbengine.signals import OR, Signal
+from wbengine.signals import Signal
 from wbengine.types import _tags
 from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
 
@@ -58,11 +58,6 @@ NO_ITEMS: Final[ItemChanges] = {}
 
 #: Number of attempts of an atom, counted from the latest, whose logs are kept.
 LOGGED_ATTEMPTS: Final = 20
-
-#: Maximum number of times that a sender of a signal reads the stored signals, and of numbers that
-#: it tries after each read. Only concurrent senders of the same name can take these numbers.
-_MAX_SIGNAL_READS: Final = 100
-_PUTS_PER_SIGNAL_READ: Final = 10
 
 #: Number of flows that the default implementation of `Connection.backlog` reads at a time.
 _BACKLOG_PAGE: Final = 1000
@@ -548,51 +543,10 @@ class Connection(abc.ABC):
             flow contains a workflow.
         :raises StorageFailure: if other senders took each number that was tried.
         """
-        flow = self.get_flow_details(flow_uuid, lazy=True)
-        if known is None and (outline := self.get_outline(flow_uuid)) is not None:
-            known, any_name = outline.signals, outline.accepts_any_signal
-        any_name = any_name or known is None
-        if known is not None and not any_name and signal.name not in known:
-            raise exceptions.NotFound(
-                f"Flow {flow.name!r} has no task that waits for signal"
-                f" {signal.name!r}{object_names.hint(signal.name, known)}"
-            )
-        if flow.state in states.FLOW_ENDED:
-            raise exceptions.InvalidState(
-                f"Flow {flow_uuid} has ended in {flow.state}: signal {signal.name!r} was not sent"
-            )
-        check_type(signal, flow.waits_for, lambda: self.signals([flow_uuid]).get(flow_uuid, ()))
-        if any_name:
-            return self._put_next_signal(flow_uuid, signal.distinct())
-        if not self.put_signal(flow_uuid, signal):
-            if self._has_discarded_signals(flow_uuid, signal.name):
-                return self._put_next_signal(flow_uuid, signal.distinct())
-            raise exceptions.Duplicate(
-                f"Flow {flow_uuid} already has signal {signal.name!r}: its first value counts"
-            )
-        return signal
-
-    def _has_discarded_signals(self, flow_uuid: str, name: str) -> bool:
-        """Return whether a task still waits although a signal of this name is stored.
-
-        It expects a type that the value of the signal did not have.
-        """
-        waits = [record.waits_for for record in self.get_flow_details(flow_uuid)]
-        return is_typed(name, [wait for wait in waits if wait is not None])
-
-    def _put_next_signal(self, flow_uuid: str, signal: Signal) -> Signal:
-        """Store a signal with the next free number of its name, and return it."""
-        for _ in range(_MAX_SIGNAL_READS):
-            stored = self.signals([flow_uuid]).get(flow_uuid, ())
-            latest = max((each.number for each in stored if each.name == signal.name), default=0)
-            for number in range(latest + 1, latest + 1 + _PUTS_PER_SIGNAL_READ):
-                numbered = signal.numbered(number)
-                if self.put_signal(flow_uuid, numbered):
-                    return numbered
-        raise exceptions.StorageFailure(
-            f"Signal {signal.name!r} to flow {flow_uuid} was not stored: other senders took"
-            f" {_MAX_SIGNAL_READS * _PUTS_PER_SIGNAL_READ:,} numbers; send it again"
-        )
+        # Loaded here, because most processes send no signals.
+        send = object_names.load("wbengine.persistence._sent_signals:send")
+        stored: Signal = send(self, flow_uuid, signal, known, any_name=any_name)
+        return stored
 
     @abc.abstractmethod
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
@@ -796,31 +750,6 @@ def unfinished_flows(backend: Backend) -> Iterator[models.FlowDetail]:
                     continue
                 except exceptions.CorruptRecord as error:
                     LOG.warning("Flow %r (%s) is skipped: %s", flow.name, flow.uuid, error)
-
-
-def is_typed(signal: str, waits: Iterable[_listing.Wait]) -> bool:
-    """Return whether one of the waits expects a type of the signal with this name."""
-    return any(wait.signal == signal and wait.schema is not None for wait in waits)
-
-
-def check_type(
-    signal: Signal,
-    waits: Iterable[_listing.Wait],
-    read_stored: Callable[[], Iterable[Signal]],
-) -> None:
-    """Check a signal by the type that the first of the waits expects.
-
-    :param read_stored: returns the signals of the flow. If the wait receives one of them, the type
-        of the next one is unknown.
-    :raises InvalidFormat: if the value does not fit.
-    """
-    for wait in waits:
-        if wait.schema is not None and signal.name in wait.signal.split(OR):
-            numbers = [each.number for each in read_stored() if each.name == signal.name]
-            if all(number < wait.number for number in numbers):
-                # Loaded here, because most waits expect no type.
-                object_names.load("wbengine.persistence._signal_types:check")(signal, wait.schema)
-            return
 
 
 def _flows_of(connection: Connection, book: models.LogBook) -> Iterator[models.FlowDetail]:
