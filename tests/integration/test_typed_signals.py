@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import decimal
 import threading
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ import pytest
 from tests.support import typed_orders
 from tests.support.typed_orders import Approval, Receipt
 from tests.support.waiting import until
-from wbengine import engines, states, testing
+from wbengine import engines, states, task, testing
 from wbengine.persistence import backends
+from wbengine.types import codec
 
 ANN = Approval("ann", decimal.Decimal("1.50"))
 RECEIPT = Receipt(1, decimal.Decimal(1))
@@ -129,3 +131,13 @@ def test_waits_for_several_signals_convert_values(backend: Any) -> None:
     handle.signal("approved", [JSON_ANN])
     testing.run_submitted(backend)
     assert handle.value(10) == ["confirmed", ANN, [ANN]]
+
+
+def test_class_must_be_allowed() -> None:
+    @dataclasses.dataclass
+    class Secret:
+        word: str
+
+    with pytest.raises(TypeError, match=r"Class .*Secret of a signal must be allowed"):
+        task.WaitFor("approved", type=list[Secret])
+    task.WaitFor("approved", type=list[codec.allow(Secret)])  # type: ignore[misc]

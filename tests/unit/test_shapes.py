@@ -168,6 +168,7 @@ DECIMAL = decimal.Decimal("1.10")
         (dt.timedelta, "1.5h", dt.timedelta(hours=1.5)),
         (uuid.UUID, str(uuid.UUID(int=7)), uuid.UUID(int=7)),
         (ipaddress.IPv4Address, "10.0.0.1", ipaddress.IPv4Address("10.0.0.1")),
+        (ipaddress.IPv4Network, "10.0.0.0/8", ipaddress.IPv4Network("10.0.0.0/8")),
         (pathlib.PurePosixPath, "a/b", pathlib.PurePosixPath("a/b")),
         (Number, 3, 3),
         (Annotated[Color, "unused"], "red", Color.RED),

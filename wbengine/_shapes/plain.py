@@ -183,6 +183,13 @@ TEXT_CLASSES: Final[Mapping[type, tuple[Callable[[Any], Any], Mapping[str, Any]]
     ipaddress.IPv4Address: (_from_text(ipaddress.IPv4Address), _formatted("ipv4")),
     ipaddress.IPv6Address: (_from_text(ipaddress.IPv6Address), _formatted("ipv6")),
     **{
+        cls: (_from_text(cls), {"type": "string"})
+        for cls in (
+            *(ipaddress.IPv4Network, ipaddress.IPv6Network),
+            *(ipaddress.IPv4Interface, ipaddress.IPv6Interface),
+        )
+    },
+    **{
         cls: _path(cls)
         for cls in (pathlib.PurePath, pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.Path)
     },
