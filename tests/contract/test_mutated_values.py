@@ -124,6 +124,8 @@ def check(count: int, seed: int, events: list[str]) -> int:
     trees = [json.loads(codec.dumps(value)) for value in VALUES]
     for tree in trees:  # Validators and codecs are imported and created at the first use.
         codec.loads(json.dumps(tree))
+    with pytest.raises(exceptions.InvalidFormat):  # Annotations are read for the first such class.
+        codec.loads('{"$wbe":"data","c":"nowhere.Unknown","v":{}}')
     modules, decoded = set(sys.modules), 0
     events.clear()
     for _ in range(count):
