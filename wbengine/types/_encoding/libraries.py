@@ -84,17 +84,17 @@ class _ValidatedDataclass(forms.Fields):
 
     def write(self, value: Any, depth_left: int) -> Parts:
         parts = super().write(value, depth_left)
-        self._create(self.split(value), may_convert=True)
+        self._create(self.split(value))
         return parts
 
     def read(self, parts: Parts, depth_left: int) -> Any:
         values = self.values_in(parts, depth_left)
-        return self._create(values, may_convert=not _has_huge_decimal(parts))
+        return self._create(values, parts)
 
-    def _create(self, values: dict[str, Any], may_convert: bool) -> Any:
+    def _create(self, values: dict[str, Any], received: Parts | None = None) -> Any:
         instance = object.__new__(self.cls)
         arguments = {name: values[name] for name in self._parameters}
-        _validate(self.cls, arguments, may_convert, self_instance=instance)
+        _validate(self.cls, arguments, received, instance)
         for name in values.keys() - arguments.keys():
             object.__setattr__(instance, name, values[name])
         _check_unchanged(values, {name: getattr(instance, name) for name in values})
@@ -124,7 +124,7 @@ class _Model(forms.Form):
             parts["extra"] = walk.pack(extra, depth_left + 1, True)
         if unset:
             parts["unset"] = walk.pack(unset, depth_left + 1, True)
-        copy = self._create(fields, extra, frozenset(unset), may_convert=True)
+        copy = self._create(fields, extra, frozenset(unset))
         if extra.keys() != (copy.__pydantic_extra__ or {}).keys():
             raise ValueError("has extra values, which its class ignores")
         # `model_construct` does not always set it.
@@ -141,8 +141,7 @@ class _Model(forms.Form):
             raise TypeError("extra is not an object")
         if type(unset) is not list or not all(type(name) is str for name in unset):
             raise TypeError("unset is not a list of names")
-        may_convert = not _has_huge_decimal(parts)
-        instance = self._create(fields, extra, frozenset(unset), may_convert)
+        instance = self._create(fields, extra, frozenset(unset), parts)
         if "private" in parts:
             private = walk.unpack_attributes(parts["private"], depth_left)
             if not private.keys() <= self.cls.__private_attributes__.keys():
@@ -169,26 +168,24 @@ class _Model(forms.Form):
         fields: Mapping[str, Any],
         extra: Mapping[str, Any],
         unset: frozenset[str],
-        may_convert: bool,
+        received: Parts | None = None,
     ) -> Any:
-        data: Any = {**extra, **fields}
+        original = {**extra, **fields} if extra else fields
+        data: Any = dict(original)
         for name in unset:
             if self._has_default(name, data.get(name)):
                 del data[name]  # Defaults are not validated.
         if self.cls.__pydantic_root_model__:
             data = data.get("root", fields["root"])
-        instance = _validate(self.cls, data, may_convert)
+        instance = _validate(self.cls, data, received)
         if type(instance) is not self.cls:
             raise ValueError(f"is validated as {object_names.dotted(type(instance))}")
-        values = {**(instance.__pydantic_extra__ or {}), **vars(instance)}
-        _check_unchanged({**extra, **fields}, values)
-        fields_set = {
-            name
-            for name in values
-            if name not in unset
-            and (name in fields or name in extra or name in instance.__pydantic_fields_set__)
-        }
-        object.__setattr__(instance, "__pydantic_fields_set__", fields_set)
+        more = instance.__pydantic_extra__
+        values = {**more, **vars(instance)} if more else vars(instance)
+        _check_unchanged(original, values)
+        fields_set = instance.__pydantic_fields_set__
+        fields_set |= values.keys() & original.keys()
+        fields_set -= unset
         return instance
 
     def _has_default(self, name: str, value: Any) -> bool:
@@ -223,21 +220,22 @@ def _name_of(argument: Any) -> str:
     return f"{object_names.dotted(generic['origin'])}[{', '.join(map(_name_of, generic['args']))}]"
 
 
-def _validate(cls: Any, data: Any, may_convert: bool, **options: Any) -> Any:
+def _validate(cls: Any, data: Any, received: Parts | None, self_instance: Any = None) -> Any:
     """Return a validated instance, without conversions if this succeeds.
 
-    :param may_convert: whether to try again with the conversions that the class allows.
+    :param received: the tree from which `data` was decoded, or None if this process created it.
     :raises ValueError: if a validator raises any exception.
     """
-    validator = cls.__pydantic_validator__
-    options |= {"by_alias": False, "by_name": True}
     try:
+        validate = cls.__pydantic_validator__.validate_python
         try:
-            return validator.validate_python(data, strict=True, **options)
+            return validate(
+                data, strict=True, by_alias=False, by_name=True, self_instance=self_instance
+            )
         except ValueError:
-            if not may_convert:
+            if received is not None and _has_huge_decimal(received):
                 raise
-        return validator.validate_python(data, **options)
+        return validate(data, by_alias=False, by_name=True, self_instance=self_instance)
     except Exception as error:
         raise ValueError(f"is not valid: {_first_line(error)}") from None
 
@@ -257,6 +255,8 @@ def _check_unchanged(values: Mapping[str, Any], again: Mapping[str, Any]) -> Non
 
     A name that is missing in `again` is ignored: the class has no such field any more.
     """
+    if _is_same(values, again):
+        return
     for name, value in values.items():
         if name in again and not _is_same(value, again[name]):
             raise ValueError(f"changes its field {name!r} when it is validated again")
