@@ -32,12 +32,13 @@ from wbengine.dashboard import (
     _schedule_pages,
 )
 from wbengine.dashboard._app_state import AppState
+from wbengine.engines import _flow_factories, _input_types
 from wbengine.fleet import _requests
 from wbengine.fleet._queues import QueueView
 from wbengine.fleet.client import WorkerView
 from wbengine.jobs import _places
 from wbengine.jobs._queues import JobQueue
-from wbengine.operations import _results
+from wbengine.operations import _allowed_flows, _results
 from wbengine.persistence import base as persistence
 from wbengine.views import _event_history, _json_values, _open_work, _shown_states
 
@@ -269,6 +270,21 @@ READS: Final[Mapping[str, Read]] = {
             "values_after": {"type": ["string", "null"]},
         },
     ),
+    "inputs": Read(
+        "inputs",
+        "flow-inputs",
+        "Show the JSON schema of the inputs of an allowed flow.",
+        {
+            "factory": (
+                "The flow, the workflow, or the function that builds a flow: `MODULE:NAME`.",
+                {**_TEXT, "minLength": 1},
+            )
+        },
+        {
+            "factory": _TEXT,
+            "inputs": {"type": "object", "description": "The JSON schema of an object by name."},
+        },
+    ),
     "status": Read(
         "status",
         "status",
@@ -466,6 +482,15 @@ class Api:
             "values": values,
             "values_after": values_after,
         }
+
+    def inputs(self, request: Request) -> dict[str, Any]:
+        """Return the schema of the inputs of a factory that the server allows."""
+        factory = request.query_params.get("factory", "")
+        if not factory:
+            raise HTTPException(400, "The parameter factory is required: MODULE:NAME.")
+        with _allowed_flows.loading(factory):
+            schema = _input_types.schema_of(_flow_factories.flow_of(factory))
+        return {"factory": factory, "inputs": schema}
 
     def status(self, request: Request) -> dict[str, Any]:
         work = self._state.store(request).read(_open_work.read)
