@@ -21,6 +21,7 @@ TOOL = workers.REPOSITORY / "tools" / "package"
 #: A module that needs the extra, for each extra.
 MODULES = {
     "apprise": "wbengine.notifications._apprise",
+    "arrow": "wbengine.types._codecs.tables",
     "celery": "wbengine.interop.celery._internals",
     "client": "wbengine.client._blocking",
     "dashboard": "wbengine.dashboard._asgi",
@@ -32,8 +33,11 @@ MODULES = {
     "mcp": "wbengine.dashboard._mcp",
     "metrics": "wbengine.telemetry.metrics",
     "mysql": "pymysql",
+    "numpy": "wbengine.types._codecs.arrays",
     "oidc": "wbengine.dashboard._oidc_sign_in",
     "otel": "wbengine.telemetry.tracing",
+    "pandas": "wbengine.types._codecs.frames",
+    "polars": "wbengine.types._codecs.polars_frames",
     "postgresql": "psycopg",
     "redis": "wbengine.transports._redis",
     "test": "pytest",

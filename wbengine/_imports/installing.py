@@ -18,8 +18,9 @@ from urllib.parse import unquote, urlsplit
 __all__ = ["Extra", "advice", "needs", "pip", "upgrade"]
 
 Extra = Literal[
-    "apprise", "celery", "client", "dashboard", "django", "etcd", "keys", "mcp", "metrics",
-    "mysql", "oidc", "otel", "postgresql", "pydantic", "redis", "zookeeper",
+    "apprise", "arrow", "celery", "client", "dashboard", "django", "etcd", "keys", "mcp", "metrics",
+    "mysql", "numpy", "oidc", "otel", "pandas", "polars", "postgresql", "pydantic", "redis",
+    "zookeeper",
 ]  # fmt: skip
 
 #: The folder that contains the package: `site-packages`, or a checkout.

@@ -2,10 +2,10 @@
 
 In addition to the types of JSON, arguments and results may contain tuples, sets, frozensets, bytes,
 complex numbers, `Decimal`, `UUID`, `datetime`, `date`, `time`, `timedelta`, paths of `pathlib`, the
-classes of `ipaddress`, failures, and dicts with keys that are not strings. They may also contain
-members of enumerations, and instances of dataclasses, named tuples, attrs classes, `msgspec.Struct`
-and models of pydantic, if the class is allowed: by `allow`, or because the annotations of a task,
-workflow, flow factory or allowed class name it::
+classes of `ipaddress`, failures, dicts with keys that are not strings, and arrays and frames of
+other libraries. They may also contain members of enumerations, and instances of dataclasses, named
+tuples, attrs classes, `msgspec.Struct` and models of pydantic, if the class is allowed: by `allow`,
+or because the annotations of a task, workflow, flow factory or allowed class name it::
 
     from wbengine.types import codec
 
@@ -20,8 +20,8 @@ before they are sent. Limits: 64 levels of JSON (a list, or a dict with only str
 level; a tuple, set or instance two; any other dict three); 32 keys of a set or dict with the same
 hash; 100,000 keys that are neither text nor bytes, in values sent to or from a worker.
 
-A message never causes an import, so sender and receiver both import the module that defines the
-class, calls `allow` or defines the task.
+A message never causes an import, except that of an installed `Codec`. So sender and receiver both
+import the module that defines the class, calls `allow` or defines the task.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from typing import Any, Final, TypeVar
 from wbengine._text import json_text
 from wbengine.types._encoding import buffers as _buffers
 from wbengine.types._encoding import classes, standard, walk
+from wbengine.types._encoding.codecs import Codec, Encoded
 
-__all__ = ["allow", "dumps", "loads"]
+__all__ = ["Codec", "Encoded", "allow", "dumps", "loads"]
 
 #: The reserved key. No plain JSON object contains it.
 TAG: Final = walk.TAG

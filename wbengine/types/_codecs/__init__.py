@@ -1,0 +1,1 @@
+"""Codecs of wbengine for classes of other libraries."""
