@@ -19,7 +19,7 @@ from wbengine.types import codec
 #: Memory that all decoded mutations of small values may require.
 MAX_GROWTH_BYTES = 400 << 20
 NUMBERS = (-1, 0, 1, 2, 7, 255, 1 << 20, 1 << 31, 1 << 40, (1 << 63) - 1, 1 << 70)
-TEXTS = ("", "os.system", "numpy.ndarray", "pandas.DataFrame", "|O", "M8[ns]", "\x00", "QQ==")
+TEXTS = ("", "os.system", "subprocess.Popen", "pandas.read_pickle", "|O", "M8[ns]", "\x00", "QQ==")
 
 
 def decode_mutations(module: str, count: int) -> dict[str, int]:

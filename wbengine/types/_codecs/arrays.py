@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from wbengine.types._encoding.codecs import Codec, Encoded
+from wbengine.types._encoding.codecs import Codec, Encoded, shape_text
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,11 +29,6 @@ _EQUAL_TYPES: Final = frozenset("lLqQ")
 
 
 # Arrays. --------------------------------------------------------------------------------------
-
-
-def shape_text(*shape: int) -> str:
-    """Return a shape for the summary of a value."""
-    return " \N{MULTIPLICATION SIGN} ".join(f"{length:,}" for length in shape)
 
 
 def _encode_array(array: Array) -> Encoded:

@@ -174,6 +174,11 @@ def _read(parts: Parts, depth_left: int) -> Any:
     return value
 
 
+def shape_text(*shape: int) -> str:
+    """Return a shape, for the summary of a value."""
+    return " \N{MULTIPLICATION SIGN} ".join(f"{length:,}" for length in shape)
+
+
 def _size(count: float) -> str:
     """Return a number of bytes, such as `1.2 kB`."""
     for unit in ("bytes", "kB", "MB"):

@@ -11,14 +11,34 @@ _NUMPY_SCALARS: Final = (
     " int32 int64 int8 longdouble longlong str_ timedelta64 uint16 uint32 uint64 uint8 ulonglong"
     " void"
 )
+_ARROW_ARRAYS: Final = (
+    " Binary BinaryView Bool8 Boolean Date32 Date64 Decimal128 Decimal256 Decimal32 Decimal64"
+    " Dictionary Double Duration Extension FixedShapeTensor FixedSizeBinary FixedSizeList Float"
+    " HalfFloat Int16 Int32 Int64 Int8 Json LargeBinary LargeList LargeListView LargeString List"
+    " ListView Map MonthDayNanoInterval Null Opaque RunEndEncoded String StringView Struct Time32"
+    " Time64 Timestamp UInt16 UInt32 UInt64 UInt8 Union Uuid"
+)
 
 #: The place of each codec, by the dotted names of its classes.
 REFERENCES: Final[dict[str, str]] = {
     "numpy.ndarray": "wbengine.types._codecs.arrays:ARRAY",
     **{f"numpy.{name}": "wbengine.types._codecs.arrays:SCALAR" for name in _NUMPY_SCALARS.split()},
+    "pyarrow.lib.Table": "wbengine.types._codecs.tables:TABLE",
+    "pyarrow.lib.RecordBatch": "wbengine.types._codecs.tables:BATCH",
+    "pyarrow.lib.ChunkedArray": "wbengine.types._codecs.tables:CHUNKS",
+    "pyarrow.lib.Schema": "wbengine.types._codecs.tables:SCHEMA",
+    **{
+        f"pyarrow.lib.{name}Array": "wbengine.types._codecs.tables:ARRAY"
+        for name in _ARROW_ARRAYS.split(" ")
+    },
 }
 
-_EXTRAS: Final[dict[str, installing.Extra]] = {"numpy": "numpy"}
+_EXTRAS: Final[dict[str, installing.Extra]] = {
+    "numpy": "numpy",
+    "pandas": "pandas",
+    "polars": "polars",
+    "pyarrow": "arrow",
+}
 
 
 def advice(name: str, error: Exception) -> str:
