@@ -31,7 +31,7 @@ def decode_mutations(module: str, count: int) -> dict[str, int]:
     values = importlib.import_module(module).VALUES
     packed = [codec.pack_with_buffers(value) for value in values]
     for tree, buffers in packed:
-        codec.unpack_with_buffers(tree, buffers)  # Imports what valid values need.
+        repr(codec.unpack_with_buffers(tree, buffers))  # Imports what valid values need.
     modules = set(sys.modules)
     resource.setrlimit(resource.RLIMIT_AS, (_size() + MAX_GROWTH_BYTES,) * 2)
     results: collections.Counter[str] = collections.Counter()
@@ -48,14 +48,23 @@ def decode_mutations(module: str, count: int) -> dict[str, int]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                value = codec.unpack_with_buffers(mutated_tree, mutated_buffers)
-                repr(value)
+                _show(codec.unpack_with_buffers(mutated_tree, mutated_buffers))
         except exceptions.InvalidFormat:
             results["rejected"] += 1
         else:
             results["accepted"] += 1
     results.update(dict.fromkeys(set(sys.modules) - modules, 1))
     return dict(results)
+
+
+def _show(value: Any) -> None:
+    """Show a value. Libraries refuse to show some frames that a user can create."""
+    try:
+        repr(value)
+    except MemoryError:
+        raise
+    except Exception:
+        pass
 
 
 def _size() -> int:

@@ -34,12 +34,14 @@ class Encoded:
     :ivar steps: the path from the value to each of `values`, for error messages, such as `.index`.
         The default is `<value 0>`.
     :ivar summary: a text for pages that show the value without decoding it, such as `3 x 2`.
+    :ivar size: number of bytes for these pages. The default is the size of the buffers.
     """
 
     buffers: Sequence[buffers.Buffer] = ()
     values: Sequence[Any] = ()
     steps: Sequence[str] = ()
     summary: str = ""
+    size: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,8 +102,8 @@ def _tag_of(cls: type) -> Tag | None:
     if _is_known(name):
         walk.BY_CLASS[cls] = _TAG
         return _TAG
-    # The tag rejects the value, with the name of the base class.
-    return _TAG if any(map(_is_known, bases)) else None
+    # The tag rejects the value, with a hint.
+    return _TAG if name in known_codecs.HINTS or any(map(_is_known, bases)) else None
 
 
 def _write(value: Any, depth_left: int) -> Parts:
@@ -110,8 +112,8 @@ def _write(value: Any, depth_left: int) -> Parts:
     codec = _find(name) if _is_at_its_name(cls) else None
     if codec is None:
         bases = map(object_names.class_name, cls.__mro__[1:])
-        base = next(filter(_is_known, bases), name)
-        raise ValueError(f"cannot be encoded: it would lose its type; send a {base}")
+        hint = known_codecs.HINTS.get(name) or f"send a {next(filter(_is_known, bases), 'copy')}"
+        raise ValueError(f"cannot be encoded: it would lose its type; {hint}")
     if codec.name != name and _find(codec.name) is not codec:
         raise ValueError(f"the codec of {name} is not installed under its name {codec.name}")
     try:
@@ -128,7 +130,7 @@ def _write(value: Any, depth_left: int) -> Parts:
         walk.part(each, depth_left, step.replace("%", "%%"))
         for each, step in zip(encoded.values, steps, strict=True)
     ]
-    size = sum(view.nbytes for view in views)
+    size = sum(view.nbytes for view in views) if encoded.size is None else encoded.size
     text = ", ".join(filter(None, [encoded.summary, _size(size) if size else ""]))
     parts: Parts = {"c": codec.name, "n": codec.version, "t": text[:_MAX_SUMMARY_LENGTH]}
     if values:

@@ -18,19 +18,51 @@ _ARROW_ARRAYS: Final = (
     " ListView Map MonthDayNanoInterval Null Opaque RunEndEncoded String StringView Struct Time32"
     " Time64 Timestamp UInt16 UInt32 UInt64 UInt8 Union Uuid"
 )
+_PANDAS_MASKED: Final = "Boolean Floating Integer"
+_PANDAS_INDEXES: Final = " Categorical Datetime Interval Multi Period Range Timedelta"
 
+#: Names of the classes of each codec, without that of their package, by the place of the codec.
+_NAMES: Final = {
+    "numpy": {
+        "arrays:ARRAY": ["ndarray"],
+        "arrays:SCALAR": _NUMPY_SCALARS.split(),
+    },
+    "pyarrow": {
+        "tables:TABLE": ["lib.Table"],
+        "tables:BATCH": ["lib.RecordBatch"],
+        "tables:CHUNKS": ["lib.ChunkedArray"],
+        "tables:ARRAY": [f"lib.{name}Array" for name in _ARROW_ARRAYS.split(" ")],
+        "tables:SCHEMA": ["lib.Schema"],
+    },
+    "pandas": {
+        "frames:FRAME": ["DataFrame"],
+        "frames:SERIES": ["Series"],
+        "frames:INDEX": [f"{name}Index" for name in _PANDAS_INDEXES.split(" ")],
+        "frame_arrays:MASKED": [f"arrays.{name}Array" for name in _PANDAS_MASKED.split()],
+        "frame_arrays:STRINGS": ["arrays.ArrowStringArray", "arrays.StringArray"],
+        "frame_arrays:ARROW": ["arrays.ArrowExtensionArray"],
+        "frame_arrays:CATEGORICAL": ["Categorical"],
+        "frame_arrays:TIMES": ["arrays.DatetimeArray", "arrays.TimedeltaArray"],
+        "frame_arrays:PERIODS": ["arrays.PeriodArray"],
+        "frame_arrays:INTERVALS": ["arrays.IntervalArray"],
+        "frame_arrays:TIMESTAMP": ["Timestamp"],
+        "frame_arrays:TIMEDELTA": ["Timedelta"],
+        "frame_arrays:PERIOD": ["Period"],
+        "frame_arrays:INTERVAL": ["Interval"],
+        "frame_arrays:NO_TIME": ["api.typing.NaTType"],
+        "frame_arrays:NO_VALUE": ["api.typing.NAType"],
+    },
+}
 #: The place of each codec, by the dotted names of its classes.
 REFERENCES: Final[dict[str, str]] = {
-    "numpy.ndarray": "wbengine.types._codecs.arrays:ARRAY",
-    **{f"numpy.{name}": "wbengine.types._codecs.arrays:SCALAR" for name in _NUMPY_SCALARS.split()},
-    "pyarrow.lib.Table": "wbengine.types._codecs.tables:TABLE",
-    "pyarrow.lib.RecordBatch": "wbengine.types._codecs.tables:BATCH",
-    "pyarrow.lib.ChunkedArray": "wbengine.types._codecs.tables:CHUNKS",
-    "pyarrow.lib.Schema": "wbengine.types._codecs.tables:SCHEMA",
-    **{
-        f"pyarrow.lib.{name}Array": "wbengine.types._codecs.tables:ARRAY"
-        for name in _ARROW_ARRAYS.split(" ")
-    },
+    f"{package}.{name}": f"wbengine.types._codecs.{place}"
+    for package, places in _NAMES.items()
+    for place, names in places.items()
+    for name in names
+}
+#: What to send instead of values that cannot be encoded.
+HINTS: Final = {
+    "pandas.arrays.SparseArray": "send series.sparse.to_dense()",
 }
 
 _EXTRAS: Final[dict[str, installing.Extra]] = {
