@@ -72,6 +72,14 @@ def check_schema(schema: Any) -> None:
             raise ValueError("an extension type that requires pickle is not allowed")
 
 
+def check_no_extensions(schema: Any) -> None:
+    for field in _fields(schema):
+        if isinstance(field.type, pa.BaseExtensionType) or _EXTENSION_NAME in (
+            field.metadata or {}
+        ):
+            raise ValueError(f"the extension type of field {field.name!r} is not allowed")
+
+
 def extensions(schema: Any) -> list[str]:
     """Return the names of the extension types in a schema."""
     types = [field.type for field in _fields(schema)]

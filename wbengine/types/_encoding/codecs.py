@@ -112,8 +112,9 @@ def _write(value: Any, depth_left: int) -> Parts:
     codec = _find(name) if _is_at_its_name(cls) else None
     if codec is None:
         bases = map(object_names.class_name, cls.__mro__[1:])
-        hint = known_codecs.HINTS.get(name) or f"send a {next(filter(_is_known, bases), 'copy')}"
-        raise ValueError(f"cannot be encoded: it would lose its type; {hint}")
+        base = next(filter(_is_known, bases), None)
+        lost = f"it would lose its type; send a {base}"
+        raise ValueError(f"cannot be encoded: {known_codecs.HINTS.get(name, lost)}")
     if codec.name != name and _find(codec.name) is not codec:
         raise ValueError(f"the codec of {name} is not installed under its name {codec.name}")
     try:

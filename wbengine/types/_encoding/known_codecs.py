@@ -52,6 +52,10 @@ _NAMES: Final = {
         "frame_arrays:NO_TIME": ["api.typing.NaTType"],
         "frame_arrays:NO_VALUE": ["api.typing.NAType"],
     },
+    "polars": {
+        "polars_frames:FRAME": ["dataframe.frame.DataFrame"],
+        "polars_frames:SERIES": ["series.series.Series"],
+    },
 }
 #: The place of each codec, by the dotted names of its classes.
 REFERENCES: Final[dict[str, str]] = {
@@ -63,6 +67,7 @@ REFERENCES: Final[dict[str, str]] = {
 #: What to send instead of values that cannot be encoded.
 HINTS: Final = {
     "pandas.arrays.SparseArray": "send series.sparse.to_dense()",
+    "polars.lazyframe.frame.LazyFrame": "it is a query; send its result, frame.collect()",
 }
 
 _EXTRAS: Final[dict[str, installing.Extra]] = {
