@@ -24,6 +24,7 @@ GROUPS: Final = (
     "wbengine.jobboards",
     "wbengine.conductors",
     "wbengine.executors",
+    "wbengine.codecs",
     "wbengine.commands",
 )
 

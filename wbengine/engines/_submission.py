@@ -202,7 +202,7 @@ class FlowHandle(Generic[_R_co]):
 
         `operations.published` is the same for a backend and the uuid of a flow.
         """
-        with codec.unknown_classes_as_text():
+        with codec.unknown_classes_as_text(with_codecs=True):
             return published_in(self._read())
 
     def _pauses(self) -> Iterator[float]:

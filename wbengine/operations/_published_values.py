@@ -17,12 +17,13 @@ def published(backend: base.Backend, uuid: str) -> dict[str, Any]:
 
     The flow may be running or not. If several workflows published the same name, the value of the
     workflow that was started last is returned. Instances of classes that this process does not
-    know are returned as dicts of their fields.
+    know are returned as dicts of their fields, and arrays and frames of libraries that are not
+    installed as text.
 
     :raises NotFound: if the flow does not exist.
     """
     with (
         contextlib.closing(backend.get_connection()) as connection,
-        codec.unknown_classes_as_text(),
+        codec.unknown_classes_as_text(with_codecs=True),
     ):
         return published_in(connection.get_flow_details(uuid))

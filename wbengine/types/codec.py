@@ -32,7 +32,7 @@ from typing import Any, Final, TypeVar
 
 from wbengine._text import json_text
 from wbengine.types._encoding import buffers as _buffers
-from wbengine.types._encoding import classes, standard, walk
+from wbengine.types._encoding import classes, codecs, standard, walk
 from wbengine.types._encoding.codecs import Codec, Encoded
 
 __all__ = ["Codec", "Encoded", "allow", "dumps", "loads"]
@@ -145,15 +145,19 @@ def unpack_with_buffers(tree: Any, buffers: Sequence[_buffers.Buffer]) -> Any:
 
 
 @contextlib.contextmanager
-def unknown_classes_as_text() -> Iterator[None]:
+def unknown_classes_as_text(*, with_codecs: bool = False) -> Iterator[None]:
     """Decode values of unknown classes in the `with` block, in order to show them, not to use them.
 
-    An instance becomes a dict of its fields, and a member of an enumeration its name.
+    An instance becomes a dict of its fields, and a member of an enumeration its name. An array or
+    frame becomes a short text, so that no library is imported. If `with_codecs` is true, this
+    applies only if its codec is not installed.
     """
     before = classes.shows_unknown.set(True)
+    before_codecs = codecs.shows_all.set(not with_codecs)
     try:
         yield
     finally:
+        codecs.shows_all.reset(before_codecs)
         classes.shows_unknown.reset(before)
 
 

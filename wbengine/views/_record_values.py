@@ -10,8 +10,6 @@ from wbengine.persistence import _changes, models
 
 __all__ = ["values_of_changes", "values_of_flow", "values_of_records"]
 
-_NO_VALUES = (None, None, None, None)
-
 
 def values_of_flow(detail: models.FlowDetail) -> Iterator[Any]:
     """Yield the values of a flow, with their names, for `Redactor.with_secrets_from`."""
@@ -26,12 +24,13 @@ def values_of_records(records: Iterable[models.AtomDetail]) -> Iterator[Any]:
         if record.has_meta:
             yield record.meta
         values = (record.results, record.revert_results, record.failure, record.revert_failure)
-        if values != _NO_VALUES:
+        # Not compared with `==`, which returns an array for an array.
+        texts = [each for each in values if each is not None and not isinstance(each, int | float)]
+        if texts:
             is_secret = is_secret_key(record.name)
-            for value in values:
-                if value is not None and not isinstance(value, int | float):
-                    # The result of an atom named "make_password" is a secret.
-                    yield {record.name: value} if is_secret else value
+            for value in texts:
+                # The result of an atom named "make_password" is a secret.
+                yield {record.name: value} if is_secret else value
         if record.progress_details is not None:
             yield record.progress_details
         yield from _of_items(record.items or ())

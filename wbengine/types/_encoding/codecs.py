@@ -10,6 +10,7 @@ A message causes the import of a codec only if it contains the name of one that 
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from wbengine.types._encoding.walk import EncodingError, Parts, Tag
 
 GROUP: Final = "wbengine.codecs"
 _MAX_SUMMARY_LENGTH: Final = 200
+#: Whether values are shown as text even if their codec is installed.
+shows_all: Final = contextvars.ContextVar("shows_all", default=True)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,14 +149,17 @@ def _read(parts: Parts, depth_left: int) -> Any:
     summary = parts.get("t", "")
     if type(summary) is not str or len(summary) > _MAX_SUMMARY_LENGTH:
         raise ValueError("t is not a short string")
-    if classes.shows_unknown.get():
+    is_shown = classes.shows_unknown.get()
+    if is_shown and shows_all.get():
         return f"{name} {summary}".rstrip()
     try:
         codec = _find(name)
+        if codec is None or codec.name != name:
+            raise ValueError(f"no codec for {walk.short(name)} is installed in this process")
     except ValueError as error:
+        if is_shown:
+            return f"{name} {summary}".rstrip()
         raise EncodingError(str(error)) from None
-    if codec is None or codec.name != name:
-        raise EncodingError(f"no codec for {walk.short(name)} is installed in this process")
     if version < 1:
         raise ValueError("n is less than 1")
     if version > codec.version:
