@@ -71,7 +71,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def shapes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(folder)
-    import shapes
+    import shapes  # type: ignore[import-not-found]
 
     yield shapes
     for name in ("shapes", "shape_codecs"):

@@ -13,7 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from wbengine.types._encoding.codecs import Codec, Encoded, shape_text
+from wbengine.types._encoding.codecs import Codec, Encoded
+from wbengine.types._encoding.installed_codecs import shape_text
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

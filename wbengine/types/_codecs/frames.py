@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from wbengine.types._encoding.codecs import Codec, Encoded, shape_text
+from wbengine.types._encoding.codecs import Codec, Encoded
+from wbengine.types._encoding.installed_codecs import shape_text
 
 _MAX_LABEL_LENGTH: Final = 200
 _RANGE: Final = "range"

@@ -13,7 +13,8 @@ from typing import Any, Final
 import polars as pl
 
 from wbengine.types._codecs import ipc
-from wbengine.types._encoding.codecs import Codec, Encoded, shape_text
+from wbengine.types._encoding.codecs import Codec, Encoded
+from wbengine.types._encoding.installed_codecs import shape_text
 
 #: Arrow does not have them, so that it cannot check them.
 _LARGE_INTEGERS: Final = (pl.Int128, pl.UInt128)

@@ -11,7 +11,8 @@ import pyarrow as pa
 from pyarrow import ipc as arrow_ipc
 
 from wbengine.types._codecs import ipc
-from wbengine.types._encoding.codecs import Codec, Encoded, shape_text
+from wbengine.types._encoding.codecs import Codec, Encoded
+from wbengine.types._encoding.installed_codecs import shape_text
 
 
 def _encode(table: Any, summary: str) -> Encoded:
