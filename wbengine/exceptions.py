@@ -8,6 +8,7 @@ The tree (names and order are those of TaskFlow; `*` marks exceptions that TaskF
         ├── StorageFailure
         │   ├── CorruptRecord *
         │   ├── RecordTooLarge *
+        │   ├── PayloadUnavailable *
         │   └── LedgerFailure *
         ├── ConductorFailure
         ├── JobFailure
@@ -171,6 +172,10 @@ class CorruptRecord(StorageFailure):
 
 class RecordTooLarge(StorageFailure):
     """A record exceeds the maximum size of the store and was not written."""
+
+
+class PayloadUnavailable(StorageFailure):
+    """A value that is stored out of line is lost or damaged, or this process cannot read it."""
 
 
 class LedgerFailure(StorageFailure):

@@ -19,8 +19,8 @@ __all__ = ["Extra", "advice", "needs", "pip", "upgrade"]
 
 Extra = Literal[
     "apprise", "arrow", "celery", "client", "dashboard", "django", "etcd", "keys", "mcp", "metrics",
-    "mysql", "numpy", "oidc", "otel", "pandas", "polars", "postgresql", "pydantic", "redis",
-    "zookeeper",
+    "mysql", "numpy", "oidc", "otel", "pandas", "payloads", "polars", "postgresql", "pydantic",
+    "redis", "s3", "zookeeper",
 ]  # fmt: skip
 
 #: The folder that contains the package: `site-packages`, or a checkout.

@@ -322,6 +322,22 @@ class Keyring:
             raise exc.NotTrusted("cannot decrypt the body") from error
         return opened
 
+    def digest_key(self, key_id: str | None = None) -> tuple[str, bytes] | None:
+        """Return the id of a secret that all processes have, and its key for addresses of values.
+
+        A fleet whose roles have different keys has such a secret only if it encrypts messages.
+
+        :param key_id: id of the secret, also of an expired one; None: the latest one.
+        """
+        now = time.time()
+        self._reload_if_changed(now)
+        shared = self._bodies or (self._store if self.role == ANY else [])
+        if key_id is not None:
+            known = next((each for each in shared if each.id == key_id), None)
+        else:
+            known = _current(shared, now) if shared else None
+        return None if known is None else (known.id, _derive_key(known.bytes, "payload"))
+
     def mac(self, purpose: str, data: bytes) -> str:
         """Return a MAC that proves that an owner of the store's secret wrote `data`.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from wbengine._text import json_text
+from wbengine.types import _references
 from wbengine.types import failure as ft
 from wbengine.types._encoding import walk
 from wbengine.types._encoding.walk import EncodingError, Parts, Tag
@@ -104,6 +105,15 @@ def _read_failure(parts: Parts, depth_left: int) -> ft.Failure:
     data = walk.unpack(parts["v"], depth_left, True)
     ft.Failure.validate(data)
     return ft.Failure.from_dict(data)
+
+
+def _write_reference(value: _references.Reference, depth_left: int) -> Parts:
+    return {"v": value.address, "n": value.size, "c": value.kind, "k": value.key}
+
+
+def _read_reference(parts: Parts, depth_left: int) -> _references.Reference:
+    kind, key = walk.text(parts, "c"), walk.text(parts, "k")
+    return _references.checked(walk.text(parts), parts["n"], kind, key)
 
 
 def _write_moment(value: dt.datetime | dt.time, depth_left: int) -> Parts:
@@ -210,6 +220,7 @@ _TAGS: Final[dict[type, Tag]] = {
     ),
     dict: Tag("dict", _write_pairs, _read_pairs, levels=3),
     ft.Failure: Tag("failure", _write_failure, _read_failure),
+    _references.Reference: Tag("payload", _write_reference, _read_reference, frozenset("vnck")),
     str: _leaf(
         "str",
         lambda value: _base64(value.encode("utf-8", "surrogatepass")),

@@ -1,0 +1,357 @@
+"""Values out of line: written once, verified, compressed and bounded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import stat
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from tests.support.buckets import FLOW, LARGE, random_bytes, reference_to
+from wbengine import _payloads, exceptions
+from wbengine._payloads import content
+from wbengine._payloads.files import Files
+from wbengine._payloads.payloads import (
+    MAX_INLINE_BYTES,
+    Payloads,
+    condemned_name,
+    data_name,
+    reference_name,
+)
+from wbengine._security import keys
+from wbengine.types import codec
+from wbengine.types._references import Reference, checked
+
+
+def raw(payloads: Payloads, reference: Reference) -> bytes:
+    with payloads.files.read(data_name(reference.address)) as file:
+        data: bytes = file.read()
+        return data
+
+
+def overwrite(payloads: Payloads, reference: Reference, data: bytes) -> None:
+    payloads.files.write(data_name(reference.address), lambda: [data])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        random_bytes(LARGE),
+        "ä" * LARGE,
+        {"frame": random_bytes(LARGE), "count": 3, ("a", 1): "x" * LARGE},
+        [random_bytes(LARGE), 1, None],
+        (1, random_bytes(LARGE)),
+        [{"number": n, "text": "y" * 40} for n in range(4000)],
+        tuple("z" * 50_000 for _ in range(5)),
+        {n: str(n) * 10 for n in range(20_000)},
+    ],
+    ids=["bytes", "text", "dict", "list", "tuple", "many small", "few medium", "dict of small"],
+)
+def test_large_values_are_replaced_by_references_and_loaded_again(
+    location: str, value: Any
+) -> None:
+    payloads = Payloads(location)
+    stored = payloads.store_large(value, "result", FLOW)
+    assert len(codec.dumps(stored)) <= MAX_INLINE_BYTES
+    again = codec.loads(codec.dumps(stored))
+    loaded = payloads.load_all(again, "test")
+    assert loaded == value
+    assert type(loaded) is type(value)
+
+
+@pytest.mark.parametrize("value", [None, 5, "x" * 1000, b"x", [1, 2], {"a": (1, 2)}, {1, 2}])
+def test_small_values_stay(location: str, value: Any) -> None:
+    assert Payloads(location).store_large(value, "result", FLOW) is value
+
+
+def test_equal_values_are_written_once(location: str) -> None:
+    payloads = Payloads(location)
+    first = reference_to(payloads, random_bytes(LARGE))
+    written = payloads.files.find(data_name(first.address))
+    other = Payloads(location)
+    assert other.store_large(random_bytes(LARGE), "result", "another-flow") == first
+    assert payloads.files.find(data_name(first.address)) == written
+    names = {file.name for file in payloads.files.list(f"refs/{first.address[:2]}")}
+    assert names == {f"{first.address}.{FLOW}", f"{first.address}.another-flow"}
+
+
+def test_address_is_the_digest_of_the_content(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference = reference_to(payloads, "x" * LARGE)
+    with payloads.files.read(data_name(reference.address)) as file:
+        data = content.read(file, reference.size)
+    assert hashlib.sha256(data).hexdigest() == reference.address
+
+
+def test_address_of_a_signing_process_is_a_mac_that_another_key_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys.write(tmp_path / "keys.json", keys.new()[keys.ANY])
+    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "keys.json"))
+    payloads = Payloads(str(tmp_path / "payloads"))
+    reference = reference_to(payloads, "x" * LARGE)
+    with payloads.files.read(data_name(reference.address)) as file:
+        data = content.read(file, reference.size)
+    assert hashlib.sha256(data).hexdigest() != reference.address
+    assert payloads.load(reference, "test") == "x" * LARGE
+    keys.write(tmp_path / "others.json", keys.new()[keys.ANY])
+    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "others.json"))
+    with pytest.raises(exceptions.PayloadUnavailable, match=r"key .* is unknown"):
+        payloads.load(reference, "test")
+
+
+def test_payload_of_a_rotated_key_is_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = keys.new()[keys.ANY]
+    path = tmp_path / "keys.json"
+    keys.write(path, old)
+    monkeypatch.setenv(keys.VARIABLE, str(path))
+    payloads = Payloads(str(tmp_path / "payloads"))
+    reference = reference_to(payloads, "x" * LARGE)
+    new_secret = keys.new()[keys.ANY]["store"][0]
+    rotated = {**old, "store": [{**old["store"][0], "until": 1.0}, new_secret]}
+    path = tmp_path / "rotated.json"
+    keys.write(path, rotated)
+    monkeypatch.setenv(keys.VARIABLE, str(path))
+    assert payloads.load(reference, "test") == "x" * LARGE
+    assert reference_to(payloads, "x" * LARGE).key == new_secret["id"]
+
+
+def test_compressible_payload_is_compressed_and_random_one_is_not(location: str) -> None:
+    payloads = Payloads(location)
+    text, noise = reference_to(payloads, "abc" * 10**6), reference_to(payloads, random_bytes(10**6))
+    assert len(raw(payloads, text)) < text.size / 10
+    assert noise.size < len(raw(payloads, noise)) < noise.size + 64
+
+
+def test_lost_payload_names_address_place_and_consumer(location: str) -> None:
+    payloads = Payloads(location)
+    reference = reference_to(payloads, random_bytes(LARGE))
+    payloads.files.delete(data_name(reference.address))
+    with pytest.raises(exceptions.PayloadUnavailable) as caught:
+        payloads.load(reference, "argument 'frame' of 'Sum'")
+    for part in (reference.address, str(payloads), "argument 'frame' of 'Sum'", "is lost"):
+        assert part in str(caught.value)
+
+
+def test_written_again_after_a_loss(location: str) -> None:
+    payloads = Payloads(location)
+    reference = reference_to(payloads, random_bytes(LARGE))
+    payloads.files.delete(data_name(reference.address))
+    assert reference_to(payloads, random_bytes(LARGE)) == reference
+    assert payloads.load(reference, "test") == random_bytes(LARGE)
+
+
+@pytest.mark.parametrize("compressible", [True, False])
+@pytest.mark.parametrize("damage", ["truncate", "extend", "flip", "empty", "head"])
+def test_damaged_payload_is_refused(tmp_path: Path, compressible: bool, damage: str) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference = reference_to(payloads, "abc" * LARGE if compressible else random_bytes(LARGE))
+    data = raw(payloads, reference)
+    middle = len(data) // 2
+    damaged = {
+        "truncate": data[:-1],
+        "extend": data + b"\0",
+        "flip": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
+        "empty": b"",
+        "head": data[:9],
+    }[damage]
+    overwrite(payloads, reference, damaged)
+    with pytest.raises(exceptions.PayloadUnavailable, match="is damaged"):
+        payloads.load(reference, "test")
+
+
+def test_other_content_under_an_address_is_refused(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path))
+    one, two = reference_to(payloads, "a" * LARGE), reference_to(payloads, "b" * LARGE)
+    overwrite(payloads, one, raw(payloads, two))
+    with pytest.raises(exceptions.PayloadUnavailable, match="does not match its address"):
+        payloads.load(one, "test")
+
+
+def test_decompression_is_bounded_by_the_size_of_the_reference(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference = reference_to(payloads, "a" * LARGE)
+    # 25 KB that decompress to 800 MB, as in a bomb. The head has the expected size.
+    bomb = zstandard.ZstdCompressor(level=19).compress(bytes(800 * 2**20))
+    overwrite(payloads, reference, raw(payloads, reference)[:17] + bomb)
+    tracemalloc.start()
+    with pytest.raises(exceptions.PayloadUnavailable, match="longer than its content"):
+        payloads.load(reference, "test")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * 2**20
+
+
+def test_compressed_frame_without_its_size_is_read(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference = reference_to(payloads, "a" * LARGE)
+    with payloads.files.read(data_name(reference.address)) as file:
+        data = bytes(content.read(file, reference.size))
+    compressor = zstandard.ZstdCompressor(write_content_size=False)
+    overwrite(payloads, reference, raw(payloads, reference)[:17] + compressor.compress(data))
+    assert payloads.load(reference, "test") == "a" * LARGE
+
+
+def test_payload_that_a_sweep_condemned_is_readable(location: str) -> None:
+    payloads = Payloads(location)
+    reference = reference_to(payloads, random_bytes(LARGE))
+    assert payloads.files.move(data_name(reference.address), condemned_name(reference.address))
+    assert payloads.load(reference, "test") == random_bytes(LARGE)
+
+
+def test_reference_exists_before_its_payload(tmp_path: Path, monkeypatch: Any) -> None:
+    payloads = Payloads(str(tmp_path))
+    events: list[str] = []
+    find, write = Files.find, Files.write
+
+    def noted(what: str, method: Any) -> Any:
+        def call(self: Files, name: str, *rest: Any) -> Any:
+            events.append(f"{what} {name.partition('/')[0]}")
+            return method(self, name, *rest)
+
+        return call
+
+    monkeypatch.setattr(Files, "find", noted("find", find))
+    monkeypatch.setattr(Files, "write", noted("write", write))
+    reference_to(payloads, random_bytes(LARGE))
+    assert events == ["write refs", "find data", "write data"]
+
+
+def test_absence_is_not_remembered(bucket: str) -> None:
+    reader, writer = Payloads(bucket), Payloads(bucket)
+    name = data_name("ab" * 32)
+    assert reader.files.find(name) is None
+    assert list(reader.files.list("data/ab")) == []
+    writer.files.write(name, lambda: [b"text"])
+    assert [file.name for file in reader.files.list("data/ab")] == ["ab" * 32]
+    found = reader.files.find(name)
+    assert found is not None and found.size == 4
+
+
+def test_failed_write_leaves_no_file(location: str) -> None:
+    files = Payloads(location).files
+
+    def broken() -> Any:
+        yield b"x" * 2**20
+        raise PermissionError("stop")
+
+    with pytest.raises(PermissionError):
+        files.write("data/aa/file", broken)
+    assert files.find("data/aa/file") is None
+    assert list(files.list("data/aa")) == []
+
+
+def test_momentary_failures_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    payloads = Payloads(str(tmp_path))
+    failures = [OSError("no route"), TimeoutError()]
+    monkeypatch.setattr("wbengine._payloads.files.time.sleep", lambda seconds: None)
+    write = Files._write_local
+
+    def failing(self: Files, name: str, chunks: Any) -> None:
+        if failures:
+            raise failures.pop()
+        write(self, name, chunks)
+
+    monkeypatch.setattr(Files, "_write_local", failing)
+    reference = reference_to(payloads, random_bytes(LARGE))
+    assert payloads.load(reference, "test") == random_bytes(LARGE)
+    failures += [OSError("no route")] * 5
+    with pytest.raises(exceptions.StorageFailure, match=r"Writing refs/.* no route"):
+        payloads.store_large(random_bytes(LARGE, 2), "result", FLOW)
+
+
+def test_folder_is_private(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path / "new" / "payloads"))
+    reference_to(payloads, random_bytes(LARGE))
+    for folder, folders, names in os.walk(tmp_path / "new" / "payloads"):
+        for name in (*folders, *names):
+            mode = stat.S_IMODE(os.stat(os.path.join(folder, name)).st_mode)
+            assert mode in (0o700, 0o600)
+            assert not name.startswith(".")
+
+
+def test_concurrent_writers_write_one_payload(location: str) -> None:
+    value, references = random_bytes(LARGE), []
+
+    def write() -> None:
+        references.append(reference_to(Payloads(location), value))
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(references) == 8 and len(set(references)) == 1
+    assert Payloads(location).load(references[0], "test") == value
+
+
+def test_payloads_and_references_are_pickled(location: str) -> None:
+    payloads = Payloads(location)
+    reference = reference_to(payloads, random_bytes(LARGE))
+    copies = pickle.loads(pickle.dumps((payloads, reference)))
+    assert copies[0].load(copies[1], "test") == random_bytes(LARGE)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"v": "../../etc/passwd", "n": 1, "c": "x"},
+        {"v": "s3://other/bucket", "n": 1, "c": "x"},
+        {"v": "A" * 64, "n": 1, "c": "x"},
+        {"v": "a" * 63, "n": 1, "c": "x"},
+        {"v": "a" * 64 + "\n", "n": 1, "c": "x"},
+        {"v": "a" * 64, "n": -1, "c": "x"},
+        {"v": "a" * 64, "n": 2**50, "c": "x"},
+        {"v": "a" * 64, "n": True, "c": "x"},
+        {"v": "a" * 64, "n": 1, "c": "x" * 101},
+        {"v": "a" * 64, "n": 1, "c": "x", "k": "../key"},
+        {"v": "a" * 64, "n": 1, "c": "x", "u": "s3://other"},
+        {"v": ["a"], "n": 1, "c": "x"},
+    ],
+)
+def test_malformed_reference_is_refused(parts: dict[str, Any]) -> None:
+    with pytest.raises(exceptions.InvalidFormat):
+        codec.unpack_received({"$wbe": "payload", "k": "", **parts})
+
+
+def test_references_stay_as_they_are(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference = reference_to(payloads, random_bytes(LARGE))
+    references = [reference] * 10_000
+    assert payloads.store_large(references, "result", FLOW) is references
+    mixed = [reference, "x" * LARGE]
+    stored = payloads.store_large(mixed, "result", FLOW)
+    assert stored[0] == reference and type(stored[1]) is Reference
+
+
+def test_value_without_setting_is_refused_with_its_name() -> None:
+    reference = checked("a" * 64, 1, "bytes")
+    with pytest.raises(exceptions.PayloadUnavailable, match=r"--payloads or .WBENGINE_PAYLOADS"):
+        _payloads.loaded(None, {"a": reference}, "argument 'a' of 'Sum'")
+
+
+@pytest.mark.parametrize("location", ["", "  ", "nosuch://x/y", "s3://"])
+def test_invalid_location_is_refused(location: str) -> None:
+    with pytest.raises(ValueError):
+        Files(location)
+
+
+def test_secrets_of_the_location_are_masked() -> None:
+    shown = str(Payloads("memory://user:sesame@host/x"))
+    assert "sesame" not in shown
+
+
+def test_reference_name_contains_no_part_of_the_value(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference = reference_to(payloads, {"step[0]": "x"} | {str(n): "y" * 100 for n in range(2000)})
+    assert reference_name(reference.address, FLOW).isascii()
+    assert payloads.files.find(reference_name(reference.address, FLOW)) is not None

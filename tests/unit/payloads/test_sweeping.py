@@ -1,0 +1,164 @@
+"""Deletion of payloads to which no flow refers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.buckets import LARGE, random_bytes, reference_to
+from wbengine._payloads import sweeping
+from wbengine._payloads.files import Files
+from wbengine._payloads.payloads import Payloads, condemned_name, data_name
+from wbengine.types._references import Reference
+
+DAY = 24 * 3600.0
+
+
+def swept(payloads: Payloads, flows: set[str], later: float = 0.0, **options: Any) -> Any:
+    options.setdefault("grace", sweeping.GRACE_SECONDS)
+    now = time.time() + later
+    result = list(sweeping.sweep(payloads, flows.__contains__, now, **options))[-1]
+    assert result.parts == result.parts_done
+    return result
+
+
+def stored(payloads: Payloads, flow: str, seed: int) -> Reference:
+    reference = payloads.store_large(random_bytes(LARGE, seed), "result", flow)
+    assert type(reference) is Reference
+    return reference
+
+
+def exists(payloads: Payloads, reference: Reference) -> bool:
+    return payloads.files.find(data_name(reference.address)) is not None
+
+
+def test_payload_of_a_deleted_flow_is_deleted_after_the_grace_period(location: str) -> None:
+    payloads = Payloads(location)
+    old, kept = stored(payloads, "a", 1), stored(payloads, "b", 2)
+    assert swept(payloads, {"b"}, DAY / 2).deleted == 0
+    assert exists(payloads, old)
+    result = swept(payloads, {"b"}, 2 * DAY)
+    assert (result.deleted, result.kept, result.references_deleted) == (1, 1, 1)
+    assert (exists(payloads, old), exists(payloads, kept)) == (False, True)
+    assert result.bytes_deleted > LARGE
+    assert swept(payloads, {"b"}, 2 * DAY).deleted == 0
+
+
+def test_payload_that_two_flows_share_lives_as_long_as_the_last_one(location: str) -> None:
+    payloads = Payloads(location)
+    reference = stored(payloads, "a", 1)
+    assert stored(payloads, "b", 1) == reference
+    swept(payloads, {"b"}, 2 * DAY)
+    assert exists(payloads, reference)
+    swept(payloads, set(), 2 * DAY)
+    assert not exists(payloads, reference)
+
+
+def test_dry_run_deletes_nothing(location: str) -> None:
+    payloads = Payloads(location)
+    reference = stored(payloads, "a", 1)
+    result = swept(payloads, set(), 2 * DAY, dry_run=True)
+    assert (result.deleted, result.references_deleted) == (1, 1)
+    assert exists(payloads, reference)
+    assert swept(payloads, set(), 2 * DAY).deleted == 1
+
+
+def test_payload_without_a_reference_is_deleted(tmp_path: Path) -> None:
+    # A writer may have been killed at any time.
+    payloads = Payloads(str(tmp_path))
+    reference = stored(payloads, "a", 1)
+    payloads.files.delete(f"refs/{reference.address[:2]}/{reference.address}.a")
+    assert swept(payloads, {"a"}, 2 * DAY).deleted == 1
+
+
+def test_sweep_reads_no_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    payloads = Payloads(str(tmp_path))
+    stored(payloads, "a", 1)
+    monkeypatch.setattr(Files, "read", None)
+    assert swept(payloads, set(), 2 * DAY).deleted == 1
+
+
+def test_writer_between_the_listing_and_the_deletion_keeps_the_payload(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads, writer = Payloads(location), Payloads(location)
+    reference = stored(payloads, "a", 1)
+    move = Files.move
+
+    def moved(self: Files, name: str, new_name: str) -> bool:
+        if new_name.startswith("condemned"):  # The writer finds the payload.
+            assert stored(writer, "b", 1) == reference
+        return move(self, name, new_name)
+
+    monkeypatch.setattr(Files, "move", moved)
+    assert swept(payloads, set(), grace=0).deleted == 0
+    assert writer.load(reference, "test") == random_bytes(LARGE, 1)
+
+
+def test_writer_after_the_condemnation_writes_the_payload_again(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads, writer = Payloads(location), Payloads(location)
+    reference = stored(payloads, "a", 1)
+    delete = Files.delete
+
+    def deleted(self: Files, name: str) -> None:
+        if name.startswith("condemned"):
+            assert stored(writer, "b", 1) == reference
+        delete(self, name)
+
+    monkeypatch.setattr(Files, "delete", deleted)
+    swept(payloads, set(), grace=0)
+    assert writer.load(reference, "test") == random_bytes(LARGE, 1)
+
+
+def test_interrupted_sweep_is_completed_by_the_next_one(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path))
+    needed, orphan = stored(payloads, "a", 1), stored(payloads, "b", 2)
+    for reference in (needed, orphan):
+        payloads.files.move(data_name(reference.address), condemned_name(reference.address))
+    payloads.files.delete(f"refs/{orphan.address[:2]}/{orphan.address}.b")
+    swept(payloads, {"a"})
+    assert exists(payloads, needed) and not exists(payloads, orphan)
+    assert list(payloads.files.list("condemned")) == []
+
+
+def test_concurrent_sweeps_and_writers_lose_nothing(tmp_path: Path) -> None:
+    location, flows = str(tmp_path), set[str]()
+    stop, errors = threading.Event(), list[BaseException]()
+
+    def sweep() -> None:
+        payloads = Payloads(location)
+        while not stop.is_set():
+            try:
+                swept(payloads, flows, grace=0)
+            except BaseException as error:
+                errors.append(error)
+                return
+
+    sweepers = [threading.Thread(target=sweep) for _ in range(2)]
+    for sweeper in sweepers:
+        sweeper.start()
+    payloads = Payloads(location)
+    for number in range(60):
+        flow = f"flow-{number}"
+        flows.add(flow)  # Before the first payload, as a stored flow.
+        reference = stored(payloads, flow, number % 3)
+        assert payloads.load(reference, "test") == random_bytes(LARGE, number % 3)
+        flows.discard(flow)
+    stop.set()
+    for sweeper in sweepers:
+        sweeper.join()
+    assert not errors
+    swept(payloads, set(), grace=0)
+    assert swept(payloads, set(), grace=0).kept == 0
+
+
+def test_large_values_of_reference(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference = reference_to(payloads, random_bytes(LARGE))
+    assert reference.kind == f"bytes, {LARGE:,} items"

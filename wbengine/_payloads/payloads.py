@@ -1,0 +1,282 @@
+"""Large values in a folder or bucket, under addresses that are digests of their content.
+
+Files: `data/<xx>/<address>` is a payload, where `xx` are the first digits of the address, and
+`refs/<xx>/<address>.<flow>` shows that the flow with this uuid refers to it. A payload is kept
+while such a file exists, so records and messages need not be searched (see `sweeping`). A writer
+creates the file in `refs` before it checks whether the payload exists, so that a sweep does not
+delete what the writer found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from wbengine import exceptions
+from wbengine._payloads import content, files
+from wbengine._security import keys, masking
+from wbengine.types import _references, codec
+from wbengine.types import failure as ft
+from wbengine.types._references import Reference
+
+__all__ = ["MAX_INLINE_BYTES", "NO_FLOW", "Payloads", "data_name", "reference_name"]
+
+#: Maximum size of a value that stays in a record or message.
+MAX_INLINE_BYTES: Final = 128 * 1024
+
+#: Name of the flow of a payload whose flow is unknown.
+NO_FLOW: Final = "-"
+
+#: Maximum number of elements of a container whose elements are stored separately until the rest is
+#: small. Larger containers of small elements are stored as a whole.
+_MAX_SEPARATE_ELEMENTS: Final = 64
+
+#: Maximum size of the JSON text of a number, and of JSON around an element.
+_NUMBER_SIZE: Final = 24
+_SMALL_TYPES: Final = frozenset((int, float, bool, type(None)))
+
+#: Content of a payload that is a bytes object, and not an encoded value.
+_BYTES: Final = 0
+_ENCODED: Final = 1
+
+
+def data_name(address: str) -> str:
+    """Return the name of the file of a payload."""
+    return f"data/{address[:2]}/{address}"
+
+
+def reference_name(address: str, flow: str) -> str:
+    """Return the name of the file that shows that a flow refers to a payload."""
+    return f"refs/{address[:2]}/{address}.{flow}"
+
+
+def condemned_name(address: str) -> str:
+    """Return the name of a payload while a sweep deletes it."""
+    return f"condemned/{address}"
+
+
+class _Encoded(NamedTuple):
+    """An encoded value: its size in a record, and the parts of its content as a payload."""
+
+    size: int
+    parts: Sequence[Any] = ()
+
+
+class Payloads:
+    """The payloads at a location: a folder, or a URL of fsspec. Thread-safe, and picklable.
+
+    :raises ValueError, ImportError: as `files.Files` does.
+    """
+
+    def __init__(self, location: str) -> None:
+        if "://" not in location:
+            location = os.path.abspath(os.path.expanduser(location))
+        self.location = location
+        self.files = files.Files(location)
+
+    def __reduce__(self) -> Any:
+        return Payloads, (self.location,)
+
+    def __str__(self) -> str:
+        return masking.masked(self.location)
+
+    def store_large(self, value: Any, where: str, flow: str, limit: int = MAX_INLINE_BYTES) -> Any:
+        """Return the value, or a copy in which references replace what is large.
+
+        The elements of a dict, list or tuple are replaced first. The payloads are complete when
+        this returns. Failures and references are not changed.
+
+        :param where: start of the path in the error.
+        :param flow: uuid of the flow whose records or messages will contain the result, or "".
+        :param limit: maximum size of the result as JSON, except for references.
+        :raises NotEncodable: if the value cannot be encoded.
+        :raises StorageFailure: if a payload cannot be written.
+        """
+        kind = type(value)
+        if kind in _SMALL_TYPES or kind is ft.Failure or kind is Reference:
+            return value
+        if (kind is str or kind is bytes) and len(value) * 6 < limit:
+            return value
+        if kind is dict:
+            items: list[tuple[Any, Any]] = list(value.items())
+        elif kind is list or kind is tuple:
+            items = list(enumerate(value))
+        else:
+            encoded = _encode(value, where)
+            if encoded.size <= limit:
+                return value
+            return self.put(value, encoded.parts, flow)
+        return self._store_elements(value, items, where, flow, limit)
+
+    def _store_elements(
+        self, value: Any, items: list[tuple[Any, Any]], where: str, flow: str, limit: int
+    ) -> Any:
+        total, references = 0, False
+        elements: list[tuple[int, Any, Any, Sequence[Any]]] = []
+        for key, item in items:
+            total += _NUMBER_SIZE + (0 if type(key) is int else 2 * len(str(key)))
+            if type(item) is Reference:
+                references = True
+            elif type(item) not in _SMALL_TYPES:
+                encoded = _encode(item, f"{where}[{key!r:.200}]", limit)
+                total += encoded.size
+                elements.append((encoded.size, key, item, encoded.parts))
+        separate = references or len(items) <= _MAX_SEPARATE_ELEMENTS
+        large = [element for element in elements if element[0] > limit]
+        rest = total - sum(element[0] for element in large)
+        if rest > limit and not references and not separate:
+            encoded = _encode(value, where)
+            return self.put(value, encoded.parts, flow) if encoded.size > limit else value
+        if rest > limit and not references:
+            # The largest elements, until the rest is small.
+            small = [element for element in elements if element[0] <= limit]
+            for element in sorted(small, key=lambda each: each[0], reverse=True):
+                if rest <= limit:
+                    break
+                large.append(element)
+                rest -= element[0]
+        if not large:
+            return value
+        replaced = {
+            key: self.put(item, parts or _encode(item, where).parts, flow)
+            for _, key, item, parts in large
+        }
+        if type(value) is dict:
+            return {key: replaced.get(key, item) for key, item in items}
+        changed = [replaced.get(key, item) for key, item in items]
+        return changed if type(value) is list else tuple(changed)
+
+    def put(self, value: Any, parts: Sequence[Any], flow: str) -> Reference:
+        """Write a payload unless it exists, and return its reference."""
+        key_id, address = _digest(content.chunks_of(parts))
+        reference = _references.checked(address, content.size_of(parts), _kind_of(value), key_id)
+        self.keep(reference, flow)
+        name = data_name(address)
+        if self.files.find(name) is None:
+            self.files.write(name, lambda: content.stored(parts))
+        return reference
+
+    def keep(self, reference: Reference, flow: str) -> None:
+        """Keep a payload while this flow exists."""
+        self.files.write(reference_name(reference.address, flow or NO_FLOW), tuple)
+
+    def keep_all(self, value: Any, flow: str) -> None:
+        """Keep the payloads of all references in a value of a copied flow."""
+        for reference in _references_in(value):
+            self.keep(reference, flow)
+
+    def load_all(self, value: Any, where: str) -> Any:
+        """Return a value with the values of references in it, also in a dict, list or tuple.
+
+        :raises PayloadUnavailable: if one is lost or damaged.
+        :raises StorageFailure: if the folder or bucket cannot be reached.
+        """
+        kind = type(value)
+        if kind is Reference:
+            return self.load(value, where)
+        if kind is dict:
+            return {
+                key: self.load(item, where) if type(item) is Reference else item
+                for key, item in value.items()
+            }
+        if kind is list or kind is tuple:
+            return kind(self.load(i, where) if type(i) is Reference else i for i in value)
+        return value
+
+    def load(self, reference: Reference, where: str) -> Any:
+        """Return the value of a reference.
+
+        :raises PayloadUnavailable, StorageFailure: as `load_all` does.
+        """
+        try:
+            data = self._read(reference)
+            text, buffers = content.split(data)
+            kind, tree = codec.parse(text, codec.MAX_DEPTH + 1)
+        except (ValueError, exceptions.InvalidFormat) as error:
+            raise self._unavailable(reference, where, f"is damaged: {error}") from None
+        except FileNotFoundError:
+            raise self._unavailable(reference, where, "is lost") from None
+        except PermissionError as error:
+            raise self._unavailable(reference, where, f"cannot be read: {error}") from None
+        if kind == _BYTES:
+            return bytes(buffers[0])
+        return codec.unpack_received(tree)
+
+    def _read(self, reference: Reference) -> bytearray:
+        address = reference.address
+
+        def read(file: Any) -> bytearray:
+            data = content.read(file, reference.size)
+            if not hmac.compare_digest(_digest([data], reference.key)[1], address):
+                raise ValueError("its content does not match its address")
+            return data
+
+        try:
+            return self.files.retried(data_name(address), read)
+        except FileNotFoundError:
+            # A sweep is about to restore it if a flow refers to it.
+            return self.files.retried(condemned_name(address), read)
+
+    def _unavailable(
+        self, reference: Reference, where: str, problem: str
+    ) -> exceptions.PayloadUnavailable:
+        return exceptions.PayloadUnavailable(
+            f"{where}: the value ({reference.kind}, {reference.size:,} bytes) {problem}:"
+            f" payload {reference.address} in {self}"
+        )
+
+
+def _encode(value: Any, where: str, limit: int = 0) -> _Encoded:
+    """Return the size of a value, and the parts of its content if it is larger than `limit`."""
+    if type(value) is bytes:
+        if len(value) * 4 // 3 <= limit:
+            return _Encoded(len(value) * 4 // 3 + 32)
+        return _Encoded(len(value) * 4 // 3, content.packed([_BYTES, None], [value]))
+    tree = codec.pack_to_send(value, where)
+    parts = content.packed([_ENCODED, tree], [])
+    size = content.size_of(parts)
+    return _Encoded(size, parts if size > limit else ())
+
+
+def _digest(chunks: Iterable[Any], key_id: str | None = None) -> tuple[str, str]:
+    """Return the id of the key, or "", and the digest of a content.
+
+    :param key_id: the key of an existing digest; None: the latest key of this process.
+    :raises ValueError: if this process does not have the key.
+    """
+    ring = None if key_id == "" else keys.keyring(None)
+    found = None if ring is None else ring.digest_key(key_id)
+    if found is None:
+        if key_id:
+            raise ValueError(f"key {key_id} of its address is unknown to this process")
+        digest: Any = hashlib.sha256()
+    else:
+        digest = hmac.new(found[1], digestmod="sha256")
+    for chunk in chunks:
+        digest.update(chunk)
+    return "" if found is None else found[0], digest.hexdigest()
+
+
+def _kind_of(value: Any) -> str:
+    name = type(value).__name__[:60]
+    try:
+        count = len(value)
+    except Exception:  # A class of the user may raise anything.
+        return name
+    return f"{name}, {count:,} {'characters' if type(value) is str else 'items'}"[
+        : _references.MAX_KIND_LENGTH
+    ]
+
+
+def _references_in(value: Any) -> Iterable[Reference]:
+    if type(value) is Reference:
+        yield value
+    elif type(value) is dict:
+        for item in value.values():
+            yield from _references_in(item)
+    elif type(value) in (list, tuple):
+        for item in value:
+            yield from _references_in(item)
