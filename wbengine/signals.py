@@ -10,12 +10,15 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
 from wbengine._text import json_text, terminal_text
 from wbengine.types import codec
+
+if TYPE_CHECKING:
+    from wbengine._payloads.payloads import Payloads
 
 __all__ = [
     "MAX_VALUE_BYTES", "NAME_SCHEMA", "OR", "Signal", "check_name", "label", "not_awaited",
@@ -91,15 +94,22 @@ class Signal(NamedTuple):
     number: int = 1
 
     @classmethod
-    def of(cls, name: str, value: Any, at: float) -> Signal:
+    def of(
+        cls, name: str, value: Any, at: float, payloads: Payloads | None = None, flow: str = ""
+    ) -> Signal:
         """Create a signal.
 
+        :param payloads: where a value that is too long is stored, for the flow with this uuid.
         :raises TypeError: if the name is not a string.
         :raises ValueError: if the name is invalid.
         :raises NotEncodable: if the value cannot be sent or is too long.
         """
         tree = codec.pack_to_send(value, f"signal {check_name(name)!r}")
         text = json_text.encode(tree, finite=True).decode()
+        if len(text) > MAX_VALUE_BYTES and payloads is not None:
+            where = f"signal {name!r}"
+            value = payloads.store_large(value, where, flow, MAX_VALUE_BYTES)
+            text = json_text.encode(codec.pack_to_send(value, where), finite=True).decode()
         if len(text.encode()) > MAX_VALUE_BYTES:
             raise exceptions.NotEncodable(
                 f"Value of signal {name!r} must have at most {MAX_VALUE_BYTES:,} bytes as JSON"

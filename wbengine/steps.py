@@ -87,6 +87,9 @@ class Program(Protocol):
     def publish(self, name: str, value: Any) -> None:
         """Store a value for other programs, unless the function is being replayed."""
 
+    def store_large(self, value: Any, where: str, limit: int) -> Any:
+        """Return a value with references in place of what is larger than the limit, if possible."""
+
     def tag(self, tags: Mapping[str, _tags.Value]) -> None:
         """Set tags of the flow, unless the function is being replayed."""
 
@@ -155,6 +158,10 @@ class _CommonSteps:
         """
         check_name(name, "Name of a published value")
         encoded = codec.dumps(value, f"published value {name!r}")
+        if len(encoded) > MAX_VALUE_BYTES:
+            where = f"published value {name!r}"
+            value = self._program.store_large(codec.loads(encoded), where, MAX_VALUE_BYTES)
+            encoded = codec.dumps(value, where)
         if len(encoded) > MAX_VALUE_BYTES:
             raise exceptions.NotEncodable(
                 f"Published value {name!r} must have at most {MAX_VALUE_BYTES:,} bytes as JSON"

@@ -10,10 +10,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from wbengine import _payloads, exceptions, states
 from wbengine import atom as atom_module
-from wbengine import exceptions, states
 from wbengine import retry as retry_module
 from wbengine._introspection import object_names
 from wbengine._tasks import arguments
@@ -22,6 +22,10 @@ from wbengine.persistence import _writer as writer
 from wbengine.running import LOCAL
 from wbengine.types import codec
 from wbengine.types import failure as ft
+from wbengine.types._references import Reference
+
+if TYPE_CHECKING:
+    from wbengine._payloads.payloads import Payloads
 
 __all__ = [
     "META_INJECTED",
@@ -118,6 +122,8 @@ class Storage:
         self._by_name: dict[str, models.AtomDetail] = _by_name(flow_detail)
         #: Code of this process, which `note_code` stores; None: unknown.
         self.code: str | None = None
+        #: Folder or bucket of large values, to load them; None: they are in the records.
+        self.payloads: Payloads | None = _payloads.opened() if backend is None else backend.payloads
         self._failed: dict[str, ft.Failure] = {}
         self._failed_view: Mapping[str, ft.Failure] | None = None
         self._find_failures()
@@ -557,7 +563,7 @@ class Storage:
         states.check_known("state of an atom", state, states.ATOM_STATES)
         if state in _FAILED and not isinstance(result, ft.Failure):
             raise TypeError(f"Result saved with state {state} must be a Failure, got {result!r}")
-        self.check(result, "result")
+        result = self.kept(result, "result")
         with self.writer.mutex, self.batch():
             self.put(self.record(atom_name), state, result)
 
@@ -573,7 +579,7 @@ class Storage:
             self.writer.mark(record)
 
     def keepable(self, outcome: Any) -> Any:
-        """Return the value of an `Outcome`, or a failure if the value cannot be stored.
+        """Return the value of an `Outcome` as it is stored, or a failure if it cannot be stored.
 
         Values from workers need no check, because the codec has encoded them.
         """
@@ -581,7 +587,7 @@ class Storage:
         local = outcome.worker == LOCAL
         if self.writer.encodes and local and not isinstance(value, ft.Failure):
             try:
-                self.check(value, "result")
+                outcome.value = value = self.kept(value, "result")
             except Exception as error:  # Encoding a value may raise any exception.
                 outcome.value = value = ft.Failure.from_exception(error)
         return value
@@ -593,6 +599,48 @@ class Storage:
         """
         if self.writer.encodes:
             codec.pack(value, where)
+
+    @property
+    def stores_large(self) -> bool:
+        """Whether large values are stored out of line."""
+        return self.payloads is not None and self.writer.encodes
+
+    def kept(self, value: Any, where: str) -> Any:
+        """Return a value as it is stored: references replace large parts of it.
+
+        :raises NotEncodable: if the store cannot encode it.
+        """
+        if self.payloads is None or not self.writer.encodes:
+            self.check(value, where)
+            return value
+        return self.payloads.store_large(value, where, self.flow_uuid)
+
+    def kept_value(self, value: Any, where: str, limit: int) -> Any:
+        """Return a value with at most `limit` bytes as JSON, if it can be stored out of line."""
+        if self.payloads is None or not self.writer.encodes:
+            return value
+        return self.payloads.store_large(value, where, self.flow_uuid, limit)
+
+    def kept_each(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Return the values by name as `kept` does."""
+        if self.payloads is None or not self.writer.encodes:
+            self.check(values, where)
+            return dict(values)
+        return self.payloads.store_each(values, where, self.flow_uuid)
+
+    def kept_items(self, values: list[Any], where: str) -> list[Any]:
+        """Return the items of a list as `kept` does."""
+        if self.payloads is None or not self.writer.encodes:
+            self.check(values, where)
+            return values
+        return [self.kept(value, f"{where}[{index}]") for index, value in enumerate(values)]
+
+    def loaded(self, value: Any, where: str) -> Any:
+        """Return a value with the large parts that are stored out of line.
+
+        :raises PayloadUnavailable: if one is lost or damaged, or cannot be read by this process.
+        """
+        return _payloads.loaded(self.payloads, value, where)
 
     def save_retry_failure(
         self, retry_name: str, failed_atom_name: str, failure: ft.Failure
@@ -636,9 +684,9 @@ class Storage:
             return record.failure
         if isinstance(record, models.RetryDetail):
             if record.results and record.state != states.REVERT_FAILURE:
-                return record.results
+                return self._loaded_history(record)
         elif record.state in models.STATES_WITH_RESULT:
-            return record.results
+            return self.loaded(record.results, f"result of {atom_name!r}")
         raise exceptions.NotFound(f"Atom {atom_name!r} has no result (its state is {record.state})")
 
     get = get_execute_result
@@ -653,7 +701,7 @@ class Storage:
             return (
                 record.revert_failure
                 if record.revert_failure is not None
-                else record.revert_results
+                else self.loaded(record.revert_results, f"revert result of {atom_name!r}")
             )
         raise exceptions.NotFound(
             f"Atom {atom_name!r} has no revert result (its state is {record.state})"
@@ -692,7 +740,7 @@ class Storage:
         :raises TypeError: if the atom is not a retry controller.
         """
         record = self._retry(retry_name)
-        return retry_module.History(list(record.results), failure=record.failure)
+        return retry_module.History(self._loaded_history(record), failure=record.failure)
 
     def get_retry_histories(self) -> list[tuple[str, retry_module.History]]:
         return [
@@ -700,6 +748,10 @@ class Storage:
             for name, record in self._by_name.copy().items()
             if isinstance(record, models.RetryDetail)
         ]
+
+    def _loaded_history(self, record: models.RetryDetail) -> list[models.HistoryEntry]:
+        where = f"history of {record.name!r}"
+        return [(self.loaded(value, where), failures) for value, failures in record.results]
 
     def _retry(self, retry_name: str) -> models.RetryDetail:
         record = self.record(retry_name)
@@ -736,7 +788,7 @@ class Storage:
             with self.writer.mutex:
                 self._transient.update(values)
             return list(values)
-        self.check(values, "injected values")
+        values = self.kept_each(values, "injected values")
         with self.writer.mutex, self.batch():
             self._injector = add_injected(self._flow_detail, values, self._injector)
             self._by_name[self.injector_name] = self._injector
@@ -759,7 +811,7 @@ class Storage:
 
         :raises NotEncodable: if the value cannot be stored; then nothing is changed.
         """
-        self.check(value, "result")
+        value = self.kept(value, "result")
         with self.writer.mutex, self._changed(task_name) as record:
             record.results = value
 
@@ -795,7 +847,7 @@ class Storage:
                     {**transient_args, **values} if transient_args else values
                 )
             return
-        self.check(values, f"values injected for {atom_name!r}")
+        values = self.kept_each(values, f"values injected for {atom_name!r}")
         with self.writer.mutex, self._changed(atom_name) as record:
             record.meta[META_INJECTED] = {**record.meta.get(META_INJECTED, _NOTHING), **values}
             _macs.sign_injected(self._flow_detail, record)
@@ -810,7 +862,7 @@ class Storage:
         """
         if not isinstance(name, str):
             raise TypeError(f"Stored name must be a str, got {name!r}")
-        values = list(self._values(name))
+        values = [self.loaded(value, f"value {name!r}") for value in self._values(name)]
         if values:
             return many_handler(values) if many_handler is not None else values[0]
         known_names = self.known_names()
@@ -838,10 +890,13 @@ class Storage:
         for atom_name, save_as in self._savers.items():
             record = self._by_name[atom_name]
             for name, index in save_as.items():
-                value = _part_or_failure(record, index)
+                value = self._part_or_failure(record, index)
                 if value is not arguments.MISSING:
                     values.setdefault(name, []).append(value)
-        return values
+        return {
+            name: [self.loaded(value, f"value {name!r}") for value in each]
+            for name, each in values.items()
+        }
 
     def fetch_mapped_args(
         self,
@@ -871,7 +926,10 @@ class Storage:
         node = self._node(atom_name)
         if node < 0:
             self.record(atom_name)
-        return self.gather(node, atom_name, args_mapping, optional)
+        return {
+            argument: self.loaded(value, f"argument {argument!r} of {atom_name!r}")
+            for argument, value in self.gather(node, atom_name, args_mapping, optional).items()
+        }
 
     def gather(
         self,
@@ -881,7 +939,9 @@ class Storage:
         optional_args: Collection[str],
         inputs: Mapping[str, Any] = _NOTHING,
     ) -> dict[str, Any]:
-        """Do the same as `fetch_mapped_args`. For the loop of the engine, which has the node.
+        """Do the same as `fetch_mapped_args`, but load no values that are stored out of line.
+
+        For the loop of the engine, which has the node.
 
         :param inputs: values with precedence over those injected into the flow.
         """
@@ -963,7 +1023,27 @@ class Storage:
 
     def _read(self, node: int, index: Any) -> Any:
         record = self.records[node]
-        return arguments.MISSING if record is None else _part(record, index)
+        return arguments.MISSING if record is None else self._part(record, index)
+
+    def _part(self, record: models.AtomDetail, index: Any) -> Any:
+        if isinstance(record, models.RetryDetail):
+            if not record.results or record.state == states.REVERT_FAILURE:
+                return arguments.MISSING
+            return self._element(record, record.last_results, index)
+        if record.failure is not None or record.state not in models.STATES_WITH_RESULT:
+            return arguments.MISSING
+        return self._element(record, record.results, index)
+
+    def _element(self, record: models.AtomDetail, value: Any, index: Any) -> Any:
+        if index is not None and type(value) is Reference:  # Many small values together.
+            value = self.loaded(value, f"result of {record.name!r}")
+        return arguments.element(value, index)
+
+    def _part_or_failure(self, record: models.AtomDetail, index: Any) -> Any:
+        """Return the same as `_part`, but a failure replaces the whole result."""
+        if record.failure is not None and index is None:
+            return record.failure
+        return self._part(record, index)
 
     def _flow_sources(self) -> list[Mapping[str, Any]]:
         sources: list[Mapping[str, Any]] = []
@@ -998,7 +1078,7 @@ class Storage:
                 yield source[name]
         for atom_name, save_as in self._savers.items():
             if name in save_as:
-                value = _part_or_failure(self._by_name[atom_name], save_as[name])
+                value = self._part_or_failure(self._by_name[atom_name], save_as[name])
                 if value is not arguments.MISSING:
                     yield value
 
@@ -1016,23 +1096,6 @@ class Storage:
 
     def _node(self, atom_name: str) -> int:
         return -1 if self._bindings is None else self._bindings.by_name.get(atom_name, -1)
-
-
-def _part(record: models.AtomDetail, index: Any) -> Any:
-    if isinstance(record, models.RetryDetail):
-        if not record.results or record.state == states.REVERT_FAILURE:
-            return arguments.MISSING
-        return arguments.element(record.last_results, index)
-    if record.failure is not None or record.state not in models.STATES_WITH_RESULT:
-        return arguments.MISSING
-    return arguments.element(record.results, index)
-
-
-def _part_or_failure(record: models.AtomDetail, index: Any) -> Any:
-    """Return the same as `_part`, but a failure replaces the whole result."""
-    if record.failure is not None and index is None:
-        return record.failure
-    return _part(record, index)
 
 
 def add_injected(

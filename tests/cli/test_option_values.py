@@ -79,9 +79,10 @@ FREE_SETTINGS = {
     "keys",
     "notify",
     "oidc",
+    "payloads",
     "retention",
-    "timeout",
     "schedules",
+    "timeout",
 }
 
 #: Options of commands that accept any text, or values that only a store, broker or server can

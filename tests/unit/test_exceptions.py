@@ -33,6 +33,7 @@ TREE = {
     exc.DeadlineExceeded: exc.ExecutionFailure,
     exc.CorruptRecord: exc.StorageFailure,
     exc.RecordTooLarge: exc.StorageFailure,
+    exc.PayloadUnavailable: exc.StorageFailure,
     exc.FlowBusy: exc.ExecutionFailure,
     exc.LeaseLost: exc.ExecutionFailure,
     exc.WorkerLost: exc.ExecutionFailure,

@@ -139,6 +139,7 @@ def program_of(function, clock):
         read_version=lambda change, newest, is_replaying: newest,
         publish=lambda name, value: None,
         tag=lambda tags, is_replaying: None,
+        store_large=lambda value, where, limit: value,
         seed="seed",
         now=0.0,
         clock=clock,

@@ -7,6 +7,7 @@ on a remote worker. The engine calls it only through `TaskExecutor`.
 from __future__ import annotations
 
 import abc
+import asyncio
 import contextlib
 import contextvars
 import hashlib
@@ -20,19 +21,20 @@ from concurrent import futures
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from wbengine import exceptions, running
+from wbengine import _payloads, exceptions, running
 from wbengine._concurrency import contexts, forks
 from wbengine._concurrency.call import Cancellation
 from wbengine._introspection import binding, object_names
 from wbengine._logs import captured_lines, record_fields
 from wbengine._text import rates
 from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
-from wbengine.types import _tags
+from wbengine.types import _references, _tags
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine import task as task_module
     from wbengine._concurrency import event_loop
+    from wbengine._payloads.payloads import Payloads
 
 Action = Literal["execute", "revert"]
 EXECUTE: Final = "execute"
@@ -129,6 +131,8 @@ class Invocation:
         before its latest execution began.
     :ivar row: on a worker, the key of the row of a task with a transaction.
     :ivar step: for a step of a workflow, data of the creator; otherwise None.
+    :ivar payloads: folder or bucket of large values, from which the arguments are loaded.
+    :ivar stores_large: whether references replace large parts of the result.
     :ivar context: the context in which the task runs, and which it changes. None: a copy of the
         context of `invoke`.
     """
@@ -163,6 +167,8 @@ class Invocation:
     spent: float | None = None
     settled: int = 0
     row: str = ""
+    payloads: Payloads | None = None
+    stores_large: bool = False
 
     def tag(self, tags: Mapping[str, _tags.Value]) -> None:
         """Set tags of the flow. Thread-safe.
@@ -368,12 +374,16 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
     if task.async_bodies and invocation.action in task.async_bodies:
         return context.run(_in_loop, ainvoke, invocation, started, loop)
     task.attach(invocation)
+    references = invocation.arguments, invocation.result
     try:
         is_plain = running.around is None and running.scope is None
         perform = _perform if is_plain else _perform_around
         value = context.run(perform, task, invocation, loop)
+        if invocation.stores_large:
+            value = _stored(invocation, value)
         return Outcome(value, running.LOCAL, started, time.time())
     finally:
+        invocation.arguments, invocation.result = references
         task.detach()
         if invocation.log is not None:
             invocation.log.close()
@@ -386,11 +396,15 @@ async def ainvoke(invocation: Invocation) -> Outcome:
     _set_current(invocation)
     contexts.isolate()
     task.attach(invocation)
+    references = invocation.arguments, invocation.result
     try:
         is_plain = running.around is None and running.async_scope is None
         value = await (_aperform if is_plain else _aperform_around)(task, invocation)
+        if invocation.stores_large:
+            value = await asyncio.to_thread(_stored, invocation, value)
         return Outcome(value, running.LOCAL, started, time.time())
     finally:
+        invocation.arguments, invocation.result = references
         task.detach()
         if invocation.log is not None:
             invocation.log.close()
@@ -408,6 +422,8 @@ def _perform(
         if getattr(pre_hook, "__func__", None) not in _IDLE_HOOKS:
             _waited_for(pre_hook(), loop)
             forks.end_fork(pid)
+        if _references.IN_USE:
+            _load_values(invocation)
         if task.transaction is not None:
             value: Any = _in_transaction(task, invocation, loop)
         elif invocation.action == EXECUTE:
@@ -430,6 +446,39 @@ def _perform(
                 value = ft.Failure.from_exception(error)
         forks.end_fork(pid, value)
     return value
+
+
+def _needs_values(invocation: Invocation) -> bool:
+    if invocation.action == REVERT and reverts_nothing(type(invocation.task)):
+        return False
+    values = *invocation.arguments.values(), invocation.result
+    return any(map(_payloads.contains_reference, values))
+
+
+def _load_values(invocation: Invocation) -> None:
+    """Load the arguments and the result that are stored out of line.
+
+    :raises PayloadUnavailable: if one is lost or damaged, or cannot be read by this process.
+    """
+    if _needs_values(invocation):
+        name, payloads = invocation.task.name, invocation.payloads
+        invocation.arguments = {
+            argument: _payloads.loaded(payloads, value, f"argument {argument!r} of task {name!r}")
+            for argument, value in invocation.arguments.items()
+        }
+        result = invocation.result
+        invocation.result = _payloads.loaded(payloads, result, f"result of task {name!r}")
+
+
+def _stored(invocation: Invocation, value: Any) -> Any:
+    """Return a result with references in place of large parts, or a failure."""
+    assert invocation.payloads is not None
+    origin = invocation.origin
+    flow = invocation.flow_uuid if origin is None else origin.flow_uuid
+    try:
+        return invocation.payloads.store_large(value, "result", flow)
+    except Exception as error:  # Encoding a value may raise any exception.
+        return ft.Failure.from_exception(error)
 
 
 def _in_transaction(
@@ -519,6 +568,8 @@ async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:
     try:
         await _settled(pre_hook())
         forks.end_fork(pid)
+        if _references.IN_USE and _needs_values(invocation):
+            await asyncio.to_thread(_load_values, invocation)
         if invocation.action == EXECUTE:
             value: Any = await _settled(task.execute(**invocation.arguments))
         elif calls_revert(task, invocation.result):

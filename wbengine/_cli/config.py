@@ -90,6 +90,7 @@ class Settings:
     ledger: str | None
     keys: str | None
     persistence: str | None
+    payloads: str | None
     board: str | None
     include: tuple[str, ...]
     flows: tuple[str, ...]

@@ -123,10 +123,12 @@ class Context:
 
     def _apply(self, settings: config.Settings) -> None:
         """Apply settings to the whole process until the command ends."""
-        before = os.environ.get("WBENGINE_KEYS")
-        if settings.keys and settings.keys != before:
-            os.environ["WBENGINE_KEYS"] = settings.keys
-            self.exit_stack.callback(_set_variable, "WBENGINE_KEYS", before)
+        for name in ("keys", "payloads"):  # Child processes read the variables.
+            variable, value = settings_schema.VARIABLES[name], getattr(settings, name)
+            before = os.environ.get(variable)
+            if value and value != before:
+                os.environ[variable] = value
+                self.exit_stack.callback(_set_variable, variable, before)
         if settings.databases:
             # Child processes read the variable.
             variable = settings_schema.VARIABLES["databases"]

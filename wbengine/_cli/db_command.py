@@ -20,7 +20,10 @@ __all__ = ["command"]
 
 command = base.Group(
     "db",
-    renamed={"prune": base.Lazy("flow_prune", "Delete flows that ended long ago.")},
+    renamed={
+        "prune": base.Lazy("flow_prune", "Delete flows that ended long ago."),
+        "sweep": base.Lazy("db_sweep", "Delete large values to which no flow refers."),
+    },
     help="Create, check and copy the store of flows.",
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from wbengine import exceptions
 from wbengine._cli import config
+from wbengine._introspection import object_names
 
 if TYPE_CHECKING:
     from wbengine._cli.config import Settings
@@ -88,11 +89,16 @@ def _check_board(settings: Settings) -> None:
         pass
 
 
+def _check_payloads(settings: Settings) -> None:
+    object_names.load("wbengine._payloads:opened")(settings.payloads)
+
+
 _CHECKS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Settings], None]]]] = {
     "url": (_BROKERS, _check_broker),
     "transport": (_BROKERS, _check_broker),
     "transport_options": ((), _check_broker),
     "persistence": (_STORES, _check_store),
     "ledger": (_LEDGERS, _check_ledger),
+    "payloads": (("file", "memory", "s3"), _check_payloads),
     "board": (_BOARDS, _check_board),
 }

@@ -15,7 +15,7 @@ _ALTERNATIVES: Final = {
     **dict.fromkeys(("-b", "--broker", "--url"), "$WBENGINE_URL or $WBENGINE_URL_FILE"),
     **{
         f"--{name}": f"$WBENGINE_{name.upper()} or $WBENGINE_{name.upper()}_FILE"
-        for name in ("ledger", "persistence", "board")
+        for name in ("ledger", "persistence", "payloads", "board")
     },
     "--celery-broker": "$WBENGINE_CELERY_BROKER",
     "--celery-result-backend": "$WBENGINE_CELERY_RESULT_BACKEND",

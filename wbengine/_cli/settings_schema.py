@@ -134,6 +134,9 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     "persistence": _text("URL", "--persistence",
         help="URL of the store of flows, such as sqlite:////var/lib/flows.db.",
         default="a folder of this user"),
+    "payloads": _text("URL", "--payloads",
+        help="Folder, or URL of fsspec, for large values of flows, such as s3://bucket/flows, or"
+        " 'none'.", default="records and messages contain all values"),
     "board": _text("URL", "--board",
         help="URL of the job board, such as"
         " redis://queues/0.", default="the job board in the store"),
@@ -201,7 +204,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 }
 
 #: Settings that can contain a password. The variable NAME_FILE can name a file with the value.
-SECRETS: Final = ("url", "ledger", "persistence", "board")
+SECRETS: Final = ("url", "ledger", "persistence", "payloads", "board")
 
 #: Setting -> its environment variable.
 VARIABLES: Final[dict[str, str]] = {

@@ -14,6 +14,11 @@ from typing import Any, Final
 from wbengine._imports import installing
 from wbengine._text import json_text
 
+try:
+    import zstandard
+except ImportError as _error:
+    raise ImportError(installing.needs("payloads", "zstandard", "payloads")) from _error
+
 __all__ = ["chunks_of", "packed", "read", "size_of", "split", "stored"]
 
 _MAGIC: Final = b"wbpayl\x001"
@@ -94,7 +99,7 @@ def stored(parts: Sequence[Any]) -> Iterator[Any]:
         yield from chunks_of(parts)
         return
     yield _HEAD.pack(_MAGIC, _ZSTD, size)
-    compressor = _zstandard().ZstdCompressor(level=3).compressobj(size=size)
+    compressor = zstandard.ZstdCompressor(level=3).compressobj(size=size)
     for chunk in chunks_of(parts):
         if compressed := compressor.compress(chunk):
             yield compressed
@@ -116,7 +121,7 @@ def _is_compressible(parts: Sequence[Any], size: int) -> bool:
                 if low < high:
                     sample += view[low:high]
             position += len(view)
-    compressed = _zstandard().ZstdCompressor(level=1).compress(bytes(sample))
+    compressed = zstandard.ZstdCompressor(level=1).compress(bytes(sample))
     return len(compressed) <= _WORTHWHILE * len(sample)
 
 
@@ -135,7 +140,6 @@ def read(file: Any, size: int) -> bytearray:
         raise ValueError(f"the file contains {stored_size:,} bytes instead of {size:,}")
     if kind == _RAW:
         return _read_exactly(file, size)
-    zstandard = _zstandard()
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
     try:
         with decompressor.stream_reader(file, closefd=False) as reader:
@@ -155,11 +159,3 @@ def _read_exactly(file: Any, size: int) -> bytearray:
     if file.read(1):
         raise ValueError("the file is longer than its content")
     return content
-
-
-def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise ImportError(installing.needs("payloads", "zstandard", "payloads")) from error
-    return zstandard

@@ -14,6 +14,11 @@ from wbengine import exceptions
 from wbengine._imports import installing
 from wbengine._security import masking
 
+try:
+    import fsspec
+except ImportError as _error:
+    raise ImportError(installing.needs("payloads", "fsspec", "payloads")) from _error
+
 __all__ = ["File", "Files"]
 
 _T = TypeVar("_T")
@@ -217,10 +222,6 @@ _BLOCK_SIZE: Final = 16 * 2**20
 
 
 def _open(location: str) -> tuple[Any, str]:
-    try:
-        import fsspec
-    except ImportError as error:
-        raise ImportError(installing.needs("payloads", "fsspec", "payloads")) from error
     if not location.strip():
         raise ValueError("payloads must be a folder or a URL, got ''")
     shown = masking.masked(location)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
@@ -110,6 +110,15 @@ class Payloads:
                 return value
             return self.put(value, encoded.parts, flow)
         return self._store_elements(value, items, where, flow, limit)
+
+    def store_each(
+        self, values: Mapping[str, Any], where: str, flow: str, limit: int = MAX_INLINE_BYTES
+    ) -> dict[str, Any]:
+        """Return the values by name as `store_large` does; never a reference for all together."""
+        return {
+            name: self.store_large(value, f"{where}[{name!r}]", flow, limit)
+            for name, value in values.items()
+        }
 
     def _store_elements(
         self, value: Any, items: list[tuple[Any, Any]], where: str, flow: str, limit: int

@@ -318,7 +318,10 @@ class AtomLifecycle:
             if name in atom.rebind
         }
         arguments = self._storage.gather(node, atom.name, atom.rebind, atom.optional, inputs)
-        return {**defaults, **arguments}
+        return {
+            name: self._storage.loaded(value, f"argument {name!r} of {atom.name!r}")
+            for name, value in {**defaults, **arguments}.items()
+        }
 
     # For steps of workflows.
 
@@ -362,6 +365,13 @@ class AtomLifecycle:
         remote = not (self._in_process or call.local)
         call.events = self._events_class(self, record, atom, remote)
         call.captures = self._stores_logs
+
+    def set_payloads(self, invocations: Iterable[calls.Invocation]) -> None:
+        """Set where the values of calls are stored out of line."""
+        payloads, stores_large = self._storage.payloads, self._storage.stores_large
+        if payloads is not None:
+            for call in invocations:
+                call.payloads, call.stores_large = payloads, stores_large
 
     def note_resend(self, record: models.AtomDetail, lost_worker: str | None) -> None:
         """Note that an attempt begins again whose first copy may have had effects."""

@@ -156,11 +156,11 @@ class Maps:
             rebind, optional = task.revert_rebind, task.revert_optional
         else:
             return {}  # nothing was executed, so there is nothing to revert
-        return dict(self._storage.fetch_mapped_args(rebind, task.name, optional_args=optional))
+        return self._storage.gather(call.node, task.name, rebind, optional)
 
     def _expand(self, task: task_module.Map, record: models.AtomDetail, values: Any) -> None:
-        listed = task.listed(values)
-        self._storage.check(listed, f"arguments[{task.over!r}]")
+        values = self._storage.loaded(values, f"argument {task.over!r} of {record.name!r}")
+        listed = self._storage.kept_items(task.listed(values), f"arguments[{task.over!r}]")
         if isinstance(values, Iterator):
             # The iterator is used up, so later readers need the list.
             self._storage.replace(record.name, task.over, values, listed)

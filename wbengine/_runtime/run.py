@@ -485,6 +485,7 @@ class Run:
                 to_cancel = self._in_flight.cancel_recovered(
                     tasks, to_cancel, self._scheduler.is_reverting
                 )
+            self._lifecycle.set_payloads(tasks)
             crashpoint("engine.before-submit")
             self._executor.submit_many(self._iter_unsent(len(tasks)), self._done)
             crashpoint("engine.after-submit")

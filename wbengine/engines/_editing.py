@@ -148,7 +148,7 @@ def _check_steps(
     arguments = lifecycle.workflow_arguments(node, workflow, edits.inputs)
     call = workflow_call.WorkflowCall(node, workflow, calls.EXECUTE, record, arguments)
     try:
-        programs.check_replay(call, steps, time.time())
+        programs.check_replay(call, steps, storage, time.time())
     except exceptions.NonDeterministicWorkflow as error:
         names = ", ".join(repr(name) for name in edits.inputs if name in plan.firsts[node])
         raise exceptions.InvalidState(

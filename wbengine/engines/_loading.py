@@ -8,9 +8,9 @@ import uuid as uuids
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wbengine import exceptions
+from wbengine import _payloads, exceptions
 from wbengine import storage as storage_module
 from wbengine._introspection import object_names
 from wbengine._security import keys
@@ -26,6 +26,9 @@ from wbengine.engines._engine_kinds import ENGINE_DEFAULT, ENGINES_NAMESPACE, de
 from wbengine.persistence import _macs, backends, models
 from wbengine.persistence import base as persistence
 from wbengine.types import _tags, codec
+
+if TYPE_CHECKING:
+    from wbengine._payloads.payloads import Payloads
 
 __all__ = [
     "ENGINES_NAMESPACE",
@@ -104,6 +107,7 @@ class _NewRecord(NamedTuple):
 
     `no_factory`: why other processes cannot import the workflow, which then has no such note.
     `require_inputs`: reject a flow with missing inputs before it is stored.
+    `payloads`: where large inputs are stored; None: where those of the backend are.
     """
 
     name: str | None = None
@@ -112,6 +116,7 @@ class _NewRecord(NamedTuple):
     make_note: _MakeNote | None = None
     require_inputs: bool = False
     no_factory: str | None = None
+    payloads: Payloads | None = None
 
 
 def _with_workflow_note(record: _NewRecord, workflow: Any) -> _NewRecord:
@@ -182,6 +187,11 @@ def _load(
                 detail.meta[_tags.GIVEN] = dict(record.tags)
             if open_backend is not None and kind != ENGINE_DEFAULT:
                 detail.meta[models.ENGINE] = kind
+            payloads = record.payloads
+            if payloads is None and open_backend is not None:
+                payloads = _payloads.opened(given_options.get("payloads")) or open_backend.payloads
+            if inputs and payloads is not None:
+                inputs = payloads.store_each(inputs, "inputs", uuid)
             if inputs:
                 storage_module.add_injected(detail, inputs)
         elif open_backend is not None:
@@ -331,14 +341,50 @@ def load_from_factory(
     :raises Duplicate: if the backend has a flow with this uuid; also as `load`.
     :raises ValueError: if `uuid` is not a uuid; also as `load`.
     """
+    flow, record = _made(
+        flow_factory, factory_args, factory_kwargs, uuid, name, tags, require_inputs
+    )
+    store = _inputs(store, inputs)
+    return _load(flow, store, None, book, backend, namespace, engine, options, record)
+
+
+def load_submitted(
+    flow_factory: _flow_factories.Factory,
+    factory_args: Iterable[Any] | None,
+    factory_kwargs: Mapping[str, Any] | None,
+    inputs: Store,
+    uuid: str | None,
+    name: str | None,
+    tags: Mapping[str, _tags.Value] | None,
+    payloads: Payloads | None,
+) -> base.Engine:
+    """Do the same as `load_from_factory` without a backend, for a flow that is stored later.
+
+    :param payloads: where large inputs are stored; None: in the record.
+    """
+    flow, record = _made(flow_factory, factory_args, factory_kwargs, uuid, name, tags, True)
+    record = record._replace(payloads=payloads)
+    engine = _load(flow, inputs, None, None, None, ENGINES_NAMESPACE, ENGINE_DEFAULT, {}, record)
+    engine.storage.payloads = payloads
+    return engine
+
+
+def _made(
+    flow_factory: _flow_factories.Factory,
+    factory_args: Iterable[Any] | None,
+    factory_kwargs: Mapping[str, Any] | None,
+    uuid: str | None,
+    name: str | None,
+    tags: Mapping[str, _tags.Value] | None,
+    require_inputs: bool,
+) -> tuple[Any, _NewRecord]:
+    """Return a new flow, and the data for its record."""
     if uuid is not None:
         uuid = _checked_uuid(uuid)
     path = _flow_factories.name_of(flow_factory)
     flow = _flow_factories.make(path, factory_args, factory_kwargs)
     make_note = functools.partial(_flow_factories.note, path, factory_args, factory_kwargs)
-    record = _new_record(name, tags, uuid, make_note, require_inputs)
-    store = _inputs(store, inputs)
-    return _load(flow, store, None, book, backend, namespace, engine, options, record)
+    return flow, _new_record(name, tags, uuid, make_note, require_inputs)
 
 
 def flow_from_detail(flow_detail: models.FlowDetail, flows: _allowed.Flows = None) -> Any:
@@ -444,13 +490,20 @@ def load_from_detail(
     )
 
 
-def values_of(flow_detail: models.FlowDetail, *, flows: _allowed.Flows = None) -> dict[str, Any]:
+def values_of(
+    flow_detail: models.FlowDetail,
+    *,
+    payloads: Payloads | None,
+    flows: _allowed.Flows = None,
+) -> dict[str, Any]:
     """Return the values of a flow that succeeded, by name. This writes nothing.
 
+    :param payloads: where large values are.
     :raises Exception: as `load_from_detail`.
     """
     engine = load_from_detail(flow_detail, flows=flows)
     engine.prepare()
+    engine.storage.payloads = payloads
     return engine.storage.fetch_all()
 
 

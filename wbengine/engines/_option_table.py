@@ -116,6 +116,7 @@ COMMON: Final[Mapping[str, Option]] = {
     "on_busy": _choice(_ownership.ON_BUSY),
     "lease": Option(named_options.number, _leases.LEASE_SECONDS),
     "limits": Option(_limits_url),
+    "payloads": Option(),
     "strict_results": _OFF,
     "timelimit": _TIMELIMIT,
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypedDi
 
 import sqlalchemy as sa
 
-from wbengine import exceptions, signals, states
+from wbengine import _payloads, exceptions, signals, states
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._introspection import object_names
 from wbengine._sql import caller_connections, dialects
@@ -42,6 +42,9 @@ from wbengine.persistence.backends import _sql
 from wbengine.persistence.backends._sql import caller_transactions
 from wbengine.storage import Storage
 from wbengine.types import _tags, codec
+
+if TYPE_CHECKING:
+    from wbengine._payloads.payloads import Payloads
 
 __all__ = ["FlowHandle", "asubmit", "handle", "new_book", "new_flow", "submit", "submit_many"]
 
@@ -143,7 +146,7 @@ class FlowHandle(Generic[_R_co]):
         detail = self._read()
         if detail.state != states.SUCCESS:
             _flow_errors.raise_recorded(Storage(detail))
-        return _loading.values_of(detail)
+        return _loading.values_of(detail, payloads=self._backend.payloads)
 
     def value(self, timeout: float | None = None) -> _R_co:
         """Wait until the flow has ended; return the result of its workflow.
@@ -152,7 +155,8 @@ class FlowHandle(Generic[_R_co]):
         :raises Exception: as `result`.
         """
         self.result(timeout)
-        value: _R_co = _loading.result_of(self._read())
+        result = _loading.result_of(self._read())
+        value: _R_co = _payloads.loaded(self._backend.payloads, result, "result of the flow")
         return value
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
@@ -193,8 +197,8 @@ class FlowHandle(Generic[_R_co]):
 
         :raises FlowDeleted: if the flow is not stored any more.
         """
-        new_signal = signals.Signal.of(name, value, time.time())
         with self._storing("Sending a signal", connection) as backend:
+            new_signal = signals.Signal.of(name, value, time.time(), backend.payloads, self.id)
             return _lease_renewer.send_signal(backend, self.id, new_signal, strict=strict).number
 
     def published(self) -> dict[str, Any]:
@@ -203,7 +207,10 @@ class FlowHandle(Generic[_R_co]):
         `operations.published` is the same for a backend and the uuid of a flow.
         """
         with codec.unknown_classes_as_text(with_codecs=True):
-            return published_in(self._read())
+            return {
+                name: _payloads.loaded(self._backend.payloads, value, f"published value {name!r}")
+                for name, value in published_in(self._read()).items()
+            }
 
     def _pauses(self) -> Iterator[float]:
         """Poll the flow until it has ended; yield the seconds until the next poll."""
@@ -607,6 +614,7 @@ def _new_flows(
     unique: Iterable[str] | None,
     unique_for: str | float | None,
     uuid: str | None = None,
+    payloads: Payloads | None = None,
 ) -> _NewFlows:
     flows, values, places = [], [], []
     all_flow_inputs = [
@@ -616,7 +624,7 @@ def _new_flows(
     for flow_inputs in all_flow_inputs:
         new = new_flow(
             flow_factory, factory_args, factory_kwargs,
-            inputs=flow_inputs, name=name, tags=tags, uuid=uuid,
+            inputs=flow_inputs, name=name, tags=tags, uuid=uuid, payloads=payloads,
         )  # fmt: skip
         flows.append((new.detail, new_book(new.detail)))
         values.append(new.inputs)
@@ -657,7 +665,8 @@ class _Submission:
 
     Use it as a context manager.
 
-    :param build: returns the flows, also with a uuid for a single one.
+    :param build: returns the flows, also with a uuid for a single one, and with the payloads of the
+        backend.
     :param in_transaction: whether `post` gets a connection of the caller.
     """
 
@@ -679,6 +688,9 @@ class _Submission:
         self._in_transaction = in_transaction
         with contextlib.ExitStack() as failing:
             self._backend, self._board = _open(backend, board, new.inputs, failing, in_transaction)
+            if self._backend.payloads is not None:
+                self.rebuild()
+                new = self._new
             options = {
                 "eta": eta is not None,
                 "unique": bool(new.keys),
@@ -708,7 +720,7 @@ class _Submission:
 
     def rebuild(self) -> None:
         """Build the flow with the uuid that the latest call of `post` requires."""
-        self._new = self._build(uuid=self._uuid)
+        self._new = self._build(uuid=self._uuid, payloads=self._backend.payloads)
 
     def post(self, source: Any = None) -> Sequence[tuple[str, jobs.Job | None]] | None:
         """Store the flows and their jobs. Return uuids of flows, and their jobs if they are new.
@@ -823,9 +835,11 @@ def new_flow(
     name: str | None = None,
     uuid: str | None = None,
     flows: _allowed.AllowedFlows | None = None,
+    payloads: Payloads | None,
 ) -> NewFlow:
     """Return the record of a new flow that a conductor can run, not stored yet.
 
+    :param payloads: where large inputs are stored; None: in the record.
     :param flows: the allowed factories if the name comes from a store; None: the name comes from
         this program.
     :raises NotTrusted: if the factory is not allowed.
@@ -834,16 +848,7 @@ def new_flow(
     if flows is not None:
         flows.load(str(flow_factory))
     path, args = _importable_factory(flow_factory, factory_args, factory_kwargs)
-    engine = _loading.load_from_factory(
-        path,
-        args,
-        factory_kwargs,
-        inputs=inputs,
-        name=name,
-        tags=tags,
-        uuid=uuid,
-        require_inputs=True,
-    )
+    engine = _loading.load_submitted(path, args, factory_kwargs, inputs, uuid, name, tags, payloads)
     all_inputs = engine.storage.fetch_all()
     return NewFlow(engine.storage.flow_detail, all_inputs, _fair_key_of(engine.flow, all_inputs))
 

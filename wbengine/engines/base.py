@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wbengine import exceptions, signals, states
+from wbengine import _payloads, exceptions, signals, states
 from wbengine import storage as storage_module
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks, scopes
@@ -148,6 +148,8 @@ class Engine(abc.ABC):
         store_clock = clocks.StoreClock()
         self._clock: clocks.Clock = store_clock
         self._storage = storage_module.Storage(self._flow_detail, self._backend)
+        if self._settings["payloads"] is not None:
+            self._storage.payloads = _payloads.opened(self._settings["payloads"])
         self._durability: str = self._settings["durability"]
         self._ownership = _ownership.Ownership(
             self._storage,
@@ -991,7 +993,9 @@ class Engine(abc.ABC):
         :raises CompilationFailure: if the flow is invalid.
         """
         self.compile()
-        new_signal = signals.Signal.of(name, value, self._clock.time())
+        new_signal = signals.Signal.of(
+            name, value, self._clock.time(), self._storage.payloads, self._flow_detail.uuid
+        )
         waiting = self._received
         outline = None if waiting is None else self._compiled("signalled").outline
         expected = [] if outline is None else outline.signals

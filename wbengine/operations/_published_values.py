@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from wbengine import _payloads
 from wbengine.persistence import base
 from wbengine.persistence._published_values import published_in
 from wbengine.types import codec
@@ -26,4 +27,8 @@ def published(backend: base.Backend, uuid: str) -> dict[str, Any]:
         contextlib.closing(backend.get_connection()) as connection,
         codec.unknown_classes_as_text(with_codecs=True),
     ):
-        return published_in(connection.get_flow_details(uuid))
+        values = published_in(connection.get_flow_details(uuid))
+        return {
+            name: _payloads.loaded(backend.payloads, value, f"published value {name!r}")
+            for name, value in values.items()
+        }

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from wbengine import exceptions, states
 from wbengine.engines import _allowed, _flow_errors, _loading
-from wbengine.persistence import base
+from wbengine.persistence import base, models
 from wbengine.storage import Storage
 
 __all__ = ["FlowError", "FlowResult", "read"]
@@ -52,7 +52,12 @@ def read(connection: base.Connection, uuid: str) -> FlowResult:
             _flow_errors.raise_recorded(Storage(detail))
         except Exception as error:
             return FlowResult(state, True, error=_error_of(error))
-    return FlowResult(state, True, _loading.values_of(detail, flows=_allowed.of_process()))
+    return FlowResult(state, True, _values(connection, detail))
+
+
+def _values(connection: base.Connection, detail: models.FlowDetail) -> Mapping[str, Any]:
+    payloads = connection.backend.payloads
+    return _loading.values_of(detail, payloads=payloads, flows=_allowed.of_process())
 
 
 def _error_of(error: Exception) -> FlowError:

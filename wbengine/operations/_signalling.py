@@ -39,6 +39,6 @@ def signal(
     :raises TypeError, ValueError: if the name is not allowed.
     :raises ValueError: if the flow waits for the signal, and its task expects another type.
     """
-    new_signal = signals.Signal.of(name, value, time.time())
+    new_signal = signals.Signal.of(name, value, time.time(), backend.payloads, uuid)
     with caller_transactions.joined_backend(backend, connection, "Sending a signal") as joined:
         return _lease_renewer.send_signal(joined, uuid, new_signal, strict=strict).number

@@ -40,6 +40,7 @@ class RestrictedBackend(base.Backend):
     ) -> None:
         super().__init__(whole.conf)
         self.encodes = whole.encodes
+        self.payloads_location = whole.payloads_location
         self.whole: Final = whole
         self.tags: Final = _listing.check_tags(tags)
         self.queues: Final = tuple(sorted(queues))

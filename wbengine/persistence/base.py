@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from wbengine import exceptions, states
+from wbengine import _payloads, exceptions, states
 from wbengine._introspection import object_names
 from wbengine.persistence import _leases, _listing, _owners, models
 from wbengine.persistence._access_keys import AccessKey
@@ -24,6 +24,7 @@ from wbengine.types import _tags
 from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
 
 if TYPE_CHECKING:
+    from wbengine._payloads.payloads import Payloads
     from wbengine.persistence._bulk import BulkStore
 
 __all__ = [
@@ -75,6 +76,9 @@ class Backend(abc.ABC):
     #: Seconds between two attempts of an engine to write.
     write_pause: float = 5.0
 
+    #: Where large values of the flows are, as for `_payloads.opened`. `backends.fetch` sets it.
+    payloads_location: str | None = None
+
     def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
         if conf is not None and not isinstance(conf, Mapping):
             raise TypeError(
@@ -86,6 +90,11 @@ class Backend(abc.ABC):
     def conf(self) -> dict[str, Any]:
         """The options of the backend."""
         return self._conf
+
+    @property
+    def payloads(self) -> Payloads | None:
+        """The folder or bucket of large values; None if all values are in the records."""
+        return _payloads.opened(self.payloads_location) if self.encodes else None
 
     @abc.abstractmethod
     def get_connection(self) -> Connection:

@@ -55,6 +55,7 @@ class Firing:
             tags=schedule.tags_at(tick),
             uuid=uuid,
             flows=self._flows,
+            payloads=self._backend.payloads,
         )
         flow, board = new.detail, self.board
         book = _submission.new_book(flow)

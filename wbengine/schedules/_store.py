@@ -145,7 +145,10 @@ class Schedules:
         :raises Exception: errors of `engines.submit` about the factory and its inputs.
         """
         new = _submission.new_flow(
-            schedule.factory, inputs=JsonInputs(schedule.inputs_at(0)), tags=schedule.tags_at(0)
+            schedule.factory,
+            inputs=JsonInputs(schedule.inputs_at(0)),
+            tags=schedule.tags_at(0),
+            payloads=None,
         )
         codec.pack(new.inputs, "inputs")
         inputs = {name: new.inputs.get(name, value) for name, value in schedule.inputs.items()}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from wbengine._security import masking
+from wbengine.types._references import Reference
 
 __all__ = ["MAX_MEMBERS", "shorten", "to_json"]
 
@@ -44,6 +45,8 @@ def to_json(
     """
     if value is None or isinstance(value, bool | int):
         return value
+    if isinstance(value, Reference):
+        return mask(repr(value))
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str):

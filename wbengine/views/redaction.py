@@ -17,6 +17,7 @@ from wbengine._security.masking import MASK, SecretMatcher, is_secret_key, secre
 from wbengine.persistence import _listing, base, models
 from wbengine.types import _tags, codec
 from wbengine.types import failure as ft
+from wbengine.types._references import Reference
 from wbengine.views import _formatting, _record_values
 
 __all__ = ["MASK", "Redactor", "error_line", "redacted", "redactor_for"]
@@ -105,6 +106,8 @@ class Redactor:
             )
         if isinstance(value, bytes | bytearray):
             return self.text(repr(bytes(value[:_MAX_CHARACTERS])))
+        if isinstance(value, Reference):
+            return self.text(f"<{describe(value)}>")
         if isinstance(value, ft.Failure):
             return self.text(f"{next(iter(value), 'Exception')}: {value.exception_str}")
         if len(outer_ids) > _MAX_DEPTH or id(value) in outer_ids:
@@ -144,6 +147,8 @@ def describe(value: Any) -> str:
     """
     if value is None:
         return "None"
+    if isinstance(value, Reference):
+        return f"{value.kind}, {_formatting.size(value.size)}, stored out of line"
     name = type(value).__name__
     if isinstance(value, str):
         return f"{name}, {_formatting.count(len(value), 'character')}"

@@ -280,6 +280,8 @@ def _fields(invocation: calls.Invocation) -> tuple[Any, ...]:
             invocation.epoch,
             invocation.recovered,
             invocation.captures,
+            invocation.payloads,
+            invocation.stores_large,
         ),
         invocation.not_after,
     )
@@ -293,11 +295,14 @@ def _restored(
     arguments: Mapping[str, Any],
     result: Any,
     failures: Mapping[str, ft.Failure],
-    origin: tuple[str, int, int, int, bool, bool],
+    origin: tuple[Any, ...],
     not_after: float | None = None,
 ) -> calls.Invocation:
     call = calls.Invocation(task, action, uuid, attempt, arguments, result, failures)
-    call.flow_uuid, call.index, call.resumed, call.epoch, call.recovered, call.captures = origin
+    (
+        call.flow_uuid, call.index, call.resumed, call.epoch, call.recovered, call.captures,
+        call.payloads, call.stores_large,
+    ) = origin  # fmt: skip
     call.not_after = not_after
     return call
 

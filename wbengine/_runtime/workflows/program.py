@@ -30,12 +30,14 @@ class Completion(NamedTuple):
 
     :ivar signal: stored name of the signal that the step received.
     :ivar discarded: stored names of the signals that it discarded.
+    :ivar is_copy: whether the value was just decoded.
     """
 
     value: Any
     at: float
     signal: str | None
     discarded: Sequence[str] = ()
+    is_copy: bool = False
 
 
 class Handle:
@@ -59,10 +61,13 @@ class Handle:
         self._value: Any = None
         self._failure: ft.Failure | None = None
 
-    def put(self, value: Any) -> None:
-        """Set the result: a value, or the failure of the step."""
+    def put(self, value: Any, *, is_copy: bool = False) -> None:
+        """Set the result: a value, or the failure of the step.
+
+        :param is_copy: whether the value was just decoded.
+        """
         self._failure = value if isinstance(value, ft.Failure) else None
-        self._value = _stored_form(value)
+        self._value = value if is_copy and self._failure is None else _stored_form(value)
         self.is_done, self.has_failed = True, self._failure is not None
 
     def result(self) -> Any:
@@ -91,6 +96,7 @@ class Program(abc.ABC):
         function is being replayed.
     :param publish: stores a published value.
     :param tag: checks tags, and sets them unless the second argument is True: for a replay.
+    :param store_large: returns a value with references in place of large parts.
     :ivar called_count: number of steps that the function has called.
     :ivar is_over: the function has ended, with `value`: its result or a `Failure`.
     :ivar error: an error that ends the run but must not fail the workflow, or None: the function
@@ -107,6 +113,7 @@ class Program(abc.ABC):
         read_version: Callable[[str, int, bool], int],
         publish: Callable[[str, Any], None],
         tag: Callable[[Mapping[str, Any], bool], None],
+        store_large: Callable[[Any, str, int], Any],
         seed: str,
         now: float,
     ) -> None:
@@ -117,6 +124,7 @@ class Program(abc.ABC):
         self._read_version = read_version
         self._publish = publish
         self._tag = tag
+        self._store_large = store_large
         self.seed = seed
         self.now = now
         self.scopes = OpenScopes(self._current_task)
@@ -205,6 +213,9 @@ class Program(abc.ABC):
         if not (self._is_closed or self._history.is_replaying(self.called_count)):
             self._publish(name, value)
 
+    def store_large(self, value: Any, where: str, limit: int) -> Any:
+        return self._store_large(value, where, limit)
+
     def tag(self, tags: Mapping[str, Any]) -> None:
         self._check_caller()
         # A replay would replace the latest value by earlier ones.
@@ -230,7 +241,7 @@ class Program(abc.ABC):
                 handle.command.task.discard(stored_name)
             if completion.signal is not None:
                 handle.command.task.receive(completion.signal)
-        handle.put(completion.value)
+        handle.put(completion.value, is_copy=completion.is_copy)
         if handle.has_failed:
             self._failed.append(handle)
         return handle

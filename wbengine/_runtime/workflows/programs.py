@@ -13,6 +13,8 @@ from wbengine._runtime.workflows.history import History, RecordedStep
 from wbengine._runtime.workflows.program import Completion, Program
 from wbengine._runtime.workflows.thread_program import ThreadProgram
 from wbengine.persistence import models
+from wbengine.storage import Storage
+from wbengine.types import failure as ft
 
 __all__ = ["VERSIONS", "check_replay", "of_call"]
 
@@ -29,27 +31,35 @@ def of_call(
     read_version: Callable[[str, int, bool], int],
     publish: Callable[[str, Any], None],
     tag: Callable[[Mapping[str, Any], bool], None],
+    values: Storage,
     now: float,
 ) -> Program:
     """Return the call of a workflow's function.
 
     :param on_waiting: as for `ThreadProgram`.
     :param on_read: called with the record of a step after its result was read for the function.
+    :param values: loads and stores large values.
     :param now: time of the call in Unix seconds, unless the workflow has begun earlier.
     """
     workflow, record = call.task, call.record
 
     def read(position: int) -> Completion:
         step, note = history.steps[position]
-        value = step.failure if step.failure is not None else step.results
+        stored = value = step.failure if step.failure is not None else step.results
         on_read(step)
-        return Completion(value, note.at or 0.0, note.signal, note.discarded)
+        try:
+            value = values.loaded(stored, f"result of step {step.name!r}")
+        except exceptions.PayloadUnavailable as error:
+            value = ft.Failure.from_exception(error)
+        is_copy = value is not stored
+        return Completion(value, note.at or 0.0, note.signal, note.discarded, is_copy)
 
     common: dict[str, Any] = {
         "read": read,
         "read_version": read_version,
         "publish": publish,
         "tag": tag,
+        "store_large": values.kept_value,
         "seed": f"{record.uuid} {record.attempt}",
         "now": record.submitted or now,
     }
@@ -58,7 +68,9 @@ def of_call(
     return ThreadProgram(workflow.fn, call.arguments, history, on_waiting=on_waiting, **common)
 
 
-def check_replay(call: WorkflowCall, recorded: Iterable[RecordedStep], now: float) -> None:
+def check_replay(
+    call: WorkflowCall, recorded: Iterable[RecordedStep], values: Storage, now: float
+) -> None:
     """Call the function of a workflow, and check that it repeats the recorded steps.
 
     This begins no step and writes nothing.
@@ -82,6 +94,7 @@ def check_replay(call: WorkflowCall, recorded: Iterable[RecordedStep], now: floa
         read_version=read_version,
         publish=lambda name, value: None,
         tag=lambda tags, is_replaying: None,
+        values=values,
         now=now,
     )
     try:

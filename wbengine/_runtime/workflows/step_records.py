@@ -85,6 +85,17 @@ class StepRecords:
         """Set tags of the flow, with the next write of the run."""
         self._storage.writer.set_tags(tags, f"workflow {workflow!r}")
 
+    @property
+    def values(self) -> storage_module.Storage:
+        """The storage that loads and stores large values."""
+        return self._storage
+
+    def kept_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a step with references in place of large parts."""
+        if not self._storage.stores_large:
+            return dict(arguments)
+        return self._storage.kept_each(arguments, "arguments")
+
     def add(self, step: Step) -> None:
         """Add the record of a new step."""
         record = step.record

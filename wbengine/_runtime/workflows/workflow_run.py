@@ -100,6 +100,7 @@ class WorkflowRun:
             read_version=self._read_version,
             publish=self._publish,
             tag=self._tag,
+            values=self._records.values,
             now=self._started,
         )
 
@@ -161,9 +162,9 @@ class WorkflowRun:
             content = f"{command.path} {command.digest}"
             uuid = calls.request_id(self.record.uuid, content, attempt, position)
             record = models.TaskDetail(name[: object_names.MAX_NAME_LENGTH], uuid)
-            revert_arguments = None
+            revert_arguments, arguments = None, self._records.kept_arguments(command.arguments)
             if command.task is not None and not calls.reverts_nothing(type(command.task)):
-                revert_arguments = commands.revert_arguments(command.task, command.arguments)
+                revert_arguments = commands.revert_arguments(command.task, arguments)
             note = StepNote(
                 self.record.uuid,
                 self.record.attempt,
@@ -173,13 +174,13 @@ class WorkflowRun:
                 command.text,
                 revert_arguments,
             )
-            step = Step(record, note, command.task, command.arguments)
+            step = Step(record, note, command.task, arguments)
             self._history.steps[position] = RecordedStep(record, note)
             self._records.add(step)
         else:
-            step = Step(*recorded, command.task, command.arguments)
-            if step.is_complete:
-                step.arguments = None
+            step = Step(*recorded, command.task, None)
+            if not step.is_complete:
+                step.arguments = self._records.kept_arguments(command.arguments)
         self._steps[position] = step
         if step.is_complete:
             return

@@ -20,6 +20,7 @@ from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine._concurrency import event_loop
+    from wbengine._payloads.payloads import Payloads
 
 
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -39,6 +40,8 @@ class Endpoint:
         self._task_cls = task_cls
         self._name = object_names.class_name(task_cls)
         self._plain = _is_plain(task_cls)
+        #: Where large values are; None: they are in the messages.
+        self.payloads: Payloads | None = None
         self._pattern: dict[str, Any] | None = None
         # Names of the arguments that `execute` accepts (None: all), and those that it requires.
         self._accepted, self._required = _argument_names(task_cls)
@@ -165,6 +168,8 @@ class Endpoint:
         )
         call.captures = unit.captures and emit is not None
         call.row, call.settled = unit.row, unit.settled
+        call.payloads = self.payloads
+        call.stores_large = self.payloads is not None and unit.stores_large
         if call.captures:
             captured_lines.capture()
         return _invoke(call, loop, unit.request)

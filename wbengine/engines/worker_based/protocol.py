@@ -190,6 +190,8 @@ class WorkUnit:
     #: The key of the row of a task with a transaction, or "", and the highest settled attempt.
     row: str = ""
     settled: int = 0
+    #: Whether the engine reads values that are stored out of line.
+    stores_large: bool = False
 
 
 class Request(Message):

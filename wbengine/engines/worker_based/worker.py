@@ -10,8 +10,8 @@ from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from wbengine import _payloads, pools
 from wbengine import exceptions as exc
-from wbengine import pools
 from wbengine._concurrency import conditions, event_loop, threads
 from wbengine._introspection import object_names
 from wbengine._security import keys as key_files
@@ -123,6 +123,8 @@ class Worker:
     :param name: first part of the `identity` (1 to 60 of A-Z a-z 0-9 -; default: the host name).
     :param keys: the file with the keys that sign messages (None: `$WBENGINE_KEYS`). Without keys,
         messages are not signed, and all messages are accepted.
+    :param payloads: the folder or bucket of large values, the same as that of the engines (None:
+        `$WBENGINE_PAYLOADS`; `'none'`: they are in the messages).
     :param exception_handlers: called in order with each failure of a task (see `reporting`).
     :param source: an additional source of tasks (see `task_sources`). With a source, there may be
         no topics. The worker then has no engines and needs only the broker of the source.
@@ -159,11 +161,14 @@ class Worker:
         result_ttl: float | None = ledgers._base.STALE_AFTER_SECONDS,
         keys: str | Path | key_files.Keyring | None = None,
         code_version: str | None = None,
+        payloads: str | None = None,
     ) -> None:
         self._topics = describing.topics(topic)
         self._exchange = exchange
         self._offered = endpoint.endpoints_of(endpoint.find_tasks(tasks))
         endpoint.check_databases(self._offered.values())
+        for each in self._offered.values() if interop is None else ():
+            each.payloads = _payloads.opened(payloads)
         self._source = source or task_sources.TaskSource()
         check_limits(max_tasks, max_idle_time, drain_timeout)
         handlers = reporting.find_handlers(exception_handlers)

@@ -43,7 +43,9 @@ def fetch(
     :param conf: a dict whose `connection` is a kind or a URI ('memory', 'dir:///var/lib/flows',
         'postgresql://user:secret@host/db?max_pool_size=9'), or only the kind or URI.
     :param options: options of the kind. They can also be keys of the dict or parts of the URI's
-        query. Keywords take precedence over keys, and keys over the query.
+        query. Keywords take precedence over keys, and keys over the query. `payloads` is an option
+        of all kinds: a folder, or a URL of fsspec, for large values of the flows (default:
+        `$WBENGINE_PAYLOADS`; 'none': they stay in the records).
     :raises NotFound: if the kind is unknown; the message lists the known ones.
     :raises ValueError: if the kind is missing, or an option is unknown or invalid.
     :raises TypeError: if the configuration is neither a dict nor a str.
@@ -67,7 +69,11 @@ def fetch(
     factory = plugins.load(
         "persistence backend", kind, KINDS, namespace, BACKEND_NAMESPACE, _ALIASES
     )
+    payloads = settings.pop("payloads", None)
     created: base.Backend = factory(settings)
+    if payloads is not None:
+        created.payloads_location = str(payloads)
+        created.payloads  # noqa: B018  (checks the location)
     return created
 
 

@@ -71,6 +71,8 @@ WBE_CODE: Final = "wbe-code"
 WBE_LEDGER: Final = "wbe-ledger"
 #: In a request: the engine stores the log records of its task.
 WBE_LOGS: Final = "wbe-logs"
+#: In a request: the engine reads results that are stored out of line.
+WBE_PAYLOADS: Final = "wbe-payloads"
 #: In a request of a task with a transaction: the key of its row, and the highest attempt whose
 #: result was recorded before its latest execution began (see `_calls.invocation`).
 WBE_ROW: Final = "wbe-row"

@@ -42,6 +42,8 @@ class RequestMessage(NamedTuple):
     #: The key of the row of a task with a transaction, or "", and the highest settled attempt.
     row: str = ""
     settled: int = 0
+    #: Whether the engine reads values that are stored out of line.
+    stores_large: bool = False
 
     def to_message(
         self,
@@ -65,6 +67,8 @@ class RequestMessage(NamedTuple):
             headers[hd.WBE_VERSION] = self.version
             headers[hd.WBE_ATTEMPT] = self.attempt
             headers[hd.WBE_EPOCH] = self.epoch
+            if self.stores_large:
+                headers[hd.WBE_PAYLOADS] = 1
             if self.captures:
                 headers[hd.WBE_LOGS] = 1
             if self.row:
@@ -118,6 +122,7 @@ class RequestMessage(NamedTuple):
             message.redelivered,
             message.text(hd.WBE_ROW) or "",
             number(hd.WBE_SETTLED, 0),
+            hd.WBE_PAYLOADS in headers,
         )
 
 

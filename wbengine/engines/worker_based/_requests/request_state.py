@@ -6,10 +6,11 @@ import heapq
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from wbengine import _payloads
 from wbengine import exceptions as exc
 from wbengine._calls import invocation, start_times
 from wbengine._concurrency import time_limits
@@ -262,6 +263,20 @@ class TrackedRequest(pr.Request):
         self.lookups = self.publish_count = 0
         self._seqs = None
 
+    def _packer(self, extended: bool) -> Callable[[Any, str], Any]:
+        """Return the encoder of arguments. TaskFlow's workers get all values in the message."""
+        pack, call = env.packer(extended), self.invocation
+        payloads = call.payloads
+
+        def encode(value: Any, where: str) -> Any:
+            if not extended:
+                return pack(_payloads.loaded(payloads, value, where), where)
+            if payloads is not None:
+                value = payloads.store_large(value, where, call.flow_uuid)
+            return pack(value, where)
+
+        return encode
+
     def envelope(
         self,
         reply_to: str,
@@ -290,7 +305,7 @@ class TrackedRequest(pr.Request):
         request = RequestMessage(
             self.id,
             reply_to,
-            self.encode(env.packer(extended), extended),
+            self.encode(self._packer(extended), extended),
             extended,
             epoch=self.epoch,
             attempt=call.attempt,
@@ -301,6 +316,7 @@ class TrackedRequest(pr.Request):
             expires=expires,
             row="" if call.task.transaction is None else invocation.row_key(call),
             settled=call.settled,
+            stores_large=call.payloads is not None,
         )
         envelope = request.to_message(
             self.queue or "",

@@ -33,7 +33,7 @@ class Job:
         "ask_number", "attempt", "began", "cancelled", "captures", "endpoint", "epoch", "expires",
         "extended", "flow", "fresh", "id", "key", "ledger", "limit", "listener", "name",
         "outcome", "receipt", "redelivered", "refusal", "reply_to", "request", "row", "running",
-        "seq", "settled", "ticket", "unit",
+        "seq", "settled", "stores_large", "ticket", "unit",
     )  # fmt: skip
 
     def __init__(self, request: RequestMessage, receipt: Any) -> None:
@@ -48,6 +48,7 @@ class Job:
         self.ledger = request.ledger is not None
         self.limit, self.expires = request.limit, request.expires
         self.captures = request.captures
+        self.stores_large = request.stores_large
         self.row, self.settled = request.row, request.settled
         self.seq, self.cancelled = 0, False
         self.listener: str | None = None

@@ -73,7 +73,7 @@ class Offer:
         try:
             shown = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
             job.unit = pr.Request.decode(request.body, env.unpacker(job.extended), shown)
-            job.unit.captures = job.captures
+            job.unit.captures, job.unit.stores_large = job.captures, job.stores_large
             job.unit.row, job.unit.settled = job.row, job.settled
             if not job.extended and job.limit is time_limits.UNLIMITED:
                 # TaskFlow's engines do not send limits.

@@ -853,6 +853,7 @@ class _BackendInTransaction(base.Backend):
 
     def __init__(self, backend: SQLBackend, transaction: sa.Connection) -> None:
         super().__init__(backend.conf)
+        self.payloads_location = backend.payloads_location
         self._backend = backend
         self._transaction = transaction
 

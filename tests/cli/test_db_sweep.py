@@ -1,0 +1,87 @@
+"""`wbengine db sweep`, and large values in the output of commands."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.support import framed
+from wbengine import engines
+from wbengine.persistence import backends
+
+
+def payloads_in(place: Path) -> list[Path]:
+    return [path for path in place.glob("data/*/*") if path.is_file()]
+
+
+@pytest.fixture
+def words(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    monkeypatch.delenv("WBENGINE_PAYLOADS", raising=False)
+    return "--persistence", f"sqlite:///{home}/flows.db", "--payloads", str(home / "payloads")
+
+
+def run_flow(words: tuple[str, ...]) -> str:
+    with backends.backend({"connection": words[1], "payloads": words[3]}) as backend:
+        engine = engines.load(framed.make(), backend=backend)
+        engine.run()
+        uuid: str = engine.storage.flow_uuid
+        return uuid
+
+
+def test_values_of_deleted_flows_are_deleted(
+    wbengine: Command, home: Path, words: tuple[str, ...]
+) -> None:
+    uuid = run_flow(words)
+    place = home / "payloads"
+    kept = wbengine("db", "sweep", *words, "--grace", "0")
+    assert kept.out == "deleted 0 values (0 bytes), kept 1 (346 bytes)\n", kept
+    assert wbengine("flow", "delete", uuid, *words[:2], "--yes").code == 0
+    young = wbengine("db", "sweep", *words, "--json")
+    assert (young.json["deleted"], young.json["kept"]) == (0, 1)
+    for path in place.glob("*/*/*"):
+        os.utime(path, (time.time() - 90_000,) * 2)
+    tried = wbengine("db", "sweep", *words, "--dry-run")
+    assert tried.out.startswith("would delete 1 values"), tried
+    assert len(payloads_in(place)) == 1
+    swept = wbengine("db", "sweep", *words, "--json")
+    assert (swept.json["deleted"], swept.json["references_deleted"]) == (1, 1)
+    assert payloads_in(place) == []
+
+
+def test_sweep_without_the_setting_names_it(wbengine: Command, words: tuple[str, ...]) -> None:
+    run_flow(words)
+    refused = wbengine("db", "sweep", *words[:2])
+    assert refused.code == 2 and "--payloads" in refused.err
+
+
+def test_sweep_of_a_missing_store_deletes_nothing(
+    wbengine: Command, home: Path, words: tuple[str, ...]
+) -> None:
+    run_flow(words)
+    others = ("--persistence", f"sqlite:///{home}/others.db", *words[2:])
+    assert wbengine("db", "sweep", *others, "--grace", "0").code == 69
+    assert len(payloads_in(home / "payloads")) == 1
+
+
+def test_commands_show_references_without_loading_values(
+    wbengine: Command, home: Path, words: tuple[str, ...]
+) -> None:
+    uuid = run_flow(words)
+    for path in payloads_in(home / "payloads"):
+        path.unlink()
+    shown = wbengine("flow", "show", uuid, *words, "--results")
+    assert shown.code == 0, shown
+    assert "bytes, 299,776 items" in shown.out
+
+
+def test_command_runs_a_flow_with_large_values(
+    wbengine: Command, home: Path, words: tuple[str, ...]
+) -> None:
+    ran = wbengine("flow", "run", "tests.support.framed:make", *words, "--no-progress", "--json")
+    assert ran.code == 0, ran
+    assert len(payloads_in(home / "payloads")) == 1
+    assert "WBENGINE_PAYLOADS" not in os.environ

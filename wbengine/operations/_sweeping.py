@@ -1,0 +1,48 @@
+"""Deletion of large values to which no flow of a store refers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from wbengine import _payloads, exceptions
+from wbengine._payloads import sweeping
+from wbengine._payloads.sweeping import GRACE_SECONDS, Swept
+from wbengine.persistence import base
+from wbengine.persistence._restricted import RestrictedBackend
+
+__all__ = ["GRACE_SECONDS", "Swept", "sweep"]
+
+
+def sweep(
+    backend: base.Backend, grace: float = GRACE_SECONDS, *, dry_run: bool = False
+) -> Iterator[Swept]:
+    """Delete large values to which no flow refers, and yield the progress.
+
+    The backend must be the store of all flows whose values are there. Values of other flows count
+    as those of deleted flows. Engines may run meanwhile. An interrupted sweep may be repeated.
+
+    :param grace: age in seconds below which values are kept.
+    :param dry_run: only count.
+    :raises InvalidState: if the backend has no payloads, or does not show all flows.
+    :raises StorageFailure: if the store, or the folder or bucket, cannot be reached.
+    """
+    payloads = backend.payloads
+    if payloads is None:
+        raise exceptions.InvalidState(
+            f"A sweep requires the place of large values: set `payloads` (--payloads or"
+            f" ${_payloads.VARIABLE})"
+        )
+    if isinstance(backend, RestrictedBackend):
+        raise exceptions.InvalidState("A sweep requires access to all flows of the store")
+    with contextlib.closing(backend.get_connection()) as connection:
+
+        def exists(flow: str) -> bool:
+            try:
+                connection.get_lease(flow)
+            except exceptions.NotFound:
+                return False
+            return True
+
+        yield from sweeping.sweep(payloads, exists, time.time(), grace, dry_run=dry_run)
