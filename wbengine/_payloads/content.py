@@ -73,7 +73,7 @@ def split(content: bytearray) -> tuple[Any, list[memoryview]]:
     if len(view) < 16:
         raise ValueError("it is too short")
     text_length, count = struct.unpack_from(">2Q", view)
-    if count > min(_MAX_BUFFERS, len(view) // 8):
+    if count > min(_MAX_BUFFERS, (len(view) - 16) // 8):
         raise ValueError("it names too many buffers")
     lengths = struct.unpack_from(f">{count}Q", view, 16)
     start, parts = _padded(16 + 8 * count), []

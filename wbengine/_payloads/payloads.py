@@ -201,18 +201,13 @@ class Payloads:
         :raises PayloadUnavailable, StorageFailure: as `load_all` does.
         """
         try:
-            data = self._read(reference)
-            text, buffers = content.split(data)
-            kind, tree = codec.parse(text, codec.MAX_DEPTH + 1)
+            return _decode(self._read(reference))
         except (ValueError, exceptions.InvalidFormat) as error:
             raise self._unavailable(reference, where, f"is damaged: {error}") from None
         except FileNotFoundError:
             raise self._unavailable(reference, where, "is lost") from None
         except PermissionError as error:
             raise self._unavailable(reference, where, f"cannot be read: {error}") from None
-        if kind == _BYTES:
-            return bytes(buffers[0])
-        return codec.unpack_received(tree)
 
     def _read(self, reference: Reference) -> bytearray:
         address = reference.address
@@ -248,6 +243,21 @@ def _encode(value: Any, where: str, limit: int = 0) -> _Encoded:
     parts = content.packed([_ENCODED, tree], [])
     size = content.size_of(parts)
     return _Encoded(size, parts if size > limit else ())
+
+
+def _decode(data: bytearray) -> Any:
+    """Return the value of a content.
+
+    :raises ValueError, InvalidFormat: if it is damaged, or contains a value of an unknown class.
+    """
+    text, buffers = content.split(data)
+    tree = codec.parse(text, codec.MAX_DEPTH + 1)
+    if type(tree) is list and len(tree) == 2:
+        if tree[0] == _BYTES and len(buffers) == 1:
+            return bytes(buffers[0])
+        if tree[0] == _ENCODED:
+            return codec.unpack_received(tree[1])
+    raise ValueError("it has an unknown format")
 
 
 def _digest(chunks: Iterable[Any], key_id: str | None = None) -> tuple[str, str]:

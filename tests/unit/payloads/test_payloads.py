@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import random
 import stat
 import threading
 import tracemalloc
@@ -17,6 +18,7 @@ import zstandard
 from tests.support.buckets import FLOW, LARGE, random_bytes, reference_to
 from wbengine import _payloads, exceptions
 from wbengine._payloads import content
+from wbengine._payloads import payloads as payloads_module
 from wbengine._payloads.files import Files
 from wbengine._payloads.payloads import (
     MAX_INLINE_BYTES,
@@ -355,3 +357,42 @@ def test_reference_name_contains_no_part_of_the_value(tmp_path: Path) -> None:
     reference = reference_to(payloads, {"step[0]": "x"} | {str(n): "y" * 100 for n in range(2000)})
     assert reference_name(reference.address, FLOW).isascii()
     assert payloads.files.find(reference_name(reference.address, FLOW)) is not None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"x" * 300, {"a": [1, (2, 3), b"x"], "t": "text", 4: {1.5, None}}, list(range(100))],
+    ids=["bytes", "nested", "list"],
+)
+def test_hostile_content_is_refused_without_another_exception(value: Any) -> None:
+    chance = random.Random(3)
+    original = b"".join(payloads_module._encode(value, "value").parts)
+    assert payloads_module._decode(bytearray(original)) == value
+    refused = 0
+    for _ in range(3000):
+        data = bytearray(original)
+        for _ in range(chance.randrange(1, 5)):
+            match chance.randrange(4):
+                case 0:
+                    data[chance.randrange(len(data))] = chance.randrange(256)
+                case 1:
+                    del data[chance.randrange(len(data)) :]
+                case 2:
+                    data += bytes(chance.randrange(200))
+                case 3:
+                    start = chance.randrange(len(data))
+                    data[start : start + 8] = (2 ** chance.randrange(64)).to_bytes(8)
+            data = data or bytearray(1)
+        try:
+            payloads_module._decode(data)
+        except (ValueError, exceptions.InvalidFormat):
+            refused += 1
+    assert refused > 1000
+
+
+@pytest.mark.parametrize("text", ["5", "[]", "[0, null]", "[2, 1]", "[1]", '{"a": 1}', "null", ""])
+def test_content_of_another_form_is_refused(text: str) -> None:
+    head = len(text).to_bytes(8) + bytes(56)
+    data = bytearray(head + text.encode() + bytes(-len(text) % 64))
+    with pytest.raises((ValueError, exceptions.InvalidFormat)):
+        payloads_module._decode(data)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
 from django.utils import timezone
 
-from wbengine import states
+from wbengine import _payloads, states
 from wbengine.engines import _allowed
 from wbengine.integrations.django import _framework, _tasks
 from wbengine.persistence import models
@@ -35,7 +35,8 @@ def result_of(flow: models.FlowDetail) -> _framework.TaskResult | None:
         return None
     task = _allowed.of_process().load(factory["name"])
     (inputs,) = (atom.results for atom in flow if atom.name == models.INJECTOR)
-    result = _tasks.new_result(task, options, flow.uuid, inputs["args"], inputs["kwargs"])
+    args, kwargs = _loaded(inputs["args"]), _loaded(inputs["kwargs"])
+    result = _tasks.new_result(task, options, flow.uuid, args, kwargs)
     _framework.set_fields(result, enqueued_at=_time(flow.created), status=_status(flow))
     if result.is_finished:
         _framework.set_fields(result, finished_at=_time(flow.history[-1].at))
@@ -53,6 +54,10 @@ def workers_of(flow: models.FlowDetail, before: int) -> list[str]:
     ]
 
 
+def _loaded(value: Any) -> Any:
+    return _payloads.loaded(_payloads.opened(), value, "value of a task")
+
+
 def _executions(call: models.AtomDetail) -> list[models.Attempt]:
     return [each for each in call.all_attempts if each.action == "execute"]
 
@@ -67,7 +72,7 @@ def _add_attempts(result: _framework.TaskResult, call: models.AtomDetail) -> Non
             worker_ids=[each.worker or "" for each in attempts],
         )
     if result.status == _framework.TaskResultStatus.SUCCESSFUL:
-        _framework.set_fields(result, _return_value=call.results)
+        _framework.set_fields(result, _return_value=_loaded(call.results))
     result.errors.extend(_errors(call))
 
 
