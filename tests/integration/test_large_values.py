@@ -146,6 +146,21 @@ def test_storage_returns_plain_values(store: base.Backend) -> None:
     assert type(storage.record("make").results) is Reference
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nested_bytes_are_stored_out_of_line(
+    engine: str, store: base.Backend, place: Path, tmp_path: Path
+) -> None:
+    flow = linear_flow.Flow("f").add(
+        framed.nested("nested", provides="nested"), framed.sum_of("sum", provides="sum")
+    )
+    values = engines.run(flow, backend=store, engine=engine)
+    assert values["sum"] == 3 * SIZE
+    assert values["nested"] == {"deep": [{"blobs": [b"x" * SIZE] * 3}], "name": "n"}
+    assert largest_row(tmp_path) < 20_000
+    # Bytes are stored without base64.
+    assert sum(path.stat().st_size for path in payloads_in(place)) < 3 * SIZE
+
+
 def test_lost_payload_fails_the_task_that_needs_it(store: base.Backend, place: Path) -> None:
     flow = linear_flow.Flow("f").add(framed.Make("make"), framed.Length("needs"))
     engine = engines.load(flow, backend=store)
@@ -188,6 +203,17 @@ def test_workflow_is_replayed_with_its_values(store: base.Backend) -> None:
     again = engines.load_from_detail(detail, backend=store)
     again.run()
     assert again.storage.get("tests.support.framed.grow").endswith("m" + str(2 * SIZE))
+
+
+def test_typed_signal_is_converted(store: base.Backend, place: Path) -> None:
+    flow = linear_flow.Flow("f").add(
+        task.WaitFor("note", type=framed.Note, provides="note"), framed.ReadNote("read")
+    )
+    engine = engines.load(flow, backend=store)
+    engine.signal("note", {"text": "n" * SIZE})
+    engine.run()
+    assert engine.storage.fetch("length") == SIZE
+    assert engine.storage.fetch("note") == framed.Note("n" * SIZE)
 
 
 def test_submitted_flow_has_large_inputs_and_results(

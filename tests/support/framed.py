@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from wbengine import retry, steps, task
@@ -86,6 +87,29 @@ class Once(retry.Retry):
 
     def execute(self, history: Any, *args: Any, **kwargs: Any) -> str:
         return "x" * SIZE
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    text: str
+
+
+class ReadNote(task.Task):
+    default_provides = "length"
+
+    def execute(self, note: Note) -> int:
+        assert type(note) is Note
+        return len(note.text)
+
+
+@task.task
+def nested() -> dict[str, Any]:
+    return {"deep": [{"blobs": [b"x" * SIZE] * 3}], "name": "n"}
+
+
+@task.task
+def sum_of(nested: dict[str, Any]) -> int:
+    return sum(map(len, nested["deep"][0]["blobs"]))
 
 
 @task.task

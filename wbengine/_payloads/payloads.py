@@ -38,10 +38,6 @@ _MAX_SEPARATE_ELEMENTS: Final = 64
 _NUMBER_SIZE: Final = 24
 _SMALL_TYPES: Final = frozenset((int, float, bool, type(None)))
 
-#: Content of a payload that is a bytes object, and not an encoded value.
-_BYTES: Final = 0
-_ENCODED: Final = 1
-
 
 def data_name(address: str) -> str:
     """Return the name of the file of a payload."""
@@ -172,11 +168,6 @@ class Payloads:
         """Keep a payload while this flow exists."""
         self.files.write(reference_name(reference.address, flow or NO_FLOW), tuple)
 
-    def keep_all(self, value: Any, flow: str) -> None:
-        """Keep the payloads of all references in a value of a copied flow."""
-        for reference in _references_in(value):
-            self.keep(reference, flow)
-
     def load_all(self, value: Any, where: str) -> Any:
         """Return a value with the values of references in it, also in a dict, list or tuple.
 
@@ -235,12 +226,7 @@ class Payloads:
 
 def _encode(value: Any, where: str, limit: int = 0) -> _Encoded:
     """Return the size of a value, and the parts of its content if it is larger than `limit`."""
-    if type(value) is bytes:
-        if len(value) * 4 // 3 <= limit:
-            return _Encoded(len(value) * 4 // 3 + 32)
-        return _Encoded(len(value) * 4 // 3, content.packed([_BYTES, None], [value]))
-    tree = codec.pack_to_send(value, where)
-    parts = content.packed([_ENCODED, tree], [])
+    parts = content.packed(*codec.pack_with_buffers(value, where))
     size = content.size_of(parts)
     return _Encoded(size, parts if size > limit else ())
 
@@ -251,13 +237,7 @@ def _decode(data: bytearray) -> Any:
     :raises ValueError, InvalidFormat: if it is damaged, or contains a value of an unknown class.
     """
     text, buffers = content.split(data)
-    tree = codec.parse(text, codec.MAX_DEPTH + 1)
-    if type(tree) is list and len(tree) == 2:
-        if tree[0] == _BYTES and len(buffers) == 1:
-            return bytes(buffers[0])
-        if tree[0] == _ENCODED:
-            return codec.unpack_received(tree[1])
-    raise ValueError("it has an unknown format")
+    return codec.unpack_with_buffers(codec.parse(text), buffers)
 
 
 def _digest(chunks: Iterable[Any], key_id: str | None = None) -> tuple[str, str]:
@@ -288,14 +268,3 @@ def _kind_of(value: Any) -> str:
     return f"{name}, {count:,} {'characters' if type(value) is str else 'items'}"[
         : _references.MAX_KIND_LENGTH
     ]
-
-
-def _references_in(value: Any) -> Iterable[Reference]:
-    if type(value) is Reference:
-        yield value
-    elif type(value) is dict:
-        for item in value.values():
-            yield from _references_in(item)
-    elif type(value) in (list, tuple):
-        for item in value:
-            yield from _references_in(item)

@@ -471,6 +471,7 @@ class Run:
             tasks += self._maps.refill(self._max_atoms, events, self._clock.time(), is_full)
         if self._maps.running or self._workflows is not None or self._plan.retried:
             tasks.sort(key=lambda call: (-call.priority, call.node))
+        self._lifecycle.set_payloads(tasks)
         to_cancel: list[calls.Invocation] = []
         if self._in_flight.granted:
             tasks, to_cancel, refused = self._in_flight.refuse(tasks)
@@ -485,7 +486,6 @@ class Run:
                 to_cancel = self._in_flight.cancel_recovered(
                     tasks, to_cancel, self._scheduler.is_reverting
                 )
-            self._lifecycle.set_payloads(tasks)
             crashpoint("engine.before-submit")
             self._executor.submit_many(self._iter_unsent(len(tasks)), self._done)
             crashpoint("engine.after-submit")

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from wbengine import atom, exceptions, signals
+from wbengine import _payloads, atom, exceptions, signals
 from wbengine._introspection import object_names
 from wbengine._tasks.base import Task
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
+    from wbengine._payloads.payloads import Payloads
     from wbengine._shapes.expected import ExpectedType
 
 
@@ -120,13 +121,17 @@ class WaitingTask(Task):
         if self.on_abandoned is not None:
             self.on_abandoned()
 
-    def value_of(self, signal: signals.Signal) -> Any:
+    def value_of(self, signal: signals.Signal, payloads: Payloads | None = None) -> Any:
         """Return the result of the task after this signal.
 
+        :param payloads: where a large value is that the task has to convert.
         :raises InvalidFormat: if the value cannot be decoded, or does not fit the expected type.
         """
         value = signal.value
-        return value if self.expected is None else self.expected.convert(signal.name, value)
+        if self.expected is None:
+            return value
+        value = _payloads.loaded(payloads, value, f"signal {signal.name!r}")
+        return self.expected.convert(signal.name, value)
 
     def timeout_result(self) -> Any:
         """Return the result, or the failure, of a task whose time has passed."""
@@ -234,7 +239,7 @@ class WaitForAny(WaitingTask):
         available = [signal for signal in candidates if signal is not None]
         return min(available, key=lambda signal: (signal.at, signal.name), default=None)
 
-    def value_of(self, signal: signals.Signal) -> Any:
+    def value_of(self, signal: signals.Signal, payloads: Payloads | None = None) -> Any:
         return signal.name, super().value_of(signal)
 
     def timeout_result(self) -> Any:

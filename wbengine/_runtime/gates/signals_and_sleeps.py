@@ -261,7 +261,9 @@ def _receive(
     waiting = _task_of(call)
     while (signal := waiting.find(get)) is not None:
         try:
-            value = waiting.value_of(signal)
+            value = waiting.value_of(signal, call.payloads)
+        except exceptions.PayloadUnavailable as error:
+            value = ft.Failure.from_exception(error)
         except exceptions.UndecodableValue as error:
             raise exceptions.UndecodableValue(
                 f"Signal {signal.name!r}, for which task {waiting.name!r} waits: {error}"
