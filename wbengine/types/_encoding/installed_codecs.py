@@ -54,7 +54,7 @@ def _is_known(name: str) -> bool:
 
 
 def add_tag(cls: type) -> None:
-    """Add the tag of a class that has a codec, to use it, or whose base class has one, to reject it.
+    """Add the tag of a class that has a codec, or whose base class has one, which is rejected.
 
     The hint of the tag is better than that of other classes.
     """
