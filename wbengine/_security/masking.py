@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib import parse
 
 from wbengine.types import failure as ft
+from wbengine.types._encoding import classes
 
 __all__ = [
     "ACCESS_KEY",
@@ -105,8 +106,8 @@ def _is_secret(key: str) -> bool:
 def secrets_in(values: Iterable[Any], most: int = sys.maxsize) -> Iterator[Any]:
     """Yield the values of secret keys in `values`, at any depth, and the passwords of URLs.
 
-    Mappings, lists, tuples, sets and failures are searched. Each object is visited once, so cycles
-    are safe.
+    Mappings, lists, tuples, sets, failures and instances of allowed classes are searched. Each
+    object is visited once, so cycles are safe.
 
     :param most: maximum number of values that are visited.
     """
@@ -165,6 +166,8 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
             yield None, part.exception_str
             yield None, part.notes
             yield None, part.members
+    else:
+        yield from classes.contents(value).items()
 
 
 def _in_text(text: str, secret: bool) -> Iterator[str]:

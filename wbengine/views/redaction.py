@@ -115,6 +115,9 @@ class Redactor:
         outer_ids = (*outer_ids, id(value))
         if isinstance(value, Mapping):
             return self._displayed_mapping(value, outer_ids)
+        if isinstance(value, tuple) and isinstance(getattr(value, "_fields", None), tuple):
+            names: tuple[str, ...] = value._fields  # type: ignore[attr-defined]
+            return self._displayed_mapping(dict(zip(names, value, strict=False)), outer_ids)
         if isinstance(value, list | tuple | AbstractSet):
             parts = list(value)
             shown = [self._displayed(part, outer_ids) for part in parts[:_MAX_ENTRIES]]

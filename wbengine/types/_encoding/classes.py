@@ -61,6 +61,12 @@ def _form_of(cls: Any) -> Form | None:
     return libraries.form_of(cls, kind)
 
 
+def contents(value: Any) -> dict[str, Any]:
+    """Return the named values in an instance of an allowed class, or an empty dict."""
+    form = _FORMS.get(type(value))
+    return {} if form is None else form.contents(value)
+
+
 def read_annotations() -> None:
     """Allow the classes that annotations name, if these were not read yet."""
     # The lock is entered also without new annotations: another thread may be reading them.

@@ -30,6 +30,10 @@ class Form:
         """Return the value, as `walk.Tag.read`."""
         raise NotImplementedError
 
+    def contents(self, value: Any) -> dict[str, Any]:
+        """Return the named values of which `value` consists."""
+        return {}
+
 
 class Enumeration(Form):
     """Members of an enumeration."""
@@ -73,6 +77,9 @@ class Fields(Form):
         if type(values) is not dict or values.keys() != self._name_set or len(parts) != 2:
             raise ValueError(f"the fields of {self.name} are {', '.join(sorted(self.names))}")
         return walk.unpack_attributes(values, depth_left)
+
+    def contents(self, value: Any) -> dict[str, Any]:
+        return {name: getattr(value, name, None) for name in self.names}
 
     def split(self, value: Any) -> dict[str, Any]:
         """Return the values of the fields.

@@ -149,6 +149,10 @@ class _Model(forms.Form):
             object.__setattr__(instance, "__pydantic_private__", private)
         return instance
 
+    def contents(self, value: Any) -> dict[str, Any]:
+        more = (value.__pydantic_extra__, getattr(value, "__pydantic_private__", None))
+        return {name: each for part in (*more, vars(value)) for name, each in (part or {}).items()}
+
     def _fields_of(self, value: Any) -> dict[str, Any]:
         values: dict[str, Any] = vars(value)
         names = self.cls.__pydantic_fields__
