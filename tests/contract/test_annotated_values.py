@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import gc
 import json
+import os
 import pathlib
 import sys
 import types
@@ -258,6 +259,39 @@ def test_messages_import_nothing() -> None:
         with pytest.raises(exceptions.InvalidFormat, match="is not known in this process"):
             codec.loads(json.dumps({"$wbe": "data", "c": name, "v": {}}))
     assert set(sys.modules) == before
+
+
+FORK = """
+import os, signal, threading
+from wbengine import exceptions
+from wbengine.types import codec
+from wbengine.types._encoding import classes
+
+entered, leave = threading.Event(), threading.Event()
+
+def read():
+    with classes._reading:
+        entered.set()
+        leave.wait()
+
+thread = threading.Thread(target=read)
+thread.start()
+entered.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        codec.loads('{"$wbe":"data","c":"nowhere.Unknown","v":{}}')
+    except exceptions.UndecodableValue:
+        os._exit(0)
+leave.set()
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+def test_fork_reads_annotations_while_another_thread_reads_them() -> None:
+    assert fresh.run(FORK).stdout == "0\n"
 
 
 def test_newer_class_replaces_the_one_of_an_earlier_import(

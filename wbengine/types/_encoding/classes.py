@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,7 +24,7 @@ shows_unknown: Final = contextvars.ContextVar("shows_unknown", default=False)
 #: The form of each allowed class, by its dotted name.
 ALLOWED: Final[dict[str, Form]] = {}
 _FORMS: Final[dict[type, Form]] = {}
-_reading: Final = threading.RLock()
+_reading = threading.RLock()
 
 
 def allow(cls: Any) -> None:
@@ -59,6 +60,16 @@ def _form_of(cls: Any) -> Form | None:
     from wbengine.types._encoding import libraries
 
     return libraries.form_of(cls, kind)
+
+
+def _renew_lock() -> None:
+    """Replace the lock in a forked process, in which no thread would release it."""
+    global _reading
+    _reading = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def contents(value: Any) -> dict[str, Any]:
