@@ -54,9 +54,9 @@ def _is_known(name: str) -> bool:
 
 
 def add_tag(cls: type) -> None:
-    """Add the tag of a class that has a codec, or whose base class has one, which is rejected.
+    """Add the tag of a class that has a codec.
 
-    The hint of the tag is better than that of other classes.
+    The tag is also that of classes with such a base class, and rejects their values with a hint.
     """
     names = [object_names.class_name(base) for base in cls.__mro__]
     if names[0] in known_codecs.HINTS or any(map(_is_known, names)):

@@ -233,7 +233,9 @@ def _pack_tagged(value: Any, depth_left: int, typed: bool) -> Any:
 def _find_tag(cls: type) -> Tag | None:
     for find in FINDERS:
         find(cls)
-    return BY_CLASS.get(cls)
+        if cls in BY_CLASS:
+            return BY_CLASS[cls]
+    return None
 
 
 def _unpack_tagged(tree: Parts, depth_left: int) -> Any:
