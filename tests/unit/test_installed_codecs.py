@@ -26,9 +26,15 @@ class Ring(Circle):
 
 class Unnamed:
     pass
+
+class Named(Circle):
+    pass
+
+class Ball(Circle):
+    pass
 """
 CODECS = """
-from shapes import Circle
+from shapes import Ball, Circle
 from wbengine.types.codec import Codec, Encoded
 
 def encode(value):
@@ -46,12 +52,20 @@ def decode(encoded, version):
 
 CODEC = Codec("shapes.Circle", encode, decode, version=2)
 UNNAMED = Codec("shapes.Other", encode, decode)
+NAMED = Codec("shapes.Named", lambda value: Encoded(summary=value.radius), decode)
+BALL = Codec(
+    "shapes.Ball",
+    lambda value: Encoded([], [value.radius]),
+    lambda encoded, version: Ball(*encoded.values),
+)
 NO_CODEC = decode
 """
 ENTRY_POINTS = """
 [wbengine.codecs]
 shapes.Circle = shape_codecs:CODEC
 shapes.Unnamed = shape_codecs:UNNAMED
+shapes.Named = shape_codecs:NAMED
+shapes.Ball = shape_codecs:BALL
 shapes.NoCodec = shape_codecs:NO_CODEC
 shapes.Broken = no_such_module:CODEC
 """
@@ -132,8 +146,10 @@ def test_message_imports_nothing_that_is_not_installed(folder: Path) -> None:
 def test_earlier_version_is_decoded_and_later_one_is_rejected(shapes: Any) -> None:
     tree = codec.pack(shapes.Circle(2))
     assert codec.unpack({**tree, "n": 1}).radius == 20
-    with pytest.raises(exceptions.InvalidFormat, match=r"version 3 .* version 2 is installed"):
+    with pytest.raises(exceptions.UndecodableValue, match=r"version 3 .* version 2 is installed"):
         codec.unpack({**tree, "n": 3})
+    with pytest.raises(exceptions.UndecodableValue, match=r"no codec for 'shapes\.New'"):
+        codec.unpack({**tree, "c": "shapes.New"})
     for version in (0, -1, 1.0, "1", None, True):
         with pytest.raises(exceptions.InvalidFormat):
             codec.unpack({**tree, "n": version})
@@ -144,6 +160,25 @@ def test_reasons_of_a_codec_are_in_errors(shapes: Any) -> None:
         codec.pack([shapes.Circle(-1)], "value")
     with pytest.raises(exceptions.NotEncodable, match="RuntimeError: is too large"):
         codec.pack(shapes.Circle(999))
+
+
+def test_summary_is_valid_text(shapes: Any) -> None:
+    tree = codec.pack(shapes.Circle(True))
+    assert tree["t"] == "radius True"
+    text = codec.pack(shapes.Named("\udc80" * 300))["t"]
+    assert text == "?" * 200
+
+
+def test_nested_values_that_are_encoded_can_be_decoded(shapes: Any) -> None:
+    value: Any = shapes.Circle(2)
+    for depth in range(codec.MAX_DEPTH + 1):
+        try:
+            data = codec.dumps(value)
+        except exceptions.NotEncodable:
+            break
+        assert codec.loads(data) == value
+        value = [value] if depth % 2 else shapes.Ball(value)
+    assert depth > 40
 
 
 def test_value_of_another_class_is_rejected(shapes: Any) -> None:

@@ -90,7 +90,8 @@ def write(value: Any, depth_left: int) -> Parts:
     ]
     size = sum(view.nbytes for view in views) if encoded.size is None else encoded.size
     text = ", ".join(filter(None, [encoded.summary, _size(size) if size else ""]))
-    parts: Parts = {"c": codec.name, "n": codec.version, "t": text[:_MAX_SUMMARY_LENGTH]}
+    text = text.encode(errors="replace").decode()[:_MAX_SUMMARY_LENGTH]
+    parts: Parts = {"c": codec.name, "n": codec.version, "t": text}
     if values:
         parts["v"] = values
     if views:
@@ -113,13 +114,14 @@ def read(parts: Parts, depth_left: int) -> Any:
     except ValueError as error:
         if is_shown:
             return f"{name} {summary}".rstrip()
-        raise EncodingError(str(error)) from None
+        raise EncodingError(str(error), is_of_code=True) from None
     if version < 1:
         raise ValueError("n is less than 1")
     if version > codec.version:
         raise EncodingError(
             f"version {version} of the codec for {name} is required, and version {codec.version} is"
-            " installed: update the package that contains it"
+            " installed: update the package that contains it",
+            is_of_code=True,
         )
     written = parts.get("b", [])
     if type(written) is not list:
