@@ -67,15 +67,8 @@ def command(
         engine_run.explaining_interrupts(context, backend, uuid),
     ):
         with standard_streams.aside(), errors.running_user_code(factory):
-            loaded_engine = operations.start(
-                backend,
-                factory,
-                store=JsonInputs(inputs),
-                engine=engine,
-                uuid=uuid,
-                **flow_options,
-                **options,
-            )
+            options = {**options, "store": JsonInputs(inputs), "engine": engine, "uuid": uuid}
+            loaded_engine = operations.start(backend, factory, **flow_options, **options)
         if detach:
             from wbengine._cli import detaching
 

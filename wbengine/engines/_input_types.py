@@ -12,7 +12,7 @@ from wbengine import exceptions
 from wbengine._shapes.annotations import evaluated
 from wbengine._shapes.annotations import shape_of as shape_of_annotation
 from wbengine._shapes.base import INVALID, Definitions, Place, Reading, Shape
-from wbengine.engines import _flow_inputs
+from wbengine.engines import _input_receivers
 from wbengine.types import codec
 
 __all__ = ["read", "schema_of", "shape_of"]
@@ -21,7 +21,7 @@ __all__ = ["read", "schema_of", "shape_of"]
 _cache: Final[weakref.WeakKeyDictionary[Any, dict[str, Shape | None]]] = weakref.WeakKeyDictionary()
 
 
-def shape_of(receiver: _flow_inputs.Receiver) -> Shape | None:
+def shape_of(receiver: _input_receivers.Receiver) -> Shape | None:
     """Return the shape of a parameter, or None if its annotation cannot be evaluated.
 
     :raises TypeError: if it cannot be evaluated and every annotation counts.
@@ -45,14 +45,14 @@ def shape_of(receiver: _flow_inputs.Receiver) -> Shape | None:
 def read(
     flow_name: str,
     values: Mapping[str, Any],
-    receivers: Sequence[_flow_inputs.Receiver],
+    receivers: Sequence[_input_receivers.Receiver],
     *,
     is_json: bool,
 ) -> dict[str, Any]:
     """Return inputs as values of annotated parameters. See `_flow_inputs.read`."""
     results = dict(values)
     reading = Reading(strict=not is_json)
-    first_receivers: dict[str, tuple[_flow_inputs.Receiver, Shape]] = {}
+    first_receivers: dict[str, tuple[_input_receivers.Receiver, Shape]] = {}
     for receiver in receivers:
         shape, name = shape_of(receiver), receiver.input
         if shape is None or not (shape.is_structured or receiver.is_validated):
@@ -88,7 +88,7 @@ def schema_of(flow: Any) -> dict[str, Any]:
     definitions: Definitions = {}
     properties: dict[str, Any] = {}
     required = []
-    for receiver in _flow_inputs.receivers(flow):
+    for receiver in _input_receivers.receivers(flow):
         name, parameter = receiver.input, receiver.parameter
         is_required = name in flow.requires and parameter.default is parameter.empty
         if not is_required and name in flow.provides:
@@ -110,7 +110,7 @@ def schema_of(flow: Any) -> dict[str, Any]:
 
 
 def _schema_of_parameter(
-    receiver: _flow_inputs.Receiver, definitions: Definitions
+    receiver: _input_receivers.Receiver, definitions: Definitions
 ) -> dict[str, Any]:
     parameter, place = receiver.parameter, f"{receiver.parameter.name!r} of {receiver.task.name!r}"
     if parameter.annotation is parameter.empty:

@@ -14,15 +14,10 @@ from wbengine import _payloads, exceptions
 from wbengine import storage as storage_module
 from wbengine._introspection import object_names
 from wbengine._security import keys
-from wbengine.engines import (
-    _allowed,
-    _async_run,
-    _engine_kinds,
-    _flow_factories,
-    _flow_inputs,
-    base,
-)
+from wbengine.engines import _allowed, _async_run, _engine_kinds, _flow_factories, base
 from wbengine.engines._engine_kinds import ENGINE_DEFAULT, ENGINES_NAMESPACE, defaults
+from wbengine.engines._flow_inputs import JsonInputs
+from wbengine.engines._flow_inputs import read as read_inputs
 from wbengine.persistence import _macs, backends, models
 from wbengine.persistence import base as persistence
 from wbengine.types import _tags, codec
@@ -226,8 +221,7 @@ def _check_arguments(flow: Any, store: Store, flow_detail: Any, book: Any) -> di
     if store is not None and not isinstance(store, Iterable):
         raise TypeError(f"store must be a dict or pairs, got {store!r}")
     values = storage_module.values_by_name(store or {})
-    is_json = isinstance(store, _flow_inputs.JsonInputs)
-    return _flow_inputs.read(flow, _flow_inputs.JsonInputs(values) if is_json else values)
+    return read_inputs(flow, JsonInputs(values) if isinstance(store, JsonInputs) else values)
 
 
 def run(
