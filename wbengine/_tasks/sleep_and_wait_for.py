@@ -240,7 +240,7 @@ class WaitForAny(WaitingTask):
         return min(available, key=lambda signal: (signal.at, signal.name), default=None)
 
     def value_of(self, signal: signals.Signal, payloads: Payloads | None = None) -> Any:
-        return signal.name, super().value_of(signal)
+        return signal.name, super().value_of(signal, payloads)
 
     def timeout_result(self) -> Any:
         return ft.Failure.from_exception(
