@@ -610,8 +610,10 @@ class Storage:
 
         :raises NotEncodable: if the store cannot encode it.
         """
-        if self.payloads is None or not self.writer.encodes:
-            self.check(value, where)
+        if not self.writer.encodes:
+            return value
+        if self.payloads is None:
+            codec.pack(value, where)
             return value
         return self.payloads.store_large(value, where, self.flow_uuid)
 
