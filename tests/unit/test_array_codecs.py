@@ -184,7 +184,7 @@ def test_arrays_are_shown_without_being_decoded() -> None:
         value = codec.unpack(tree)
     assert value == {
         "a": "numpy.ndarray 3 \N{MULTIPLICATION SIGN} 200 float64, 4.93 kB",
-        "b": "numpy.generic 3, 129 bytes",
+        "b": "numpy.generic 3, 1 byte",
     }
 
 

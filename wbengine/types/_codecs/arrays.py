@@ -25,8 +25,8 @@ _MAX_HEADER_BYTES: Final = 10_000
 _HEADER_KEYS: Final = {"descr", "fortran_order", "shape"}
 _STRINGS: Final = "string"
 _OBJECTS: Final = "object"
-#: Types of C with the same size as another one.
-_EQUAL_TYPES: Final = frozenset("lLqQ")
+#: Kinds of dtypes whose text describes them completely.
+_SCALAR_KINDS: Final = frozenset("biufcmM")
 
 
 # Arrays. --------------------------------------------------------------------------------------
@@ -160,24 +160,27 @@ def _encode_scalar(scalar: np.generic) -> Encoded:
         return Encoded((), [str.__str__(scalar)])
     if isinstance(scalar, np.bytes_):
         return Encoded((), [bytes.__bytes__(scalar)])
-    array = np.asarray(scalar)
-    encoded = _encode_array(array)
-    char = array.dtype.char
-    return Encoded(encoded.buffers, [char] if char in _EQUAL_TYPES else [], summary=str(scalar))
+    dtype = scalar.dtype
+    if dtype.kind not in _SCALAR_KINDS:
+        return _encode_array(np.asarray(scalar))
+    # Two types of C may have the same size, and so the same text.
+    text = dtype.str if np.dtype(dtype.str).char == dtype.char else dtype.char
+    return Encoded([scalar.tobytes()], [text], summary=str(scalar))
 
 
 def _decode_scalar(encoded: Encoded, version: int) -> Any:
     if not encoded.buffers:
         (text,) = encoded.values
         return np.str_(text) if type(text) is str else np.bytes_(text)
-    array = _decode_array(Encoded(encoded.buffers), version)
-    for char in encoded.values:
-        if char not in _EQUAL_TYPES:
-            raise ValueError("another type is not allowed")
-        array = array.view(np.dtype(char))
-    if array.shape:
-        raise ValueError("a scalar must have no dimensions")
-    return array[()]
+    if not encoded.values:
+        # An array without dimensions: a `void`.
+        return _decode_array(encoded, version)[()]
+    (data,) = encoded.buffers
+    (text,) = encoded.values
+    dtype = np.dtype(text)
+    if type(text) is not str or dtype.kind not in _SCALAR_KINDS or dtype.itemsize != len(data):
+        raise ValueError(f"{len(data)} bytes are not a scalar of {text!r:.40}")
+    return np.frombuffer(data, dtype)[0]
 
 
 ARRAY: Final = Codec("numpy.ndarray", _encode_array, _decode_array)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -61,7 +62,8 @@ class Codec:
 def _later(name: str) -> Callable[..., Any]:
     """Return a function that calls the one with this name in `installed_codecs`."""
     reference = f"wbengine.types._encoding.installed_codecs:{name}"
-    return lambda *arguments: object_names.load(reference)(*arguments)
+    load = functools.cache(lambda: object_names.load(reference))
+    return lambda *arguments: load()(*arguments)
 
 
 _TAG: Final = walk.Tag(

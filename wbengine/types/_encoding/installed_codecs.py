@@ -10,6 +10,7 @@ A message causes the import of a codec only if it contains the name of one that 
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, Final
 
@@ -22,6 +23,10 @@ GROUP: Final = "wbengine.codecs"
 _MAX_SUMMARY_LENGTH: Final = 200
 
 
+#: Return the object with a dotted name. An error is not cached.
+_load: Final = functools.cache(object_names.load)
+
+
 def _find(name: str) -> codecs.Codec | None:
     """Return the codec of the class with this name, or None.
 
@@ -29,7 +34,7 @@ def _find(name: str) -> codecs.Codec | None:
     """
     try:
         if name in known_codecs.REFERENCES:
-            codec = object_names.load(known_codecs.REFERENCES[name])
+            codec = _load(known_codecs.REFERENCES[name])
         elif _is_known(name):
             codec = plugins.find(GROUP, name)
         else:
@@ -146,6 +151,8 @@ def shape_text(*shape: int) -> str:
 
 def _size(count: float) -> str:
     """Return a number of bytes, such as `1.2 kB`."""
+    if count == 1:
+        return "1 byte"
     for unit in ("bytes", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
