@@ -43,7 +43,20 @@ def through(value: Any) -> Any:
     return codec.unpack_with_buffers(json.loads(json.dumps(tree)), list(map(bytes, buffers)))
 
 
+def is_valid(value: Any) -> bool:
+    """Return whether Arrow accepts a value that it created."""
+    try:
+        value.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def check(value: Any) -> None:
+    if not isinstance(value, pa.Schema) and not is_valid(value):
+        with pytest.raises(exceptions.NotEncodable, match="invalid data"):
+            codec.pack(value)
+        return
     for result in (through(value), codec.loads(codec.dumps(value))):
         assert type(result) is type(value)
         if isinstance(value, pa.Schema):
@@ -254,3 +267,10 @@ def test_mutations_are_rejected_without_import_and_memory(count: int) -> None:
 def test_names_that_are_not_text_are_rejected() -> None:
     data = stream(pa.table({"column": [1]})).replace(b"column", b"\xff\xfflumn")
     assert "UnicodeDecodeError" in rejection(data)
+
+
+def test_data_that_could_not_be_decoded_are_not_encoded() -> None:
+    array = pa.array([None], pa.struct({"a": DICTIONARY}))
+    assert not is_valid(array)
+    with pytest.raises(exceptions.NotEncodable, match=r"Column 0: .*out of bounds"):
+        codec.pack(pa.table({"a": array}))

@@ -29,7 +29,15 @@ _PICKLED_EXTENSION: Final = b"arrow.py_extension_type"
 
 
 def write(table: Any) -> memoryview:
-    """Return the stream of a Table or RecordBatch. The only copy of its data is the result."""
+    """Return the stream of a Table or RecordBatch. The only copy of its data is the result.
+
+    :raises ValueError: if `read` would reject it. Arrow itself creates such data: a dictionary
+        without values in a struct that is null.
+    """
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"cannot be encoded: Arrow reports invalid data: {error}") from None
     counter = pa.MockOutputStream()
     _write_to(counter, table)
     buffer = pa.allocate_buffer(counter.size())
