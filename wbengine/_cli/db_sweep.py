@@ -31,8 +31,10 @@ __all__ = ["command"]
 )
 @click.option("--grace", type=params.DURATION, default="24h", metavar="AGE",
     help="Keep values that are younger, because their flow may not be stored yet.")  # fmt: skip
+@click.option("--force", is_flag=True,
+    help="Also sweep if the store contains none of the flows of the values.")  # fmt: skip
 @common_options.dry_run("what would be deleted")
-def command(context: contexts.Context, grace: float, dry_run: bool) -> None:
+def command(context: contexts.Context, grace: float, force: bool, dry_run: bool) -> None:
     sweep = object_names.load("wbengine.operations._sweeping:sweep")
     settings, printer = context.settings, context.printer
     store_access.check_outlives(settings)
@@ -40,7 +42,7 @@ def command(context: contexts.Context, grace: float, dry_run: bool) -> None:
         if not store_access.store_exists(settings, backend):
             raise errors.Failed(store_access.missing_message(settings), errors.UNAVAILABLE)
         with errors.failing(errors.USAGE, exceptions.InvalidState):
-            progress = sweep(backend, grace, dry_run=dry_run)
+            progress = sweep(backend, grace, dry_run=dry_run, force=force)
             swept = next(progress)
             hidden = settings.quiet or not sys.stderr.isatty()
             with click.progressbar(

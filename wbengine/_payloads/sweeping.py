@@ -19,7 +19,7 @@ from wbengine._concurrency.crash_points import crashpoint
 from wbengine._payloads import payloads as places
 from wbengine._payloads.files import File
 
-__all__ = ["GRACE_SECONDS", "Swept", "sweep"]
+__all__ = ["GRACE_SECONDS", "Swept", "flows_of", "sweep"]
 
 #: Default age in seconds below which payloads and references are kept. A flow that is being
 #: submitted, and a flow without a store, do not exist for a sweep.
@@ -44,6 +44,18 @@ class Swept:
     bytes_kept: int = 0
     bytes_deleted: int = 0
     references_deleted: int = 0
+
+
+def flows_of(payloads: places.Payloads) -> Iterator[str]:
+    """Yield the uuids of the flows with payloads; that of a flow with several of them repeatedly.
+
+    :raises StorageFailure: if the folder or bucket cannot be reached.
+    """
+    for prefix in payloads.files.folders("refs"):
+        for file in payloads.files.list(f"refs/{prefix}"):
+            flow = file.name.partition(".")[2]
+            if flow != places.NO_FLOW:
+                yield flow
 
 
 def sweep(

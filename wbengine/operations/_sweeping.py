@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
+from typing import Final
 
 from wbengine import _payloads, exceptions
 from wbengine._payloads import sweeping
@@ -15,8 +17,16 @@ from wbengine.persistence._restricted import RestrictedBackend
 __all__ = ["GRACE_SECONDS", "Swept", "sweep"]
 
 
+#: Number of flows with values that are looked up to notice that the store is another one.
+_MAX_SAMPLE: Final = 1000
+
+
 def sweep(
-    backend: base.Backend, grace: float = GRACE_SECONDS, *, dry_run: bool = False
+    backend: base.Backend,
+    grace: float = GRACE_SECONDS,
+    *,
+    dry_run: bool = False,
+    force: bool = False,
 ) -> Iterator[Swept]:
     """Delete large values to which no flow refers, and yield the progress.
 
@@ -25,7 +35,9 @@ def sweep(
 
     :param grace: age in seconds below which values are kept.
     :param dry_run: only count.
-    :raises InvalidState: if the backend has no payloads, or does not show all flows.
+    :param force: also if the store contains none of the flows of the values.
+    :raises InvalidState: if the backend has no payloads, or does not show all flows; without
+        `force`, also if it contains none of the flows, so that it may be another store.
     :raises StorageFailure: if the store, or the folder or bucket, cannot be reached.
     """
     payloads = backend.payloads
@@ -45,4 +57,10 @@ def sweep(
                 return False
             return True
 
+        sample = list(itertools.islice(sweeping.flows_of(payloads), _MAX_SAMPLE))
+        if sample and not (force or dry_run or any(map(exists, sample))):
+            raise exceptions.InvalidState(
+                f"No flow of the values in {payloads} is in this store. If it is the right one,"
+                " and the flows were deleted, use --force"
+            )
         yield from sweeping.sweep(payloads, exists, time.time(), grace, dry_run=dry_run)
