@@ -211,7 +211,7 @@ def test_each_mentioned_extra_exists() -> None:
         (name, path.name)
         for path in [*places, *root.glob("wbengine/**/*.py")]
         for names in re.findall(
-            r"(?:wbengine\[|install \W?\.\[|\bextra `{1,2})([a-z,]+)", path.read_text("utf-8")
+            r"(?:wbengine\[|install \W?\.\[|\bextra `{1,2})([a-z0-9,]+)", path.read_text("utf-8")
         )
         for name in names.split(",")
     }

@@ -6,6 +6,7 @@ import collections
 import copy
 import importlib
 import json
+import os
 import random
 import resource
 import sys
@@ -33,6 +34,8 @@ def decode_mutations(module: str, count: int) -> dict[str, int]:
     for tree, buffers in packed:
         repr(codec.unpack_with_buffers(tree, buffers))  # Imports what valid values need.
     modules = set(sys.modules)
+    # A backtrace of polars reads debug information, which needs more memory than the limit.
+    os.environ["RUST_BACKTRACE"] = "0"
     resource.setrlimit(resource.RLIMIT_AS, (_size() + MAX_GROWTH_BYTES,) * 2)
     results: collections.Counter[str] = collections.Counter()
     for seed in range(count):

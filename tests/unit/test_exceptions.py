@@ -43,6 +43,7 @@ TREE = {
     exc.NotAFlow: exc.CompilationFailure,
     exc.NotEncodable: exc.InvalidFormat,
     exc.TooLarge: exc.InvalidFormat,
+    exc.UndecodableValue: exc.InvalidFormat,
 }
 
 

@@ -182,13 +182,15 @@ class StepRecords:
     def complete(self, step: Step) -> None:
         """Write the record of a complete step, and keep its result only in the store."""
         self.save_note(step)
-        if not _is_small(step.record.held_results):
-            self._storage.writer.release_result(step.record, is_marked=True)
+        writer = self._storage.writer
+        if writer.encodes and not _is_small(step.record.held_results):
+            writer.release_result(step.record, is_marked=True)
 
     def on_delivered(self, record: models.TaskDetail) -> None:
         """Keep the result of a step only in the store after the function has received it."""
-        if not _is_small(record.held_results):
-            self._storage.writer.release_result(record, is_marked=False)
+        writer = self._storage.writer
+        if writer.encodes and not _is_small(record.held_results):
+            writer.release_result(record, is_marked=False)
 
     def save_note(self, step: Step) -> None:
         """Write the record of a step, with its note, with the next changes."""
