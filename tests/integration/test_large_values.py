@@ -205,6 +205,33 @@ def test_workflow_is_replayed_with_its_values(store: base.Backend) -> None:
     assert again.storage.get("tests.support.framed.grow").endswith("m" + str(2 * SIZE))
 
 
+def test_replay_without_a_value_ends_the_run_and_not_the_workflow(
+    store: base.Backend, place: Path
+) -> None:
+    """The step succeeded, so the function must not see a failure, which it could handle."""
+    engine = engines.load(framed.grow, {"text": "t" * SIZE}, backend=store)
+    engine.park_after = 0.0
+    engine.run()
+    uuid = engine.storage.flow_uuid
+    operations.signal(store, uuid, "more", "m" * SIZE)
+    with contextlib.closing(store.get_connection()) as connection:
+        steps = [each for each in connection.get_flow_details(uuid) if each.is_step]
+    (address,) = (each.results.address for each in steps if type(each.results) is Reference)
+    (path,) = place.glob(f"data/*/{address}")
+    path.rename(place / "elsewhere")
+    with contextlib.closing(store.get_connection()) as connection:
+        resumed = engines.load_from_detail(connection.get_flow_details(uuid), backend=store)
+        resumed.suspends_on_difference = True  # as in a conductor
+        with pytest.raises(exceptions.PayloadUnavailable, match="is lost"):
+            resumed.run()
+        detail = connection.get_flow_details(uuid)
+        assert (detail.state, detail.is_blocked) == ("SUSPENDED", True)
+        (place / "elsewhere").rename(path)
+        again = engines.load_from_detail(connection.get_flow_details(uuid), backend=store)
+        again.run()
+        assert connection.get_flow_details(uuid).state == "SUCCESS"
+
+
 def test_typed_signal_is_converted(store: base.Backend, place: Path) -> None:
     flow = linear_flow.Flow("f").add(
         task.WaitFor("note", type=framed.Note, provides="note"), framed.ReadNote("read")
@@ -235,6 +262,7 @@ def test_records_without_the_setting_name_it(store: base.Backend, tmp_path: Path
             detail = connection.get_flow_details(handle.id)
         with pytest.raises(exceptions.PayloadUnavailable, match="WBENGINE_PAYLOADS"):
             engines.load_from_detail(detail, backend=other).run()
+    assert handle.state == "PENDING", "a process with the setting can run it"
 
 
 def test_values_stay_in_records_without_the_setting(tmp_path: Path) -> None:

@@ -98,6 +98,13 @@ class Files:
 
     def list(self, folder: str) -> Iterator[File]:
         """Yield the files in a folder, without those in folders of it."""
+        return (file for file in self._files(folder) if not file.name.startswith("."))
+
+    def incomplete(self, folder: str) -> Iterator[File]:
+        """Yield the files in a folder that are being written, or whose writer was killed."""
+        return (file for file in self._files(folder) if file.name.startswith("."))
+
+    def _files(self, folder: str) -> Iterator[File]:
         for name, info in self._entries(folder):
             if info["type"] == "file":
                 yield File(name, int(info["size"] or 0), _changed(info))
@@ -115,9 +122,7 @@ class Files:
         except FileNotFoundError:
             return
         for info in infos:
-            name = info["name"].rstrip("/").rpartition("/")[2]
-            if not name.startswith("."):  # a file that is being written
-                yield name, info
+            yield info["name"].rstrip("/").rpartition("/")[2], info
 
     def write(self, name: str, chunks: Callable[[], Iterable[Any]]) -> None:
         """Write a file, or replace it.

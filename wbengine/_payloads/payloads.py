@@ -110,7 +110,13 @@ class Payloads:
     def store_each(
         self, values: Mapping[str, Any], where: str, flow: str, limit: int = MAX_INLINE_BYTES
     ) -> dict[str, Any]:
-        """Return the values by name as `store_large` does; never a reference for all together."""
+        """Return the values by name as `store_large` does; never a reference for all together.
+
+        References among the values, for example from another flow, are kept for this flow, too.
+        """
+        for value in values.values():
+            if type(value) is Reference:
+                self.keep(value, flow)
         return {
             name: self.store_large(value, f"{where}[{name!r}]", flow, limit)
             for name, value in values.items()
@@ -209,11 +215,13 @@ class Payloads:
                 raise ValueError("its content does not match its address")
             return data
 
-        try:
-            return self.files.retried(data_name(address), read)
-        except FileNotFoundError:
-            # A sweep is about to restore it if a flow refers to it.
-            return self.files.retried(condemned_name(address), read)
+        # A sweep may move the file to `condemned`, and back if a flow refers to it.
+        for name in (data_name(address), condemned_name(address)):
+            try:
+                return self.files.retried(name, read)
+            except FileNotFoundError:
+                continue
+        return self.files.retried(data_name(address), read)
 
     def _unavailable(
         self, reference: Reference, where: str, problem: str

@@ -17,13 +17,16 @@ from typing import Final
 
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._payloads import payloads as places
-from wbengine._payloads.files import File
+from wbengine._payloads.files import File, Files
 
 __all__ = ["GRACE_SECONDS", "Swept", "flows_of", "sweep"]
 
 #: Default age in seconds below which payloads and references are kept. A flow that is being
 #: submitted, and a flow without a store, do not exist for a sweep.
 GRACE_SECONDS: Final = 24 * 3600.0
+
+#: Age in seconds above which nobody writes an incomplete file any more.
+_WRITING_SECONDS: Final = 24 * 3600.0
 
 
 @dataclass
@@ -91,12 +94,13 @@ def sweep(
             address, _, flow = file.name.partition(".")
             if flow not in existing:
                 existing[flow] = flow != places.NO_FLOW and flow_exists(flow)
-            if existing[flow] or now - file.changed < grace:
+            name = f"refs/{prefix}/{file.name}"
+            if existing[flow] or now - file.changed < grace or _is_renewed(files, name, file):
                 needed.add(address)
                 continue
             swept.references_deleted += 1
             if not dry_run:
-                files.delete(f"refs/{prefix}/{file.name}")
+                files.delete(name)
         for file in data:
             is_young = now - file.changed < grace
             if file.name in needed or is_young or not (dry_run or _delete(payloads, file)):
@@ -105,8 +109,18 @@ def sweep(
             else:
                 swept.deleted += 1
                 swept.bytes_deleted += file.size
+        for folder in (f"data/{prefix}", f"refs/{prefix}"):
+            for file in list(files.incomplete(folder)):
+                if now - file.changed >= max(grace, _WRITING_SECONDS) and not dry_run:
+                    files.delete(f"{folder}/{file.name}")
         swept.parts_done += 1
         yield swept
+
+
+def _is_renewed(files: Files, name: str, listed: File) -> bool:
+    """Return whether a writer has written a file in `refs` again since it was listed."""
+    current = files.find(name)
+    return current is not None and current.changed > listed.changed
 
 
 def _delete(payloads: places.Payloads, file: File) -> bool:

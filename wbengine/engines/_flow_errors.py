@@ -165,9 +165,9 @@ def difference_of(error: BaseException, code: str | None) -> str | None:
 
 
 def is_undecodable(error: BaseException) -> bool:
-    """Return whether the classes of this process cannot decode a stored value."""
+    """Return whether this process cannot decode a stored value, or find the value out of line."""
     cause = error.__cause__ if isinstance(error, exceptions.CorruptRecord) else error
-    return isinstance(cause, exceptions.UndecodableValue)
+    return isinstance(cause, exceptions.UndecodableValue | exceptions.PayloadUnavailable)
 
 
 def line_of(error: BaseException) -> str:

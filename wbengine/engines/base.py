@@ -49,6 +49,7 @@ from wbengine.engines import _compilation as compilation_module
 from wbengine.engines import _option_table as options_module
 from wbengine.persistence import _commands, _history, _lease_renewer, models
 from wbengine.persistence import base as persistence
+from wbengine.types import _references
 from wbengine.types import notifier as notifier_module
 
 __all__ = ["Engine", "check_seconds"]
@@ -666,6 +667,7 @@ class Engine(abc.ABC):
                 self._running_executor.stop()
             raise
         try:
+            self._check_payloads()
             self._begin_run()
         except BaseException as error:
             self._leave_unchanged(run, error)
@@ -691,6 +693,16 @@ class Engine(abc.ABC):
                 if not isinstance(error, Exception):  # an interrupt; each step can be repeated
                     self._stop(run)
                 raise
+
+    def _check_payloads(self) -> None:
+        """Check that this process can read large values, so that no task fails for want of them.
+
+        :raises PayloadUnavailable: if it cannot.
+        """
+        if self._storage.payloads is None and _references.IN_USE:
+            for record in self._flow_detail:
+                if isinstance(record, models.TaskDetail):
+                    _payloads.loaded(None, record.held_results, f"result of {record.name!r}")
 
     def _begin_run(self) -> None:  # noqa: B027  (a default, not a stub)
         """Begin with the started executor. If this raises, the flow is unchanged."""

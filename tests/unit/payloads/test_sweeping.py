@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -162,3 +163,40 @@ def test_large_values_of_reference(tmp_path: Path) -> None:
     payloads = Payloads(str(tmp_path))
     reference = reference_to(payloads, random_bytes(LARGE))
     assert reference.kind == f"bytes, {LARGE:,} items"
+
+
+def test_files_of_killed_writers_are_deleted_after_the_grace_period(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference = stored(payloads, "a", 1)
+    prefix = reference.address[:2]
+    left = [tmp_path / folder / prefix / f".{reference.address}.1" for folder in ("data", "refs")]
+    for path in left:
+        path.write_bytes(b"x")
+    swept(payloads, {"a"}, DAY / 2)
+    swept(payloads, {"a"}, 2 * DAY, dry_run=True)
+    assert all(path.exists() for path in left)
+    swept(payloads, {"a"}, 2 * DAY)
+    assert not any(path.exists() for path in left)
+    assert exists(payloads, reference)
+
+
+def test_reference_that_is_written_again_during_a_sweep_is_kept(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference = stored(payloads, "a", 1)
+    for path in tmp_path.glob("*/*/*"):
+        os.utime(path, (time.time() - 10 * DAY,) * 2)
+
+    def exists_after_a_writer(flow: str) -> bool:
+        stored(payloads, "a", 1)
+        return False
+
+    list(sweeping.sweep(payloads, exists_after_a_writer, time.time()))
+    assert exists(payloads, reference)
+
+
+def test_reference_from_another_flow_is_kept_for_this_one(location: str) -> None:
+    payloads = Payloads(location)
+    reference = stored(payloads, "a", 1)
+    payloads.store_each({"big": reference}, "inputs", "b")
+    swept(payloads, {"b"}, 2 * DAY)
+    assert exists(payloads, reference)

@@ -14,7 +14,6 @@ from wbengine._runtime.workflows.program import Completion, Program
 from wbengine._runtime.workflows.thread_program import ThreadProgram
 from wbengine.persistence import models
 from wbengine.storage import Storage
-from wbengine.types import failure as ft
 
 __all__ = ["VERSIONS", "check_replay", "of_call"]
 
@@ -45,12 +44,10 @@ def of_call(
 
     def read(position: int) -> Completion:
         step, note = history.steps[position]
-        stored = value = step.failure if step.failure is not None else step.results
+        stored = step.failure if step.failure is not None else step.results
         on_read(step)
-        try:
-            value = values.loaded(stored, f"result of step {step.name!r}")
-        except exceptions.PayloadUnavailable as error:
-            value = ft.Failure.from_exception(error)
+        # An error ends the run: the function must not see a failure that the step did not have.
+        value = values.loaded(stored, f"result of step {step.name!r}")
         is_copy = value is not stored
         return Completion(value, note.at or 0.0, note.signal, note.discarded, is_copy)
 

@@ -129,7 +129,7 @@ class _Model(forms.Form):
             raise ValueError("has extra values, which its class ignores")
         # `model_construct` does not always set it.
         private = getattr(value, "__pydantic_private__", None)
-        if private is not None and not _is_same(private, copy.__pydantic_private__):
+        if private is not None and not _is_equal_value(private, copy.__pydantic_private__):
             parts["private"] = walk.pack_attributes(private, depth_left)
         return parts
 
@@ -194,11 +194,7 @@ class _Model(forms.Form):
 
     def _has_default(self, name: str, value: Any) -> bool:
         field = self.cls.__pydantic_fields__.get(name)
-        return (
-            field is not None
-            and type(value) is type(field.default)
-            and _is_same(value, field.default)
-        )
+        return field is not None and _is_equal_value(value, field.default)
 
 
 class _Url(forms.Form):
@@ -264,6 +260,19 @@ def _check_unchanged(values: Mapping[str, Any], again: Mapping[str, Any]) -> Non
     for name, value in values.items():
         if name in again and not _is_same(value, again[name]):
             raise ValueError(f"changes its field {name!r} when it is validated again")
+
+
+def _is_equal_value(value: Any, other: Any) -> bool:
+    """Return whether values are encoded equally. `==` may ignore a part, such as a class."""
+    if value is other or type(value) is not type(other):
+        return value is other
+    try:
+        texts = [
+            json_text.text_of(walk.pack(each, walk.MAX_DEPTH, True)) for each in (value, other)
+        ]
+    except walk.EncodingError:
+        return _is_same(value, other)
+    return texts[0] == texts[1]
 
 
 def _is_same(value: Any, other: Any) -> bool:
