@@ -30,7 +30,7 @@ def project(tmp_path: Path) -> Project:
 def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return a function that sets the database of the alias 'default'."""
     if not settings.configured:
-        settings.configure()
+        settings.configure(LOGGING_CONFIG=None)
     pymysql.install_as_MySQLdb()
     monkeypatch.setattr(pymysql, "version_info", (2, 2, 1, "final", 0))
 

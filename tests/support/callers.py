@@ -134,6 +134,7 @@ def _django(url: sa.URL) -> Iterator[Any]:
     """Add a database to Django as `ALIAS`, and yield its connection."""
     if not django.conf.settings.configured:
         django.conf.settings.configure(LOGGING_CONFIG=None)
+    if not django.apps.apps.ready:  # Another test may only have configured the settings.
         django.setup()
     connections = django.db.connections
     is_sqlite = url.drivername == "sqlite"

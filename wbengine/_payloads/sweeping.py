@@ -25,7 +25,7 @@ __all__ = ["GRACE_SECONDS", "Swept", "flows_of", "sweep"]
 #: submitted, and a flow without a store, do not exist for a sweep.
 GRACE_SECONDS: Final = 24 * 3600.0
 
-#: Age in seconds above which nobody writes an incomplete file any more.
+#: Age in seconds of an incomplete file whose writer has certainly ended.
 _WRITING_SECONDS: Final = 24 * 3600.0
 
 
