@@ -56,7 +56,7 @@ def test_no_value_is_missing_and_none_is_left(tmp_path: Path) -> None:
 
         def sweep() -> None:
             while not stop.wait(0.05):
-                sweeps.append([*_sweeping.sweep(backend, GRACE)][-1].deleted)
+                sweeps.append([*_sweeping.sweep(backend, GRACE, force=True)][-1].deleted)
 
         sweeper = threading.Thread(target=sweep)
         sweeper.start()
