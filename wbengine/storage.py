@@ -511,8 +511,12 @@ class Storage:
         """
         return self.move_flow(state, time.time())
 
-    def move_flow(self, state: str, at: float, why: str | None = None) -> tuple[bool, str]:
+    def move_flow(
+        self, state: str, at: float, why: str | None = None, errors: str | None = None
+    ) -> tuple[bool, str]:
         """Change the state as `change_flow_state` does. Add time and reason to the history.
+
+        :param errors: see `Change`.
 
         :raises InvalidState: if the transition is not allowed.
         """
@@ -520,7 +524,7 @@ class Storage:
             old = self.get_flow_state()
             moves = states.check_flow_transition(old, state)
             if moves:
-                self._flow_detail.enter(state, at, why)
+                self._flow_detail.enter(state, at, why, errors)
                 self.writer.mark_flow()
             return moves, old
 

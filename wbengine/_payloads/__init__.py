@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
-from wbengine.types import _references
+from wbengine.types import _encrypted, _references
 
 if TYPE_CHECKING:
     from wbengine._payloads.payloads import Payloads
@@ -48,14 +48,18 @@ def opened(location: str | Payloads | None = None) -> Payloads | None:
 
 def contains_reference(value: Any) -> bool:
     """Return whether a value is a reference, or a dict, list or tuple that contains one."""
+    return _contains(value, _references.Reference)
+
+
+def _contains(value: Any, cls: type) -> bool:
     kind = type(value)
-    if kind is _references.Reference:
+    if kind is cls:
         return True
     if kind is dict:
         value = value.values()
     elif kind is not list and kind is not tuple:
         return False
-    return any(type(item) is _references.Reference for item in value)
+    return any(type(item) is cls for item in value)
 
 
 def loaded(payloads: Payloads | None, value: Any, where: str) -> Any:
@@ -63,9 +67,14 @@ def loaded(payloads: Payloads | None, value: Any, where: str) -> Any:
 
     :param where: what needs the value, for the error.
     :raises PayloadUnavailable: if a referenced value is lost or damaged, or there are no payloads.
-    :raises StorageFailure: if the folder or bucket cannot be reached.
+    :raises StorageFailure: if the folder or bucket cannot be reached, or the value is encrypted and
+        this process has no keys.
     """
-    if not _references.IN_USE or not contains_reference(value):
+    if not _references.IN_USE:
+        return value
+    if _contains(value, _encrypted.Encrypted):
+        raise exceptions.StorageFailure(f"{where} {_encrypted.NO_KEYS}")
+    if not contains_reference(value):
         return value
     if payloads is None:
         raise exceptions.PayloadUnavailable(

@@ -134,6 +134,16 @@ def _valid_secret(known: Iterable[_Secret], key_id: str, now: float) -> _Secret 
     return next((secret for secret in valid if secret.id == key_id), None)
 
 
+def _data_key(
+    known: Sequence[_Secret], purpose: str, key_id: str | None
+) -> tuple[str, bytes] | None:
+    if key_id is not None:
+        secret = next((each for each in known if each.id == key_id), None)
+    else:
+        secret = _current(known, time.time()) if known else None
+    return None if secret is None else (secret.id, _derive_key(secret.bytes, purpose))
+
+
 def text_of(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
@@ -210,7 +220,11 @@ def _ed25519() -> Any:
     return ed25519
 
 
-def _aesgcm(secret: bytes) -> Any:
+def aesgcm(secret: bytes) -> Any:
+    """Return the cipher AES-GCM with a key.
+
+    :raises InvalidFormat: if the library is not installed.
+    """
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
@@ -305,7 +319,7 @@ class Keyring:
         """
         key = _current(self._bodies, time.time())
         nonce = secrets.token_bytes(12)
-        return key.id, nonce + _aesgcm(_derive_key(key.bytes, "body")).encrypt(nonce, data, bound)
+        return key.id, nonce + aesgcm(_derive_key(key.bytes, "body")).encrypt(nonce, data, bound)
 
     def open(self, key_id: str, data: bytes, bound: bytes) -> bytes:
         """Decrypt the result of `seal`.
@@ -315,7 +329,7 @@ class Keyring:
         key = _valid_secret(self._bodies, key_id, time.time())
         if key is None:
             raise exc.NotTrusted("unknown encryption key id")
-        cipher = _aesgcm(_derive_key(key.bytes, "body"))
+        cipher = aesgcm(_derive_key(key.bytes, "body"))
         try:
             opened: bytes = cipher.decrypt(data[:12], data[12:], bound)
         except Exception as error:
@@ -329,14 +343,31 @@ class Keyring:
 
         :param key_id: id of the secret, also of an expired one; None: the latest one.
         """
-        now = time.time()
-        self._reload_if_changed(now)
+        self._reload_if_changed(time.time())
         shared = self._bodies or (self._store if self.role == ANY else [])
-        if key_id is not None:
-            known = next((each for each in shared if each.id == key_id), None)
-        else:
-            known = _current(shared, now) if shared else None
-        return None if known is None else (known.id, _derive_key(known.bytes, "payload"))
+        return _data_key(shared, "payload", key_id)
+
+    def content_key(self, purpose: str, key_id: str | None = None) -> tuple[str, bytes] | None:
+        """Return the id and a key of a secret that encrypts data of all processes, or None.
+
+        :param key_id: id of the secret, also of an expired one; None: the latest one.
+        """
+        self._reload_if_changed(time.time())
+        return _data_key(self._bodies, purpose, key_id)
+
+    def record_key(self, purpose: str, key_id: str | None = None) -> tuple[str, bytes] | None:
+        """Return the id and a key of a secret that encrypts records in stores, or None.
+
+        :param key_id: id of the secret, also of an expired one; None: the latest one, if this key
+            file encrypts.
+        :raises NotTrusted: if this key file encrypts, but has no secret for stores.
+        """
+        self._reload_if_changed(time.time())
+        if key_id is None and not self._bodies:
+            return None
+        if key_id is None:
+            self._check_store()
+        return _data_key(self._store, purpose, key_id)
 
     def mac(self, purpose: str, data: bytes) -> str:
         """Return a MAC that proves that an owner of the store's secret wrote `data`.
@@ -345,8 +376,7 @@ class Keyring:
         """
         now = time.time()
         self._reload_if_changed(now)
-        if not self._store:
-            raise exc.NotTrusted(f"key file of role {self.role!r} must contain a secret for stores")
+        self._check_store()
         key = _current(self._store, now)
         return f"{key.id}.{text_of(hmac.digest(_derive_key(key.bytes, purpose), data, 'sha256'))}"
 
@@ -366,6 +396,10 @@ class Keyring:
         expected = text_of(hmac.digest(_derive_key(key.bytes, purpose), data, "sha256"))
         if not hmac.compare_digest(expected.encode(), text.encode("utf-8", "replace")):
             raise exc.NotTrusted("the MAC does not match the content of the record")
+
+    def _check_store(self) -> None:
+        if not self._store:
+            raise exc.NotTrusted(f"key file of role {self.role!r} must contain a secret for stores")
 
     def _reload_if_changed(self, now: float) -> None:
         """Reload the file if it has changed. If that fails, the old keys remain in use."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from wbengine import exceptions, states
 from wbengine._runtime.control import GivenUp, read_given_up
@@ -15,7 +15,7 @@ from wbengine.storage import Storage
 from wbengine.types import failure as ft
 
 __all__ = [
-    "difference_of", "in_short", "is_undecodable", "line_of", "raise_failures", "raise_recorded",
+    "Reason", "difference_of", "in_short", "is_undecodable", "raise_failures", "raise_recorded",
 ]  # fmt: skip
 
 #: States of atoms with effects that were not reverted.
@@ -91,19 +91,31 @@ def _raise_atom_failures(
     ft.Failure.reraise_if_any(revert_failures)
 
 
-def in_short(run: Run, storage: Storage, plan: Plan) -> str | None:
-    """Return in one line why the run did not succeed; None if it succeeded or was suspended.
+class Reason(NamedTuple):
+    """Why a flow entered a state: one line, and the classes of the exceptions in it."""
+
+    text: str | None = None
+    errors: str | None = None
+
+    @classmethod
+    def of(cls, error: BaseException, more: str = "") -> Reason:
+        name = type(error).__name__
+        return cls(f"{name}: {exceptions.exception_message(error)}{more}", name)
+
+
+def in_short(run: Run, storage: Storage, plan: Plan) -> Reason:
+    """Return in one line why the run did not succeed; no text if it succeeded or was suspended.
 
     The line contains the first failure, the failures of retries, and the atoms of a reverted flow
     whose effects remain.
     """
     if run.state in (states.SUCCESS, states.SUSPENDED):
-        return None
+        return Reason()
     not_reverted = _list_not_reverted(storage, plan)
     given_up = run.end_reason or read_given_up(storage.flow_meta)
     if given_up is not None:
         error = given_up.error("the flow" if given_up.cancelled else "the deadline has passed")
-        return f"{line_of(error)}{not_reverted}"
+        return Reason.of(error, not_reverted)
     failed = storage.get_execute_failures() or storage.get_revert_failures()
     first_failed = sorted(failed, key=lambda name: storage.record(name).ended or math.inf)[:1]
     why_failed = [
@@ -111,7 +123,10 @@ def in_short(run: Run, storage: Storage, plan: Plan) -> str | None:
         *run.errors.items(),
     ]
     lines = [f"{name}: {_history.one_line(failure)}" for name, failure in why_failed]
-    return "; ".join(lines) + not_reverted if lines else None
+    if not lines:
+        return Reason()
+    classes = (next(iter(failure), "Exception").rpartition(".")[2] for _, failure in why_failed)
+    return Reason("; ".join(lines) + not_reverted, ", ".join(dict.fromkeys(classes)))
 
 
 def _failed_name(storage: Storage, plan: Plan, name: str) -> str:
@@ -168,7 +183,3 @@ def is_undecodable(error: BaseException) -> bool:
     """Return whether this process cannot decode a stored value, or find the value out of line."""
     cause = error.__cause__ if isinstance(error, exceptions.CorruptRecord) else error
     return isinstance(cause, exceptions.UndecodableValue | exceptions.PayloadUnavailable)
-
-
-def line_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {exceptions.exception_message(error)}"

@@ -18,7 +18,7 @@ from wbengine.engines import _allowed, _async_run, _engine_kinds, _flow_factorie
 from wbengine.engines._engine_kinds import ENGINE_DEFAULT, ENGINES_NAMESPACE, defaults
 from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.engines._flow_inputs import read as read_inputs
-from wbengine.persistence import _macs, backends, models
+from wbengine.persistence import _macs, _sealed_fields, backends, models
 from wbengine.persistence import base as persistence
 from wbengine.types import _tags, codec
 
@@ -409,7 +409,9 @@ def _factory_note(detail: models.FlowDetail) -> Mapping[str, Any] | None:
     """Return the note about the factory of a flow, or None if it is missing or damaged.
 
     :raises NotTrusted: if there are keys, and the note has no MAC of one of them.
+    :raises StorageFailure: if the flow is encrypted, and this process has no keys.
     """
+    _sealed_fields.check_opened(detail)
     note = detail.meta.get(models.FACTORY)
     if not isinstance(note, Mapping) or "name" not in note:
         return None

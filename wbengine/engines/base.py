@@ -47,7 +47,7 @@ from wbengine.engines import (
 )
 from wbengine.engines import _compilation as compilation_module
 from wbengine.engines import _option_table as options_module
-from wbengine.persistence import _commands, _history, _lease_renewer, models
+from wbengine.persistence import _commands, _history, _lease_renewer, _sealed_fields, models
 from wbengine.persistence import base as persistence
 from wbengine.types import _references
 from wbengine.types import notifier as notifier_module
@@ -649,7 +649,7 @@ class Engine(abc.ABC):
         if self._storage.get_flow_state() == states.SUSPENDED:
             return
         plan = self._compiled("run").plan
-        self._change_state(run.state, _flow_errors.in_short(run, self._storage, plan))
+        self._change_state(run.state, *_flow_errors.in_short(run, self._storage, plan))
 
     def _cancelled_early(self, reason: str | None) -> exceptions.ExecutionFailure:
         given_up = control.GivenUp(True, reason)
@@ -667,7 +667,7 @@ class Engine(abc.ABC):
                 self._running_executor.stop()
             raise
         try:
-            self._check_payloads()
+            self._check_values()
             self._begin_run()
         except BaseException as error:
             self._leave_unchanged(run, error)
@@ -694,11 +694,13 @@ class Engine(abc.ABC):
                     self._stop(run)
                 raise
 
-    def _check_payloads(self) -> None:
-        """Check that this process can read large values, so that no task fails for want of them.
+    def _check_values(self) -> None:
+        """Check that this process can read all values, so that no task fails for want of them.
 
-        :raises PayloadUnavailable: if it cannot.
+        :raises PayloadUnavailable: if it cannot read large ones.
+        :raises StorageFailure: if they are encrypted, and it has no keys.
         """
+        _sealed_fields.check_opened(self._flow_detail)
         if self._storage.payloads is None and _references.IN_USE:
             for record in self._flow_detail:
                 if isinstance(record, models.TaskDetail):
@@ -733,7 +735,7 @@ class Engine(abc.ABC):
             self._storage.flow_detail.state = states.FAILURE
         elif self._storage.writer.is_failing and self._running_executor.survives_engine:
             run.stop_signal.disown()
-            self._change_state(states.FAILURE, _flow_errors.line_of(error), saved=False)
+            self._change_state(states.FAILURE, *_flow_errors.Reason.of(error), saved=False)
         else:
             return False
         self._storage.writer.drop_pending()
@@ -763,7 +765,7 @@ class Engine(abc.ABC):
             difference = _flow_errors.difference_of(error, self._storage.code)
             is_blocked = self.suspends_on_difference and difference is not None
             if isinstance(error, Exception) and not is_blocked:
-                self._change_state(states.FAILURE, _flow_errors.line_of(error), saved=False)
+                self._change_state(states.FAILURE, *_flow_errors.Reason.of(error), saved=False)
             else:
                 reason = None
                 if difference is not None:
@@ -1079,10 +1081,17 @@ class Engine(abc.ABC):
             else:
                 self._suspend(request.reason)
 
-    def _change_state(self, state: str, reason: str | None = None, *, saved: bool = True) -> bool:
+    def _change_state(
+        self,
+        state: str,
+        reason: str | None = None,
+        errors: str | None = None,
+        *,
+        saved: bool = True,
+    ) -> bool:
         """Enter `state` and notify listeners, after a write if `saved` and durability demand it."""
         with self._state_lock:
-            moved, old_state = self._storage.move_flow(state, self._clock.time(), reason)
+            moved, old_state = self._storage.move_flow(state, self._clock.time(), reason, errors)
         if moved:
             if saved and self._durability == saving.EACH and len(self._notifier):
                 self._storage.writer.flush()

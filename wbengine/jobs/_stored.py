@@ -22,8 +22,8 @@ from wbengine._configuration import named_options
 from wbengine._introspection import object_names
 from wbengine._text import data_formats, json_text
 from wbengine.jobs import _places, base
+from wbengine.persistence import _sealed_fields, models
 from wbengine.persistence import base as persistence_base
-from wbengine.persistence import models
 from wbengine.types import codec
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ class NewJob(NamedTuple):
         signed_details = base.posting_details(uuid, book, details)
         if not _is_key(uuid):
             raise ValueError(f"uuid must be the uuid of a flow, got {uuid!r:.80}")
-        packed, converted = codec.pack(signed_details, "details"), _places.Place.convert(place)
+        packed = _sealed_fields.sealed_details(codec.pack(signed_details, "details"), uuid)
+        converted = _places.Place.convert(place)
         is_of_flow = signed_details.get("flow_uuid") == uuid
         object_names.check_length("Job name", named_options.text("name", name))
         return cls(uuid, name, book, packed, converted, is_of_flow)
@@ -197,8 +198,11 @@ class StoredJob(base.Job):
         if self._packed is not None:
             try:
                 packed = self._packed
-                details = codec.unpack(json.loads(packed) if isinstance(packed, str) else packed)
-            except (ValueError, RecursionError, exceptions.InvalidFormat) as error:
+                packed = json.loads(packed) if isinstance(packed, str) else packed
+                details = codec.unpack(_sealed_fields.opened_details(packed, self.uuid))
+            except (
+                ValueError, RecursionError, exceptions.InvalidFormat, exceptions.NotTrusted
+            ) as error:  # fmt: skip
                 raise exceptions.JobFailure(f"Details of {self} are damaged", error) from error
             if not isinstance(details, dict):
                 raise exceptions.JobFailure(

@@ -149,7 +149,7 @@ class EventReader:
 
 
 def _change(row: Mapping[str, Any], offset: float) -> FlowChange:
-    fields, meta = rows.object_of(row["more"]), rows.object_of(row["meta"])
+    fields, meta = rows.flow_fields(row)
     history = _changes_of(fields)
     entered = _history.entered_at(history) or 0.0
     return FlowChange(

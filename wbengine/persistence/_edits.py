@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from wbengine import exceptions, states
 from wbengine._introspection import object_names
-from wbengine.persistence import _macs, models
+from wbengine.persistence import _macs, _sealed_fields, models
 from wbengine.types import codec
 
 __all__ = ["Edits", "has_used_values", "replaceable_inputs"]
@@ -51,7 +51,7 @@ class Edits:
         return f"{' and '.join(texts)} replaced" if texts else ""
 
     def to_dict(self, flow_uuid: str) -> dict[str, Any]:
-        """Return the edits of a flow as data for JSON, with a MAC if there are keys.
+        """Return the edits of a flow as data for JSON, with a MAC and encrypted if there are keys.
 
         :raises NotEncodable: if a value cannot be encoded.
         """
@@ -60,7 +60,9 @@ class Edits:
             "results": codec.pack(dict(self.results), "results"),
         }
         mac = _macs.sign(_KIND, flow_uuid, data)
-        return data if mac is None else {**data, _macs.MAC: mac}
+        signed = data if mac is None else {**data, _macs.MAC: mac}
+        place = _sealed_fields.place_of_edits(flow_uuid)
+        return _sealed_fields.sealed_parts(signed, ("inputs", "results"), *place)
 
     @classmethod
     def from_dict(cls, data: Any, flow_uuid: str) -> Edits:
@@ -71,6 +73,7 @@ class Edits:
         """
         if not isinstance(data, Mapping):
             raise exceptions.InvalidFormat(f"Edits must be a dict, got {data!r:.80}")
+        data = _sealed_fields.opened_parts(data, *_sealed_fields.place_of_edits(flow_uuid))
         _macs.verify(_KIND, flow_uuid, data)
         try:
             return cls(codec.unpack(data["inputs"]), codec.unpack(data["results"]))

@@ -156,11 +156,13 @@ class Change(NamedTuple):
     """A change of a flow's state at a time in Unix seconds, on the clock of its engine.
 
     `why` is a one-line reason for display, for example the failure. It may contain secrets.
+    `errors` contains the names of the classes of the exceptions in it, separated by commas.
     """
 
     state: str
     at: float
     why: str | None = None
+    errors: str | None = None
 
 
 def with_change(history: tuple[Change, ...], latest: Change) -> tuple[Change, ...]:

@@ -953,10 +953,12 @@ class FlowDetail(_Named):
         self.meta[CANCELLED] = {"at": at, "reason": reason}
         self.history = history.with_change(self.history, Change(states.CANCELLING, at, reason))
 
-    def enter(self, state: str, at: float, why: str | None = None) -> None:
+    def enter(
+        self, state: str, at: float, why: str | None = None, errors: str | None = None
+    ) -> None:
         """Set the state and add the change to the history."""
         self.state = state
-        self.history = history.with_change(self.history, Change(state, at, why))
+        self.history = history.with_change(self.history, Change(state, at, why, errors))
 
     @property
     def error(self) -> str | None:

@@ -17,17 +17,19 @@ import sqlalchemy as sa
 
 from wbengine import _sql, exceptions, states
 from wbengine._configuration import named_options
+from wbengine._security import sealing
 from wbengine._sql import dialects
 from wbengine.engines import _allowed, _loading, _submission
 from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.jobs import base as jobs
-from wbengine.persistence import _macs, models
+from wbengine.persistence import _macs, _sealed_fields, models
 from wbengine.persistence import base as persistence
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import caller_transactions, rows, tables
 from wbengine.schedules import _firing
 from wbengine.schedules._ticks import Pauses, Schedule, Step, iso
 from wbengine.types import codec
+from wbengine.types._encrypted import ENCRYPTED
 
 __all__ = ["Entry", "Schedules", "add"]
 
@@ -512,11 +514,12 @@ class Schedules:
 
     def note_trouble(self, entry: Entry, error: str) -> None:
         """Record the error of a firing."""
-        if error[:_MAX_ERROR_LENGTH] != entry.last_error:
+        text = rows.storable_text(error[:_MAX_ERROR_LENGTH])
+        if text != entry.last_error:
             self._set(
                 entry.name,
                 self._sql.trouble,
-                {"why": rows.storable_text(error[:_MAX_ERROR_LENGTH])},
+                {"why": sealing.sealed(text, *_sealed_fields.place_of_trouble(entry.name))},
                 True,
             )
 
@@ -633,7 +636,11 @@ def _entry(row: sa.RowMapping) -> Entry:
     pauses: Pauses = ()
     try:
         pauses = tuple((start, end) for start, end in json.loads(row["pauses"] or "[]"))
-        definition = codec.unpack(json.loads(row["definition"]))
+        definition = codec.unpack(
+            _sealed_fields.opened(
+                json.loads(row["definition"]), *_sealed_fields.place_of_inputs(row["name"])
+            )
+        )
         mac = definition.pop(_macs.MAC, None) if isinstance(definition, dict) else None
         schedule = Schedule.from_dict(row["name"], definition)
     except Exception as error:  # From a newer version, in an unknown time zone, or damaged.
@@ -642,7 +649,7 @@ def _entry(row: sa.RowMapping) -> Entry:
     return Entry(
         schedule,
         paused=bool(row["paused"]),
-        last_error=row["trouble"],
+        last_error=_opened_error(row["trouble"], row["name"]),
         unreadable=unreadable,
         mac=mac,
         pauses=pauses,
@@ -655,7 +662,20 @@ def _entry(row: sa.RowMapping) -> Entry:
 
 def _text(schedule: Schedule, mac: str | None) -> str:
     fields = schedule.to_dict()
-    return rows.text_of(codec.pack({**fields, _macs.MAC: mac} if mac else fields, "schedule"))
+    packed = codec.pack({**fields, _macs.MAC: mac} if mac else fields, "schedule")
+    place = _sealed_fields.place_of_inputs(schedule.name)
+    packed = _sealed_fields.sealed_parts(packed, ["inputs"], *place)
+    return rows.text_of(packed)
+
+
+def _opened_error(stored: str | None, name: str) -> str | None:
+    if stored is None:
+        return None
+    try:
+        text = sealing.opened(stored, *_sealed_fields.place_of_trouble(name))
+    except exceptions.NotTrusted:
+        text = stored
+    return repr(ENCRYPTED) if sealing.is_sealed(text) else text
 
 
 def _times(schedule: Schedule) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ MAX_KIND_LENGTH: Final = 100
 
 _ADDRESS_AND_KEY: Final = re.compile(r"[0-9a-f]{64}\.[A-Za-z0-9_-]{0,64}")
 
-#: Contains a reference if this process has created or received one.
+#: Not empty if this process has created or received a reference, or received `ENCRYPTED`.
 IN_USE: Final[set[Any]] = set()
 
 

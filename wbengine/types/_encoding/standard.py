@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from wbengine._text import json_text
-from wbengine.types import _references
+from wbengine.types import _encrypted, _references
 from wbengine.types import failure as ft
 from wbengine.types._encoding import walk
 from wbengine.types._encoding.walk import EncodingError, Parts, Tag
@@ -114,6 +114,14 @@ def _write_reference(value: _references.Reference, depth_left: int) -> Parts:
 def _read_reference(parts: Parts, depth_left: int) -> _references.Reference:
     kind, key = walk.text(parts, "c"), walk.text(parts, "k")
     return _references.checked(walk.text(parts), parts["n"], kind, key)
+
+
+def _write_encrypted(value: _encrypted.Encrypted, depth_left: int) -> Parts:
+    raise ValueError("was read without the key that decrypts it")
+
+
+def _read_encrypted(parts: Parts, depth_left: int) -> _encrypted.Encrypted:
+    return _encrypted.received()
 
 
 def _write_moment(value: dt.datetime | dt.time, depth_left: int) -> Parts:
@@ -221,6 +229,7 @@ _TAGS: Final[dict[type, Tag]] = {
     dict: Tag("dict", _write_pairs, _read_pairs, levels=3),
     ft.Failure: Tag("failure", _write_failure, _read_failure),
     _references.Reference: Tag("payload", _write_reference, _read_reference, frozenset("vnck")),
+    _encrypted.Encrypted: Tag("encrypted", _write_encrypted, _read_encrypted, frozenset("kv")),
     str: _leaf(
         "str",
         lambda value: _base64(value.encode("utf-8", "surrogatepass")),

@@ -15,8 +15,9 @@ from wbengine import _sql, exceptions, states
 from wbengine._concurrency import clocks
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._introspection import object_names
+from wbengine._security import sealing
 from wbengine._sql import dialects
-from wbengine.persistence import _access_keys, _leases, _trees, base, models
+from wbengine.persistence import _access_keys, _leases, _sealed_fields, _trees, base, models
 from wbengine.persistence import _commands as commands
 from wbengine.persistence import _listing as queries
 from wbengine.persistence._access_keys import AccessKey
@@ -644,9 +645,13 @@ class SQLConnection(base.Connection):
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
         parameters = {
-            "flow_uuid": flow_uuid, "name": signal.stored_name, "value": signal.text,
+            "flow_uuid": flow_uuid,
+            "name": signal.stored_name,
+            "value": sealing.sealed(
+                signal.text, *_sealed_fields.place_of_signal(flow_uuid, signal.stored_name)
+            ),
             "at": signal.at,
-        }  # fmt: skip
+        }
 
         def work(connection: sa.Connection) -> bool:
             # Raises an error if the flow does not exist.
@@ -656,7 +661,7 @@ class SQLConnection(base.Connection):
             # A job that was never claimed waits for its `eta`. A signal must not start it earlier.
             writing.make_job_due(connection, self._sql, flow_uuid, claims=1)
             crashpoint("sql.before-signal-commit")
-            return (row.value, row.at) == (signal.text, signal.at)
+            return (row.value, row.at) == (parameters["value"], signal.at)
 
         is_first = self._transact(f"Saving a signal to flow {flow_uuid}", work)
         crashpoint("sql.after-signal-commit")
@@ -665,7 +670,8 @@ class SQLConnection(base.Connection):
     def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
         signals = dict[str, list[Signal]]()
         rows_read = self._read_many("Looking for signals", self._sql.signals, flow_uuids)
-        for uuid, name, text, at in rows_read:
+        for uuid, name, stored, at in rows_read:
+            text = sealing.opened(stored, *_sealed_fields.place_of_signal(uuid, name))
             signals.setdefault(uuid, []).append(Signal.from_stored(name, text, at))
         return {uuid: oldest_first(received) for uuid, received in signals.items()}
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from wbengine import exceptions, states
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._sql import dialects
-from wbengine.persistence import _bulk, base
+from wbengine.persistence import _bulk, _sealed_fields, base
 from wbengine.persistence._bulk import Bulk, BulkFlow, Skipped
 from wbengine.persistence.backends._sql import rows, tables
 
@@ -119,7 +119,7 @@ class SQLBulkStore(_bulk.BulkStore):
             **bulk._asdict(),
             "sender": bulk.by,
             "reason": bulk.reason and rows.storable_text(bulk.reason),
-            "arguments": rows.text_of(bulk.arguments),
+            "arguments": _sealed(bulk.arguments, bulk.uuid),
             "filter": rows.text_of(bulk.filter),
         }
         flow_rows = [
@@ -128,7 +128,7 @@ class SQLBulkStore(_bulk.BulkStore):
                 "position": position,
                 "flow_uuid": flow.uuid,
                 "state": flow.state,
-                "arguments": None if flow.arguments is None else rows.text_of(flow.arguments),
+                "arguments": _sealed(flow.arguments, bulk.uuid, flow.uuid),
             }
             for position, flow in enumerate(flows)
         ]
@@ -161,14 +161,15 @@ class SQLBulkStore(_bulk.BulkStore):
         def step(connection: sa.Connection) -> Bulk | None:
             if not connection.execute(self._sql.claim, claim).rowcount:
                 return None
-            bulk = _bulk_of(connection.execute(self._sql.get, {"uuid": uuid}).mappings().one())
+            row = connection.execute(self._sql.get, {"uuid": uuid}).mappings().one()
+            bulk = _bulk_of(row)._replace(arguments=_opened(row["arguments"], uuid) or {})
             position = {"uuid": uuid, "start": bulk.settled, "limit": limit}
             found = connection.execute(self._sql.next_flows, position).all()
             flows = [
                 BulkFlow(
                     row.flow_uuid,
                     row.state,
-                    None if row.arguments is None else rows.object_of(row.arguments),
+                    _opened(row.arguments, uuid, row.flow_uuid),
                     row.current_state,
                 )
                 for row in found
@@ -256,7 +257,7 @@ def _bulk_of(row: Mapping[Any, Any]) -> Bulk:
     return Bulk(
         row["uuid"],
         row["operation"],
-        rows.object_of(row["arguments"]),
+        _shown(row["arguments"], row["uuid"]),
         rows.object_of(row["filter"]),
         row["reason"],
         row["sender"],
@@ -269,6 +270,37 @@ def _bulk_of(row: Mapping[Any, Any]) -> Bulk:
         row["ended"],
         row["owner"] if row["is_claimed"] else None,
     )
+
+
+def _sealed(arguments: Mapping[str, Any] | None, *place: str) -> str | None:
+    if arguments is None:
+        return None
+    place = _sealed_fields.place_of_arguments(*place)
+    return rows.text_of(_sealed_fields.sealed_parts(dict(arguments), arguments, *place))
+
+
+def _opened(text: str | None, *place: str) -> dict[str, Any] | None:
+    """Return arguments.
+
+    :raises StorageFailure: if they are encrypted, and this process has not the key.
+    """
+    if text is None:
+        return None
+    try:
+        place = _sealed_fields.place_of_arguments(*place)
+        return _sealed_fields.opened_parts(rows.object_of(text), *place)
+    except exceptions.NotTrusted as error:
+        raise exceptions.StorageFailure(str(error)) from error
+
+
+def _shown(text: str | None, uuid: str) -> dict[str, Any]:
+    """Return arguments for display. Without the key, their values are hidden."""
+    try:
+        return _opened(text, uuid) or {}
+    except exceptions.StorageFailure:
+        arguments = rows.object_of(text)
+        del arguments[_sealed_fields.SEALED]
+        return arguments
 
 
 def _missing(uuid: str) -> exceptions.NotFound:

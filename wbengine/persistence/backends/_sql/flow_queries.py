@@ -279,7 +279,7 @@ def _name_pattern(dialect: str, text: str) -> str:
 def _row(
     row: Mapping[str, Any], counts: Mapping[str, int], step_counts: Mapping[str, int]
 ) -> base.FlowRow:
-    other_fields, meta = rows.object_of(row["more"]), rows.object_of(row["meta"])
+    other_fields, meta = rows.flow_fields(row)
     has_owner = row["lease_owner"] is not None and row["remaining"] > 0
     changes = _history(other_fields)
     reason = history.why_suspended(changes)

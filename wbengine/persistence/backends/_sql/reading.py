@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from wbengine import exceptions
 from wbengine._logs import stored_lines
-from wbengine.persistence import _trees, base, models
+from wbengine._security import sealing
+from wbengine.persistence import _sealed_fields, _trees, base, models
 from wbengine.persistence._changes import batch_in_cursor, cursor_of
 from wbengine.persistence.backends._sql import rows, tables
 from wbengine.persistence.backends._sql.rows import Row
@@ -119,16 +120,17 @@ def logs(
             row["atom_uuid"],
             row["attempt"],
             row["item"],
-            stored_lines.lines_of({"lines": _parsed(row["logged"])}),
+            stored_lines.lines_of({"lines": _parsed(row)}),
         )
         for row in reversed(list(log_rows))
     ]
 
 
-def _parsed(text: str) -> Any:
+def _parsed(row: Row) -> Any:
+    place = _sealed_fields.place_of_log(row["atom_uuid"], row["attempt"])
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):  # A damaged line of a log is omitted.
+        return json.loads(sealing.opened(row["logged"], *place))
+    except (ValueError, RecursionError, exceptions.NotTrusted):  # Damaged lines are omitted.
         return None
 
 

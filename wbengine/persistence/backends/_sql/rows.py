@@ -6,6 +6,7 @@ others unchanged. All other fields are in the column `more`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,13 +16,14 @@ import sqlalchemy as sa
 from wbengine import exceptions
 from wbengine._sql import dialects
 from wbengine._text import json_text
-from wbengine.persistence import _trees
+from wbengine.persistence import _sealed_fields, _trees
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence.backends._sql import tables
 from wbengine.types import _tags
 
 __all__ = [
-    "ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "command_of", "command_text", "object_of",
+    "ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "command_of", "command_text", "flow_fields",
+    "object_of",
     "storable_text", "tag_rows", "text_of",
 ]  # fmt: skip
 
@@ -36,17 +38,25 @@ _OTHER_COLUMNS: Final = (
 )  # fmt: skip
 
 
-class Shape:
-    """The columns of a record in its table.
+_DAMAGE: Final = (
+    ValueError, TypeError, LookupError, RecursionError, exceptions.InvalidFormat,
+    exceptions.NotTrusted,
+)  # fmt: skip
 
-    `keys` identify a row. Keys and `plain` fields are stored unchanged, `packed` fields as JSON.
-    If a database cannot store a plain text unchanged (for example, one with a NUL), `more` contains
-    the original text and takes precedence.
+
+class Shape:
+    """The columns of records in their table.
+
+    `kind` is the kind of the records; None: each row has its own. `keys` identify a row. Keys and
+    `plain` fields are stored unchanged, `packed` fields as JSON. If a database cannot store a plain
+    text unchanged (for example, one with a NUL), `more` contains the original text and takes
+    precedence.
     """
 
-    def __init__(self, table: sa.Table, *keys: str) -> None:
+    def __init__(self, table: sa.Table, kind: str | None, *keys: str) -> None:
         columns = [column.name for column in table.columns if column.name not in _OTHER_COLUMNS]
         self.table: Final = table.name
+        self.kind: Final = kind
         self.keys: Final = keys
         self.packed: Final = tuple(name for name in columns if name in _PACKED)
         self.plain: Final = tuple(name for name in columns if name not in (*keys, *_PACKED))
@@ -56,13 +66,14 @@ class Shape:
         """Return the row for a tree of `trees.tree_of`.
 
         :raises InvalidFormat: if a key is not a storable text of 1 to 255 characters.
+        :raises NotTrusted: if the keys encrypt, but contain no secret for stores.
         """
-        rest = {key: value for key, value in tree.items() if value is not None}
         row: Row = {}
         for name in self.keys:
             value = identity[name] if name in identity else tree[name]
-            rest.pop(name, None)
             row[name] = value if type(value) is int else _key(name, value)
+        tree = _sealed_fields.sealed(self.kind or identity["kind"], tree, *self._place(row))
+        rest = {key: value for key, value in tree.items() if value is not None and key not in row}
         for name in self.plain:
             value = identity.get(name, rest.pop(name, None))
             if isinstance(value, str) and ("\0" in value or not value.isascii()):
@@ -86,14 +97,32 @@ class Shape:
         :raises CorruptRecord: if the row is damaged.
         """
         try:
-            tree = {name: row[name] for name in (*self.keys, *self.plain) if row[name] is not None}
-            for name in (*self.packed, "more"):
-                if row[name] is not None:
-                    parsed = json.loads(row[name])
-                    tree.update(parsed if name == "more" else {name: parsed})
-            return _trees.record_of(kind, {**tree, **identity})
-        except (ValueError, TypeError, RecursionError, exceptions.InvalidFormat) as error:
+            return _trees.record_of(kind, {**self.tree(row), **identity})
+        except _DAMAGE as error:
             raise self.damaged(row, error, flow) from error
+
+    def tree(self, row: Mapping[str, Any]) -> _trees.Tree:
+        """Return the fields in a row, decrypted if this process has keys.
+
+        :raises ValueError, TypeError, RecursionError: if the row is damaged.
+        :raises NotTrusted: as `opened`.
+        """
+        tree = {name: row[name] for name in (*self.keys, *self.plain) if row[name] is not None}
+        for name in (*self.packed, "more"):
+            if row[name] is not None:
+                parsed = json.loads(row[name])
+                tree.update(parsed if name == "more" else {name: parsed})
+        return self.opened(row, tree) if _sealed_fields.SEALED in tree else tree
+
+    def opened(self, row: Mapping[str, Any], tree: _trees.Tree) -> _trees.Tree:
+        """Return the tree of a row with decrypted fields, if this process has keys.
+
+        :raises NotTrusted: if these are other keys, or the row was changed.
+        """
+        return _sealed_fields.opened(tree, *self._place(row))
+
+    def _place(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return self.table, *(str(row[name]) for name in self.keys)
 
     def damaged(
         self, row: Mapping[str, Any], error: BaseException, flow: str | None
@@ -130,6 +159,19 @@ def object_of(text: str | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def flow_fields(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields without a column and the `meta` of a flow; nothing of damaged texts.
+
+    Without the key, encrypted fields have their readable part.
+    """
+    fields, meta = object_of(row["more"]), object_of(row["meta"])
+    if _sealed_fields.SEALED in fields:
+        with contextlib.suppress(exceptions.NotTrusted):
+            fields = FLOW.opened(row, {**fields, "meta": meta})
+            meta = fields["meta"]
+    return fields, meta
 
 
 def tag_rows(flow_uuid: str, meta: Mapping[str, Any], *, given: bool) -> list[Row]:
@@ -171,7 +213,7 @@ def _key(name: str, value: Any) -> str:
     return value
 
 
-BOOK: Final = Shape(tables.BOOKS, "uuid")
-FLOW: Final = Shape(tables.FLOWS, "uuid")
-ATOM: Final = Shape(tables.ATOMS, "uuid", "flow_uuid")
-ITEM: Final = Shape(tables.ITEMS, "atom_uuid", "attempt", "item")
+BOOK: Final = Shape(tables.BOOKS, _trees.BOOK, "uuid")
+FLOW: Final = Shape(tables.FLOWS, _trees.FLOW, "uuid")
+ATOM: Final = Shape(tables.ATOMS, None, "uuid", "flow_uuid")
+ITEM: Final = Shape(tables.ITEMS, _trees.ITEM, "atom_uuid", "attempt", "item")

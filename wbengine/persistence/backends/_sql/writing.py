@@ -17,11 +17,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from wbengine import exceptions, states
+from wbengine._security import sealing
 from wbengine.persistence import (
     _commands,
     _history,
     _leases,
     _pauses,
+    _sealed_fields,
     _trees,
     base,
     models,
@@ -141,10 +143,15 @@ def batch_of(
                 "attempt": chunk.attempt,
                 "oldest": chunk.attempt - base.LOGGED_ATTEMPTS,
                 "item": chunk.item,
-                "logged": json.dumps(chunk.lines),
+                "logged": _logged(chunk),
             }
         )
     return batch
+
+
+def _logged(chunk: models.LogChunk) -> str:
+    place = _sealed_fields.place_of_log(chunk.atom_uuid, chunk.attempt)
+    return sealing.sealed(json.dumps(chunk.lines), *place)
 
 
 def write_on_driver(
