@@ -5,6 +5,9 @@ Files: `data/<xx>/<address>` is a payload, where `xx` are the first digits of th
 while such a file exists, so records and messages need not be searched (see `sweeping`). A writer
 creates the file in `refs` before it checks whether the payload exists, so that a sweep does not
 delete what the writer found.
+
+A reader of a damaged payload creates `damaged/<address>`. The next writer of the value then writes
+the payload again. Neither moves nor deletes a payload, so an error of a reader loses nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
@@ -22,7 +26,10 @@ from wbengine.types import _references, codec
 from wbengine.types import failure as ft
 from wbengine.types._references import Reference
 
-__all__ = ["MAX_INLINE_BYTES", "NO_FLOW", "Payloads", "data_name", "reference_name"]
+__all__ = [
+    "MAX_INLINE_BYTES", "NO_FLOW", "Payloads", "condemned_name", "damaged_name", "data_name",
+    "reference_name",
+]  # fmt: skip
 
 #: Maximum size of a value that stays in a record or message.
 MAX_INLINE_BYTES: Final = 128 * 1024
@@ -52,6 +59,11 @@ def reference_name(address: str, flow: str) -> str:
 def condemned_name(address: str) -> str:
     """Return the name of a payload while a sweep deletes it."""
     return f"condemned/{address}"
+
+
+def damaged_name(address: str) -> str:
+    """Return the name of the file that shows that a payload is damaged."""
+    return f"damaged/{address}"
 
 
 class _Encoded(NamedTuple):
@@ -161,13 +173,20 @@ class Payloads:
         return changed if type(value) is list else tuple(changed)
 
     def put(self, value: Any, parts: Sequence[Any], flow: str) -> Reference:
-        """Write a payload unless it exists, and return its reference."""
-        key_id, address = _digest(content.chunks_of(parts))
+        """Write a payload unless it exists undamaged, and return its reference."""
+        key_id, digest = _new_digest()
+        for chunk in content.chunks_of(parts):
+            digest.update(chunk)
+        address = digest.hexdigest()
         reference = _references.checked(address, content.size_of(parts), _kind_of(value), key_id)
         self.keep(reference, flow)
-        name = data_name(address)
-        if self.files.find(name) is None:
+        name, mark = data_name(address), damaged_name(address)
+        file = self.files.find(name)
+        is_damaged = file is not None and (not file.size or self.files.find(mark) is not None)
+        if file is None or is_damaged:
             self.files.write(name, lambda: content.stored(parts))
+        if is_damaged:
+            self.files.delete(mark)
         return reference
 
     def keep(self, reference: Reference, flow: str) -> None:
@@ -197,30 +216,44 @@ class Payloads:
 
         :raises PayloadUnavailable, StorageFailure: as `load_all` does.
         """
+        data = self.read(reference, where)
         try:
-            return _decode(self._read(reference))
+            return _decode(data)
         except (ValueError, exceptions.InvalidFormat) as error:
+            raise self._unavailable(reference, where, f"cannot be decoded: {error}") from None
+
+    def read(self, reference: Reference, where: str) -> bytearray:
+        """Return the verified content of a payload. If it is damaged, the next `put` repairs it.
+
+        :raises PayloadUnavailable, StorageFailure: as `load_all` does.
+        """
+        try:
+            return self._read(reference)
+        except ValueError as error:
+            # A process that only reads may have no permission to create the file.
+            with suppress(OSError, exceptions.StorageFailure):
+                self.files.write(damaged_name(reference.address), tuple)
             raise self._unavailable(reference, where, f"is damaged: {error}") from None
         except FileNotFoundError:
             raise self._unavailable(reference, where, "is lost") from None
-        except PermissionError as error:
+        except (PermissionError, LookupError) as error:
             raise self._unavailable(reference, where, f"cannot be read: {error}") from None
 
     def _read(self, reference: Reference) -> bytearray:
-        address = reference.address
+        address, (_, empty_digest) = reference.address, _new_digest(reference.key)
 
         def read(file: Any) -> bytearray:
-            data = content.read(file, reference.size)
-            if not hmac.compare_digest(_digest([data], reference.key)[1], address):
+            data, digest = content.read(file, reference.size), empty_digest.copy()
+            digest.update(data)
+            if not hmac.compare_digest(digest.hexdigest(), address):
                 raise ValueError("its content does not match its address")
             return data
 
-        # A sweep may move the file to `condemned`, and back if a flow refers to it.
+        # A sweep may move the file to `condemned`, and back if a flow refers to it. A writer may
+        # repair a damaged file.
         for name in (data_name(address), condemned_name(address)):
-            try:
+            with suppress(FileNotFoundError, ValueError):
                 return self.files.retried(name, read)
-            except FileNotFoundError:
-                continue
         return self.files.retried(data_name(address), read)
 
     def _unavailable(
@@ -242,29 +275,25 @@ def _encode(value: Any, where: str, limit: int = 0) -> _Encoded:
 def _decode(data: bytearray) -> Any:
     """Return the value of a content.
 
-    :raises ValueError, InvalidFormat: if it is damaged, or contains a value of an unknown class.
+    :raises ValueError, InvalidFormat: if it is invalid, or contains a value of an unknown class.
     """
     text, buffers = content.split(data)
     return codec.unpack_with_buffers(codec.parse(text), buffers)
 
 
-def _digest(chunks: Iterable[Any], key_id: str | None = None) -> tuple[str, str]:
-    """Return the id of the key, or "", and the digest of a content.
+def _new_digest(key_id: str | None = None) -> tuple[str, Any]:
+    """Return the id of the key, or "", and the digest of an empty content.
 
     :param key_id: the key of an existing digest; None: the latest key of this process.
-    :raises ValueError: if this process does not have the key.
+    :raises LookupError: if this process does not have the key.
     """
     ring = None if key_id == "" else keys.keyring(None)
     found = None if ring is None else ring.digest_key(key_id)
-    if found is None:
-        if key_id:
-            raise ValueError(f"key {key_id} of its address is unknown to this process")
-        digest: Any = hashlib.sha256()
-    else:
-        digest = hmac.new(found[1], digestmod="sha256")
-    for chunk in chunks:
-        digest.update(chunk)
-    return "" if found is None else found[0], digest.hexdigest()
+    if found is not None:
+        return found[0], hmac.new(found[1], digestmod="sha256")
+    if key_id:
+        raise LookupError(f"key {key_id} of its address is unknown to this process")
+    return "", hashlib.sha256()
 
 
 def _kind_of(value: Any) -> str:

@@ -82,6 +82,9 @@ def sweep(
     if not dry_run:
         for file in list(files.list("condemned")):
             _settle(payloads, file.name)  # An earlier sweep was interrupted.
+        for file in list(files.list("damaged")):
+            if files.find(places.data_name(file.name)) is None:
+                files.delete(places.damaged_name(file.name))
     prefixes = sorted({*files.folders("data"), *files.folders("refs")})
     swept.parts = len(prefixes)
     yield swept

@@ -24,6 +24,7 @@ from wbengine._payloads.payloads import (
     MAX_INLINE_BYTES,
     Payloads,
     condemned_name,
+    damaged_name,
     data_name,
     reference_name,
 )
@@ -169,6 +170,81 @@ def test_damaged_payload_is_refused(tmp_path: Path, compressible: bool, damage: 
     overwrite(payloads, reference, damaged)
     with pytest.raises(exceptions.PayloadUnavailable, match="is damaged"):
         payloads.load(reference, "test")
+
+
+def test_damaged_payload_is_written_again_by_the_next_writer(location: str) -> None:
+    payloads = Payloads(location)
+    reference = reference_to(payloads, random_bytes(LARGE))
+    good = raw(payloads, reference)
+    overwrite(payloads, reference, good[:-1])
+    with pytest.raises(exceptions.PayloadUnavailable, match="is damaged"):
+        payloads.load(reference, "test")
+    assert reference_to(Payloads(location), random_bytes(LARGE), "another-flow") == reference
+    assert raw(payloads, reference) == good
+    assert list(payloads.files.list("damaged")) == []
+
+
+def test_empty_payload_is_written_again_without_a_reader(location: str) -> None:
+    payloads = Payloads(location)
+    reference = reference_to(payloads, random_bytes(LARGE))
+    overwrite(payloads, reference, b"")
+    reference_to(payloads, random_bytes(LARGE))
+    assert payloads.load(reference, "test") == random_bytes(LARGE)
+
+
+def test_undamaged_payload_is_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference_to(payloads, random_bytes(LARGE))
+    monkeypatch.setattr(content, "stored", None)
+    reference_to(payloads, random_bytes(LARGE))
+
+
+def test_repair_during_a_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference = reference_to(payloads, random_bytes(LARGE))
+    good = raw(payloads, reference)
+    overwrite(payloads, reference, good[:-1])
+    retried = Files.retried
+
+    def then_repaired(self: Files, name: str, read: Any) -> Any:
+        try:
+            return retried(self, name, read)
+        finally:
+            overwrite(payloads, reference, good)
+
+    monkeypatch.setattr(Files, "retried", then_repaired)
+    assert payloads.load(reference, "test") == random_bytes(LARGE)
+    assert list(payloads.files.list("damaged")) == []
+
+
+def test_reader_that_cannot_mark_a_damaged_payload_reports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = Payloads(str(tmp_path))
+    reference = reference_to(payloads, random_bytes(LARGE))
+    overwrite(payloads, reference, b"x")
+
+    def refused(self: Files, name: str, chunks: Any) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(Files, "write", refused)
+    with pytest.raises(exceptions.PayloadUnavailable, match="is damaged"):
+        payloads.load(reference, "test")
+
+
+def test_payload_without_its_key_is_not_marked_as_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys.write(tmp_path / "keys.json", keys.new()[keys.ANY])
+    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "keys.json"))
+    payloads = Payloads(str(tmp_path / "payloads"))
+    reference = reference_to(payloads, "x" * LARGE)
+    monkeypatch.delenv(keys.VARIABLE)
+    with pytest.raises(exceptions.PayloadUnavailable, match=r"cannot be read: key .* is unknown"):
+        payloads.load(reference, "test")
+    assert payloads.files.find(damaged_name(reference.address)) is None
 
 
 def test_other_content_under_an_address_is_refused(tmp_path: Path) -> None:

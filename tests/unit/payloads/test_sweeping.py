@@ -13,7 +13,7 @@ import pytest
 from tests.support.buckets import LARGE, random_bytes, reference_to
 from wbengine._payloads import sweeping
 from wbengine._payloads.files import Files
-from wbengine._payloads.payloads import Payloads, condemned_name, data_name
+from wbengine._payloads.payloads import Payloads, condemned_name, damaged_name, data_name
 from wbengine.types._references import Reference
 
 DAY = 24 * 3600.0
@@ -200,3 +200,13 @@ def test_reference_from_another_flow_is_kept_for_this_one(location: str) -> None
     payloads.store_each({"big": reference}, "inputs", "b")
     swept(payloads, {"b"}, 2 * DAY)
     assert exists(payloads, reference)
+
+
+def test_mark_of_a_damaged_payload_is_deleted_after_the_payload(location: str) -> None:
+    payloads = Payloads(location)
+    needed, orphan = stored(payloads, "a", 1), stored(payloads, "b", 2)
+    for reference in (needed, orphan):
+        payloads.files.write(damaged_name(reference.address), tuple)
+    for _ in range(2):
+        swept(payloads, {"a"}, 2 * DAY)
+    assert [file.name for file in payloads.files.list("damaged")] == [needed.address]
