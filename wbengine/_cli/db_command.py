@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,10 +20,11 @@ __all__ = ["command"]
 
 command = base.Group(
     "db",
-    renamed={
-        "prune": base.Lazy("flow_prune", "Delete flows that ended long ago."),
+    lazy={
+        "check": base.Lazy("db_check", "Check the store and its large values for damage."),
         "sweep": base.Lazy("db_sweep", "Delete large values to which no flow refers."),
     },
+    renamed={"prune": base.Lazy("flow_prune", "Delete flows that ended long ago.")},
     help="Create, check and copy the store of flows.",
 )
 
@@ -131,61 +132,6 @@ def current(context: contexts.Context) -> None:
     context.printer.document("db-current/1", content)
     missing = "no store" if required else "this kind of store has no revisions"
     context.printer.pairs({**content, "revision": content["revision"] or missing}.items())
-
-
-@command.command(
-    "check",
-    help="""Check the store for damage.
-
-    The command checks that the layout is usable, that all records can be read and that an SQLite
-    file is intact. It exits with 1 if a record is damaged, and with 69 if the store does not exist
-    or cannot be used.
-
-    \b
-    Example:
-      wbengine db check
-    """,
-)
-def check(context: contexts.Context) -> int:
-    settings, printer = context.settings, context.printer
-    books = flows = atoms = steps = 0
-    damaged: list[str] = []
-    with context.connection() as (backend, connection), _collecting_damage(damaged):
-        if not store_access.store_exists(settings, backend):
-            raise errors.Failed(store_access.missing_message(settings), errors.UNAVAILABLE)
-        with _collecting_damage(damaged):
-            damaged += getattr(backend, "problems", list)()
-        for book in connection.get_logbooks(lazy=True):
-            books += 1
-            with _collecting_damage(damaged):
-                for flow in connection.get_flows_for_book(book.uuid, lazy=True):
-                    flows += 1
-                    with _collecting_damage(damaged):
-                        for atom in connection.get_atoms_for_flow(flow.uuid):
-                            atoms += not atom.is_step
-                            steps += atom.is_step
-    content = {
-        "store": _masked_store(context),
-        "books": books,
-        "flows": flows,
-        "atoms": atoms,
-        "steps": steps,
-        "damaged": damaged,
-    }
-    printer.document("db-check/1", content)
-    printer.pairs({**content, "damaged": "\n".join(damaged) or 0}.items())
-    printer.hint("the store is damaged" if damaged else "all records are readable")
-    return errors.UNHEALTHY if damaged else errors.OK
-
-
-@contextlib.contextmanager
-def _collecting_damage(damaged: list[str]) -> Any:
-    try:
-        yield
-    except exceptions.CorruptRecord as error:
-        damaged.append(errors.line_of(error))
-    except exceptions.NotFound:
-        pass  # deleted by another process
 
 
 @command.command(

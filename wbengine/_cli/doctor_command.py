@@ -58,8 +58,9 @@ def _report_settings(error: errors.Failed, as_json: bool) -> NoReturn:
     _Doctor,
     help="""Find problems and print how to fix them.
 
-    The command checks settings, packages, broker, ledger, workers and store. It exits with 1 if it
-    finds a problem. A missing worker is a problem only with --min-workers.
+    The command checks settings, packages, broker, ledger, workers, store and the place of large
+    values. It exits with 1 if it finds a problem. A missing worker is a problem only with
+    --min-workers.
 
     The checks take at most --timeout plus 2 seconds. Checks without an answer by then are reported.
 
@@ -84,6 +85,7 @@ def command(context: contexts.Context, min_workers: int, strict: bool) -> int:
         keys=settings.keys,
         persistence=settings.store,
         board=settings.board,
+        payloads=settings.payloads,
         timeout=settings.timeout,
         notify=settings.notify,
     )

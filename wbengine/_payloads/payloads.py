@@ -43,6 +43,9 @@ _MAX_SEPARATE_ELEMENTS: Final = 64
 
 #: Maximum size of the JSON text of a number, and of JSON around an element.
 _NUMBER_SIZE: Final = 24
+#: Names of classes whose length is a number of rows.
+_TABLES: Final = frozenset(("DataFrame", "RecordBatch", "Table"))
+
 _SMALL_TYPES: Final = frozenset((int, float, bool, type(None)))
 
 
@@ -239,6 +242,21 @@ class Payloads:
         except (PermissionError, LookupError) as error:
             raise self._unavailable(reference, where, f"cannot be read: {error}") from None
 
+    def check(self, reference: Reference, where: str, *, read: bool) -> None:
+        """Check that a payload exists and, with `read`, that its content matches its address.
+
+        :raises PayloadUnavailable, StorageFailure: as `load_all` does.
+        """
+        if read:
+            self.read(reference, where)
+            return
+        address = reference.address
+        # As in `_read`.
+        for name in (data_name(address), condemned_name(address), data_name(address)):
+            if self.files.find(name) is not None:
+                return
+        raise self._unavailable(reference, where, "is lost")
+
     def _read(self, reference: Reference) -> bytearray:
         address, (_, empty_digest) = reference.address, _new_digest(reference.key)
 
@@ -302,6 +320,5 @@ def _kind_of(value: Any) -> str:
         count = len(value)
     except Exception:  # A class of the user may raise anything.
         return name
-    return f"{name}, {count:,} {'characters' if type(value) is str else 'items'}"[
-        : _references.MAX_KIND_LENGTH
-    ]
+    unit = "characters" if type(value) is str else "rows" if name in _TABLES else "items"
+    return f"{name}, {count:,} {unit}"[: _references.MAX_KIND_LENGTH]

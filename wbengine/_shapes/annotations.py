@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from wbengine._shapes import choices, containers, models, plain, records
 from wbengine._shapes.base import Shape
+from wbengine.types._encoding import annotated_classes
 
 __all__ = ["evaluated", "shape_of"]
 
@@ -41,9 +42,7 @@ def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
     :raises NameError: if the text contains an unknown name.
     :raises Exception: other errors of the evaluation.
     """
-    names = getattr(function, "__globals__", {})
-    owner = types.SimpleNamespace(__annotations__={"annotation": annotation})
-    return typing.get_type_hints(owner, names, include_extras=True)["annotation"]
+    return annotated_classes.evaluated(annotation, getattr(function, "__globals__", {}))
 
 
 def shape_of(annotation: Any, variables: _Variables = types.MappingProxyType({})) -> Shape:

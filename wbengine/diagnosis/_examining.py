@@ -17,6 +17,7 @@ from wbengine.diagnosis import (
     _key_files,
     _ledger_checks,
     _packages,
+    _payload_checks,
     _round_trip,
     _store_checks,
     _worker_checks,
@@ -147,7 +148,8 @@ def examine(place: Place, least: int = 0, began: float | None = None) -> Iterato
         is_optional=not (least or place.has_own_broker),
     )
     store = Line("store", lambda own_line: _store_checks.check(place), until)
-    for each in (broker, ledger, around, store):
+    payloads = Line("payloads", lambda own_line: _payload_checks.check(place), until)
+    for each in (broker, ledger, around, store, payloads):
         yield from each.findings()
 
 

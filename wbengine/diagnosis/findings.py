@@ -46,7 +46,9 @@ def note(check: str, text: str, fix: str | None = None) -> Finding:
 
 @dataclass(frozen=True)
 class Place:
-    """The services to check: broker, ledger, store and job board. `timeout` is in seconds.
+    """The services to check: broker, ledger, store, job board and payloads.
+
+    `timeout` is in seconds.
 
     :ivar notify: the settings of notifications, whose progress is in the store.
     """
@@ -59,6 +61,7 @@ class Place:
     keys: str | None = None
     persistence: str | None = None
     board: str | None = None
+    payloads: str | None = None
     timeout: float = 5.0
     notify: Mapping[str, Any] = field(default_factory=dict)
 

@@ -12,10 +12,11 @@ from wbengine import exceptions
 from wbengine._logs import stored_lines
 from wbengine.persistence import _trees, base, models
 from wbengine.signals import Signal
+from wbengine.types import codec
 from wbengine.types._outline import Outline
 from wbengine.types._schema_validation import Schema
 
-__all__ = ["SCHEMA", "export", "import_flow", "save_signals_and_logs"]
+__all__ = ["SCHEMA", "copying_to", "export", "import_flow", "save_signals_and_logs"]
 
 SCHEMA: Final = "wbengine/flow-export/2"
 
@@ -94,12 +95,13 @@ _DOCUMENT: Final = Schema(
 def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
     """Return all stored data of a flow as data for `json`.
 
-    The document is the same for all kinds of stores. `import_flow` stores it again.
+    The document is the same for all kinds of stores. `import_flow` stores it again. Instances of
+    classes are copied as they are stored, so the classes need not be known.
 
     :raises NotFound: if the flow is not stored.
     :raises NotEncodable: if a value in a memory store cannot be encoded.
     """
-    with contextlib.closing(backend.get_connection()) as connection:
+    with contextlib.closing(backend.get_connection()) as connection, codec.copying():
         flow = connection.get_flow_details(uuid)
         outline = connection.get_outline(uuid)
         (row,) = connection.list_flows(uuid=uuid, limit=1).flows
@@ -125,8 +127,8 @@ def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.Fl
     :raises InvalidFormat: if the document is invalid.
     :raises Duplicate: if a flow with this uuid is already stored.
     """
-    book, flow, outline, logs, signals = _read(document)
-    with contextlib.closing(backend.get_connection()) as connection:
+    with contextlib.closing(backend.get_connection()) as connection, copying_to(backend):
+        book, flow, outline, logs, signals = _read(document)
         connection.upgrade()
         try:
             existing = connection.get_flow_details(flow.uuid)
@@ -143,6 +145,11 @@ def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.Fl
             connection.save_outline(flow.uuid, outline)
         save_signals_and_logs(connection, flow, logs, signals)
     return flow
+
+
+def copying_to(backend: base.Backend) -> contextlib.AbstractContextManager[Any]:
+    """Copy values of unknown classes in the `with` block, if the backend stores encoded values."""
+    return codec.copying(unknown_only=True) if backend.encodes else contextlib.nullcontext()
 
 
 def save_signals_and_logs(

@@ -31,7 +31,9 @@ def move(old: base.Backend, new: base.Backend) -> Iterator[models.LogBook]:
     ):
         target.upgrade()
         for row in source.get_logbooks(lazy=True):
-            yield _copy(source, target, row.uuid)
+            with _exporting.copying_to(new):
+                book = _copy(source, target, row.uuid)
+            yield book
     if isinstance(old, _sql.SQLBackend) and isinstance(new, _sql.SQLBackend):
         copying.copy_rows(old, new)
 

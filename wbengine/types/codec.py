@@ -27,9 +27,11 @@ import the module that defines the class, calls `allow` or defines the task.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from wbengine import exceptions
+from wbengine._introspection import object_names
 from wbengine._text import json_text
 from wbengine.types._encoding import buffers as _buffers
 from wbengine.types._encoding import classes, codecs, standard, walk
@@ -159,6 +161,38 @@ def unknown_classes_as_text(*, with_codecs: bool = False) -> Iterator[None]:
     finally:
         codecs.shows_all.reset(before_codecs)
         classes.shows_unknown.reset(before)
+
+
+@contextlib.contextmanager
+def copying(*, unknown_only: bool = False) -> Iterator[Mapping[str, int]]:
+    """Keep values of classes as they are encoded in the `with` block, in order to copy them.
+
+    These are instances, members of enumerations, arrays and frames. They are replaced by objects
+    that `pack` encodes unchanged, so their classes are not used.
+
+    :param unknown_only: decode the values of classes that this process knows.
+    :returns: the number of such values so far, by the name of the class.
+    """
+    keeper = object_names.load("wbengine.types._encoding.undecoded:Keeper")(unknown_only)
+    before = classes.keeper.set(keeper)
+    try:
+        yield keeper.counts
+    finally:
+        classes.keeper.reset(before)
+
+
+def summary(value: Any) -> str | None:
+    """Return an array, frame or other value with a `Codec` as a short text; None for other values.
+
+    The text is that of `unknown_classes_as_text`.
+    """
+    if walk.tag_of(type(value)) is not walk.BY_NAME["codec"]:
+        return None
+    try:
+        tree, _ = pack_with_buffers(value)
+    except exceptions.NotEncodable:
+        return None
+    return f"{tree['c']} {tree['t']}".rstrip()
 
 
 def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:

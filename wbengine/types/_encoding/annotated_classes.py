@@ -48,6 +48,15 @@ def classes_of(item: Any) -> Iterator[type]:
                 hints += _attribute(hint, attribute)
 
 
+def evaluated(annotation: Any, names: dict[str, Any]) -> Any:
+    """Return an annotation; a text is evaluated with these names.
+
+    :raises Exception: errors of the evaluation, such as NameError.
+    """
+    owner = types.SimpleNamespace(__annotations__={"annotation": annotation})
+    return typing.get_type_hints(owner, names, include_extras=True)["annotation"]
+
+
 def _hints_of(item: Any) -> Iterator[Any]:
     if not isinstance(item, type):
         yield from _evaluated(item, getattr(item, "__globals__", {}))
@@ -72,10 +81,9 @@ def _evaluated(item: Any, names: dict[str, Any]) -> Iterator[Any]:
         return
     except Exception:
         pass
-    for name, hint in getattr(item, "__annotations__", {}).items():
-        single = types.SimpleNamespace(__annotations__={name: hint})
+    for hint in getattr(item, "__annotations__", {}).values():
         try:
-            yield from typing.get_type_hints(single, names, include_extras=True).values()
+            yield evaluated(hint, names)
         except Exception:  # The annotation names a class that exists only for type checkers.
             continue
 

@@ -8,17 +8,24 @@ import dataclasses
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine._introspection import annotated
 from wbengine.types._encoding import annotated_classes, kinds, walk
 from wbengine.types._encoding.forms import Enumeration, Fields, Form, NamedTuples
 from wbengine.types._encoding.walk import EncodingError, Parts, Tag
 
+if TYPE_CHECKING:
+    from wbengine.types._encoding.undecoded import Keeper
+
 _Reader = Callable[[Parts, int], Any]
 
 #: Whether values of unknown classes are decoded to plain values.
 shows_unknown: Final = contextvars.ContextVar("shows_unknown", default=False)
+#: Keeps values as they are encoded, instead of decoding them.
+keeper: Final[contextvars.ContextVar[Keeper | None]] = contextvars.ContextVar(
+    "keeper", default=None
+)
 
 
 #: The form of each allowed class, by its dotted name.
@@ -105,9 +112,12 @@ def _reader(tag: str, show: _Reader) -> _Reader:
     """
 
     def read(parts: Parts, depth_left: int) -> Any:
-        form = _known_form(parts, tag)
+        kept_by = keeper.get()
+        form = None
+        if kept_by is None or kept_by.unknown_only:
+            form = _known_form(parts, tag)
         if form is None:
-            return show(parts, depth_left)
+            return show(parts, depth_left) if kept_by is None else kept_by.keep(tag, parts)
         try:
             return form.read(parts, depth_left)
         except (ValueError, TypeError, LookupError):
@@ -131,14 +141,14 @@ def _show_text(parts: Parts, depth_left: int) -> str:
 
 
 def _known_form(parts: Parts, tag: str) -> Form | None:
-    """Return the form of the class in `parts`, or None to show the value as text."""
+    """Return the form of the class in `parts`, or None to show or keep the value."""
     name = parts["c"]
     form = ALLOWED.get(name) if isinstance(name, str) else None
     if form is None and isinstance(name, str):
         read_annotations()
         form = ALLOWED.get(name)
     if form is None:
-        if isinstance(name, str) and shows_unknown.get():
+        if isinstance(name, str) and (shows_unknown.get() or keeper.get() is not None):
             return None
         raise EncodingError(
             f"class {name!r:.200} is not known in this process: import the module that defines"

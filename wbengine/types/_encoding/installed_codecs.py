@@ -109,7 +109,9 @@ def read(parts: Parts, depth_left: int) -> Any:
     summary = parts.get("t", "")
     if type(summary) is not str or len(summary) > _MAX_SUMMARY_LENGTH:
         raise ValueError("t is not a short string")
-    is_shown = classes.shows_unknown.get()
+    is_shown, kept_by = classes.shows_unknown.get(), classes.keeper.get()
+    if kept_by is not None and not kept_by.unknown_only:
+        return kept_by.keep("codec", parts)
     if is_shown and codecs.shows_all.get():
         return f"{name} {summary}".rstrip()
     try:
@@ -117,6 +119,8 @@ def read(parts: Parts, depth_left: int) -> Any:
         if codec is None or codec.name != name:
             raise ValueError(f"no codec for {walk.short(name)} is installed in this process")
     except ValueError as error:
+        if kept_by is not None:
+            return kept_by.keep("codec", parts)
         if is_shown:
             return f"{name} {summary}".rstrip()
         raise EncodingError(str(error), is_of_code=True) from None

@@ -217,7 +217,7 @@ FINDERS: Final[list[Callable[[type], None]]] = []
 
 
 def _pack_tagged(value: Any, depth_left: int, typed: bool) -> Any:
-    tag = BY_CLASS.get(type(value)) or _find_tag(type(value))
+    tag = tag_of(type(value))
     if tag is None:
         raise EncodingError(kinds.rejection_reason(value), value)
     if not typed:
@@ -230,7 +230,10 @@ def _pack_tagged(value: Any, depth_left: int, typed: bool) -> Any:
         raise EncodingError(str(error), value) from None
 
 
-def _find_tag(cls: type) -> Tag | None:
+def tag_of(cls: type) -> Tag | None:
+    """Return the tag of the values of a class, or None."""
+    if (known := BY_CLASS.get(cls)) is not None:
+        return known
     for find in FINDERS:
         find(cls)
         if cls in BY_CLASS:
