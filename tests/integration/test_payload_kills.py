@@ -80,7 +80,7 @@ def test_no_value_is_missing_and_none_is_left(tmp_path: Path) -> None:
         assert payloads is not None
         # As if a day had passed.
         later = time.time() + 2 * sweeping.GRACE_SECONDS
-        swept = list(sweeping.sweep(payloads, flows.__contains__, later))[-1]
+        swept = list(sweeping.sweep(payloads, set(flows).intersection, later))[-1]
         names = {path.name for path in Path(place).glob("data/*/*")}
         needed = references(backend)
         assert needed - names == set(), "missing"

@@ -52,8 +52,12 @@ def command(context: contexts.Context, grace: float, force: bool, dry_run: bool)
                     pass
     content = {**dataclasses.asdict(swept), "dry_run": dry_run}
     printer.document("db-sweep/1", content)
+    in_use, bytes_in_use = swept.kept - swept.young, swept.bytes_kept - swept.bytes_young
     printer.line(
         f"{'would delete' if dry_run else 'deleted'} {swept.deleted} values"
-        f" ({_formatting.size(swept.bytes_deleted)}), kept {swept.kept}"
-        f" ({_formatting.size(swept.bytes_kept)})"
+        f" ({_formatting.size(swept.bytes_deleted)}), kept {swept.kept}:"
+        f" {in_use} in use ({_formatting.size(bytes_in_use)}),"
+        f" {swept.young} younger than --grace ({_formatting.size(swept.bytes_young)})"
     )
+    if dry_run and swept.needs_force and not force:
+        printer.hint("this store contains none of the flows of the values, so --force is required")

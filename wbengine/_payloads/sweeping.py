@@ -11,7 +11,7 @@ writes it again. So a sweep loses nothing, whatever the grace period is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,7 +37,9 @@ class Swept:
     :ivar parts_done: number of complete parts.
     :ivar kept, deleted: numbers of payloads.
     :ivar bytes_kept, bytes_deleted: sizes of their files.
+    :ivar young, bytes_young: those of the kept payloads that no flow uses, but that are too young.
     :ivar references_deleted: number of references of flows that do not exist.
+    :ivar needs_force: whether `operations.sweep` deletes them only with `force`.
     """
 
     parts: int = 0
@@ -46,7 +48,10 @@ class Swept:
     deleted: int = 0
     bytes_kept: int = 0
     bytes_deleted: int = 0
+    young: int = 0
+    bytes_young: int = 0
     references_deleted: int = 0
+    needs_force: bool = False
 
 
 def flows_of(payloads: places.Payloads) -> Iterator[str]:
@@ -56,14 +61,14 @@ def flows_of(payloads: places.Payloads) -> Iterator[str]:
     """
     for prefix in payloads.files.folders("refs"):
         for file in payloads.files.list(f"refs/{prefix}"):
-            flow = file.name.partition(".")[2]
+            _, flow = _parts_of(file)
             if flow != places.NO_FLOW:
                 yield flow
 
 
 def sweep(
     payloads: places.Payloads,
-    flow_exists: Callable[[str], bool],
+    existing_flows: Callable[[Collection[str]], Collection[str]],
     now: float,
     grace: float = GRACE_SECONDS,
     *,
@@ -73,7 +78,7 @@ def sweep(
 
     This uses memory for one part. No payload is read.
 
-    :param flow_exists: whether the store contains the flow with this uuid.
+    :param existing_flows: returns those of these uuids whose flows the store contains.
     :param now: the time of the files, in Unix seconds.
     :param dry_run: only count.
     :raises StorageFailure: if the folder or bucket cannot be reached.
@@ -89,26 +94,29 @@ def sweep(
     swept.parts = len(prefixes)
     yield swept
     for prefix in prefixes:
-        existing: dict[str, bool] = {}
         # Payloads first: the reference of a payload that appears meanwhile is in the second list.
         data = list(files.list(f"data/{prefix}"))
-        needed: set[str] = set()
-        for file in files.list(f"refs/{prefix}"):
-            address, _, flow = file.name.partition(".")
-            if flow not in existing:
-                existing[flow] = flow != places.NO_FLOW and flow_exists(flow)
+        references = [(*_parts_of(file), file) for file in files.list(f"refs/{prefix}")]
+        existing = existing_flows({flow for _, flow, _ in references if flow != places.NO_FLOW})
+        in_use, young = set[str](), set[str]()
+        for address, flow, file in references:
             name = f"refs/{prefix}/{file.name}"
-            if existing[flow] or now - file.changed < grace or _is_renewed(files, name, file):
-                needed.add(address)
-                continue
-            swept.references_deleted += 1
-            if not dry_run:
-                files.delete(name)
+            if flow in existing:
+                in_use.add(address)
+            elif now - file.changed < grace or _is_renewed(files, name, file):
+                young.add(address)
+            else:
+                swept.references_deleted += 1
+                if not dry_run:
+                    files.delete(name)
         for file in data:
-            is_young = now - file.changed < grace
-            if file.name in needed or is_young or not (dry_run or _delete(payloads, file)):
+            is_used = file.name in in_use
+            is_young = not is_used and (file.name in young or now - file.changed < grace)
+            if is_used or is_young or not (dry_run or _delete(payloads, file)):
                 swept.kept += 1
                 swept.bytes_kept += file.size
+                swept.young += is_young
+                swept.bytes_young += file.size if is_young else 0
             else:
                 swept.deleted += 1
                 swept.bytes_deleted += file.size
@@ -118,6 +126,12 @@ def sweep(
                     files.delete(f"{folder}/{file.name}")
         swept.parts_done += 1
         yield swept
+
+
+def _parts_of(reference: File) -> tuple[str, str]:
+    """Return the address and the uuid of the flow in the name of a file in `refs`."""
+    address, _, flow = reference.name.partition(".")
+    return address, flow
 
 
 def _is_renewed(files: Files, name: str, listed: File) -> bool:

@@ -17,7 +17,7 @@ from wbengine.persistence._restricted import RestrictedBackend
 __all__ = ["GRACE_SECONDS", "Swept", "sweep"]
 
 
-#: Number of flows with values that are looked up to notice that the store is another one.
+#: Number of references whose flows are looked up to notice that the store is another one.
 _MAX_SAMPLE: Final = 1000
 
 
@@ -49,18 +49,15 @@ def sweep(
     if isinstance(backend, RestrictedBackend):
         raise exceptions.InvalidState("A sweep requires access to all flows of the store")
     with contextlib.closing(backend.get_connection()) as connection:
-
-        def exists(flow: str) -> bool:
-            try:
-                connection.get_lease(flow)
-            except exceptions.NotFound:
-                return False
-            return True
-
-        sample = list(itertools.islice(sweeping.flows_of(payloads), _MAX_SAMPLE))
-        if sample and not (force or dry_run or any(map(exists, sample))):
+        sample = set(itertools.islice(sweeping.flows_of(payloads), _MAX_SAMPLE))
+        needs_force = bool(sample) and not connection.marks(sample)
+        if needs_force and not (force or dry_run):
             raise exceptions.InvalidState(
                 f"No flow of the values in {payloads} is in this store. If it is the right one,"
                 " and the flows were deleted, use --force"
             )
-        yield from sweeping.sweep(payloads, exists, time.time(), grace, dry_run=dry_run)
+        for swept in sweeping.sweep(
+            payloads, connection.marks, time.time(), grace, dry_run=dry_run
+        ):
+            swept.needs_force = needs_force
+            yield swept

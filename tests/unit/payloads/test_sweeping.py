@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.support.buckets import LARGE, random_bytes, reference_to
@@ -22,7 +24,7 @@ DAY = 24 * 3600.0
 def swept(payloads: Payloads, flows: set[str], later: float = 0.0, **options: Any) -> Any:
     options.setdefault("grace", sweeping.GRACE_SECONDS)
     now = time.time() + later
-    result = list(sweeping.sweep(payloads, flows.__contains__, now, **options))[-1]
+    result = list(sweeping.sweep(payloads, flows.intersection, now, **options))[-1]
     assert result.parts == result.parts_done
     return result
 
@@ -163,6 +165,8 @@ def test_large_values_of_reference(tmp_path: Path) -> None:
     payloads = Payloads(str(tmp_path))
     reference = reference_to(payloads, random_bytes(LARGE))
     assert reference.kind == f"bytes, {LARGE:,} items"
+    frame = pd.DataFrame({"number": range(LARGE)})
+    assert reference_to(payloads, frame).kind == f"DataFrame, {LARGE:,} rows"
 
 
 def test_files_of_killed_writers_are_deleted_after_the_grace_period(tmp_path: Path) -> None:
@@ -186,11 +190,11 @@ def test_reference_that_is_written_again_during_a_sweep_is_kept(tmp_path: Path) 
     for path in tmp_path.glob("*/*/*"):
         os.utime(path, (time.time() - 10 * DAY,) * 2)
 
-    def exists_after_a_writer(flow: str) -> bool:
+    def none_exists_after_a_writer(flows: Collection[str]) -> set[str]:
         stored(payloads, "a", 1)
-        return False
+        return set()
 
-    list(sweeping.sweep(payloads, exists_after_a_writer, time.time()))
+    list(sweeping.sweep(payloads, none_exists_after_a_writer, time.time()))
     assert exists(payloads, reference)
 
 
@@ -210,3 +214,25 @@ def test_mark_of_a_damaged_payload_is_deleted_after_the_payload(location: str) -
     for _ in range(2):
         swept(payloads, {"a"}, 2 * DAY)
     assert [file.name for file in payloads.files.list("damaged")] == [needed.address]
+
+
+def test_store_is_asked_once_for_all_references_with_the_same_first_digits(tmp_path: Path) -> None:
+    payloads, asked = Payloads(str(tmp_path)), list[set[str]]()
+    for flow in "abc":
+        stored(payloads, flow, 1)
+
+    def existing(flows: Collection[str]) -> set[str]:
+        asked.append(set(flows))
+        return {"a"}
+
+    result = list(sweeping.sweep(payloads, existing, time.time()))[-1]
+    assert asked == [{"a", "b", "c"}]
+    assert (result.kept, result.young) == (1, 0)
+
+
+def test_kept_payloads_are_in_use_or_young(tmp_path: Path) -> None:
+    payloads = Payloads(str(tmp_path))
+    stored(payloads, "a", 1), stored(payloads, "b", 2)
+    result = swept(payloads, {"b"})
+    assert (result.kept, result.young) == (2, 1)
+    assert LARGE < result.bytes_young < result.bytes_kept
