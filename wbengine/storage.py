@@ -607,36 +607,38 @@ class Storage:
     @property
     def stores_large(self) -> bool:
         """Whether large values are stored out of line."""
-        return self.payloads is not None and self.writer.encodes
+        return self._large is not None
+
+    @property
+    def _large(self) -> Payloads | None:
+        return self.payloads if self.writer.encodes else None
 
     def kept(self, value: Any, where: str) -> Any:
         """Return a value as it is stored: references replace large parts of it.
 
         :raises NotEncodable: if the store cannot encode it.
         """
-        if not self.writer.encodes:
+        if self._large is None:
+            self.check(value, where)
             return value
-        if self.payloads is None:
-            codec.pack(value, where)
-            return value
-        return self.payloads.store_large(value, where, self.flow_uuid)
+        return self._large.store_large(value, where, self.flow_uuid)
 
     def kept_value(self, value: Any, where: str, limit: int) -> Any:
         """Return a value with at most `limit` bytes as JSON, if it can be stored out of line."""
-        if self.payloads is None or not self.writer.encodes:
+        if self._large is None:
             return value
-        return self.payloads.store_large(value, where, self.flow_uuid, limit)
+        return self._large.store_large(value, where, self.flow_uuid, limit)
 
     def kept_each(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Return the values by name as `kept` does."""
-        if self.payloads is None or not self.writer.encodes:
+        if self._large is None:
             self.check(values, where)
             return dict(values)
-        return self.payloads.store_each(values, where, self.flow_uuid)
+        return self._large.store_each(values, where, self.flow_uuid)
 
     def kept_items(self, values: list[Any], where: str) -> list[Any]:
         """Return the items of a list as `kept` does."""
-        if self.payloads is None or not self.writer.encodes:
+        if self._large is None:
             self.check(values, where)
             return values
         return [self.kept(value, f"{where}[{index}]") for index, value in enumerate(values)]
@@ -879,16 +881,21 @@ class Storage:
             )
         raise exceptions.NotFound(f"No atom has provided {name!r} yet")
 
-    def fetch_all(self, many_handler: ManyHandler | None = None) -> dict[str, Any]:
+    def fetch_all(
+        self, many_handler: ManyHandler | None = None, *, load: bool = True
+    ) -> dict[str, Any]:
         """Return all values by name. Several values of a name are a list (see `fetch_many`).
 
         Atoms without a result are skipped. O(providers).
         """
         combine = many_handler if many_handler is not None else _one_or_all
-        return {name: combine(values) for name, values in self.fetch_many().items()}
+        return {name: combine(values) for name, values in self.fetch_many(load=load).items()}
 
-    def fetch_many(self) -> dict[str, list[Any]]:
-        """Return lists of all values by name, in the order of `fetch`."""
+    def fetch_many(self, *, load: bool = True) -> dict[str, list[Any]]:
+        """Return lists of all values by name, in the order of `fetch`.
+
+        :param load: False: return references to values that are stored out of line.
+        """
         values: dict[str, list[Any]] = {}
         for source in self._flow_sources():
             for name, value in dict(source).items():  # A copy, as other threads may inject values.
@@ -899,6 +906,8 @@ class Storage:
                 value = self._part_or_failure(record, index)
                 if value is not arguments.MISSING:
                     values.setdefault(name, []).append(value)
+        if not load:
+            return values
         return {
             name: [self.loaded(value, f"value {name!r}") for value in each]
             for name, each in values.items()

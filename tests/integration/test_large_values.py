@@ -179,6 +179,37 @@ def test_lost_payload_fails_the_task_that_needs_it(store: base.Backend, place: P
     assert list(failures) == ["needs"]
 
 
+def test_replay_without_a_value_suspends_the_flow_in_any_engine(
+    store: base.Backend, place: Path
+) -> None:
+    engine = engines.load(framed.grow, {"text": "t" * SIZE}, backend=store)
+    engine.park_after = 0.0
+    engine.run()
+    uuid = engine.storage.flow_uuid
+    operations.signal(store, uuid, "more", "m" * SIZE)
+    with contextlib.closing(store.get_connection()) as connection:
+        steps = [each for each in connection.get_flow_details(uuid) if each.is_step]
+    (address,) = (each.results.address for each in steps if type(each.results) is Reference)
+    (path,) = place.glob(f"data/*/{address}")
+    path.unlink()
+    resumed = operations.resume(store, uuid)
+    with pytest.raises(exceptions.PayloadUnavailable, match="is lost"):
+        resumed.run()
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(uuid)
+    assert (detail.state, detail.is_blocked) == ("SUSPENDED", True)
+
+
+def test_values_are_fetched_as_references_without_loading_them(
+    store: base.Backend, place: Path
+) -> None:
+    engine = engines.load(framed.make(), backend=store)
+    engine.run()
+    for path in payloads_in(place):
+        path.unlink()
+    assert type(engine.storage.fetch_all(load=False)["frame"]) is Reference
+
+
 def test_workflow_sees_plain_values(store: base.Backend, place: Path, tmp_path: Path) -> None:
     flow = framed.grow("grow", provides="result")
     engine = engines.load(flow, {"text": "t" * SIZE}, backend=store)

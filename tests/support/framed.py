@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
 from typing import Any
 
 from wbengine import retry, steps, task
@@ -144,3 +146,33 @@ def make() -> linear_flow.Flow:
 
 def take() -> linear_flow.Flow:
     return linear_flow.Flow("take").add(Length("length"))
+
+
+def make_grow() -> linear_flow.Flow:
+    return linear_flow.Flow("grow").add(grow("grow", inject={"text": "t" * SIZE}))
+
+
+@task.task
+def delete_values() -> None:
+    """Delete all large values, as an administrator might do by mistake."""
+    for path in pathlib.Path(os.environ["WBENGINE_PAYLOADS"]).glob("data/*/*"):
+        path.unlink()
+
+
+def make_and_lose() -> linear_flow.Flow:
+    return linear_flow.Flow("frames").add(Make("make"), delete_values("delete"))
+
+
+def lose() -> linear_flow.Flow:
+    return make_and_lose().add(Length("length"))
+
+
+@task.task
+def make_table() -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"a": [1, 2, 3]})
+
+
+def table() -> linear_flow.Flow:
+    return linear_flow.Flow("table").add(make_table("table", provides="table"))

@@ -24,12 +24,14 @@ from wbengine._cli import (
     stop_signals,
     store_access,
 )
+from wbengine.types import codec
 from wbengine.views import _json_values
 
 if TYPE_CHECKING:
     from wbengine._cli.context import Context
     from wbengine.engines.base import Engine
     from wbengine.persistence import base as persistence
+    from wbengine.persistence import models
     from wbengine.types.failure import Failure
     from wbengine.views.redaction import Redactor
 
@@ -94,19 +96,30 @@ class Running:
         ):
             try:
                 self.engine.run(deadline=self.deadline)
-            except _INFRASTRUCTURE_ERRORS:
-                raise
             except SystemExit:
                 self._print_end()  # prints how to continue
                 raise
             except Exception as error:
-                if self.state not in (states.FAILURE, states.REVERTED):
+                if not self._has_result(error):
                     raise
                 failure = error
         self._print_result(time.monotonic() - began, failure)
         if self.report is not None:
             self._write_report()
         return self._print_end()
+
+    def _has_result(self, error: Exception) -> bool:
+        """Return whether the flow failed or is blocked, so that its result is printed."""
+        is_lost = isinstance(error, exceptions.PayloadUnavailable)
+        # Without the setting, the run did not begin.
+        is_lost = is_lost and self.engine.storage.payloads is not None
+        if isinstance(error, _INFRASTRUCTURE_ERRORS) and not is_lost:
+            return False
+        return self.state in (states.FAILURE, states.REVERTED) or self._detail.is_blocked
+
+    @property
+    def _detail(self) -> models.FlowDetail:
+        return self.engine.storage.flow_detail
 
     def _suspend(self) -> None:
         self.engine.suspend()
@@ -127,8 +140,7 @@ class Running:
 
     @property
     def _continuation(self) -> str:
-        detail = self.engine.storage.flow_detail
-        if self.is_submitted and not detail.is_suspended_by_command:
+        if self.is_submitted and not self._detail.is_suspended_by_command:
             return "conductors (wbengine serve) continue it"
         return f"to resume: wbengine flow resume {self.uuid}"
 
@@ -142,8 +154,10 @@ class Running:
         """The current state of the flow as users see it."""
         from wbengine.views import _shown_states
 
-        cancelled = self.engine.storage.flow_detail.is_cancelled
-        return _shown_states.shown_state(self.state, "", False, cancelled=cancelled)
+        detail = self._detail
+        return _shown_states.shown_state(
+            self.state, "", False, cancelled=detail.is_cancelled, blocked=detail.is_blocked
+        )
 
     def _print_end(self) -> int:
         state, printer = self.state, self.context.printer
@@ -151,6 +165,10 @@ class Running:
         if state == self.expected_state:
             printer.guide(f"{self.shown_state}{details}")
             return errors.OK
+        if self._detail.is_blocked:
+            reason = self._redactor().text(self._detail.difference or "")
+            printer.note(f"{self.shown_state}: {reason}{details}")
+            return errors.UNHEALTHY
         if state == states.SUSPENDED:
             advice = f"; {self._continuation}" if self._is_durable else ""
             printer.note(f"suspended{advice}")
@@ -187,11 +205,11 @@ class Running:
 
     def _redactor(self) -> Redactor:
         """Return a redactor that also masks the secrets that the flow currently contains."""
-        return self.context.redactor.with_secrets_of_flow(self.engine.storage.flow_detail)
+        return self.context.redactor.with_secrets_of_flow(self._detail)
 
     def _print_result(self, seconds: float, failure: BaseException | None) -> None:
         storage, redactor = self.engine.storage, self._redactor()
-        values = storage.fetch_all() if self.state == states.SUCCESS else {}
+        values = storage.fetch_all(load=False) if self.state == states.SUCCESS else {}
         printer = self.context.printer
         is_shortened = False
         if printer.is_terminal and not printer.as_json:
@@ -209,7 +227,7 @@ class Running:
             "state": self.state,
             "shown_state": self.shown_state,
             "duration": round(seconds, 3),
-            "results": _json_values.to_json(values, redactor.text, repr),
+            "results": _json_values.to_json(values, redactor.text, _text_of),
             "failures": _json_values.to_json(failures, redactor.text, repr),
         }
         try:
@@ -261,6 +279,10 @@ class Running:
             view = flows.read(connection, self.uuid, redactor=self.context.redactor)
         report.write(self.report, view)
         self.context.printer.note(f"report: {self.report}")
+
+
+def _text_of(value: Any) -> str:
+    return codec.summary(value) or repr(value)
 
 
 @contextlib.contextmanager

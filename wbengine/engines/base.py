@@ -763,7 +763,8 @@ class Engine(abc.ABC):
             )
         finally:  # also after a second Ctrl-C, or if a listener raises SystemExit
             difference = _flow_errors.difference_of(error, self._storage.code)
-            is_blocked = self.suspends_on_difference and difference is not None
+            is_lost = isinstance(error, exceptions.PayloadUnavailable)
+            is_blocked = difference is not None and (self.suspends_on_difference or is_lost)
             if isinstance(error, Exception) and not is_blocked:
                 self._change_state(states.FAILURE, *_flow_errors.Reason.of(error), saved=False)
             else:
