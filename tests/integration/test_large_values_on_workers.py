@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def test_worker_without_the_setting_names_it(tmp_path: Path, place: Path) -> Non
         engines.run(flow, {"frame": b"x" * SIZE}, engine="workers", payloads=str(place), **broker)
     assert "argument 'frame' of task 'length'" in str(caught.value)
     assert "--payloads" in str(caught.value)
+    assert re.search(r"and worker \S+ cannot read it", str(caught.value))
 
 
 def test_engine_without_the_setting_gets_values_in_messages(tmp_path: Path, place: Path) -> None:

@@ -461,13 +461,17 @@ def _load_values(invocation: Invocation) -> None:
     :raises PayloadUnavailable: if one is lost or damaged, or cannot be read by this process.
     """
     if _needs_values(invocation):
-        name, payloads = invocation.task.name, invocation.payloads
+        name, payloads, origin = invocation.task.name, invocation.payloads, invocation.origin
+        worker = running.LOCAL if origin is None else origin.worker
+        reader = "this process" if worker == running.LOCAL else f"worker {worker}"
         invocation.arguments = {
-            argument: _payloads.loaded(payloads, value, f"argument {argument!r} of task {name!r}")
+            argument: _payloads.loaded(
+                payloads, value, f"argument {argument!r} of task {name!r}", reader
+            )
             for argument, value in invocation.arguments.items()
         }
-        result = invocation.result
-        invocation.result = _payloads.loaded(payloads, result, f"result of task {name!r}")
+        result = f"result of task {name!r}"
+        invocation.result = _payloads.loaded(payloads, invocation.result, result, reader)
 
 
 def _stored(invocation: Invocation, value: Any) -> Any:

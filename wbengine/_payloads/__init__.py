@@ -62,10 +62,11 @@ def _contains(value: Any, cls: type) -> bool:
     return any(type(item) is cls for item in value)
 
 
-def loaded(payloads: Payloads | None, value: Any, where: str) -> Any:
+def loaded(payloads: Payloads | None, value: Any, where: str, reader: str = "this process") -> Any:
     """Return a value with the values of references in it, also in a dict, list or tuple.
 
     :param where: what needs the value, for the error.
+    :param reader: the process that needs it, for the error.
     :raises PayloadUnavailable: if a referenced value is lost or damaged, or there are no payloads.
     :raises StorageFailure: if the folder or bucket cannot be reached, or the value is encrypted and
         this process has no keys.
@@ -78,7 +79,7 @@ def loaded(payloads: Payloads | None, value: Any, where: str) -> Any:
         return value
     if payloads is None:
         raise exceptions.PayloadUnavailable(
-            f"{where} is stored out of line, and this process cannot read it: set `payloads`"
+            f"{where} is stored out of line, and {reader} cannot read it: set `payloads` there"
             f" (--payloads or ${VARIABLE}) to the folder or bucket of the process that wrote it"
         )
     return payloads.load_all(value, where)
