@@ -15,7 +15,7 @@ import pytest
 from tests.support import typed_orders
 from tests.support.typed_orders import Approval, Receipt
 from tests.support.waiting import until
-from wbengine import engines, states, task, testing
+from wbengine import engines, operations, states, task, testing
 from wbengine.persistence import backends
 from wbengine.types import codec
 
@@ -85,6 +85,23 @@ def test_early_wrong_values_are_discarded_also_in_replays(backend: Any) -> None:
     handle.signal("approved", "second")
     testing.run_submitted(backend)
     assert handle.value(10) == [ANN, "second"]
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [typed_orders.approved_flow, typed_orders.approved, typed_orders.approved_by_many],
+)
+def test_wrong_value_is_logged_once_although_the_flow_wakes_again(
+    backend: Any, factory: Any
+) -> None:
+    handle = engines.submit(factory, backend=backend)
+    handle.signal("approved", {"by": 3})
+    for _ in range(3):
+        assert [each.id for each in testing.run_submitted(backend)] == [handle.id]
+        assert handle.state == states.WAITING
+        operations.request(backend, handle.id, "resume")
+    lines = [line for line in logged(backend, handle) if "was discarded" in line]
+    assert len(lines) == 1
 
 
 def test_task_that_waits_accepts_a_second_signal_after_a_wrong_one(backend: Any) -> None:

@@ -30,6 +30,8 @@ LOG: Final = logging.getLogger(__name__)
 
 #: Key in an atom's `meta`: a `listing.Wait`.
 WAITS_FOR: Final = models.WAITS_FOR
+#: Key in an atom's `meta`: stored names of the signals that were discarded, while it waits.
+_DISCARDED: Final = "discarded_signals"
 #: Maximum number of waiting tasks that the record of a flow lists.
 MAX_STORED_WAITS: Final = 20
 
@@ -235,6 +237,7 @@ class WaitGate(base.Gate):
         wait = record.waits_for
         since = now if wait is None else wait.since
         record.meta.pop(WAITS_FOR, None)
+        record.meta.pop(_DISCARDED, None)
         self._end(call, calls.Outcome(value, LOCAL, since, now))
 
     def withdraw(self, selects: base.Selection) -> base.Work:
@@ -274,16 +277,23 @@ def _receive(
                 if (wait := record.waits_for) is not None:
                     number = waiting.next_number(waiting.signal)
                     record.meta[WAITS_FOR] = wait._replace(number=number).to_meta()
-                text = f"Signal {label(signal.name, signal.number)!r} was discarded: {error}"
-                LOG.warning("%s: %s", waiting.name, text)
-                if call.events is not None:
-                    line = stored_lines.Line(time.time(), "WARNING", LOG.name, text)
-                    call.events(stored_lines.EVENT, {"lines": [line]})
+                logged = record.meta.get(_DISCARDED, [])
+                if signal.stored_name not in logged:  # Not by an earlier run.
+                    record.meta[_DISCARDED] = [*logged, signal.stored_name]
+                    _log_discarded(call, signal, error)
                 continue
             value = ft.Failure.from_exception(error)
         waiting.receive(signal.stored_name)
         return _Received(value)
     return None
+
+
+def _log_discarded(call: calls.Invocation, signal: Signal, error: exceptions.InvalidFormat) -> None:
+    text = f"Signal {label(signal.name, signal.number)!r} was discarded: {error}"
+    LOG.warning("%s: %s", call.task.name, text)
+    if call.events is not None:
+        line = stored_lines.Line(time.time(), "WARNING", LOG.name, text)
+        call.events(stored_lines.EVENT, {"lines": [line]})
 
 
 def _do_nothing() -> None:
