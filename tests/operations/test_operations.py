@@ -600,3 +600,19 @@ def test_prune_deletes_finished_flows_older_than_the_limit(backend: base.Backend
     pruned = operations.prune(backend, before=later, batch=1)
     assert [row.uuid for row in pruned] == [good]
     assert state(backend, waits) == "SUSPENDED"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: operations.signal(store, "u", "approved"),
+        lambda store: operations.cancel(store, "u"),
+        lambda store: operations.suspend(store, "u"),
+        lambda store: operations.request(store, "u", "resume"),
+        lambda store: operations.published(store, "u"),
+    ],
+    ids=["signal", "cancel", "suspend", "request", "published"],
+)
+def test_url_instead_of_a_backend_is_refused(call: Any) -> None:
+    with pytest.raises(TypeError, match=r"backend must be a Backend, .*fetch\(URL\).* got str"):
+        call("sqlite:///flows.db")

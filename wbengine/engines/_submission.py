@@ -36,7 +36,7 @@ from wbengine.jobs.backends import impl_memory, impl_sql
 from wbengine.persistence import _commands, _lease_renewer, _owners, models
 from wbengine.persistence import base as persistence
 from wbengine.persistence._debounce_keys import DebounceKey
-from wbengine.persistence._published_values import published_in
+from wbengine.persistence._published_values import loaded_from
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends import _sql
 from wbengine.persistence.backends._sql import caller_transactions
@@ -207,10 +207,7 @@ class FlowHandle(Generic[_R_co]):
         `operations.published` is the same for a backend and the uuid of a flow.
         """
         with codec.unknown_classes_as_text(with_codecs=True):
-            return {
-                name: _payloads.loaded(self._backend.payloads, value, f"published value {name!r}")
-                for name, value in published_in(self._read()).items()
-            }
+            return loaded_from(self._read(), self._backend.payloads)
 
     def _pauses(self) -> Iterator[float]:
         """Poll the flow until it has ended; yield the seconds until the next poll."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from wbengine import _payloads
+from wbengine.operations import _backends
 from wbengine.persistence import base
-from wbengine.persistence._published_values import published_in
+from wbengine.persistence._published_values import loaded_from
 from wbengine.types import codec
 
 __all__ = ["published"]
@@ -23,12 +23,9 @@ def published(backend: base.Backend, uuid: str) -> dict[str, Any]:
 
     :raises NotFound: if the flow does not exist.
     """
+    _backends.check(backend)
     with (
         contextlib.closing(backend.get_connection()) as connection,
         codec.unknown_classes_as_text(with_codecs=True),
     ):
-        values = published_in(connection.get_flow_details(uuid))
-        return {
-            name: _payloads.loaded(backend.payloads, value, f"published value {name!r}")
-            for name, value in values.items()
-        }
+        return loaded_from(connection.get_flow_details(uuid), backend.payloads)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wbengine import exceptions, states
 from wbengine.engines import _preparation
-from wbengine.operations import _suspend_and_cancel
+from wbengine.operations import _backends, _suspend_and_cancel
 from wbengine.persistence import _commands, _owners, base, models
 from wbengine.persistence._edits import Edits
 from wbengine.types import codec
@@ -58,6 +58,7 @@ def request(
     :raises FlowBusy: if an engine runs a flow that is to be resumed or retried.
     :raises ValueError: if the operation is unknown.
     """
+    _backends.check(backend)
     if operation not in _commands.RERUN_COMMANDS:
         raise ValueError(
             f"operation must be one of {', '.join(_commands.RERUN_COMMANDS)}, got {operation!r:.80}"

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from wbengine import signals
+from wbengine.operations import _backends
 from wbengine.persistence import _lease_renewer, base
 from wbengine.persistence.backends._sql import caller_transactions
 
@@ -37,8 +38,10 @@ def signal(
     :raises Duplicate: if this signal was sent before, unless the flow has a workflow or never ran.
     :raises NotEncodable: if the value cannot be encoded, or is too long.
     :raises TypeError, ValueError: if the name is not allowed.
+    :raises TypeError: if the backend is not one, for example a URL.
     :raises ValueError: if the flow waits for the signal, and its task expects another type.
     """
+    _backends.check(backend)
     new_signal = signals.Signal.of(name, value, time.time(), backend.payloads, uuid)
     with caller_transactions.joined_backend(backend, connection, "Sending a signal") as joined:
         return _lease_renewer.send_signal(joined, uuid, new_signal, strict=strict).number

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, states
+from wbengine.operations import _backends
 from wbengine.persistence import _commands, _leases, _owners, base
 from wbengine.persistence.backends._sql import caller_transactions
 
@@ -43,6 +44,7 @@ def suspend(
     :raises InvalidState: if the flow has ended, or is about to be cancelled.
     :raises TimeoutError: if the run did not end in time.
     """
+    _backends.check(backend)
     old_state = _state(backend, uuid)
     if old_state == states.SUSPENDED and not is_running(backend, uuid):
         command = _commands.FlowCommand(_commands.SUSPEND, reason, by)
@@ -73,6 +75,7 @@ def cancel(
     :raises InvalidState: if the flow has ended.
     :raises TimeoutError: if the run did not end in time.
     """
+    _backends.check(backend)
     if connection is not None and wait is not None:
         raise ValueError("connection= does not allow wait=: commit first, and wait then")
     try:

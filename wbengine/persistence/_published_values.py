@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from wbengine import _payloads
 from wbengine.persistence import models
 
-__all__ = ["published_in"]
+if TYPE_CHECKING:
+    from wbengine._payloads.payloads import Payloads
+
+__all__ = ["loaded_from", "published_in"]
 
 
 def published_in(records: Iterable[models.AtomDetail]) -> dict[str, Any]:
@@ -23,3 +27,14 @@ def published_in(records: Iterable[models.AtomDetail]) -> dict[str, Any]:
         if isinstance(in_record, Mapping):
             values.update(in_record)
     return values
+
+
+def loaded_from(records: Iterable[models.AtomDetail], payloads: Payloads | None) -> dict[str, Any]:
+    """Return the published values as `published_in` does, and load large ones.
+
+    :raises PayloadUnavailable: if a value is lost or damaged, or there are no payloads.
+    """
+    return {
+        name: _payloads.loaded(payloads, value, f"published value {name!r}")
+        for name, value in published_in(records).items()
+    }
