@@ -139,8 +139,6 @@ class AtomLifecycle:
         self._is_immediate = executor is not None and executor.immediate
         self._has_store = storage.backend is not None
         self._stores_logs = self._has_store and keep_logs
-        #: Whether `set_payloads` has an effect.
-        self.has_payloads = storage.payloads is not None
         self._log_allowance: stored_lines.LogAllowance | None = None
         if self._stores_logs:
             self._log_allowance = stored_lines.LogAllowance(storage.flow_uuid)
@@ -370,9 +368,10 @@ class AtomLifecycle:
 
     def set_payloads(self, invocations: Iterable[calls.Invocation]) -> None:
         """Set where the values of calls are stored out of line."""
-        for call in invocations:
-            call.payloads = self._storage.payloads
-            call.stores_large = self._storage.stores_large
+        if self._storage.payloads is not None:
+            for call in invocations:
+                call.payloads = self._storage.payloads
+                call.stores_large = self._storage.stores_large
 
     def note_resend(self, record: models.AtomDetail, lost_worker: str | None) -> None:
         """Note that an attempt begins again whose first copy may have had effects."""

@@ -471,8 +471,7 @@ class Run:
             tasks += self._maps.refill(self._max_atoms, events, self._clock.time(), is_full)
         if self._maps.running or self._workflows is not None or self._plan.retried:
             tasks.sort(key=lambda call: (-call.priority, call.node))
-        if self._lifecycle.has_payloads:
-            self._lifecycle.set_payloads(tasks)
+        self._lifecycle.set_payloads(tasks)
         to_cancel: list[calls.Invocation] = []
         if self._in_flight.granted:
             tasks, to_cancel, refused = self._in_flight.refuse(tasks)

@@ -401,6 +401,9 @@ def flow_from_detail(flow_detail: models.FlowDetail, flows: _allowed.Flows = Non
         raise ValueError(
             f"Flow detail {flow_detail.name!r} does not record the factory of its flow"
             + (f": {reason:.1000}" if isinstance(reason, str) else "")
+            + ". Only the program that created the flow can run it again:"
+            " engines.load(flow, flow_detail=detail). Flows of engines.submit,"
+            " engines.load_from_factory and `wbengine flow run` record their factory"
         )
     return _flow_factories.remake(str(note["name"]), note.get("args"), note.get("kwargs"), flows)
 
