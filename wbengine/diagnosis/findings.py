@@ -61,9 +61,9 @@ class Place:
     keys: str | None = None
     persistence: str | None = None
     board: str | None = None
-    payloads: str | None = None
     timeout: float = 5.0
     notify: Mapping[str, Any] = field(default_factory=dict)
+    payloads: str | None = None
 
     @cached_property
     def target(self) -> transports.Target:
