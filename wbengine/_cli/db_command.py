@@ -22,6 +22,9 @@ command = base.Group(
     "db",
     lazy={
         "check": base.Lazy("db_check", "Check the store and its large values for damage."),
+        "reencrypt": base.Lazy(
+            "db_reencrypt", "Encrypt the store and its large values with the current key."
+        ),
         "sweep": base.Lazy("db_sweep", "Delete large values to which no flow refers."),
     },
     renamed={"prune": base.Lazy("flow_prune", "Delete flows that ended long ago.")},

@@ -44,7 +44,9 @@ _DEFAULT_TRUST_TIME: Final = "30d"
 @click.option(
     "--per-role", is_flag=True, help="Create a key for each role instead of a shared one."
 )
-@click.option("--encrypt", is_flag=True, help="Also encrypt arguments and results in messages.")
+@click.option(
+    "--encrypt", is_flag=True, help="Also encrypt arguments and results in messages and stores."
+)
 @click.option(
     "--accept-unsigned",
     type=params.DURATION,
@@ -126,6 +128,9 @@ def show(context: contexts.Context, path: Path | None) -> None:
     and ledgers may contain messages and results that they signed. Choose a time longer than the
     `result_ttl` of your engines and longer than your flows stay suspended.
 
+    Old secrets decrypt stores until `db reencrypt` has encrypted each store with the new one. Then
+    they can be removed with --remove-expired.
+
     \b
     Example:
       wbengine keys rotate keys.json
@@ -147,7 +152,11 @@ def show(context: contexts.Context, path: Path | None) -> None:
     metavar="DURATION",
     help="Time for which the old keys remain trusted after the new key starts to sign.",
 )
-def rotate(context: contexts.Context, path: Path | None, delay: float, keep: float) -> None:
+@click.option("--remove-expired", is_flag=True,
+    help="Remove the secrets that have expired. What they encrypted is lost.")  # fmt: skip
+def rotate(
+    context: contexts.Context, path: Path | None, delay: float, keep: float, remove_expired: bool
+) -> None:
     path = _path(context, path)
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     by_role: dict[str, tuple[Path, dict[str, Any]]] = {}
@@ -170,7 +179,9 @@ def rotate(context: contexts.Context, path: Path | None, delay: float, keep: flo
         raise errors.Failed(f"{path} must contain the key files of all roles, {missing} is missing")
     now = time.time()
     with _checked():
-        rotated = keys.rotated(contents, now + delay, now + delay + keep, now)
+        rotated = keys.rotated(
+            contents, now + delay, now + delay + keep, now, remove_expired=remove_expired
+        )
     with _written(path):
         keys.replace_all({by_role[role][0]: content for role, content in rotated.items()})
     for role in rotated:

@@ -20,8 +20,8 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
-from wbengine._payloads import content, files
-from wbengine._security import keys, masking
+from wbengine._payloads import content, encryption, files
+from wbengine._security import masking, sealing
 from wbengine.types import _references, codec
 from wbengine.types import failure as ft
 from wbengine.types._references import Reference
@@ -187,7 +187,7 @@ class Payloads:
         file = self.files.find(name)
         is_damaged = file is not None and (not file.size or self.files.find(mark) is not None)
         if file is None or is_damaged:
-            self.files.write(name, lambda: content.stored(parts))
+            self.files.write(name, lambda: encryption.encrypted(content.stored(parts), address))
         if is_damaged:
             self.files.delete(mark)
         return reference
@@ -239,7 +239,7 @@ class Payloads:
             raise self._unavailable(reference, where, f"is damaged: {error}") from None
         except FileNotFoundError:
             raise self._unavailable(reference, where, "is lost") from None
-        except (PermissionError, LookupError) as error:
+        except PermissionError as error:
             raise self._unavailable(reference, where, f"cannot be read: {error}") from None
 
     def check(self, reference: Reference, where: str, *, read: bool) -> None:
@@ -258,10 +258,15 @@ class Payloads:
         raise self._unavailable(reference, where, "is lost")
 
     def _read(self, reference: Reference) -> bytearray:
-        address, (_, empty_digest) = reference.address, _new_digest(reference.key)
+        address = reference.address
 
         def read(file: Any) -> bytearray:
-            data, digest = content.read(file, reference.size), empty_digest.copy()
+            file, is_encrypted = encryption.decrypting(file, address)
+            if is_encrypted and _digest_key(reference.key) is None:
+                # The key of the address was removed. The encryption is bound to the address.
+                return content.read(file, reference.size)
+            _, digest = _new_digest(reference.key)
+            data = content.read(file, reference.size)
             digest.update(data)
             if not hmac.compare_digest(digest.hexdigest(), address):
                 raise ValueError("its content does not match its address")
@@ -303,15 +308,19 @@ def _new_digest(key_id: str | None = None) -> tuple[str, Any]:
     """Return the id of the key, or "", and the digest of an empty content.
 
     :param key_id: the key of an existing digest; None: the latest key of this process.
-    :raises LookupError: if this process does not have the key.
+    :raises PermissionError: if this process does not have the key.
     """
-    ring = None if key_id == "" else keys.keyring(None)
-    found = None if ring is None else ring.digest_key(key_id)
+    found = _digest_key(key_id)
     if found is not None:
         return found[0], hmac.new(found[1], digestmod="sha256")
     if key_id:
-        raise LookupError(f"key {key_id} of its address is unknown to this process")
+        raise PermissionError(f"key {key_id} of its address is unknown to this process")
     return "", hashlib.sha256()
+
+
+def _digest_key(key_id: str | None) -> tuple[str, bytes] | None:
+    ring = None if key_id == "" else sealing.ring()
+    return None if ring is None else ring.digest_key(key_id)
 
 
 def _kind_of(value: Any) -> str:

@@ -578,14 +578,22 @@ def _visible_to(role: str, key: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rotated(
-    files: Mapping[str, Mapping[str, Any]], since: float, until: float, now: float
+    files: Mapping[str, Mapping[str, Any]],
+    since: float,
+    until: float,
+    now: float,
+    *,
+    remove_expired: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Return the rotated contents of all key files of a fleet, by role.
 
     Each role gets a new signing key, and stores and bodies get new secrets. They are used from
-    `since`. Until `until`, old keys and secrets still verify or decrypt. Keys that have expired, or
-    that are not yet in use at `since`, are removed. Secrets that only some files contain (after an
-    interrupted rotation) are added to all files.
+    `since`. Until `until`, old keys and secrets still verify, and decrypt messages. Keys that have
+    expired, or that are not yet in use at `since`, are removed. Expired secrets still decrypt what
+    stores contain. Secrets that only some files contain (after an interrupted rotation) are added
+    to all files.
+
+    :param remove_expired: remove expired secrets, too.
     """
 
     def retained(name: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -596,7 +604,8 @@ def rotated(
             if each.get("role") in (None, *files)
             else each
             for each in all_by_id.values()
-            if each.get("until", now) >= now and each.get("since", 0.0) <= since
+            if (each.get("until", now) >= now or (name != "keys" and not remove_expired))
+            and each.get("since", 0.0) <= since
         ]
 
     new_keys = [_new_key(role, since) for role in files]

@@ -1,0 +1,57 @@
+"""Encryption of a store with the current key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from wbengine import exceptions
+from wbengine._payloads import encryption
+from wbengine.persistence import base
+from wbengine.persistence.backends import _sql
+from wbengine.persistence.backends._sql import reencrypting
+
+__all__ = ["Reencrypted", "reencrypt"]
+
+
+@dataclass
+class Reencrypted:
+    """What was done up to now.
+
+    :ivar rows, rows_written: numbers of rows that were read, and of those that had another key.
+    :ivar payloads, payloads_written: the same of large values out of line.
+    """
+
+    rows: int = 0
+    rows_written: int = 0
+    payloads: int = 0
+    payloads_written: int = 0
+
+
+def reencrypt(backend: base.Backend) -> Iterator[Reencrypted]:
+    """Encrypt what a store contains with the current key, and yield the progress.
+
+    Rows and payloads that have this key are only read, so an interrupted run may be repeated.
+    Engines may run meanwhile. Without a key that encrypts, all is decrypted.
+
+    :raises InvalidState: if the backend is not an SQL store.
+    :raises NotTrusted: if the key file lacks the key of a row or payload.
+    :raises StorageFailure: if the store, or the folder or bucket, cannot be reached.
+    """
+    if not isinstance(backend, _sql.SQLBackend):
+        raise exceptions.InvalidState(f"Only SQL stores can be encrypted, got {backend!r}")
+    done = Reencrypted()
+    for progress in reencrypting.reencrypt(backend):
+        done.rows, done.rows_written = progress.read, progress.written
+        yield done
+    payloads = backend.payloads
+    if payloads is None:
+        return
+    try:
+        for prefix in payloads.files.folders("data"):
+            for was_written in encryption.reencrypt(payloads.files, f"data/{prefix}"):
+                done.payloads += 1
+                done.payloads_written += was_written
+                yield done
+    except PermissionError as error:
+        raise exceptions.NotTrusted(f"A payload in {payloads}: {error}") from error
