@@ -41,9 +41,9 @@ _DOCUMENT: Final = Schema(
                         "type": "array",
                         "items": {
                             "type": "array",
-                            "items": [{"type": "string"}, {"type": "number"}, _TEXT],
+                            "items": [{"type": "string"}, {"type": "number"}, _TEXT, _TEXT],
                             "minItems": 3,
-                            "maxItems": 3,
+                            "maxItems": 4,
                         },
                     },
                 },

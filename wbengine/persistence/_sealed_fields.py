@@ -85,9 +85,11 @@ def sealed_parts(data: Tree, names: Iterable[str], *place: str) -> Tree:
 def opened(tree: Tree, *place: str) -> Tree:
     """Return the tree that `sealed` received. In a process without keys, secrets are hidden.
 
+    Anything but a dict is returned unchanged.
+
     :raises NotTrusted: if this process has other keys, or the record was damaged or moved.
     """
-    tag = tree.pop(SEALED, None)
+    tag = tree.pop(SEALED, None) if isinstance(tree, dict) else None
     text = None if tag is None else sealing.opened_tag(tag, *place)
     return tree if text is None else {**tree, **json.loads(text)}
 
