@@ -179,8 +179,9 @@ def test_lost_payload_fails_the_task_that_needs_it(store: base.Backend, place: P
     assert list(failures) == ["needs"]
 
 
+@pytest.mark.parametrize("lost", ["step", "input"])
 def test_replay_without_a_value_suspends_the_flow_in_any_engine(
-    store: base.Backend, place: Path
+    lost: str, store: base.Backend, place: Path
 ) -> None:
     engine = engines.load(framed.grow, {"text": "t" * SIZE}, backend=store)
     engine.park_after = 0.0
@@ -190,14 +191,30 @@ def test_replay_without_a_value_suspends_the_flow_in_any_engine(
     with contextlib.closing(store.get_connection()) as connection:
         steps = [each for each in connection.get_flow_details(uuid) if each.is_step]
     (address,) = (each.results.address for each in steps if type(each.results) is Reference)
-    (path,) = place.glob(f"data/*/{address}")
-    path.unlink()
+    for path in payloads_in(place):
+        if (path.name == address) == (lost == "step"):
+            path.rename(place / path.name)
     resumed = operations.resume(store, uuid)
     with pytest.raises(exceptions.PayloadUnavailable, match="is lost"):
         resumed.run()
     with contextlib.closing(store.get_connection()) as connection:
         detail = connection.get_flow_details(uuid)
     assert (detail.state, detail.is_blocked) == ("SUSPENDED", True)
+    for path in place.glob("?" * 64):
+        path.rename(place / "data" / path.name[:2] / path.name)
+    operations.resume(store, uuid).run()
+    assert engines.handle(uuid, backend=store).state == "SUCCESS"
+
+
+def test_workflow_fails_if_its_input_is_lost_before_it_begins(
+    store: base.Backend, place: Path
+) -> None:
+    engine = engines.load(framed.grow, {"text": "t" * SIZE}, backend=store)
+    engine.prepare()
+    for path in payloads_in(place):
+        path.unlink()
+    with pytest.raises(exceptions.PayloadUnavailable, match=r"argument 'text' .* is lost"):
+        engine.run()
 
 
 def test_values_are_fetched_as_references_without_loading_them(

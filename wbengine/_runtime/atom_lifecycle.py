@@ -297,7 +297,14 @@ class AtomLifecycle:
             try:
                 call = call._replace(arguments=self.workflow_arguments(node, atom))
             except Exception as error:
-                failure = _failed_to_begin(record.name, action, error)
+                is_lost = isinstance(error, exceptions.PayloadUnavailable)
+                if is_lost and record.attempt == attempt:
+                    raise  # An attempt that began does not fail because its input was lost since.
+                failure = (
+                    ft.Failure.from_exception(error)
+                    if is_lost
+                    else _failed_to_begin(record.name, action, error)
+                )
                 self.failed_before_submit.append((call, calls.Outcome(failure)))
                 return None
         # The function does not wait for a slot or a worker.
