@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import jsonschema
 
@@ -43,3 +44,30 @@ def test_parameter_without_schema_has_a_description(wbengine: Command) -> None:
 def test_schema_of_an_unknown_factory_is_a_usage_error(wbengine: Command) -> None:
     answer = wbengine("flow", "schema", f"{ORDERS}:chekout")
     assert answer.code == 2 and "did you mean 'checkout'" in answer.error
+
+
+def test_schema_contains_the_arguments_of_a_factory(wbengine: Command) -> None:
+    schemas = wbengine("flow", "schema", f"{ORDERS}:reporting", "--json").json
+    assert schemas["inputs"]["required"] == ["number"]
+    assert schemas["arguments"]["title"] == f"{ORDERS}:reporting"
+    assert schemas["arguments"]["properties"]["speed"]["default"] == "slow"
+    shown = json.loads(wbengine("flow", "schema", f"{ORDERS}:reporting").out)
+    assert shown == {"inputs": schemas["inputs"], "arguments": schemas["arguments"]}
+
+
+def test_inputs_are_unknown_if_an_argument_is_required(wbengine: Command) -> None:
+    schemas = wbengine("flow", "schema", f"{ORDERS}:billing", "--json").json
+    assert schemas["inputs"] is None
+    assert schemas["arguments"]["required"] == ["order"]
+    jsonschema.Draft202012Validator.check_schema(schemas["arguments"])
+
+
+def test_submitted_arguments_are_converted(wbengine: Command, home: Path) -> None:
+    store = "--persistence", f"sqlite:///{home}/flows.db"
+    words = "flow", "submit", f"{ORDERS}:billing", *store, "--arguments"
+    wrong = wbengine(*words, '{"order": {"number": "7", "lines": []}}')
+    assert wrong.code != 0
+    assert "arguments['order'].number: expected int, got '7'" in wrong.err
+    assert wbengine("flow", "list", *store, "--json").json["flows"] == []
+    answer = wbengine(*words, '{"order": {"number": 7, "lines": []}, "speed": "fast"}')
+    assert answer.code == 0, answer.err

@@ -35,7 +35,15 @@ def test_viewer_reads_the_schema_of_an_allowed_flow(allowed: None) -> None:
     data = answer.json()
     assert data["factory"] == f"{FLOWS}:checkout"
     assert data["inputs"]["required"] == ["order"]
+    assert data["arguments"] is None
     assert f"{FLOWS}.Order" in data["inputs"]["$defs"]
+
+
+def test_arguments_of_a_factory_are_shown(allowed: None) -> None:
+    data = get(f"{FLOWS}:billing").json()
+    assert (data["inputs"], data["arguments"]["required"]) == (None, ["order"])
+    data = get(f"{FLOWS}:reporting").json()
+    assert (data["inputs"]["required"], data["arguments"]["required"]) == (["number"], [])
 
 
 @pytest.mark.parametrize(

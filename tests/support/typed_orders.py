@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import decimal
 import enum
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -35,6 +36,10 @@ class Order:
     lines: list[Line]
 
 
+JSON_ORDER = {"number": 7, "lines": [{"amount": "1.50", "count": 2}, {"amount": 1}]}
+ORDER = Order(7, [Line(decimal.Decimal("1.50"), 2), Line(decimal.Decimal(1))])
+
+
 @codec.allow
 @dataclasses.dataclass(frozen=True)
 class Receipt:
@@ -64,6 +69,11 @@ def validated(steps: steps.Steps, order: Order, count: int, scheduled_at: str = 
     return order.number * count
 
 
+@task.workflow(validate=True)
+def dated(steps: steps.Steps, order: Order, count: int, scheduled_at: dt.datetime) -> dt.datetime:
+    return scheduled_at
+
+
 @task.workflow
 def unknown(steps: steps.Steps, order: Unknown) -> Any:
     return order
@@ -91,6 +101,39 @@ def contradicting() -> linear_flow.Flow:
     flow = totals().add(use_dict())
     flow.validate = True
     return flow
+
+
+@task.task(provides="bill")
+def write_bill(number: int, speed: Speed, text: str = "bill") -> str:
+    return f"{text} {number} {speed.value}"
+
+
+def billing(order: Order, speed: Speed = Speed.SLOW) -> linear_flow.Flow:
+    """Return a flow of a factory with annotated parameters."""
+    values = {"number": order.number, "speed": speed}
+    return linear_flow.Flow("billing").add(write_bill(inject=values))
+
+
+def reporting(speed: Speed = Speed.SLOW) -> linear_flow.Flow:
+    """Return a flow of a factory whose parameters have defaults."""
+    return linear_flow.Flow("reporting").add(write_bill(inject={"speed": speed}))
+
+
+@task.workflow(validate=True)
+def shipping(  # type: ignore[no-untyped-def]
+    steps: steps.Steps,
+    order: Order,
+    customer: str,
+    boxes: int,
+    weight: decimal.Decimal = decimal.Decimal("1.50"),
+    insured: bool = True,
+    speed: Speed = Speed.SLOW,
+    day: dt.date | None = None,
+    note: str | None = None,
+    api_token: str = "",
+    extra=None,
+) -> list[Any]:
+    return [order, customer, boxes, weight, insured, speed, day, note, api_token, extra]
 
 
 @task.task

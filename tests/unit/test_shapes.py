@@ -17,6 +17,7 @@ import pydantic
 import pytest
 
 from tests.unit import shapes_of_strings as strings
+from wbengine import exceptions
 from wbengine._shapes import annotations
 from wbengine._shapes.base import INVALID, Place, Reading
 
@@ -346,3 +347,34 @@ def test_schema_contains_defaults_and_titles() -> None:
     assert order["title"] == "Order"
     assert order["required"] == ["number", "lines"]
     assert order["properties"]["note"] == {"type": "string", "default": ""}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "plain"),
+    [
+        (int, 3, 3),
+        (Color, Color.RED, Color.RED.value),
+        (Corner | None, Corner.FAR, "FAR"),
+        (Color | None, None, None),
+        (decimal.Decimal, decimal.Decimal("1.50"), "1.50"),
+        (int | dt.datetime, dt.datetime(2026, 12, 1, tzinfo=dt.UTC), "2026-12-01T00:00:00+00:00"),
+        (dt.date, dt.date(2026, 12, 1), "2026-12-01"),
+        (dt.timedelta, dt.timedelta(minutes=5), 300.0),
+        (bytes, b"ab", "YWI="),
+        (pathlib.PurePosixPath, pathlib.PurePosixPath("/a"), "/a"),
+        (list[int], [1], [1]),
+    ],
+)
+def test_plain_form_of_a_value_is_read_as_the_value(
+    annotation: Any, value: Any, plain: Any
+) -> None:
+    assert annotations.shape_of(annotation).plain(value) == plain
+    assert read(annotation, json.loads(json.dumps(plain))) == value
+
+
+def test_value_without_a_plain_form_has_no_default() -> None:
+    with pytest.raises(exceptions.NotEncodable):
+        annotations.shape_of(Order | None).plain(Order(1, []))
+    definitions: dict[str, Any] = {}
+    annotations.shape_of(Line).schema(definitions)
+    assert definitions[f"{__name__}.Line"]["properties"]["color"]["default"] == "red"

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support import python, typed_orders
-from tests.support.typed_orders import Line, Order, Receipt, Speed
+from tests.support.typed_orders import JSON_ORDER, ORDER, Receipt, Speed
 from wbengine import engines, testing
 from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.persistence import backends
 
 MODULE = typed_orders.__name__
-JSON_ORDER = {"number": 7, "lines": [{"amount": "1.50", "count": 2}, {"amount": 1}]}
-ORDER = Order(7, [Line(decimal.Decimal("1.50"), 2), Line(decimal.Decimal(1))])
 
 
 def stored(flow: Any, inputs: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 
 from wbengine._cli import base, common_options, errors, standard_streams
 from wbengine._cli import context as contexts
-from wbengine.engines import _flow_factories, _input_types
+from wbengine.engines import _input_schemas
 
 __all__ = ["command"]
 
@@ -16,7 +16,9 @@ __all__ = ["command"]
     help="""Print the JSON schema of the inputs of a flow.
 
     FACTORY is a flow, a workflow, or a function that builds a flow. The types are those of the
-    annotations of its parameters, or of its tasks. Nothing is stored.
+    annotations of its parameters, or of its tasks. Nothing is stored. If a function has parameters,
+    the output contains their schema, as "arguments", and that of the "inputs", which is null if an
+    argument is required.
 
     \b
     Example:
@@ -26,8 +28,8 @@ __all__ = ["command"]
 @common_options.FACTORY
 def command(context: contexts.Context, factory: str) -> None:
     with standard_streams.aside(), errors.running_user_code(factory):
-        flow = _flow_factories.flow_of(factory)
-        schema = _input_types.schema_of(flow)
-    context.printer.document("flow-schema/1", {"factory": factory, "inputs": schema})
+        schemas = _input_schemas.of_factory(factory)
+    context.printer.document("flow-schema/1", {"factory": factory, **schemas._asdict()})
     if not context.printer.as_json:
-        context.printer.lines(json.dumps(schema, indent=2, ensure_ascii=False))
+        shown = schemas.inputs if schemas.arguments is None else schemas._asdict()
+        context.printer.lines(json.dumps(shown, indent=2, ensure_ascii=False))

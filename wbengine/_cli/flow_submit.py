@@ -36,6 +36,8 @@ __all__ = ["command"]
 )
 @common_options.FACTORY
 @common_options.INPUTS
+@click.option("--arguments", type=params.INPUTS, metavar="JSON|@FILE",
+    help="Arguments of FACTORY, if it is a function with parameters.")  # fmt: skip
 @common_options.NAME
 @common_options.tags("Tag of the flow (repeatable); with := a number, boolean or time.")
 @common_options.PRIORITY
@@ -63,6 +65,7 @@ def command(
     context: contexts.Context,
     factory: str,
     inputs: dict[str, Any],
+    arguments: dict[str, Any] | None,
     debounce: str | None,
     debounce_for: float | None,
     **options: Any,
@@ -74,7 +77,12 @@ def command(
         with standard_streams.aside(), errors.running_user_code(factory):
             board = context.settings.board
             handle = engines.submit(
-                factory, backend=backend, board=board, inputs=JsonInputs(inputs), **options
+                factory,
+                factory_kwargs=None if arguments is None else JsonInputs(arguments),
+                backend=backend,
+                board=board,
+                inputs=JsonInputs(inputs),
+                **options,
             )
         context.printer.document("flow-submit/1", {"uuid": handle.id, "state": handle.state})
         context.printer.line(handle.id)

@@ -19,6 +19,7 @@ from wbengine._cli import (
 )
 from wbengine._cli import context as contexts
 from wbengine._text import durations
+from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.views import _formatting
 
 if TYPE_CHECKING:
@@ -98,13 +99,15 @@ def add(
     name: str,
     factory: str,
     every: float | None,
+    inputs: dict[str, Any],
     replace: bool,
     **options: Any,
 ) -> None:
     from wbengine.schedules import Schedule
 
+    options |= {"every": _whole_seconds(every), "inputs": JsonInputs(inputs)}
     try:
-        schedule = Schedule(name=name, factory=factory, every=_whole_seconds(every), **options)
+        schedule = Schedule(name=name, factory=factory, **options)
     except ValueError as error:
         raise click.UsageError(errors.line_of(error)) from error
     with (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wbengine._security import masking
+from wbengine.types import codec
 
-__all__ = ["INVALID", "Definitions", "Place", "Reading", "Shape", "listed_names"]
+__all__ = ["INVALID", "Definitions", "Place", "Reading", "Shape", "describe", "listed_names"]
 
 #: The result of `Shape.read` for a value that does not fit.
 INVALID: Final = object()
@@ -63,9 +64,14 @@ class Reading:
 
     def describe(self) -> str:
         """Return all faults as one text."""
-        text = "; ".join(self.faults[:_MAX_FAULTS])
-        more = len(self.faults) - _MAX_FAULTS
-        return f"{text}; and {more} more" if more > 0 else text
+        return describe(self.faults)
+
+
+def describe(faults: Sequence[str]) -> str:
+    """Return faults as one text, which names the first ones."""
+    text = "; ".join(faults[:_MAX_FAULTS])
+    more = len(faults) - _MAX_FAULTS
+    return f"{text}; and {more} more" if more > 0 else text
 
 
 def shown(place: Place, value: Any) -> str:
@@ -97,6 +103,13 @@ class Shape(abc.ABC):
     @abc.abstractmethod
     def schema(self, definitions: Definitions) -> dict[str, Any]:
         """Return the JSON schema of the values, whose classes are added to `definitions`."""
+
+    def plain(self, value: Any) -> Any:
+        """Return a value of this shape as JSON.
+
+        :raises NotEncodable: if it has no form in JSON.
+        """
+        return codec.plain(value)
 
     def tags(self) -> Mapping[str, Any]:
         """Return the shapes of fields with few values, which tell the classes of a union apart."""

@@ -69,6 +69,10 @@ class Enumeration(Shape):
     def _words(self) -> list[Any]:
         return list(dict.fromkeys(word for word, _ in self._members))
 
+    def plain(self, value: Any) -> Any:
+        words = [word for word, member in self._members if member is value]
+        return words[0] if words else super().plain(value)
+
     def schema(self, definitions: Definitions) -> dict[str, Any]:
         return {"title": self.name, "enum": self._words()}
 

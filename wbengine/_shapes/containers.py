@@ -185,6 +185,12 @@ class Union(_Container):
             return similar[0].read(value, place, reading)
         return reading.reject(place, self.name, value)
 
+    def plain(self, value: Any) -> Any:
+        for part in self._parts:
+            if part.read(value, Place(""), Reading(strict=True)) is not INVALID:
+                return part.plain(value)
+        return super().plain(value)
+
     def schema(self, definitions: Definitions) -> dict[str, Any]:
         return {"anyOf": [part.schema(definitions) for part in self._parts]}
 

@@ -114,6 +114,15 @@ class Text(Shape):
                 pass
         return reading.reject(place, self.name, value)
 
+    def plain(self, value: Any) -> Any:
+        if not isinstance(value, self._cls):
+            return super().plain(value)
+        if isinstance(value, dt.datetime | dt.date | dt.time):
+            return value.isoformat()
+        if isinstance(value, dt.timedelta):
+            return value.total_seconds()
+        return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
     def schema(self, definitions: Definitions) -> dict[str, Any]:
         return dict(self._schema)
 

@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 from wbengine import exceptions
 from wbengine._introspection import object_names
 from wbengine._shapes.base import INVALID, Definitions, Place, Reading, Shape
-from wbengine.types import codec
 
 __all__ = ["Field", "Record"]
 
@@ -137,6 +136,6 @@ def _with_default(field: Field, schema: dict[str, Any]) -> dict[str, Any]:
     if field.default is SOME_DEFAULT:
         return schema
     try:
-        return {**schema, "default": codec.plain(field.default)}
+        return {**schema, "default": field.shape.plain(field.default)}
     except exceptions.NotEncodable:
         return schema

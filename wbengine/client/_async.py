@@ -37,6 +37,7 @@ class AsyncClient:
         factory: str,
         *,
         inputs: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
         name: str | None = None,
         priority: str | None = None,
         queue: str | None = None,
@@ -53,9 +54,10 @@ class AsyncClient:
         return AsyncRemoteFlow(
             await self._run(
                 _calls.submit(
-                    factory, inputs=inputs, name=name, priority=priority, queue=queue,
-                    fair_key=fair_key, fair_weight=fair_weight, eta=eta, unique=unique,
-                    unique_for=unique_for, debounce=debounce, debounce_max=debounce_max, tags=tags,
+                    factory, inputs=inputs, arguments=arguments, name=name, priority=priority,
+                    queue=queue, fair_key=fair_key, fair_weight=fair_weight, eta=eta,
+                    unique=unique, unique_for=unique_for, debounce=debounce,
+                    debounce_max=debounce_max, tags=tags,
                 )
             ),
             self,

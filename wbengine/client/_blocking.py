@@ -46,6 +46,7 @@ class Client:
         factory: str,
         *,
         inputs: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
         name: str | None = None,
         priority: str | None = None,
         queue: str | None = None,
@@ -64,6 +65,7 @@ class Client:
         `debounce`, or with `unique` and without `unique_for`: then `TransportFailure` is raised.
 
         :param factory: name of a flow that the server allows, such as 'orders:order_flow'.
+        :param arguments: arguments of the factory by name, if it is a function with parameters.
         :raises AccessDenied: if the key or the list of allowed flows does not permit it.
         :raises ValueError: if an argument is invalid.
         :raises UniqueKeyConflict: as `engines.submit`.
@@ -72,9 +74,10 @@ class Client:
         return RemoteFlow(
             self._run(
                 _calls.submit(
-                    factory, inputs=inputs, name=name, priority=priority, queue=queue,
-                    fair_key=fair_key, fair_weight=fair_weight, eta=eta, unique=unique,
-                    unique_for=unique_for, debounce=debounce, debounce_max=debounce_max, tags=tags,
+                    factory, inputs=inputs, arguments=arguments, name=name, priority=priority,
+                    queue=queue, fair_key=fair_key, fair_weight=fair_weight, eta=eta,
+                    unique=unique, unique_for=unique_for, debounce=debounce,
+                    debounce_max=debounce_max, tags=tags,
                 )
             ),
             self,

@@ -32,7 +32,7 @@ from wbengine.dashboard import (
     _schedule_pages,
 )
 from wbengine.dashboard._app_state import AppState
-from wbengine.engines import _flow_factories, _input_types
+from wbengine.engines import _input_schemas
 from wbengine.fleet import _requests
 from wbengine.fleet._queues import QueueView
 from wbengine.fleet.client import WorkerView
@@ -273,7 +273,7 @@ READS: Final[Mapping[str, Read]] = {
     "inputs": Read(
         "inputs",
         "flow-inputs",
-        "Show the JSON schema of the inputs of an allowed flow.",
+        "Show the JSON schema of the inputs of an allowed flow, and of its factory.",
         {
             "factory": (
                 "The flow, the workflow, or the function that builds a flow: `MODULE:NAME`.",
@@ -282,7 +282,16 @@ READS: Final[Mapping[str, Read]] = {
         },
         {
             "factory": _TEXT,
-            "inputs": {"type": "object", "description": "The JSON schema of an object by name."},
+            "inputs": {
+                "type": ["object", "null"],
+                "description": "The JSON schema of an object by name, unless the factory must be"
+                " called with arguments.",
+            },
+            "arguments": {
+                "type": ["object", "null"],
+                "description": "The JSON schema of the arguments of the factory by name, if it has"
+                " parameters.",
+            },
         },
     ),
     "status": Read(
@@ -489,8 +498,8 @@ class Api:
         if not factory:
             raise HTTPException(400, "The parameter factory is required: MODULE:NAME.")
         with _allowed_flows.loading(factory):
-            schema = _input_types.schema_of(_flow_factories.flow_of(factory))
-        return {"factory": factory, "inputs": schema}
+            schemas = _input_schemas.of_factory(factory)
+        return {"factory": factory, **schemas._asdict()}
 
     def status(self, request: Request) -> dict[str, Any]:
         work = self._state.store(request).read(_open_work.read)

@@ -10,7 +10,7 @@ from wbengine import exceptions, running
 from wbengine import flow as flow_module
 from wbengine import task as task_module
 from wbengine._introspection import annotated, object_names
-from wbengine.engines import _allowed
+from wbengine.engines import _allowed, _flow_inputs
 from wbengine.types import codec
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "note",
     "note_used",
     "package_of",
+    "read_arguments",
     "remake",
 ]
 
@@ -84,6 +85,21 @@ def importable_name_of(factory: Factory) -> str:
             " import: move it into a module"
         )
     return name
+
+
+def read_arguments(
+    name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments for a factory that this program names, see `_flow_inputs.read_arguments`.
+
+    :raises TypeError: if they are not a list or not a dict, or do not fit an annotation.
+    :raises InvalidInputs: if JSON does not fit an annotation.
+    """
+    _check(args, kwargs)
+    args, kwargs = tuple(args or ()), kwargs or {}
+    if name == FLOW_OF:
+        return args, dict(kwargs)
+    return args, _flow_inputs.read_arguments(name, object_names.load(name), args, kwargs)
 
 
 def make(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> Any:

@@ -1,16 +1,17 @@
-"""The parameters of tasks that receive the inputs of a flow."""
+"""The parameters that receive the inputs of a flow, or the arguments of its factory."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wbengine import flow as flow_module
 from wbengine import task as task_module
 from wbengine._introspection import binding, object_names
 
-__all__ = ["Receiver", "read", "receivers"]
+__all__ = ["Receiver", "argument_receivers", "read", "read_arguments", "receivers"]
 
 #: Annotations of parameters that receive inputs as they are, without `validate=True`.
 _PLAIN: Final = frozenset(
@@ -22,20 +23,19 @@ _PLAIN_TEXTS: Final = frozenset(
 
 
 class Receiver(NamedTuple):
-    """A parameter of a task that receives an input.
+    """A parameter that receives an input of a flow, or an argument of its factory.
 
+    :ivar input: name of the input or argument.
+    :ivar owner: name of the task or factory with the parameter.
+    :ivar function: the function with the parameter.
     :ivar is_validated: whether every annotation counts.
     """
 
     input: str
-    task: Any
+    owner: str
+    function: Any
     parameter: inspect.Parameter
-    is_validated: bool
-
-    @property
-    def function(self) -> Any:
-        """The function with the parameter."""
-        return inspect.unwrap(getattr(_body(self.task), "__func__", _body(self.task)))
+    is_validated: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -48,14 +48,51 @@ class Receiver(NamedTuple):
         return isinstance(annotation, type | None) and annotation in _PLAIN
 
 
-def read(flow: Any, values: Mapping[str, Any], *, is_json: bool) -> dict[str, Any]:
-    """Return inputs as values of annotated parameters. See `_flow_inputs.read`."""
-    annotated = [each for each in receivers(flow, values) if not each.is_plain]
+def read(flow: Any, values: Mapping[str, Any], checked: Collection[str]) -> dict[str, Any]:
+    """Return inputs as values of annotated parameters. See `_flow_inputs.read`.
+
+    :param checked: names of inputs that are not converted, but must be instances.
+    """
+    found = receivers(flow, values)
+    return _read(f"inputs of flow {flow.name!r}", "inputs", values, found, checked)
+
+
+def read_arguments(
+    name: str,
+    factory: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    checked: Collection[str],
+) -> dict[str, Any]:
+    """Return keyword arguments as values of annotated parameters.
+
+    See `_flow_inputs.read_arguments`.
+    """
+    try:
+        passed = inspect.signature(factory).bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # The call of the factory raises the error.
+        return dict(kwargs)
+    found = [each for each in argument_receivers(name, factory) if each.input in passed]
+    values = {each.input: passed[each.input] for each in found}
+    by_position = values.keys() - kwargs.keys()
+    what = f"arguments of flow factory {name!r}"
+    results = _read(what, "arguments", values, found, by_position.union(checked))
+    return {key: results.get(key, value) for key, value in kwargs.items()}
+
+
+def _read(
+    what: str,
+    path: str,
+    values: Mapping[str, Any],
+    found: Iterable[Receiver],
+    checked: Collection[str],
+) -> dict[str, Any]:
+    annotated = [each for each in found if not each.is_plain]
     if not annotated:
         return dict(values)
     read_annotated = object_names.load("wbengine.engines._input_types:read")
-    inputs: dict[str, Any] = read_annotated(flow.name, values, annotated, is_json=is_json)
-    return inputs
+    results: dict[str, Any] = read_annotated(what, path, values, annotated, checked)
+    return results
 
 
 def receivers(flow: Any, names: Collection[str] | None = None) -> Iterator[Receiver]:
@@ -68,10 +105,29 @@ def receivers(flow: Any, names: Collection[str] | None = None) -> Iterator[Recei
         stored = set(task.rebind.values()).difference(task.inject or ())
         if names is not None and stored.isdisjoint(names):
             continue
-        parameters = binding.signature_of(_body(task)).inspected.parameters
+        body = _body(task)
+        function, parameters = _function(body), binding.signature_of(body).inspected.parameters
         for argument, name in task.rebind.items():
             if name in stored and (names is None or name in names) and argument in parameters:
-                yield Receiver(name, task, parameters[argument], is_validated)
+                yield Receiver(name, task.name, function, parameters[argument], is_validated)
+
+
+def argument_receivers(name: str, factory: Any) -> list[Receiver]:
+    """Return the named parameters of a flow factory.
+
+    :raises TypeError, ValueError: if it has no signature.
+    """
+    parameters = inspect.signature(factory).parameters.values()
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    body = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
+    function = _function(body)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        Receiver(each.name, name, function, each)
+        for each in parameters
+        if each.kind not in variadic
+    ]
 
 
 def _tasks(flow: Any) -> Iterator[Any]:
@@ -88,3 +144,7 @@ def _tasks(flow: Any) -> Iterator[Any]:
 def _body(task: Any) -> Any:
     """Return the method that receives the arguments of a task."""
     return task.inner.execute if task.fans_out else task.execute
+
+
+def _function(body: Any) -> Any:
+    return inspect.unwrap(getattr(body, "__func__", body))

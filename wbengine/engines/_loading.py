@@ -221,7 +221,9 @@ def _check_arguments(flow: Any, store: Store, flow_detail: Any, book: Any) -> di
     if store is not None and not isinstance(store, Iterable):
         raise TypeError(f"store must be a dict or pairs, got {store!r}")
     values = storage_module.values_by_name(store or {})
-    return read_inputs(flow, JsonInputs(values) if isinstance(store, JsonInputs) else values)
+    if isinstance(store, JsonInputs):
+        values = JsonInputs.without(values, store.checked)
+    return read_inputs(flow, values)
 
 
 def run(
@@ -287,7 +289,8 @@ def save_factory_details(
     """Record the factory of a flow in `flow_detail`, for `load_from_detail`.
 
     :raises ValueError: if the factory (a function or its dotted name) cannot be imported by name.
-    :raises TypeError: if it is neither, or `flow_detail` is not a flow detail.
+    :raises TypeError: if it is neither, or `flow_detail` is not a flow detail; or if an argument
+        does not fit an annotation of the factory.
     :raises NotEncodable: if the backend cannot encode an argument; then nothing is recorded.
     :raises NotFound: if `flow_detail` is not in the backend.
     """
@@ -296,13 +299,14 @@ def save_factory_details(
             _flow_factories.name_of(flow_factory),
             open_backend is not None and open_backend.encodes,
         )
-        note = _flow_factories.note(name, factory_args, factory_kwargs, encodes=encodes)
+        args, kwargs = _flow_factories.read_arguments(name, factory_args, factory_kwargs)
+        note = _flow_factories.note(name, args, kwargs, encodes=encodes)
         detail = _check_detail(flow_detail)
         detail.meta[models.FACTORY] = _macs.signed_note(note, detail)
         injected = [atom for atom in detail if atom.meta_value(models.META_INJECTED)]
         for atom in injected:
             _macs.sign_injected(detail, atom)
-        _flow_factories.note_used(name, factory_args)
+        _flow_factories.note_used(name, args)
         if open_backend is not None:
             with contextlib.closing(open_backend.get_connection()) as connection:
                 connection.save_changes(flow_detail, injected)
@@ -327,13 +331,15 @@ def load_from_factory(
 ) -> base.Engine:
     """Create a flow with `flow_factory(*factory_args, **factory_kwargs)`, record that, and load it.
 
-    The factory must return the same flow each time; otherwise the flow cannot be resumed.
+    The factory must return the same flow each time; otherwise the flow cannot be resumed. Its
+    arguments must be instances of the classes that annotate its parameters.
 
     :param uuid: uuid of the new flow; random by default.
     :param require_inputs: reject a flow with missing inputs before it is stored.
     :raises MissingDependencies: with `require_inputs`, if inputs are missing.
     :raises Duplicate: if the backend has a flow with this uuid; also as `load`.
     :raises ValueError: if `uuid` is not a uuid; also as `load`.
+    :raises TypeError: if an argument does not fit an annotation of the factory; also as `load`.
     """
     flow, record = _made(
         flow_factory, factory_args, factory_kwargs, uuid, name, tags, require_inputs
@@ -376,8 +382,9 @@ def _made(
     if uuid is not None:
         uuid = _checked_uuid(uuid)
     path = _flow_factories.name_of(flow_factory)
-    flow = _flow_factories.make(path, factory_args, factory_kwargs)
-    make_note = functools.partial(_flow_factories.note, path, factory_args, factory_kwargs)
+    args, kwargs = _flow_factories.read_arguments(path, factory_args, factory_kwargs)
+    flow = _flow_factories.make(path, args, kwargs)
+    make_note = functools.partial(_flow_factories.note, path, args, kwargs)
     return flow, _new_record(name, tags, uuid, make_note, require_inputs)
 
 

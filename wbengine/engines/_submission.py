@@ -634,13 +634,14 @@ def _new_flows(
     keys = []
     if names:
         factory = _flow_factories.importable_name_of(flow_factory)
+        args, kwargs = _flow_factories.read_arguments(factory, factory_args, factory_kwargs)
         keys = [
             UniqueKey.of(
                 key,
                 unique_for,
                 factory,
-                factory_args,
-                factory_kwargs,
+                args,
+                kwargs,
                 {name: all_values.get(name, value) for name, value in flow_inputs.items()},
             )
             for key, flow_inputs, all_values in zip(names, all_flow_inputs, values, strict=True)

@@ -20,7 +20,6 @@ from wbengine._configuration import named_options
 from wbengine._security import sealing
 from wbengine._sql import dialects
 from wbengine.engines import _allowed, _loading, _submission
-from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.jobs import base as jobs
 from wbengine.persistence import _macs, _sealed_fields, models
 from wbengine.persistence import base as persistence
@@ -137,8 +136,8 @@ class Schedules:
     def add(self, schedule: Schedule, *, replace: bool = False, connection: Any = None) -> Entry:
         """Save a schedule. Its first tick is the first one after now.
 
-        The factory is called once, in order to find errors and missing inputs. JSON values are
-        converted for annotated parameters, before they are stored.
+        The factory is called once, in order to find errors and missing inputs. Inputs for annotated
+        parameters must be instances of their classes, as in `engines.submit`.
 
         :param replace: replace a schedule with this name. Its pause stays, and its due ticks too,
             unless the times change.
@@ -148,7 +147,7 @@ class Schedules:
         """
         new = _submission.new_flow(
             schedule.factory,
-            inputs=JsonInputs(schedule.inputs_at(0)),
+            inputs=schedule.new_inputs_at(0),
             tags=schedule.tags_at(0),
             payloads=None,
         )

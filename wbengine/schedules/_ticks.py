@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
+from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.jobs import base as jobs
 from wbengine.jobs._places import DEFAULT_QUEUE, check_queue
 from wbengine.persistence import _listing
@@ -309,6 +310,14 @@ class Schedule:
     def inputs_at(self, tick: int) -> dict[str, Any]:
         """Return the inputs of the flow of a tick."""
         return {"scheduled_at": iso(tick), **self.inputs}
+
+    def new_inputs_at(self, tick: int) -> JsonInputs:
+        """Return the inputs of the flow of a tick, before they are stored for the first time.
+
+        Only the tick is JSON, unless all inputs are.
+        """
+        is_json = isinstance(self.inputs, JsonInputs)
+        return JsonInputs.without(self.inputs_at(tick), () if is_json else self.inputs)
 
     def tags_at(self, tick: int) -> dict[str, str]:
         """Return the tags of the flow of a tick."""

@@ -27,6 +27,10 @@ _Factory = Annotated[
 _Inputs = Annotated[
     Mapping[str, Any] | None, op.Parameter("The inputs of the flow, by name.", {"type": "object"})
 ]
+_Arguments = Annotated[
+    Mapping[str, Any] | None,
+    op.Parameter("The arguments of the factory, by name.", {"type": "object"}),
+]
 _Name = Annotated[str | None, op.Parameter("The name of the flow.", {"type": "string"})]
 _Priority = Annotated[
     str,
@@ -110,6 +114,7 @@ def submit(
     scope: op.Scope,
     factory: _Factory,
     inputs: _Inputs = None,
+    arguments: _Arguments = None,
     name: _Name = None,
     priority: _Priority = jobs.JobPriority.NORMAL.value,
     queue: QueueOfFlows = None,
@@ -136,6 +141,7 @@ def submit(
     with _naming(unique, stored_key), _allowed_flows.loading(factory):
         handle = engines.submit(
             factory,
+            factory_kwargs=None if arguments is None else JsonInputs(arguments),
             backend=backend,
             inputs=JsonInputs(inputs or {}),
             name=name,

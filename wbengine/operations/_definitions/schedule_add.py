@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.jobs import base as jobs
 from wbengine.jobs._places import DEFAULT_QUEUE
 from wbengine.operations import _allowed_flows
@@ -101,7 +102,7 @@ def add(
             jitter=jitter,
             catch_up=catch_up,
             overlap=overlap,
-            inputs=inputs or {},
+            inputs=JsonInputs(inputs or {}),
             tags=tags or {},
             priority=priority,
             queue=queue or DEFAULT_QUEUE,
