@@ -18,7 +18,7 @@ from wbengine._cli import (
 )
 from wbengine._cli import context as contexts
 from wbengine._text.terminal_text import escaped_json
-from wbengine.operations import _operation
+from wbengine.operations import _document_references, _exporting, _operation
 from wbengine.persistence import _listing
 
 __all__ = ["delete", "export", "import_command"]
@@ -56,6 +56,7 @@ def export(
         raise errors.Failed(
             "--output is required for JSON, which contains all values and secrets", errors.USAGE
         )
+    large_values = 0
     with context.flow(flow) as (connection, uuid):
         if html:
             from wbengine import report
@@ -66,8 +67,14 @@ def export(
             text = report.html(flows.read(connection, uuid, redactor=redactor))
         else:
             document = operations.export(connection.backend, uuid)
+            large_values = len(_document_references.references(document))
             text = escaped_json(json.dumps(document, ensure_ascii=False, indent=2))
     context.printer.save(f"{text}\n".encode(), output, private=show_values or not html)
+    if large_values:
+        context.printer.note(
+            f"the file refers to large values ({large_values:,}) and does not contain them: copy"
+            " the folder or bucket (--payloads), too"
+        )
 
 
 @base.command(
@@ -75,7 +82,8 @@ def export(
     help="""Import an exported flow into the store.
 
     FILE is the JSON that `wbengine flow export` wrote. If the store already contains the flow, the
-    command fails and changes nothing.
+    command fails and changes nothing. FILE does not contain large values (--payloads): the command
+    keeps those that are in the folder or bucket of the store, and names the missing ones.
 
     \b
     Example:
@@ -88,9 +96,13 @@ def import_command(context: contexts.Context, file: BinaryIO) -> None:
     with errors.failing(errors.USAGE, *wrong, where=file.name):
         document = json.loads(file.read())
         with context.backend(upgrade=True, missing_ok=True) as backend:
-            flow = operations.import_flow(backend, document)
-    context.printer.document("flow-import/1", {"uuid": flow.uuid, "name": flow.name})
+            flow, large_values = _exporting.import_document(backend, document)
+    missing = [each.address for each in large_values.missing]
+    result = {"uuid": flow.uuid, "name": flow.name, "missing_values": missing}
+    context.printer.document("flow-import/1", result)
     context.printer.line(f"imported flow {flow.name!r} as {flow.uuid}")
+    if problem := large_values.describe_missing():
+        context.printer.note(problem)
 
 
 @base.command(

@@ -12,7 +12,7 @@ from wbengine.types._references import Reference
 if TYPE_CHECKING:
     from wbengine._payloads.payloads import Payloads
 
-__all__ = ["Check", "Unavailable"]
+__all__ = ["Check", "Unavailable", "references_in"]
 
 
 class Unavailable(NamedTuple):
@@ -51,7 +51,7 @@ class Check:
         :param where: the flow and the record, for `Unavailable.problem`.
         :raises StorageFailure: if the folder or bucket cannot be reached.
         """
-        for path, reference in _references_in(tree, ""):
+        for path, reference in references_in(tree, ""):
             address = reference.address
             if address in self._available:
                 continue
@@ -65,14 +65,15 @@ class Check:
                 self._available.add(address)
 
 
-def _references_in(tree: Any, path: str) -> Iterator[tuple[str, Reference]]:
+def references_in(tree: Any, path: str) -> Iterator[tuple[str, Reference]]:
+    """Yield the references in a JSON tree, each with its path."""
     if type(tree) is dict:
         if tree.get(codec.TAG) == "payload":
             yield path, codec.unpack(tree)
             return
         for key, item in tree.items():
             step = "" if codec.TAG in tree else f"[{key!r}]"
-            yield from _references_in(item, f"{path}{step}" if path else key)
+            yield from references_in(item, f"{path}{step}" if path else key)
     elif type(tree) is list:
         for index, item in enumerate(tree):
-            yield from _references_in(item, f"{path}[{index}]")
+            yield from references_in(item, f"{path}[{index}]")

@@ -5,18 +5,26 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._logs import stored_lines
+from wbengine.operations import _document_references
+from wbengine.operations._document_references import LargeValues
 from wbengine.persistence import _trees, base, models
 from wbengine.signals import Signal
 from wbengine.types import codec
 from wbengine.types._outline import Outline
 from wbengine.types._schema_validation import Schema
 
-__all__ = ["SCHEMA", "copying_to", "export", "import_flow", "save_signals_and_logs"]
+__all__ = [
+    "SCHEMA", "Imported", "copying_to", "export", "import_document", "import_flow",
+    "save_signals_and_logs",
+]  # fmt: skip
+
+LOG: Final = logging.getLogger(__name__)
 
 SCHEMA: Final = "wbengine/flow-export/2"
 
@@ -122,11 +130,29 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
 def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.FlowDetail:
     """Store the flow of an exported document. Create its logbook if necessary.
 
-    An import that was interrupted before it stored the outline may be repeated.
+    An import that was interrupted before it stored the outline may be repeated. The document does
+    not contain large values (`payloads`). Those that are in the place of the backend are kept while
+    the flow is stored; a warning is logged about the others.
 
     :raises InvalidFormat: if the document is invalid.
     :raises Duplicate: if a flow with this uuid is already stored.
+    :raises StorageFailure: if the store, or the place of large values, cannot be reached.
     """
+    imported = import_document(backend, document)
+    if problem := imported.large_values.describe_missing():
+        LOG.warning("imported flow %s: %s", imported.flow.uuid, problem)
+    return imported.flow
+
+
+class Imported(NamedTuple):
+    """An imported flow, and the large values to which it refers."""
+
+    flow: models.FlowDetail
+    large_values: LargeValues
+
+
+def import_document(backend: base.Backend, document: Mapping[str, Any]) -> Imported:
+    """Store the flow of an exported document as `import_flow` does, without a warning."""
     with contextlib.closing(backend.get_connection()) as connection, copying_to(backend):
         book, flow, outline, logs, signals = _read(document)
         connection.upgrade()
@@ -135,16 +161,19 @@ def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.Fl
         except exceptions.NotFound:
             with contextlib.suppress(exceptions.NotFound):
                 book = connection.get_logbook(book.uuid, lazy=True)
+            # Before the flow is stored, as all writers of references do.
+            large_values = _document_references.keep(backend, document, flow.uuid)
             book.add(flow)
             connection.save_logbook(book)
         else:
             complete = outline is None or connection.get_outline(flow.uuid) is not None
             if complete or _contents(existing) != _contents(flow):
                 raise exceptions.Duplicate(f"Flow {flow.uuid} already exists")
+            large_values = _document_references.keep(backend, document, flow.uuid)
         if outline is not None:
             connection.save_outline(flow.uuid, outline)
         save_signals_and_logs(connection, flow, logs, signals)
-    return flow
+    return Imported(flow, large_values)
 
 
 def copying_to(backend: base.Backend) -> contextlib.AbstractContextManager[Any]:
