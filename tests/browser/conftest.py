@@ -43,10 +43,14 @@ def acting(stage: stages.Stage) -> Iterator[Site]:
 
 
 class Window:
-    """Pages of one user, and the errors in them."""
+    """Pages of one user, and the errors in them.
 
-    def __init__(self, context: BrowserContext) -> None:
+    :param sends_faults: whether the user sends forms with faults, which have a response 400.
+    """
+
+    def __init__(self, context: BrowserContext, sends_faults: bool) -> None:
         self._context = context
+        self._sends_faults = sends_faults
         self.wrong: list[str] = []
 
     def page(self) -> Page:
@@ -57,7 +61,10 @@ class Window:
         return page
 
     def _said(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
+        is_expected = (
+            self._sends_faults and "the server responded with a status of 400" in message.text
+        )
+        if message.type in ("error", "warning") and not is_expected:
             self.wrong.append(f"{message.type}: {message.text}")
 
     def _failed(self, request: Any) -> None:
@@ -77,10 +84,12 @@ def opened(browser: Browser) -> Iterator[Opener]:
     """
     windows: list[tuple[BrowserContext, Window]] = []
 
-    def open_page(site: Site | None, path: str = "", **options: Any) -> Page:
+    def open_page(
+        site: Site | None, path: str = "", *, sends_faults: bool = False, **options: Any
+    ) -> Page:
         context = browser.new_context(viewport=SIZE, **options)
         context.set_default_timeout(PATIENCE)
-        window = Window(context)
+        window = Window(context, sends_faults)
         windows.append((context, window))
         page = window.page()
         if site is not None:

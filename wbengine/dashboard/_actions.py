@@ -295,12 +295,7 @@ class Actions:
         :raises HTTPException: if the visitor lacks the role, or the form is invalid or expired.
         """
         form = await _audited_actions.read_form(request)
-        sessions = self._state.sessions
-        is_valid = sessions.is_valid_form_token(
-            request.cookies.get(sessions.cookie), form.get("form_token")
-        )
-        problem = None if is_valid else "The form has expired. Reload the page."
-        _audited_actions.check_allowed(self._state, request, action, role, problem)
+        _audited_actions.check_form(self._state, request, form, action, role)
         return form
 
     async def _do(

@@ -45,6 +45,7 @@ from wbengine.dashboard._schedule_pages import SchedulePages
 from wbengine.dashboard._sessions import Sessions
 from wbengine.dashboard._sign_in_pages import SignInPages
 from wbengine.dashboard._stream import Streams
+from wbengine.dashboard._submit_pages import SubmitPages
 from wbengine.dashboard._visitors import Visitor
 from wbengine.dashboard._worker_monitor import WorkerMonitor
 from wbengine.fleet.client import Fleet
@@ -133,6 +134,7 @@ def _routed_app(app_state: AppState) -> Starlette:
         JobPages(app_state),
         LimitPages(app_state),
         BulkPages(app_state),
+        SubmitPages(app_state),
         Streams(app_state),
         Api(app_state),
         BulkRoutes(app_state),

@@ -19,6 +19,7 @@ __all__ = [
     "BODY_SECONDS",
     "check_allowed",
     "check_arguments",
+    "check_form",
     "content_type",
     "perform",
     "read_body",
@@ -53,18 +54,33 @@ async def read_body(request: Request, name: str, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def read_form(request: Request) -> dict[str, str]:
+async def read_form(request: Request, max_bytes: int = _MAX_FORM_BYTES) -> dict[str, str]:
     """Return the fields of a form; of several with the same name, the last one.
 
     :raises HTTPException: if the body is not a form, is too long, or arrives too late.
     """
     if content_type(request) != "application/x-www-form-urlencoded":
         raise HTTPException(415, "The content type must be application/x-www-form-urlencoded.")
-    body = await read_body(request, "form", _MAX_FORM_BYTES)
+    body = await read_body(request, "form", max_bytes)
     try:
         return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=1_000))
     except ValueError as error:
         raise HTTPException(400, "The form is malformed.") from error
+
+
+def check_form(
+    app_state: AppState, request: Request, form: Mapping[str, str], action: str, role: str
+) -> None:
+    """Check a form that changes something.
+
+    :raises HTTPException: if the visitor lacks the role, or the form is invalid or expired.
+    """
+    sessions = app_state.sessions
+    is_valid = sessions.is_valid_form_token(
+        request.cookies.get(sessions.cookie), form.get("form_token")
+    )
+    problem = None if is_valid else "The form has expired. Reload the page."
+    check_allowed(app_state, request, action, role, problem)
 
 
 def check_allowed(

@@ -22,6 +22,7 @@ from wbengine.dashboard import (
     _listings,
     _operation_forms,
     _stream,
+    _submit_pages,
     _urls,
 )
 from wbengine.dashboard._app_state import AppState
@@ -95,6 +96,7 @@ class FlowPages:
             "flow_filter": flow_filter,
             "operations": _bulk_pages.offered(self._state, request),
             "filters": _bulk_pages.fields_of_filter(flow_filter),
+            "submit": _submit_pages.operation(),
         }
         part = request.query_params.get("part")
         return self._state.render(request, "_rows.html" if part else "flows.html", context)
@@ -288,6 +290,8 @@ def _notice(done: str) -> str | None:
     """Return the notice for a value of the URL parameter `done`."""
     if done == NOT_AWAITED:
         return _NOT_AWAITED_NOTICE
+    if done == _submit_pages.operation().verb:
+        return _submit_pages.NOTICE
     return _operation_forms.notice(_flow_actions.actions(), done)
 
 
