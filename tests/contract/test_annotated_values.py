@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import gc
 import json
 import os
 import pathlib
+import sqlite3
 import sys
 import types
 import weakref
@@ -31,6 +33,7 @@ from pydantic import BaseModel
 from tests.support import fresh, workers
 from wbengine import engines, exceptions, retry, task
 from wbengine._introspection import annotated
+from wbengine._security import keys
 from wbengine.engines import _flow_factories
 from wbengine.patterns import linear_flow
 from wbengine.types import codec
@@ -318,6 +321,7 @@ def test_newer_class_replaces_the_one_of_an_earlier_import(
 
 SHOP = """
 from __future__ import annotations
+import dataclasses, enum
 from typing import Annotated
 from pydantic import BaseModel
 from wbengine import task
@@ -348,7 +352,16 @@ class Receipt(BaseModel):
     order: Order
     total: int
 
-def make_for(order: Order):
+class Color(enum.Enum):
+    RED = 1
+
+@dataclasses.dataclass
+class Gift:
+    texts: tuple[str, ...]
+    color: Color
+
+def make_for(order: Order, gift: Gift | None = None):
+    assert gift is None or gift == Gift(("for", "you"), Color.RED)
     return linear_flow.Flow("one").add(charge("charge", provides="total", inject={"order": order}))
 
 def make():
@@ -378,7 +391,8 @@ import sys
 import shop_of_models as shop
 from wbengine import engines
 order = shop.Order(items=[shop.Item(price=2), shop.Item(price=3)])
-handle = engines.submit(shop.make_for, factory_args=[order], backend=sys.argv[1])
+gift = shop.Gift(("for", "you"), shop.Color.RED)
+handle = engines.submit(shop.make_for, [order], {"gift": gift}, backend=sys.argv[1])
 print(handle.result(60)["total"].total)
 """
 
@@ -411,13 +425,59 @@ def test_another_process_runs_submitted_flows_with_models(
         assert fresh.run(SUBMIT, url, cwd=shop).stdout == "equal\n"
 
 
+@pytest.mark.parametrize("has_keys", [False, True])
 def test_another_process_imports_the_factory_whose_argument_is_a_model(
-    shop: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    shop: pathlib.Path, monkeypatch: pytest.MonkeyPatch, has_keys: bool
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{shop}:{workers.REPOSITORY}")
+    if has_keys:
+        set_keys(shop, monkeypatch)
     url = f"sqlite:///{shop}/flows.db"
     with fresh.process("-m", "wbengine", "serve", "--persistence", url, cwd=shop):
         assert fresh.run(SUBMIT_ARGUMENT, url, cwd=shop).stdout == "5\n"
+
+
+def set_keys(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (content,) = keys.new().values()
+    keys.write(folder / "keys.json", content)
+    monkeypatch.setenv(keys.VARIABLE, str(folder / "keys.json"))
+
+
+SUBMIT_ONLY = """
+import sys
+import shop_of_models as shop
+from wbengine import engines
+order = shop.Order(items=[shop.Item(price=2)])
+print(engines.submit(shop.make_for, factory_args=[order], backend=sys.argv[1]).id)
+"""
+
+READ = """
+import contextlib, sys
+from wbengine import engines, exceptions
+from wbengine.persistence import backends
+with backends.backend(sys.argv[1]) as store, contextlib.closing(store.get_connection()) as stored:
+    try:
+        detail = engines.read_flow_detail(stored, sys.argv[2])
+        print(detail.meta["factory"]["args"])
+    except exceptions.NotTrusted:
+        print("not trusted", "shop_of_models" in sys.modules)
+"""
+
+
+def test_module_is_imported_only_for_signed_arguments(
+    shop: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{shop}:{workers.REPOSITORY}")
+    set_keys(shop, monkeypatch)
+    url = f"sqlite:///{shop}/flows.db"
+    uuid = fresh.run(SUBMIT_ONLY, url, cwd=shop).stdout.strip()
+    assert fresh.run(READ, url, uuid, cwd=shop).stdout == "[Order(items=[Item(price=2)])]\n"
+    with contextlib.closing(sqlite3.connect(shop / "flows.db")) as database, database:
+        forged = "UPDATE wbe_flowdetails SET meta = replace(meta, '\"price\":2', '\"price\":3')"
+        assert database.execute(forged).rowcount == 1
+        ((meta,),) = database.execute("SELECT meta FROM wbe_flowdetails")
+        assert '"price":3' in meta
+    assert fresh.run(READ, url, uuid, cwd=shop).stdout == "not trusted False\n"
 
 
 def test_worker_decodes_models_of_its_tasks(

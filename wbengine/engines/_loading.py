@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wbengine import _payloads, exceptions
 from wbengine import storage as storage_module
 from wbengine._introspection import object_names
-from wbengine._security import keys
 from wbengine.engines import _allowed, _async_run, _engine_kinds, _flow_factories, base
 from wbengine.engines._engine_kinds import ENGINE_DEFAULT, ENGINES_NAMESPACE, defaults
 from wbengine.engines._flow_inputs import JsonInputs
@@ -434,16 +433,11 @@ def _factory_note_for_import(
 ) -> Mapping[str, Any] | None:
     """Return the note about the factory of a flow, to import its module.
 
-    Its arguments may have classes that this module defines. With keys, such a note is not read,
-    because its MAC covers the arguments.
+    Its arguments may have classes that this module defines. They stay encoded, so that the MAC of
+    the note is verified before the module is imported.
     """
-    try:
+    with codec.copying(unknown_only=True):
         detail = connection.get_flow_details(uuid, lazy=True)
-    except exceptions.CorruptRecord:
-        if keys.keyring(None) is not None:
-            raise
-        with codec.unknown_classes_as_text():
-            detail = connection.get_flow_details(uuid, lazy=True)
     return _factory_note(detail)
 
 
