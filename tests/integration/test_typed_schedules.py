@@ -12,7 +12,8 @@ from tests.support import typed_orders
 from tests.support.typed_orders import JSON_ORDER, ORDER
 from wbengine import schedules
 from wbengine.engines import _allowed
-from wbengine.engines._flow_inputs import InvalidInputs, JsonInputs
+from wbengine.engines._flow_inputs import JsonInputs
+from wbengine.engines._input_types import InvalidInputs
 from wbengine.operations import _operation
 from wbengine.persistence import backends, base
 from wbengine.schedules import Schedule, Schedules

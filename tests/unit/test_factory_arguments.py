@@ -12,7 +12,8 @@ import pytest
 from tests.support import typed_orders
 from tests.support.typed_orders import JSON_ORDER, ORDER, Order, Speed
 from wbengine import engines, exceptions, testing
-from wbengine.engines._flow_inputs import InvalidInputs, JsonInputs
+from wbengine.engines._flow_inputs import JsonInputs
+from wbengine.engines._input_types import InvalidInputs
 from wbengine.persistence import backends, base, models
 
 BILLING = f"{typed_orders.__name__}:billing"

@@ -22,7 +22,7 @@ from wbengine.dashboard import (
 from wbengine.dashboard._app_state import AppState
 from wbengine.dashboard._input_fields import Field
 from wbengine.engines import _allowed, _input_schemas
-from wbengine.engines._flow_inputs import InvalidInputs
+from wbengine.engines._input_types import InvalidInputs
 from wbengine.operations import _allowed_flows, _operation
 from wbengine.operations._operation import Operation
 

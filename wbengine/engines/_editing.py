@@ -55,7 +55,7 @@ def converted(edits: edits_module.Edits, flow: Any) -> edits_module.Edits:
     :raises InvalidFormat: if an input does not fit.
     """
     try:
-        inputs = _flow_inputs.read(flow, _flow_inputs.JsonInputs(edits.inputs))
+        inputs = _flow_inputs.read(flow, edits.inputs, ())
     except (ValueError, TypeError) as error:
         raise exceptions.InvalidFormat(str(error)) from error
     return dataclasses.replace(edits, inputs=inputs)

@@ -10,7 +10,7 @@ from wbengine import exceptions, running
 from wbengine import flow as flow_module
 from wbengine import task as task_module
 from wbengine._introspection import annotated, object_names
-from wbengine.engines import _allowed, _flow_inputs
+from wbengine.engines import _allowed
 from wbengine.types import codec
 
 __all__ = [
@@ -89,17 +89,18 @@ def importable_name_of(factory: Factory) -> str:
 
 def read_arguments(
     name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments for a factory that this program names, see `_flow_inputs.read_arguments`.
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return arguments for a factory that this program names, with those of `JsonInputs` converted.
 
     :raises TypeError: if they are not a list or not a dict, or do not fit an annotation.
-    :raises InvalidInputs: if JSON does not fit an annotation.
+    :raises ValueError: if JSON does not fit an annotation.
     """
     _check(args, kwargs)
     args, kwargs = tuple(args or ()), kwargs or {}
-    if name == FLOW_OF:
-        return args, dict(kwargs)
-    return args, _flow_inputs.read_arguments(name, object_names.load(name), args, kwargs)
+    if name == FLOW_OF or not (args or kwargs):
+        return args, kwargs
+    read = object_names.load("wbengine.engines._input_receivers:read_arguments")
+    return args, read(name, object_names.load(name), args, kwargs)
 
 
 def make(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from wbengine import flow as flow_module
 from wbengine import task as task_module
 from wbengine._introspection import binding, object_names
+from wbengine.engines._flow_inputs import JsonInputs
 
 __all__ = ["Receiver", "argument_receivers", "read", "read_arguments", "receivers"]
 
@@ -58,15 +59,14 @@ def read(flow: Any, values: Mapping[str, Any], checked: Collection[str]) -> dict
 
 
 def read_arguments(
-    name: str,
-    factory: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    checked: Collection[str],
+    name: str, factory: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return keyword arguments as values of annotated parameters.
+    """Return the keyword arguments of a flow factory as values of its annotated parameters.
 
-    See `_flow_inputs.read_arguments`.
+    `JsonInputs` are converted. Other arguments must be instances of the annotated classes.
+
+    :raises InvalidInputs: if JSON does not fit; the message contains all faults.
+    :raises TypeError: if another argument does not fit.
     """
     try:
         passed = inspect.signature(factory).bind_partial(*args, **kwargs).arguments
@@ -74,9 +74,9 @@ def read_arguments(
         return dict(kwargs)
     found = [each for each in argument_receivers(name, factory) if each.input in passed]
     values = {each.input: passed[each.input] for each in found}
-    by_position = values.keys() - kwargs.keys()
+    checked = values.keys() - (kwargs.keys() if isinstance(kwargs, JsonInputs) else ())
     what = f"arguments of flow factory {name!r}"
-    results = _read(what, "arguments", values, found, by_position.union(checked))
+    results = _read(what, "arguments", values, found, checked)
     return {key: results.get(key, value) for key, value in kwargs.items()}
 
 

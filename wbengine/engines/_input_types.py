@@ -10,12 +10,25 @@ from typing import Any, Final
 from wbengine._shapes.annotations import evaluated
 from wbengine._shapes.annotations import shape_of as shape_of_annotation
 from wbengine._shapes.base import INVALID, Place, Reading, Shape, describe
-from wbengine.engines import _flow_inputs, _input_receivers
+from wbengine.engines import _input_receivers
 
-__all__ = ["read", "shape_of"]
+__all__ = ["InvalidInputs", "read", "shape_of"]
 
 #: Shapes by function and name of the parameter.
 _cache: Final[weakref.WeakKeyDictionary[Any, dict[str, Shape | None]]] = weakref.WeakKeyDictionary()
+
+
+class InvalidInputs(ValueError):
+    """Inputs or arguments in JSON that do not fit the annotated parameters.
+
+    :ivar path: "inputs" or "arguments".
+    :ivar faults: the faults of each value by its name. A fault begins with the path of the value.
+    """
+
+    def __init__(self, message: str, path: str, faults: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(message)
+        self.path = path
+        self.faults = faults
 
 
 def shape_of(receiver: _input_receivers.Receiver) -> Shape | None:
@@ -81,5 +94,5 @@ def read(
         message = f"Invalid {what}: {describe([each for some in faults.values() for each in some])}"
         if any(readings[name].strict for name in faults):
             raise TypeError(message)
-        raise _flow_inputs.InvalidInputs(message, path, faults)
+        raise InvalidInputs(message, path, faults)
     return results

@@ -220,9 +220,7 @@ def _check_arguments(flow: Any, store: Store, flow_detail: Any, book: Any) -> di
     if store is not None and not isinstance(store, Iterable):
         raise TypeError(f"store must be a dict or pairs, got {store!r}")
     values = storage_module.values_by_name(store or {})
-    if isinstance(store, JsonInputs):
-        values = JsonInputs.without(values, store.checked)
-    return read_inputs(flow, values)
+    return read_inputs(flow, values, store.checked if isinstance(store, JsonInputs) else values)
 
 
 def run(
