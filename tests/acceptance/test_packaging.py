@@ -37,9 +37,12 @@ MODULES = {
     "oidc": "wbengine.dashboard._oidc_sign_in",
     "otel": "wbengine.telemetry.tracing",
     "pandas": "wbengine.types._codecs.frames",
+    "payloads": "fsspec, zstandard",
     "polars": "wbengine.types._codecs.polars_frames",
     "postgresql": "psycopg",
+    "pydantic": "pydantic",
     "redis": "wbengine.transports._redis",
+    "s3": "s3fs",
     "test": "pytest",
     "zookeeper": "wbengine.jobs.backends.impl_zookeeper",
 }
