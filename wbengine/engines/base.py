@@ -135,6 +135,7 @@ class Engine(abc.ABC):
         backend: persistence.Backend | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        _sealed_fields.check_opened(flow_detail)
         self._flow = flow
         self._flow_detail = flow_detail
         self._backend = backend

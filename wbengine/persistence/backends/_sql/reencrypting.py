@@ -98,7 +98,8 @@ def _record(shape: rows.Shape, row: Mapping[str, Any]) -> rows.Row | None:
         return None
     identity = {name: row[name] for name in (*shape.keys, "kind") if name in row}
     new = shape.row({"meta": {}, **shape.tree(row)}, **identity)
-    return {name: new[name] for name in (*shape.packed, "more")}
+    # A row without secrets stays the same.
+    return {name: new[name] for name in (*shape.packed, "more") if new[name] != row[name]}
 
 
 def _flow(row: Mapping[str, Any]) -> rows.Row | None:
