@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -14,11 +15,14 @@ import sqlalchemy as sa
 from tests.seams import stores
 from wbengine import engines, exceptions, retry, states, task
 from wbengine._security import keys
+from wbengine.jobs import backends as boards
 from wbengine.operations import _reencrypting
 from wbengine.patterns import linear_flow
 from wbengine.persistence import _listing as queries
 from wbengine.persistence import base, models
+from wbengine.persistence._bulk import Bulk, BulkFlow
 from wbengine.persistence._edits import Edits
+from wbengine.schedules import Schedule, Schedules
 from wbengine.signals import Signal
 from wbengine.types._encrypted import ENCRYPTED
 
@@ -66,6 +70,15 @@ def finding() -> linear_flow.Flow:
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
+
+
+@pytest.fixture(autouse=True)
+def rest_removed(backend: base.Backend) -> Iterator[None]:
+    """Remove what belongs to no flow, because tests share the stores."""
+    yield
+    with stores.engine_of(backend).begin() as connection:
+        for table in ("wbe_schedules", "wbe_jobs", "wbe_bulks", "wbe_bulk_flows"):
+            connection.execute(sa.text(f"DELETE FROM {table}"))
 
 
 @pytest.fixture
@@ -259,3 +272,72 @@ def test_key_file_without_encryption_decrypts_the_store(
     use(key_file, monkeypatch)
     list(_reencrypting.reencrypt(backend))
     assert leaks(backend) == []
+
+
+def test_inputs_of_schedules_and_their_errors_are_encrypted(
+    backend: base.Backend, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules = Schedules(backend)
+    factory = f"{__name__}.finding"
+    schedules.add(Schedule(name="s", factory=factory, every=60, inputs={"customer": SECRET}))
+    schedules.note_trouble(schedules.get("s"), f"cannot submit {SECRET}")
+    assert leaks(backend) == []
+    assert schedules.get("s").schedule.inputs == {"customer": SECRET}
+    assert schedules.get("s").last_error == f"cannot submit {SECRET}"
+    use(None, monkeypatch)
+    entry = schedules.get("s")
+    assert (entry.schedule.inputs, entry.last_error) == ({"customer": ENCRYPTED}, "<encrypted>")
+    assert entry.schedule.every == 60
+    use(rotate(key_file, "new.json", 1.0), monkeypatch)
+    old = keys_in_use(backend)
+    list(_reencrypting.reencrypt(backend))
+    assert old.isdisjoint(keys_in_use(backend))
+    assert schedules.get("s").schedule.inputs == {"customer": SECRET}
+
+
+def test_details_of_jobs_are_encrypted(
+    backend: base.Backend, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(boards.fetch("b", {"board": "sql"}, persistence=backend)) as board:
+        board.connect()
+        board.post("pay", details={"flow_uuid": "f", "store": {"customer": SECRET}})
+        assert leaks(backend) == []
+        (job,) = board.iterjobs()
+        assert job.details["store"] == {"customer": SECRET}
+        use(None, monkeypatch)
+        (job,) = board.iterjobs()
+        with pytest.raises(exceptions.JobFailure):
+            job.details  # noqa: B018
+        use(rotate(key_file, "new.json", 1.0), monkeypatch)
+        old = keys_in_use(backend)
+        list(_reencrypting.reencrypt(backend))
+        assert old.isdisjoint(keys_in_use(backend))
+        (job,) = board.iterjobs()
+        assert job.details["store"] == {"customer": SECRET}
+
+
+def test_arguments_of_bulk_operations_are_encrypted(
+    backend: base.Backend, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detail = failed_flow(backend)
+    bulk = Bulk("b", "retry", {"set": {"customer": SECRET}}, {}, None, None, None, 1.0, 1)
+    seen: list[Any] = []
+
+    def work(store: base.Backend, bulk: Bulk, flows: Sequence[BulkFlow]) -> dict[str, str]:
+        seen.append((bulk.arguments, [flow.arguments for flow in flows]))
+        return {}
+
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.bulks.add(bulk, [BulkFlow(detail.uuid, "FAILURE", {"reason": SECRET})])
+        assert leaks(backend) == []
+        assert connection.bulks.get("b").arguments == bulk.arguments
+        use(None, monkeypatch)
+        assert list(connection.bulks.get("b").arguments) == ["set"]
+        with pytest.raises(exceptions.StorageFailure, match="is encrypted"):
+            connection.bulks.advance("b", "me", 60, 10, work)
+        use(rotate(key_file, "new.json", 1.0), monkeypatch)
+        old = keys_in_use(backend)
+        list(_reencrypting.reencrypt(backend))
+        assert old.isdisjoint(keys_in_use(backend))
+        connection.bulks.advance("b", "me", 60, 10, work)
+    assert seen == [({"set": {"customer": SECRET}}, [{"reason": SECRET}])]

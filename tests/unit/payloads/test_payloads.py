@@ -17,7 +17,7 @@ import zstandard
 
 from tests.support.buckets import FLOW, LARGE, random_bytes, reference_to
 from wbengine import _payloads, exceptions
-from wbengine._payloads import content
+from wbengine._payloads import content, encryption
 from wbengine._payloads import payloads as payloads_module
 from wbengine._payloads.files import Files
 from wbengine._payloads.payloads import (
@@ -464,3 +464,74 @@ def test_hostile_content_is_refused_without_another_exception(value: Any) -> Non
         except (ValueError, exceptions.InvalidFormat):
             refused += 1
     assert refused > 1000
+
+
+@pytest.fixture
+def payloads(tmp_path: Path) -> Payloads:
+    return Payloads(str(tmp_path / "payloads"))
+
+
+@pytest.fixture
+def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Key file that encrypts, in use."""
+    file = tmp_path / "encrypting.json"
+    keys.write(file, keys.new(encrypt=True)[keys.ANY])
+    monkeypatch.setenv(keys.VARIABLE, str(file))
+    return file
+
+
+@pytest.mark.parametrize("value", [random_bytes(9 * 2**20), "secret " * LARGE])
+def test_encrypted_payload_is_read_with_the_key_only(
+    payloads: Payloads, key_file: Path, monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    reference = reference_to(payloads, value)
+    data = raw(payloads, reference)
+    assert b"wbpayl" not in data
+    assert payloads.load(reference, "x") == value
+    monkeypatch.delenv(keys.VARIABLE)
+    with pytest.raises(exceptions.PayloadUnavailable, match="cannot be read: it is encrypted with"):
+        payloads.load(reference, "x")
+    assert payloads.files.find(damaged_name(reference.address)) is None
+
+
+@pytest.mark.parametrize("change", ["flip", "cut", "swap", "append", "long frame"])
+def test_changed_encrypted_payload_is_damaged(
+    payloads: Payloads, key_file: Path, change: str
+) -> None:
+    reference = reference_to(payloads, random_bytes(9 * 2**20))
+    other = reference_to(payloads, random_bytes(9 * 2**20, seed=2))
+    data = bytearray(raw(payloads, reference))
+    if change == "flip":
+        data[len(data) // 2] ^= 1
+    elif change == "cut":
+        del data[5 * 2**20 :]
+    elif change == "append":
+        data += b"x"
+    elif change == "long frame":
+        data[33:37] = b"\x7f\xff\xff\xff"
+    else:
+        data = bytearray(raw(payloads, other))
+    overwrite(payloads, reference, bytes(data))
+    with pytest.raises(exceptions.PayloadUnavailable, match="is damaged"):
+        payloads.load(reference, "x")
+
+
+def test_payloads_are_encrypted_again_with_a_new_key(
+    payloads: Payloads, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = random_bytes(LARGE)
+    reference = reference_to(payloads, value)
+    folder = f"data/{reference.address[:2]}"
+    assert list(encryption.reencrypt(payloads.files, folder)) == [False]
+    rotated = keys.rotated({keys.ANY: keys.read(key_file)}, 1.0, 2.0, 1.0)
+    new = keys.rotated(rotated, 3.0, 4.0, 3.0)[keys.ANY]
+    new["encrypt"] = new["encrypt"][1:]  # without the key of the address
+    files = {"all": rotated[keys.ANY], "new": new}
+    for name, content_of_file in files.items():
+        keys.write(key_file.with_name(f"{name}.json"), content_of_file)
+    monkeypatch.setenv(keys.VARIABLE, str(key_file.with_name("all.json")))
+    assert list(encryption.reencrypt(payloads.files, folder)) == [True]
+    assert list(encryption.reencrypt(payloads.files, folder)) == [False]
+    assert payloads.load(reference, "x") == value
+    monkeypatch.setenv(keys.VARIABLE, str(key_file.with_name("new.json")))
+    assert payloads.load(reference, "x") == value
