@@ -15,8 +15,8 @@ from tests.support import fresh
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 16_100
-MAX_LINES_OF_FLOW_RUN = 28_200
+MAX_LINES_OF_FLOW_SHOW = 16_300
+MAX_LINES_OF_FLOW_RUN = 28_500
 
 FLOW = """
 from wbengine import task

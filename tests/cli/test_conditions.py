@@ -132,7 +132,7 @@ OF_NOBODY: tuple[Words, ...] = (
 ELSEWHERE: tuple[Words, ...] = (
     ("doctor",), ("dev",), ("serve",), ("db", "move"), ("flow", "import"), ("flow", "submit"),
     ("queues", "retry"), ("schedule", "add"), ("keys", "new"), ("keys", "show"), ("keys", "rotate"),
-    ("mcp",), ("notify", "test"), ("db", "sweep"),
+    ("mcp",), ("notify", "test"), ("db", "sweep"), ("db", "reencrypt"),
 )  # fmt: skip
 
 #: Commands that upgrade a store or only print its version, and so accept an older one.

@@ -23,7 +23,7 @@ command = base.Group(
     lazy={
         "check": base.Lazy("db_check", "Check the store and its large values for damage."),
         "reencrypt": base.Lazy(
-            "db_reencrypt", "Encrypt the store and its large values with the current key."
+            "db_reencrypt", "Update the encryption of the store to the current key."
         ),
         "sweep": base.Lazy("db_sweep", "Delete large values to which no flow refers."),
     },

@@ -17,7 +17,7 @@ __all__ = ["command"]
 
 @base.command(
     "reencrypt",
-    help="""Encrypt the store with the current key.
+    help="""Update the encryption of the store to the current key.
 
     This includes large values. Run it after the first key file with --encrypt, and after
     `keys rotate`, when the new key is in use. What has the current key is only read. Engines may
@@ -53,6 +53,6 @@ def command(context: contexts.Context) -> None:
     printer.document("db-reencrypt/1", content)
     if done is not None:
         printer.line(
-            f"encrypted {done.rows_written} of {done.rows} rows, and {done.payloads_written} of"
+            f"changed {done.rows_written} of {done.rows} rows, and {done.payloads_written} of"
             f" {done.payloads} payloads"
         )

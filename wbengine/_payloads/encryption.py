@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from wbengine._payloads.files import Files
-from wbengine._security import keys, sealing
+from wbengine._security import sealing
 
 __all__ = ["decrypting", "encrypted", "reencrypt"]
 
@@ -37,12 +37,12 @@ def encrypted(chunks: Iterable[Any], address: str) -> Iterator[Any]:
     """
     ring, salt = sealing.ring(), secrets.token_bytes(_SALT_BYTES)
     found = None if ring is None else ring.content_key(_purpose(salt))
-    if found is None:
+    if ring is None or found is None:
         yield from chunks
         return
     key_id = found[0].encode()
     yield b"".join((_MAGIC, bytes([len(key_id)]), key_id, salt))
-    cipher = keys.aesgcm(found[1])
+    cipher = ring.cipher(found[1])
     number, held = 0, b""
     for chunk in chunks:
         if held:
@@ -68,11 +68,11 @@ def decrypting(file: Any, address: str) -> tuple[Any, bool]:
         return file, False
     ring = sealing.ring()
     found = None if ring is None else ring.content_key(_purpose(salt), key_id)
-    if found is None:
+    if ring is None or found is None:
         raise PermissionError(
             f"it is encrypted with key {key_id}, which this process does not have"
         )
-    return io.BufferedReader(_Decrypting(file, keys.aesgcm(found[1]), address)), True
+    return io.BufferedReader(_Decrypting(file, ring.cipher(found[1]), address)), True
 
 
 def reencrypt(files: Files, folder: str) -> Iterator[bool]:

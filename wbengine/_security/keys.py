@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 
 from wbengine import exceptions as exc
 from wbengine._imports import installing
+from wbengine._security import NONE, VARIABLE
 from wbengine.types._schema_validation import Schema
 
 __all__ = [
@@ -34,11 +35,6 @@ __all__ = [
 ]  # fmt: skip
 
 LOG = logging.getLogger(__name__)
-
-#: Environment variable for the default key file.
-VARIABLE: Final = "WBENGINE_KEYS"
-#: Value instead of a file name: no keys, even if the environment variable is set.
-NONE: Final = "none"
 
 HMAC: Final = "hmac-sha256"
 ED25519: Final = "ed25519"
@@ -220,11 +216,7 @@ def _ed25519() -> Any:
     return ed25519
 
 
-def aesgcm(secret: bytes) -> Any:
-    """Return the cipher AES-GCM with a key.
-
-    :raises InvalidFormat: if the library is not installed.
-    """
+def _aesgcm(secret: bytes) -> Any:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
@@ -292,6 +284,14 @@ class Keyring:
         """Whether the bodies of messages are encrypted."""
         return bool(self._bodies)
 
+    @staticmethod
+    def cipher(key: bytes) -> Any:
+        """Return the cipher AES-GCM with a key of `content_key` or `record_key`.
+
+        :raises InvalidFormat: if the library is not installed.
+        """
+        return _aesgcm(key)
+
     def signing_key(self, now: float) -> Key:
         """Return the latest signing key that is valid now."""
         self._reload_if_changed(now)
@@ -319,7 +319,7 @@ class Keyring:
         """
         key = _current(self._bodies, time.time())
         nonce = secrets.token_bytes(12)
-        return key.id, nonce + aesgcm(_derive_key(key.bytes, "body")).encrypt(nonce, data, bound)
+        return key.id, nonce + _aesgcm(_derive_key(key.bytes, "body")).encrypt(nonce, data, bound)
 
     def open(self, key_id: str, data: bytes, bound: bytes) -> bytes:
         """Decrypt the result of `seal`.
@@ -329,7 +329,7 @@ class Keyring:
         key = _valid_secret(self._bodies, key_id, time.time())
         if key is None:
             raise exc.NotTrusted("unknown encryption key id")
-        cipher = aesgcm(_derive_key(key.bytes, "body"))
+        cipher = _aesgcm(_derive_key(key.bytes, "body"))
         try:
             opened: bytes = cipher.decrypt(data[:12], data[12:], bound)
         except Exception as error:

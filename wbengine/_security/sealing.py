@@ -17,11 +17,15 @@ import functools
 import hmac
 import json
 import os
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
-from wbengine._security import keys
+from wbengine._introspection import object_names
+from wbengine._security import NONE, VARIABLE
 from wbengine.types._encoding import walk
+
+if TYPE_CHECKING:
+    from wbengine._security.keys import Keyring
 
 __all__ = [
     "HIDDEN", "TAG", "current_key", "is_on", "is_sealed", "key_of", "opened", "opened_tag", "ring",
@@ -39,17 +43,18 @@ _NONCE_BYTES: Final = 12
 
 
 @functools.lru_cache(maxsize=8)
-def _ring(path: str) -> keys.Keyring:
-    return keys.Keyring.load(path)
+def _ring(path: str) -> Keyring:
+    ring: Keyring = object_names.load("wbengine._security.keys:Keyring.load")(path)
+    return ring
 
 
-def ring() -> keys.Keyring | None:
+def ring() -> Keyring | None:
     """Return the keys of this process, or None.
 
     :raises InvalidFormat: if the key file cannot be read.
     """
-    path = os.environ.get(keys.VARIABLE)
-    return None if not path or path == keys.NONE else _ring(path)
+    path = os.environ.get(VARIABLE)
+    return None if not path or path == NONE else _ring(path)
 
 
 def is_on() -> bool:
@@ -87,7 +92,7 @@ def sealed_tag(text: str, *place: str) -> dict[str, str] | None:
     assert nonce_key is not None
     data, bound = text.encode("utf-8", "surrogatepass"), _bound(place)
     nonce = hmac.digest(nonce_key[1], bound + data, "sha256")[:_NONCE_BYTES]
-    encrypted = nonce + keys.aesgcm(key).encrypt(nonce, data, bound)
+    encrypted = nonce + current.cipher(key).encrypt(nonce, data, bound)
     return {walk.TAG: TAG, "k": key_id, "v": base64.b64encode(encrypted).decode()}
 
 
@@ -105,7 +110,7 @@ def opened_tag(tag: Any, *place: str) -> str | None:
         raise exceptions.NotTrusted(
             f"it is encrypted with key {key_id}, which the key file {current.path} does not contain"
         )
-    cipher = keys.aesgcm(found[1])
+    cipher = current.cipher(found[1])
     try:
         data = cipher.decrypt(encrypted[:_NONCE_BYTES], encrypted[_NONCE_BYTES:], _bound(place))
     except Exception as error:  # The exception class belongs to a lazily imported library.

@@ -1,0 +1,45 @@
+"""`wbengine db reencrypt`, and commands with and without the key of an encrypted store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.support import framed
+from wbengine import engines
+from wbengine.persistence import backends
+
+
+@pytest.fixture
+def words(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    for name in ("WBENGINE_PAYLOADS", "WBENGINE_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    return "--persistence", f"sqlite:///{home}/flows.db", "--payloads", str(home / "payloads")
+
+
+def test_store_and_large_values_are_encrypted_later(
+    wbengine: Command, home: Path, words: tuple[str, ...]
+) -> None:
+    with backends.backend({"connection": words[1], "payloads": words[3]}) as backend:
+        engine = engines.load(framed.make(), backend=backend)
+        engine.run()
+        uuid = engine.storage.flow_uuid
+    before = wbengine("flow", "show", uuid, *words, "--json", "--values").json
+    assert wbengine("db", "reencrypt", *words).code == 2, "no key file"
+    with_keys = (*words, "--keys", str(home / "keys.json"))
+    assert wbengine("keys", "new", "--encrypt", str(home / "keys.json")).code == 0
+
+    done = wbengine("db", "reencrypt", *with_keys)
+    assert (done.code, done.out.startswith("changed ")) == (0, True), done
+    again = wbengine("db", "reencrypt", *with_keys, "--json").json
+    assert again["rows"] > again["rows_written"] == 0
+    assert (again["payloads"], again["payloads_written"]) == (1, 0)
+    (file,) = (home / "payloads").glob("data/*/*")
+    assert file.read_bytes().startswith(b"wbpenc")
+    assert wbengine("flow", "show", uuid, *with_keys, "--json", "--values").json == before
+    without = wbengine("flow", "show", uuid, *words, "--json", "--values")
+    assert without.code == 0
+    assert without.json["state"] == "SUCCESS"
+    assert wbengine("db", "check", *with_keys, "--read-payloads").code == 0
