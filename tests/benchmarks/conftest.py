@@ -8,6 +8,7 @@ import pytest
 
 from wbengine import running
 from wbengine._runtime import saving
+from wbengine.types import _references
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +19,13 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the hooks of tracers, which a process keeps after its first traced flow."""
-    for hook in ("around", "sending", "header_hook"):
+def _unhooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the hooks of tracers and Django, which a process keeps after their set-up."""
+    for hook in ("around", "sending", "header_hook", "scope", "async_scope"):
         monkeypatch.setattr(running, hook, None)
+
+
+@pytest.fixture(autouse=True)
+def _without_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget earlier references to large values, after which a process checks all values."""
+    monkeypatch.setattr(_references, "IN_USE", set())
