@@ -28,6 +28,7 @@ from tests.support.brokers import Broker
 from wbengine import engines
 from wbengine.transports import _postgresql_statements as sql
 from wbengine.transports._sql_session import Session
+from wbengine.types import _references
 
 LOCAL = 1000
 CHAIN = 100
@@ -60,6 +61,19 @@ def per_task(counts: Counter[str], tasks: int, what: str = "calls") -> dict[str,
 @pytest.mark.parametrize("make", [steps.wide, steps.chain])
 def test_calls_of_serial_flow_match_record(make: Callable[[int], Any]) -> None:
     engines.run(make(3), store={"x0": 0})  # fills caches
+    check_serial(f"serial {make.__name__}, a task", make)
+
+
+@pytest.mark.parametrize("make", [steps.wide, steps.chain])
+def test_calls_of_serial_flow_in_process_with_large_values_match_record(
+    make: Callable[[int], Any],
+) -> None:
+    engines.run(make(3), store={"x0": 0})
+    _references.checked("0" * 64, 1, "bytes")
+    check_serial(f"serial {make.__name__} after large values of others, a task", make)
+
+
+def check_serial(case: str, make: Callable[[int], Any]) -> None:
     flow = make(LOCAL)
     loading, running = Calls(), Calls()
     with loading:
@@ -71,7 +85,7 @@ def test_calls_of_serial_flow_match_record(make: Callable[[int], Any]) -> None:
         engine.run()
     counts = per_task(loading.counts, LOCAL, "calls to load")
     counts |= per_task(running.counts, LOCAL, "calls to run")
-    records.check(f"serial {make.__name__}, a task", counts)
+    records.check(case, counts)
 
 
 @pytest.mark.parametrize("make", [steps.wide, steps.chain])

@@ -422,7 +422,7 @@ def _perform(
         if getattr(pre_hook, "__func__", None) not in _IDLE_HOOKS:
             _waited_for(pre_hook(), loop)
             forks.end_fork(pid)
-        if _references.IN_USE:
+        if _references.IN_USE and _needs_values(invocation):
             _load_values(invocation)
         if task.transaction is not None:
             value: Any = _in_transaction(task, invocation, loop)
@@ -460,18 +460,17 @@ def _load_values(invocation: Invocation) -> None:
 
     :raises PayloadUnavailable: if one is lost or damaged, or cannot be read by this process.
     """
-    if _needs_values(invocation):
-        name, payloads, origin = invocation.task.name, invocation.payloads, invocation.origin
-        worker = running.LOCAL if origin is None else origin.worker
-        reader = "this process" if worker == running.LOCAL else f"worker {worker}"
-        invocation.arguments = {
-            argument: _payloads.loaded(
-                payloads, value, f"argument {argument!r} of task {name!r}", reader
-            )
-            for argument, value in invocation.arguments.items()
-        }
-        result = f"result of task {name!r}"
-        invocation.result = _payloads.loaded(payloads, invocation.result, result, reader)
+    name, payloads, origin = invocation.task.name, invocation.payloads, invocation.origin
+    worker = running.LOCAL if origin is None else origin.worker
+    reader = "this process" if worker == running.LOCAL else f"worker {worker}"
+    invocation.arguments = {
+        argument: _payloads.loaded(
+            payloads, value, f"argument {argument!r} of task {name!r}", reader
+        )
+        for argument, value in invocation.arguments.items()
+    }
+    result = f"result of task {name!r}"
+    invocation.result = _payloads.loaded(payloads, invocation.result, result, reader)
 
 
 def _stored(invocation: Invocation, value: Any) -> Any:

@@ -704,7 +704,7 @@ class Engine(abc.ABC):
         _sealed_fields.check_opened(self._flow_detail)
         if self._storage.payloads is None and _references.IN_USE:
             for record in self._flow_detail:
-                if isinstance(record, models.TaskDetail):
+                if isinstance(record, models.TaskDetail) and record.state != states.PENDING:
                     _payloads.loaded(None, record.held_results, f"result of {record.name!r}")
 
     def _begin_run(self) -> None:  # noqa: B027  (a default, not a stub)
