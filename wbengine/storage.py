@@ -618,10 +618,10 @@ class Storage:
 
         :raises NotEncodable: if the store cannot encode it.
         """
-        if self._large is None:
+        if self.payloads is None or not self.writer.encodes:
             self.check(value, where)
             return value
-        return self._large.store_large(value, where, self.flow_uuid)
+        return self.payloads.store_large(value, where, self.flow_uuid)
 
     def kept_value(self, value: Any, where: str, limit: int) -> Any:
         """Return a value with at most `limit` bytes as JSON, if it can be stored out of line."""

@@ -19,7 +19,7 @@ IMPERATIVES = {
     "Add", "Assign", "Cancel", "Change", "Check", "Copy", "Create", "Delete", "Draw", "Export",
     "Find", "Fire", "Import", "List", "Manage", "Pause", "Ping", "Print", "Resume", "Revert",
     "Revoke", "Rotate", "Run", "Send", "Serve", "Show", "Start", "Stop", "Submit", "Suspend",
-    "Watch",
+    "Update", "Watch",
 }  # fmt: skip
 COMMANDS = {path: each for path, each in ALL.items() if not isinstance(each, click.Group)}
 

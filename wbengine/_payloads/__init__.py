@@ -7,6 +7,7 @@ and messages. The other modules are loaded only with the setting.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
@@ -48,18 +49,15 @@ def opened(location: str | Payloads | None = None) -> Payloads | None:
 
 def contains_reference(value: Any) -> bool:
     """Return whether a value is a reference, or a dict, list or tuple that contains one."""
-    return _contains(value, _references.Reference)
+    return _references.Reference in _kinds(value)
 
 
-def _contains(value: Any, cls: type) -> bool:
+def _kinds(value: Any) -> Collection[type]:
+    """Return the type of a value, or those of the items of a dict, list or tuple."""
     kind = type(value)
-    if kind is cls:
-        return True
     if kind is dict:
-        value = value.values()
-    elif kind is not list and kind is not tuple:
-        return False
-    return any(type(item) is cls for item in value)
+        return set(map(type, value.values()))
+    return set(map(type, value)) if kind is list or kind is tuple else (kind,)
 
 
 def loaded(payloads: Payloads | None, value: Any, where: str, reader: str = "this process") -> Any:
@@ -73,9 +71,11 @@ def loaded(payloads: Payloads | None, value: Any, where: str, reader: str = "thi
     """
     if not _references.IN_USE:
         return value
-    if _contains(value, _encrypted.Encrypted):
+    kind = type(value)  # Inline, because this is called for each task.
+    kinds = _kinds(value) if kind is dict or kind is list or kind is tuple else (kind,)
+    if _encrypted.Encrypted in kinds:
         raise exceptions.StorageFailure(f"{where} {_encrypted.NO_KEYS}")
-    if not contains_reference(value):
+    if _references.Reference not in kinds:
         return value
     if payloads is None:
         raise exceptions.PayloadUnavailable(

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from wbengine._security.keys import Keyring
 
 __all__ = [
-    "HIDDEN", "TAG", "current_key", "is_on", "is_sealed", "key_of", "opened", "opened_tag", "ring",
-    "sealed", "sealed_tag",
+    "HIDDEN", "TAG", "current_key", "has_keys", "is_on", "is_sealed", "key_of", "opened",
+    "opened_tag", "ring", "sealed", "sealed_tag",
 ]  # fmt: skip
 
 #: Name of the tag of a sealed text.
@@ -55,6 +55,11 @@ def ring() -> Keyring | None:
     """
     path = os.environ.get(VARIABLE)
     return None if not path or path == NONE else _ring(path)
+
+
+def has_keys() -> bool:
+    """Return whether this process may have keys."""
+    return VARIABLE in os.environ
 
 
 def is_on() -> bool:

@@ -62,9 +62,10 @@ class Shape:
         self.plain: Final = tuple(name for name in columns if name not in (*keys, *_PACKED))
         self.columns: Final = (*keys, *self.plain, *self.packed, "more")
 
-    def row(self, tree: Mapping[str, Any], **identity: Any) -> Row:
+    def row(self, tree: Mapping[str, Any], seals: bool = True, **identity: Any) -> Row:
         """Return the row for a tree of `trees.tree_of`.
 
+        :param seals: encrypt it if the keys encrypt; False: there are no keys.
         :raises InvalidFormat: if a key is not a storable text of 1 to 255 characters.
         :raises NotTrusted: if the keys encrypt, but contain no secret for stores.
         """
@@ -72,7 +73,8 @@ class Shape:
         for name in self.keys:
             value = identity[name] if name in identity else tree[name]
             row[name] = value if type(value) is int else _key(name, value)
-        tree = _sealed_fields.sealed(self.kind or identity["kind"], tree, *self._place(row))
+        if seals:
+            tree = _sealed_fields.sealed(self.kind or identity["kind"], tree, *self._place(row))
         rest = {key: value for key, value in tree.items() if value is not None and key not in row}
         for name in self.plain:
             value = identity.get(name, rest.pop(name, None))

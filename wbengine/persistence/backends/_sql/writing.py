@@ -119,6 +119,7 @@ def batch_of(
     :raises NotEncodable: if a value cannot be encoded.
     :raises InvalidFormat: if a uuid cannot be stored.
     """
+    seals = sealing.has_keys()
     if isinstance(flow, str):
         batch = Batch(flow)
     else:
@@ -128,14 +129,14 @@ def batch_of(
             batch.tagged = [{"flow_uuid": flow.uuid}]
     for atom in atoms:
         tree = _trees.tree_of(atom)
-        batch.atoms.append(rows.ATOM.row(tree, flow_uuid=batch.flow_uuid, kind=atom.kind))
+        batch.atoms.append(rows.ATOM.row(tree, seals, flow_uuid=batch.flow_uuid, kind=atom.kind))
         if atom.items is not None and items.get(atom.uuid):
             batch.begun.append({"atom_uuid": atom.uuid, "attempt": atom.items.attempt})
     for atom_uuid, changed in items.items():
         for item in changed:
             tree = _trees.tree_of(item)
             index = tree.pop("index")
-            batch.items.append(rows.ITEM.row(tree, atom_uuid=atom_uuid, item=index))
+            batch.items.append(rows.ITEM.row(tree, seals, atom_uuid=atom_uuid, item=index))
     for chunk in logs:
         batch.logs.append(
             {
