@@ -16,6 +16,7 @@ from typing import Any
 import celery
 import kombu
 from celery import result as results
+from kombu import pools
 
 from tests.celery import tasks
 from tests.support.waiting import until
@@ -40,6 +41,13 @@ def app_of(conf: dict[str, Any]) -> celery.Celery:
         _APPS[key] = app
     _APPS[key].set_current()
     return _APPS[key]
+
+
+def forget(_: celery.Celery) -> None:
+    """Close all apps with their connections; later calls create new ones."""
+    while _APPS:
+        _APPS.popitem()[1].close()
+    pools.reset()
 
 
 def told(error: BaseException) -> dict[str, Any]:

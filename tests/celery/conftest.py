@@ -82,6 +82,7 @@ class Beds:
         self._folder = folder
         self._stack = contextlib.ExitStack()
         self._known: dict[tuple[str, ...], Bed] = {}
+        self._redis_pid: int | None = None
         self.client = self._stack.enter_context(celery.client())
 
     def place(self, broker: str) -> Place:
@@ -89,6 +90,7 @@ class Beds:
 
     def get(self, served_by: str, broker: str, backend: str, pool: str = "threads") -> Bed:
         """Return a bed with a worker with four slots."""
+        self._check_redis()
         key = served_by, broker, backend, pool
         if key not in self._known:
             url = self.place(broker)
@@ -103,6 +105,13 @@ class Beds:
             self._stack.enter_context(worker)
             self._known[key] = bed
         return self._known[key]
+
+    def _check_redis(self) -> None:
+        """Close the connections of the client if a test has killed Redis. Workers reconnect."""
+        pid = self._brokers["redis"].pid
+        if self._redis_pid not in (None, pid):
+            self.client.call("forget", peers.conf_of("memory://"))
+        self._redis_pid = pid
 
     def close(self) -> None:
         self._stack.close()

@@ -7,8 +7,9 @@ import decimal
 import uuid
 from pathlib import Path
 
-from tests.celery.conftest import Bed
+from tests.celery.conftest import REDIS, Bed, Beds
 from tests.celery.journal import lines
+from tests.support.brokers import Brokers
 from tests.support.workers import until
 
 NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.UTC)
@@ -44,6 +45,15 @@ def test_countdown_and_eta_delay_tasks_and_expired_tasks_are_revoked(
         error = answer[name]["error"]
         assert (error["module"], error["type"]) == ("celery.exceptions", "TaskRevokedError")
         assert "expired" in error["text"]
+
+
+def test_client_of_tests_reconnects_after_restart_of_redis(
+    beds: Beds, broker_servers: Brokers
+) -> None:
+    """Tests of other folders kill the server between two tests of Celery."""
+    for _ in range(2):
+        assert beds.get(*REDIS).call("inspect", "ping")
+        broker_servers["redis"].kill()
 
 
 def test_get_raises_exception_of_task(bed: Bed, protocol: int) -> None:
