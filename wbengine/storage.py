@@ -881,15 +881,13 @@ class Storage:
             )
         raise exceptions.NotFound(f"No atom has provided {name!r} yet")
 
-    def fetch_all(
-        self, many_handler: ManyHandler | None = None, *, load: bool = True
-    ) -> dict[str, Any]:
+    def fetch_all(self, many_handler: ManyHandler | None = None) -> dict[str, Any]:
         """Return all values by name. Several values of a name are a list (see `fetch_many`).
 
         Atoms without a result are skipped. O(providers).
         """
         combine = many_handler if many_handler is not None else _one_or_all
-        return {name: combine(values) for name, values in self.fetch_many(load=load).items()}
+        return {name: combine(values) for name, values in self.fetch_many().items()}
 
     def fetch_many(self, *, load: bool = True) -> dict[str, list[Any]]:
         """Return lists of all values by name, in the order of `fetch`.

@@ -209,7 +209,10 @@ class Running:
 
     def _print_result(self, seconds: float, failure: BaseException | None) -> None:
         storage, redactor = self.engine.storage, self._redactor()
-        values = storage.fetch_all(load=False) if self.state == states.SUCCESS else {}
+        found = storage.fetch_many(load=False) if self.state == states.SUCCESS else {}
+        values: dict[str, Any] = {
+            name: each[0] if len(each) == 1 else each for name, each in found.items()
+        }
         printer = self.context.printer
         is_shortened = False
         if printer.is_terminal and not printer.as_json:

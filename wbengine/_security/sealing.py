@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wbengine._security.keys import Keyring
 
 __all__ = [
-    "HIDDEN", "TAG", "current_key", "has_keys", "is_on", "is_sealed", "key_of", "opened",
+    "HIDDEN", "TAG", "current_key", "is_on", "is_sealed", "key_of", "opened",
     "opened_tag", "ring", "sealed", "sealed_tag",
 ]  # fmt: skip
 
@@ -55,11 +55,6 @@ def ring() -> Keyring | None:
     """
     path = os.environ.get(VARIABLE)
     return None if not path or path == NONE else _ring(path)
-
-
-def has_keys() -> bool:
-    """Return whether this process may have keys."""
-    return VARIABLE in os.environ
 
 
 def is_on() -> bool:

@@ -135,7 +135,8 @@ class Engine(abc.ABC):
         backend: persistence.Backend | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        _sealed_fields.check_opened(flow_detail)
+        if flow_detail.meta_value(_sealed_fields.MARK) is not None:
+            _sealed_fields.check_opened(flow_detail)
         self._flow = flow
         self._flow_detail = flow_detail
         self._backend = backend
@@ -701,7 +702,8 @@ class Engine(abc.ABC):
         :raises PayloadUnavailable: if it cannot read large ones.
         :raises StorageFailure: if they are encrypted, and it has no keys.
         """
-        _sealed_fields.check_opened(self._flow_detail)
+        if self._flow_detail.meta_value(_sealed_fields.MARK) is not None:
+            _sealed_fields.check_opened(self._flow_detail)
         if self._storage.payloads is None and _references.IN_USE:
             for record in self._flow_detail:
                 if isinstance(record, models.TaskDetail) and record.state != states.PENDING:

@@ -22,15 +22,15 @@ from wbengine.persistence import models
 from wbengine.types._encrypted import ENCRYPTED, NO_KEYS
 
 __all__ = [
-    "SEALED", "check_opened", "opened", "opened_details", "opened_parts", "place_of_arguments",
-    "place_of_details", "place_of_edits", "place_of_inputs", "place_of_log", "place_of_signal",
-    "place_of_trouble", "sealed", "sealed_details", "sealed_parts",
+    "MARK", "SEALED", "check_opened", "opened", "opened_details", "opened_parts",
+    "place_of_arguments", "place_of_details", "place_of_edits", "place_of_inputs", "place_of_log",
+    "place_of_signal", "place_of_trouble", "sealed", "sealed_details", "sealed_parts",
 ]  # fmt: skip
 
 #: Field of a tree with the encrypted fields.
 SEALED: Final = "sealed"
 #: Key in the `meta` of a flow that this process has not decrypted.
-_MARK: Final = "encrypted"
+MARK: Final = "encrypted"
 
 Tree = dict[str, Any]
 
@@ -47,7 +47,7 @@ def sealed(kind: str, tree: Mapping[str, Any], *place: str) -> Mapping[str, Any]
     readable: Tree = _parts().readable(kind, tree)
     secret = {name: value for name, value in tree.items() if readable[name] != value}
     if kind == "flow":
-        readable["meta"] = {**(readable["meta"] or {}), _MARK: sealing.HIDDEN}
+        readable["meta"] = {**(readable["meta"] or {}), MARK: sealing.HIDDEN}
         secret["meta"] = tree["meta"]
     if secret:
         readable[SEALED] = sealing.sealed_tag(_text(secret), *place)
@@ -106,7 +106,7 @@ def check_opened(flow: models.FlowDetail) -> None:
 
     :raises StorageFailure: if it could not.
     """
-    if flow.meta_value(_MARK) is ENCRYPTED:
+    if flow.meta_value(MARK) is ENCRYPTED:
         raise exceptions.StorageFailure(f"Flow {flow.uuid} {NO_KEYS}")
 
 
