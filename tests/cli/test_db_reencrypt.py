@@ -42,4 +42,11 @@ def test_store_and_large_values_are_encrypted_later(
     without = wbengine("flow", "show", uuid, *words, "--json")
     assert without.code == 0
     assert without.json["state"] == "SUCCESS"
+    for words_of_command in (
+        ("flow", "get", uuid),
+        ("flow", "export", uuid, "-o", "x"),
+        ("db", "check"),
+    ):
+        refused = wbengine(*words_of_command, *words)
+        assert (refused.code, "this process has no keys" in refused.err) == (69, True), refused
     assert wbengine("db", "check", *with_keys, "--read-payloads").code == 0

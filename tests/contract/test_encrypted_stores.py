@@ -182,7 +182,7 @@ def test_key_shows_everything_and_others_see_names_states_and_classes(
         ]
         (listed,) = connection.find_flows(queries.Query(error="CardDeclined")).flows
         assert listed.error == "CardDeclined"
-        with pytest.raises(exceptions.NotEncodable, match="without the key"):
+        with pytest.raises(exceptions.StorageFailure, match="this process has no keys"):
             connection.save_changes(without, ())
 
 

@@ -32,9 +32,10 @@ __all__ = ["command"]
 @common_options.FLOW
 @click.argument("name", required=False)
 def command(context: contexts.Context, flow: str, name: str | None) -> None:
-    from wbengine.persistence import _published_values
+    from wbengine.persistence import _published_values, _sealed_fields
 
     detail = context.flow_detail(flow)
+    _sealed_fields.check_opened(detail)
     redactor = context.redactor.with_secrets_of_flow(detail)
     values = _json_values.to_json(_published_values.published_in(detail), redactor.text, repr)
     if name is not None and name not in values:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from wbengine import exceptions
-from wbengine.persistence import models
+from wbengine.persistence import _sealed_fields, models
 
 __all__ = ["BOOK", "FLOW", "ITEM", "RETRY", "TASK", "Tree", "kind_of", "record_of", "tree_of"]
 
@@ -43,10 +43,13 @@ def tree_of(record: Record) -> Tree:
     """Return the fields of a record as data for `json`, with shortened texts of failures.
 
     :raises NotEncodable: if a value cannot be encoded; the message contains its location.
+    :raises StorageFailure: if it is a flow that this process could not decrypt.
     """
     try:
         return record.dump(typed=True)
     except exceptions.NotEncodable as error:
+        if isinstance(record, models.FlowDetail):
+            _sealed_fields.check_opened(record)
         label = record.index if isinstance(record, models.ItemDetail) else record.name
         raise exceptions.NotEncodable(
             f"{kind_of(record)} {label!r} cannot be saved: {error}",
