@@ -341,3 +341,35 @@ def test_arguments_of_bulk_operations_are_encrypted(
         assert old.isdisjoint(keys_in_use(backend))
         connection.bulks.advance("b", "me", 60, 10, work)
     assert seen == [({"set": {"customer": SECRET}}, [{"reason": SECRET}])]
+
+
+def test_logbook_is_neither_shown_nor_replaced_without_the_key(
+    backend: base.Backend, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = models.LogBook("orders")
+    book.meta["who"] = SECRET
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.save_logbook(book)
+        assert leaks(backend) == []
+        use(None, monkeypatch)
+        again = models.LogBook("orders", book.uuid)
+        with pytest.raises(exceptions.StorageFailure, match="Logbook"):
+            connection.save_logbook(again)
+        use(key_file, monkeypatch)
+        assert connection.get_logbook(book.uuid).meta["who"] == SECRET
+
+
+def test_large_values_are_not_decrypted(
+    backend: base.Backend, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detail = failed_flow(backend)
+    content = {name: part for name, part in keys.read(key_file).items() if name != "encrypt"}
+    signing = key_file.with_name("signing.json")
+    keys.write(signing, content)
+    use(signing, monkeypatch)
+    monkeypatch.setattr(backend, "payloads_location", str(tmp_path / "payloads"))
+    with pytest.raises(exceptions.InvalidState, match="Large values cannot be decrypted"):
+        list(_reencrypting.reencrypt(backend))
+    use(key_file, monkeypatch)
+    assert SECRET in str(detail_of(backend, detail.uuid).error)
+    assert leaks(backend) == []

@@ -22,7 +22,7 @@ __all__ = ["command"]
     This includes large values. Run it after the first key file with --encrypt, and after
     `keys rotate`, when the new key is in use. What has the current key is only read. Engines may
     run meanwhile. The command can be interrupted and repeated. With a key file that does not
-    encrypt, everything is decrypted.
+    encrypt, a store without large values is decrypted.
 
     \b
     Example:

@@ -79,6 +79,7 @@ def reencrypt(files: Files, folder: str) -> Iterator[bool]:
     """Encrypt each file in a folder with the current key, and yield whether it had another one.
 
     :raises PermissionError: if this process does not have the key of a file.
+    :raises ValueError: if a file is damaged.
     :raises StorageFailure: if the folder or bucket cannot be reached.
     """
     ring = sealing.ring()
@@ -90,6 +91,8 @@ def reencrypt(files: Files, folder: str) -> Iterator[bool]:
             is_other = files.retried(name, _key_of) != current
             if is_other:
                 files.write(name, functools.partial(_reencrypted, files, name, address))
+        except (PermissionError, ValueError) as error:
+            raise type(error)(f"{name}: {error}") from error
         except FileNotFoundError:  # A sweep has deleted it.
             continue
         yield is_other

@@ -29,7 +29,7 @@ __all__ = [
 
 #: Field of a tree with the encrypted fields.
 SEALED: Final = "sealed"
-#: Key in the `meta` of a flow that this process has not decrypted.
+#: Key in the `meta` of a flow or logbook that this process has not decrypted.
 MARK: Final = "encrypted"
 
 Tree = dict[str, Any]
@@ -46,7 +46,8 @@ def sealed(kind: str, tree: Mapping[str, Any], *place: str) -> Mapping[str, Any]
         return tree
     readable: Tree = _parts().readable(kind, tree)
     secret = {name: value for name, value in tree.items() if readable[name] != value}
-    if kind == "flow":
+    # A process without keys recognizes the mark, and does not store the record again.
+    if kind == "flow" or (kind == "book" and secret):
         readable["meta"] = {**(readable["meta"] or {}), MARK: sealing.HIDDEN}
         secret["meta"] = tree["meta"]
     if secret:
@@ -56,7 +57,7 @@ def sealed(kind: str, tree: Mapping[str, Any], *place: str) -> Mapping[str, Any]
 
 def sealed_parts(data: Tree, names: Iterable[str], *place: str) -> Tree:
     """Return a dict in which the values of these keys are encrypted, if something is."""
-    secret = {name: data[name] for name in names if data.get(name)}
+    secret = {name: data[name] for name in names if data.get(name) is not None}
     tag = sealing.sealed_tag(_text(secret), *place) if secret else None
     if tag is None:
         return data
@@ -101,13 +102,14 @@ def opened_details(packed: Any, job_uuid: str) -> Any:
     return opened_parts(packed, *place_of_details(job_uuid)) if is_dict else packed
 
 
-def check_opened(flow: models.FlowDetail) -> None:
-    """Check that this process could decrypt a flow, before it uses values of the flow.
+def check_opened(record: models.FlowDetail | models.LogBook) -> None:
+    """Check that this process could decrypt a flow or logbook, before it uses or stores it.
 
     :raises StorageFailure: if it could not.
     """
-    if flow.meta_value(MARK) is ENCRYPTED:
-        raise exceptions.StorageFailure(f"Flow {flow.uuid} {NO_KEYS}")
+    if record.meta_value(MARK) is ENCRYPTED:
+        kind = "Flow" if isinstance(record, models.FlowDetail) else "Logbook"
+        raise exceptions.StorageFailure(f"{kind} {record.uuid} {NO_KEYS}")
 
 
 @functools.cache
@@ -123,8 +125,8 @@ def _text(data: Mapping[str, Any]) -> str:
 # Places of texts, to which their encryption is bound.
 
 
-def place_of_log(atom_uuid: str, attempt: int) -> tuple[str, ...]:
-    return "log", atom_uuid, str(attempt)
+def place_of_log(atom_uuid: str, attempt: int, item: int) -> tuple[str, ...]:
+    return "log", atom_uuid, str(attempt), str(item)
 
 
 def place_of_signal(flow_uuid: str, stored_name: str) -> tuple[str, ...]:

@@ -43,12 +43,12 @@ def tree_of(record: Record) -> Tree:
     """Return the fields of a record as data for `json`, with shortened texts of failures.
 
     :raises NotEncodable: if a value cannot be encoded; the message contains its location.
-    :raises StorageFailure: if it is a flow that this process could not decrypt.
+    :raises StorageFailure: if it is a flow or logbook that this process could not decrypt.
     """
     try:
         return record.dump(typed=True)
     except exceptions.NotEncodable as error:
-        if isinstance(record, models.FlowDetail):
+        if isinstance(record, models.FlowDetail | models.LogBook):
             _sealed_fields.check_opened(record)
         label = record.index if isinstance(record, models.ItemDetail) else record.name
         raise exceptions.NotEncodable(

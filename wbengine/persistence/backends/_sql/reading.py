@@ -127,7 +127,7 @@ def logs(
 
 
 def _parsed(row: Row) -> Any:
-    place = _sealed_fields.place_of_log(row["atom_uuid"], row["attempt"])
+    place = _sealed_fields.place_of_log(row["atom_uuid"], row["attempt"], row["item"])
     try:
         return json.loads(sealing.opened(row["logged"], *place))
     except (ValueError, RecursionError, exceptions.NotTrusted):  # Damaged lines are omitted.

@@ -40,7 +40,8 @@ class Reencrypted:
 def reencrypt(backend: SQLBackend) -> Iterator[Reencrypted]:
     """Encrypt all rows that have another key, and yield the progress after each transaction.
 
-    :raises NotTrusted: if the key file lacks the key of a row; the message names the row.
+    :raises NotTrusted: if the key file lacks the key of a row, or the row is damaged; the message
+        names the row.
     :raises StorageFailure: if the store is unavailable.
     """
     done = Reencrypted()
@@ -78,7 +79,7 @@ def _step(
     for row in found:
         try:
             changed = change(row)
-        except exceptions.NotTrusted as error:
+        except (exceptions.NotTrusted, *rows.DAMAGE) as error:
             identity = "/".join(str(row[each.name]) for each in order)
             raise exceptions.NotTrusted(f"{table.name}/{identity}: {error}") from error
         if changed:
@@ -146,7 +147,8 @@ def _text(row: Mapping[str, Any], column: str, place: tuple[str, ...]) -> rows.R
 
 
 def _log(row: Mapping[str, Any]) -> rows.Row | None:
-    return _text(row, "logged", _sealed_fields.place_of_log(row["atom_uuid"], row["attempt"]))
+    place = _sealed_fields.place_of_log(row["atom_uuid"], row["attempt"], row["item"])
+    return _text(row, "logged", place)
 
 
 def _signal(row: Mapping[str, Any]) -> rows.Row | None:

@@ -22,9 +22,8 @@ from wbengine.persistence.backends._sql import tables
 from wbengine.types import _tags
 
 __all__ = [
-    "ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "command_of", "command_text", "flow_fields",
-    "object_of",
-    "storable_text", "tag_rows", "text_of",
+    "ATOM", "BOOK", "DAMAGE", "FLOW", "ITEM", "Row", "Shape", "command_of", "command_text",
+    "flow_fields", "object_of", "storable_text", "tag_rows", "text_of",
 ]  # fmt: skip
 
 Row = dict[str, Any]
@@ -38,7 +37,8 @@ _OTHER_COLUMNS: Final = (
 )  # fmt: skip
 
 
-_DAMAGE: Final = (
+#: Errors of damaged rows.
+DAMAGE: Final = (
     ValueError, TypeError, LookupError, RecursionError, exceptions.InvalidFormat,
     exceptions.NotTrusted,
 )  # fmt: skip
@@ -100,7 +100,7 @@ class Shape:
         """
         try:
             return _trees.record_of(kind, {**self.tree(row), **identity})
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise self.damaged(row, error, flow) from error
 
     def tree(self, row: Mapping[str, Any]) -> _trees.Tree:

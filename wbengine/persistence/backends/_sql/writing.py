@@ -152,7 +152,7 @@ def batch_of(
 
 
 def _logged(chunk: models.LogChunk) -> str:
-    place = _sealed_fields.place_of_log(chunk.atom_uuid, chunk.attempt)
+    place = _sealed_fields.place_of_log(chunk.atom_uuid, chunk.attempt, chunk.item)
     return sealing.sealed(json.dumps(chunk.lines), *place)
 
 
