@@ -21,7 +21,7 @@ def record(url: str, ledger: str | None, histories: int, folder: Path, defect: s
 
 
 @pytest.mark.parametrize("kind, histories", [
-    ("memory", 8), ("filesystem", 8), ("redis", 8), ("postgresql", 3), ("mysql", 3),
+    ("memory", 8), ("filesystem", 4), ("redis", 8), ("postgresql", 3), ("mysql", 3),
     ("separate", 3),
 ])  # fmt: skip
 def test_histories_of_killed_processes_are_linearizable(

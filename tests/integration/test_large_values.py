@@ -224,7 +224,7 @@ def test_values_are_fetched_as_references_without_loading_them(
     engine.run()
     for path in payloads_in(place):
         path.unlink()
-    assert type(engine.storage.fetch_all(load=False)["frame"]) is Reference
+    assert type(engine.storage.fetch_many(load=False)["frame"][0]) is Reference
 
 
 def test_workflow_sees_plain_values(store: base.Backend, place: Path, tmp_path: Path) -> None:
