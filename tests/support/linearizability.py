@@ -91,12 +91,15 @@ def _candidates(operations: Sequence[Operation], done: int) -> list[int]:
     """
     indexes: list[int] = []
     first_end = math.inf
-    for index in range((~done & (done + 1)).bit_length() - 1, len(operations)):
+    others = ~done & ((1 << len(operations)) - 1)
+    while others:  # Only these: operations without a reply stay among them from their start on.
+        lowest = others & -others
+        index = lowest.bit_length() - 1
         if operations[index].started > first_end:
             break
-        if not done >> index & 1:
-            indexes.append(index)
-            first_end = min(first_end, operations[index].ended)
+        indexes.append(index)
+        first_end = min(first_end, operations[index].ended)
+        others ^= lowest
     return sorted(indexes, key=lambda index: operations[index].ended, reverse=True)
 
 
