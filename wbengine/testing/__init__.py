@@ -1,4 +1,4 @@
-"""Tools for tests of flows and tasks: a broker, workers, engines, a store, faults and a clock.
+"""Tools for tests of flows and tasks: a broker, workers, engines, a store, faults, a clock, worlds.
 
 pytest finds the fixtures `wbe_broker`, `wbe_worker`, `wbe_engine`, `wbe_store` and `wbe_clock`
 automatically (see `plugin`). Modules are imported on first use.
@@ -13,19 +13,28 @@ from wbengine._imports import lazily
 if TYPE_CHECKING:
     from wbengine._concurrency.clocks import ManualClock
     from wbengine.testing._brokers import Broker
+    from wbengine.testing._crashing.exploring import crash_everywhere
+    from wbengine.testing._crashing.report import Finding, Report
+    from wbengine.testing._crashing.run import FinishedRun
     from wbengine.testing._faults import Fault
     from wbengine.testing._stores import FaultyBackend
     from wbengine.testing._submitted import run_submitted
     from wbengine.testing._traces import Trace, assert_flow_trace
     from wbengine.testing._workers import worker_in_thread
+    from wbengine.testing._worlds import World
 
 __all__ = [
     "Broker",
     "Fault",
     "FaultyBackend",
+    "Finding",
+    "FinishedRun",
     "ManualClock",
+    "Report",
     "Trace",
+    "World",
     "assert_flow_trace",
+    "crash_everywhere",
     "run_submitted",
     "worker_in_thread",
 ]
@@ -34,11 +43,15 @@ __getattr__, __dir__ = lazily.lazy_attributes(
     __name__,
     {
         "._brokers": ("Broker",),
+        "._crashing.exploring": ("crash_everywhere",),
+        "._crashing.report": ("Finding", "Report"),
+        "._crashing.run": ("FinishedRun",),
         "._faults": ("Fault",),
         "._stores": ("FaultyBackend",),
         ".._concurrency.clocks": ("ManualClock",),
         "._submitted": ("run_submitted",),
         "._traces": ("Trace", "assert_flow_trace"),
         "._workers": ("worker_in_thread",),
+        "._worlds": ("World",),
     },
 )

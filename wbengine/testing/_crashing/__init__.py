@@ -1,0 +1,1 @@
+"""Repeated runs of one flow, each with other faults, and checks of what it did outside."""

@@ -1,0 +1,391 @@
+"""Checks of simulated runs. Each check is a function of the record of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from wbengine import exceptions, states
+from wbengine.testing._crashing.killed import Stuck
+from wbengine.testing._crashing.run import Event, Outcome
+from wbengine.testing._worlds import DO, Operation, World
+
+__all__ = ["CHECKS", "Check", "Expected", "Problem", "problems"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A promise that a run broke.
+
+    :ivar about: what it is about, to recognize the same problem in other runs.
+    :ivar event: index of the event that broke it, or -1.
+    """
+
+    check: str
+    about: str
+    text: str
+    event: int = -1
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What runs without faults did. Two runs show what differs in each run."""
+
+    state: str
+    values: Mapping[str, object]
+    #: Names of values that are equal in all runs.
+    stable: frozenset[str]
+    #: By world, the keys of what exists in the end; None: they differ in each run.
+    keys: Mapping[str, Counter[str] | None]
+    counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, first: Outcome, second: Outcome) -> Expected:
+        """Return what two runs without faults have in common."""
+        stable = frozenset(
+            name
+            for name, value in first.values.items()
+            if name in second.values and _equal(value, second.values[name])
+        )
+        keys, others = _remaining(first), _remaining(second)
+        return cls(
+            first.state,
+            first.values,
+            stable,
+            {name: count if count == others.get(name) else None for name, count in keys.items()},
+            {name: count.total() for name, count in keys.items()},
+        )
+
+
+#: A check of a run, given what runs without faults did.
+Check = Callable[[Outcome, Expected], Iterator[Problem]]
+
+
+@dataclass
+class _Done:
+    """An effect that was done, and the executions that did it or found it done."""
+
+    operation: Operation
+    event: int
+    step: str
+    executions: list[tuple[str, int, str]] = field(default_factory=list)
+
+
+def _equal(one: object, other: object) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # arrays and frames have no single truth value
+        return repr(one) == repr(other)
+
+
+def _operations(outcome: Outcome) -> Iterator[tuple[int, Event, Operation]]:
+    for number, event in enumerate(outcome.events):
+        if event.operation is not None:
+            yield number, event, event.operation
+
+
+def _active(outcome: Outcome) -> dict[tuple[World, str], list[_Done]]:
+    """Return what exists outside at the end of a run."""
+    active: dict[tuple[World, str], list[_Done]] = {}
+    for number, event, operation in _operations(outcome):
+        place = operation.world, operation.key
+        if operation.kind != DO:
+            if operation.result == "done":
+                active[place].pop()
+            continue
+        if operation.result == "done":
+            active.setdefault(place, []).append(_Done(operation, number, event.step))
+        elif active.get(place):
+            active[place][-1].executions.append(event.execution)
+            continue
+        else:
+            continue
+        active[place][-1].executions.append(event.execution)
+    return {place: done for place, done in active.items() if done}
+
+
+def _remaining(outcome: Outcome) -> dict[str, Counter[str]]:
+    keys: dict[str, Counter[str]] = {}
+    for _, _, operation in _operations(outcome):
+        keys.setdefault(operation.world.name, Counter())
+    for (world, key), done in _active(outcome).items():
+        keys[world.name][key] += 1 if world.repeatable else len(done)
+    return keys
+
+
+def _failures(outcome: Outcome) -> dict[tuple[str, int, str], str]:
+    """Return the executions that failed, with their failures."""
+    return {event.execution: event.failure for event in outcome.events if event.failure}
+
+
+def at_most_once(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that no effect is done again while it exists."""
+    existing: Counter[tuple[World, str]] = Counter()
+    for number, event, operation in _operations(outcome):
+        place = operation.world, operation.key
+        if operation.result != "done" or operation.world.repeatable:
+            continue
+        existing[place] += 1 if operation.kind == DO else -1
+        if existing[place] > 1:
+            yield Problem(
+                "at_most_once",
+                f"{operation.world.name} {operation.key}",
+                f"{operation.world.name}: {operation.key!r} was done twice, by"
+                f" {event.step or 'the workflow'}. Pass an idempotency key that is the same in each"
+                " attempt, ask the outside system first, or set idempotent=False",
+                number,
+                operation.line,
+            )
+
+
+def undone(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that nothing remains if the flow is reverted."""
+    if outcome.state != states.REVERTED:
+        return
+    failures = _failures(outcome)
+    for (world, key), done in _active(outcome).items():
+        if world.permanent:
+            continue
+        latest = done[-1]
+        reason = next((failures[each] for each in latest.executions if each in failures), None)
+        if reason is None:
+            how = f"{latest.step or 'the workflow'} has no revert that undoes it"
+        else:
+            how = (
+                f"{latest.step} {reason.partition(':')[0]} after its effect. The revert of a"
+                " function is called after a failure only with revert(failed=True)"
+            )
+        yield Problem(
+            "undone",
+            f"{world.name} {key}",
+            f"{world.name}: {key!r} remains, although the flow was reverted: {how}",
+            latest.event,
+            latest.operation.line,
+        )
+
+
+def undone_in_order(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that what was done first is undone last, if one depends on the other."""
+    done: list[tuple[World, str, str]] = []
+    for number, event, operation in _operations(outcome):
+        if operation.result != "done":
+            continue
+        place = operation.world, operation.key
+        if operation.kind == DO:
+            done.append((*place, event.step))
+            continue
+        index = next((i for i in reversed(range(len(done))) if done[i][:2] == place), None)
+        if index is None:
+            continue
+        step = done[index][2]
+        for world, key, later in done[index + 1 :]:
+            is_ordered = outcome.is_before(step, later)
+            if world.permanent or world.repeatable or not is_ordered:
+                continue
+            yield Problem(
+                "undone_in_order",
+                f"{operation.world.name} {operation.key} {key}",
+                f"{operation.world.name}: {operation.key!r} was undone before {key!r}, which was"
+                " done after it",
+                number,
+                operation.line,
+            )
+        del done[index]
+
+
+def nothing_missing(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that nothing is undone that does not exist."""
+    for number, event, operation in _operations(outcome):
+        if operation.result == "missing" and not operation.is_accepted:
+            yield Problem(
+                "nothing_missing",
+                f"{operation.world.name} {operation.key}",
+                f"{operation.world.name}: {operation.key!r} was undone by"
+                f" {event.step or 'the workflow'}, but does not exist (any more). Ask the outside"
+                " system first: a revert can run twice, and after an execution that had no effect",
+                number,
+                operation.line,
+            )
+
+
+def same_end(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that the flow ends as without kills, lost workers and an unreachable store."""
+    if not _has_to_be_equal(outcome) or outcome.state == expected.state:
+        return
+    if outcome.is_endless or isinstance(outcome.error, exceptions.NonDeterministicWorkflow):
+        return  # another check
+    why = "" if outcome.error is None else f": {type(outcome.error).__name__}: {outcome.error}"
+    yield Problem(
+        "same_end",
+        f"{outcome.state} {type(outcome.error).__name__}",
+        f"the flow ended in {outcome.state}, without these faults in {expected.state}{why:.300}",
+    )
+
+
+def same_result(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that the results are those of a run without such faults."""
+    if not _has_to_be_equal(outcome) or outcome.state != expected.state:
+        return
+    for name in sorted(expected.stable):
+        value, wanted = outcome.values.get(name), expected.values[name]
+        if not _equal(value, wanted):
+            yield Problem(
+                "same_result",
+                name,
+                f"the value {name!r} is {value!r:.100}, without these faults {wanted!r:.100}",
+            )
+
+
+def same_effects(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that the same exists outside as without such faults."""
+    if not _has_to_be_equal(outcome) or outcome.state != expected.state:
+        return
+    found = _remaining(outcome)
+    for name, count in expected.counts.items():
+        keys, wanted = found.get(name, Counter()), expected.keys[name]
+        if wanted is None:
+            if keys.total() != count:
+                yield Problem(
+                    "same_effects",
+                    name,
+                    f"{name}: {keys.total()} effects exist in the end, without these faults"
+                    f" {count}. Their keys differ in each run: use values that are stored, such as"
+                    " steps.uuid4() or self.request.id",
+                )
+            continue
+        for key in sorted((wanted - keys) | (keys - wanted)):
+            text = f"exists {keys[key]} times in the end, without these faults {wanted[key]} times"
+            yield Problem("same_effects", f"{name} {key}", f"{name}: {key!r} {text}")
+
+
+def failed_steps_leave_nothing(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that no effect of a failed step remains if the flow succeeds."""
+    if outcome.state != states.SUCCESS:
+        return
+    failures = _failures(outcome)
+    for (world, key), all_done in _active(outcome).items():
+        if world.permanent or world.repeatable:
+            continue
+        for done in all_done:
+            if done.executions and all(each in failures for each in done.executions):
+                yield Problem(
+                    "failed_steps_leave_nothing",
+                    f"{world.name} {key}",
+                    f"{world.name}: {key!r} remains, although {done.step} failed and the flow went"
+                    " on without it. Undo it: an exception does not show that nothing was done",
+                    done.event,
+                    done.operation.line,
+                )
+
+
+def failures_are_reported(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that a step whose call outside failed does not succeed without it."""
+    if outcome.state != states.SUCCESS:
+        return
+    exists = {(world.name, key) for world, key in _active(outcome)}
+    did = {event.execution for _, event, operation in _operations(outcome)}
+    succeeded = {
+        event.execution
+        for event in outcome.events
+        if event.kind == "step" and event.text == "has ended"
+    }
+    for number, event in enumerate(outcome.events):
+        if event.kind != "refused" or event.execution not in succeeded or event.execution in did:
+            continue
+        assert event.refused is not None
+        world, key = event.refused
+        if (world.name, key) not in exists and not world.permanent and not world.repeatable:
+            yield Problem(
+                "failures_are_reported",
+                f"{world.name} {key}",
+                f"{world.name}: {key!r} failed, and {event.step} succeeded without it",
+                number,
+                event.line,
+            )
+
+
+def in_steps(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that all effects are done by steps."""
+    for number, event, operation in _operations(outcome):
+        if not event.step:
+            yield Problem(
+                "in_steps",
+                f"{operation.world.name} {operation.key}",
+                f"{operation.world.name}: the {operation.kind} of {operation.key!r} is not in a"
+                " step: it runs again in each replay of the workflow, and is not undone",
+                number,
+                operation.line,
+            )
+
+
+def replayable(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that a workflow function repeats its recorded steps."""
+    error = outcome.error
+    if isinstance(error, exceptions.NonDeterministicWorkflow):
+        yield Problem("replayable", error.workflow, f"the workflow cannot be replayed: {error}")
+
+
+def reversible(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that no revert raises an exception."""
+    if outcome.state != states.FAILURE or expected.state == states.FAILURE:
+        return
+    if isinstance(outcome.error, exceptions.NonDeterministicWorkflow):
+        return
+    failed = [
+        (number, event)
+        for number, event in enumerate(outcome.events)
+        if event.failure and event.step.startswith("revert of ")
+    ]
+    if failed:
+        number, event = failed[-1]
+        text = f"{event.step} {event.failure:.300}: the flow remains in FAILURE"
+        yield Problem("reversible", event.step, text, number)
+
+
+def ends(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that the flow ends, and does not wait forever with work that others need."""
+    if outcome.is_endless:
+        yield Problem("ends", "endless", f"the flow does not end: {outcome.error or outcome.state}")
+    elif isinstance(outcome.error, Stuck) and outcome.state == states.WAITING:
+        held = [f"{world.name}: {key!r}" for world, key in _active(outcome) if not world.permanent]
+        if held:
+            yield Problem(
+                "ends", "waits", f"{outcome.error}, and keeps {', '.join(sorted(held)):.300}"
+            )
+
+
+def _has_to_be_equal(outcome: Outcome) -> bool:
+    return outcome.schedule.is_transparent and not outcome.has_lost_step
+
+
+#: All checks by name.
+CHECKS: Final[Mapping[str, Check]] = {
+    check.__name__: check
+    for check in (
+        at_most_once, undone, undone_in_order, nothing_missing, same_end, same_result, same_effects,
+        failed_steps_leave_nothing, failures_are_reported, in_steps, replayable, reversible, ends,
+    )
+}  # fmt: skip
+
+
+#: Checks that also find what other checks explain better.
+_GENERAL: Final = frozenset({same_end, same_result, same_effects, undone_in_order})
+
+
+def problems(outcome: Outcome, expected: Expected, checks: Sequence[Check]) -> list[Problem]:
+    """Return the problems of a run, each once.
+
+    General checks are made only if the others find nothing.
+    """
+    found: dict[tuple[str, str], Problem] = {}
+    for name, text in outcome.failed_checks.items():
+        found[name, ""] = Problem(name, "", text)
+    for check in sorted(checks, key=_GENERAL.__contains__):
+        if found and check in _GENERAL:
+            break
+        for problem in check(outcome, expected):
+            found.setdefault((problem.check, problem.about), problem)
+    return list(found.values())

@@ -1,0 +1,222 @@
+"""Runs of one flow with all single faults, then with pairs of faults."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from wbengine import task
+from wbengine._introspection import object_names
+from wbengine.engines import _flow_factories
+from wbengine.engines.worker_based._requests.options import RequestOptions
+from wbengine.testing._crashing import checks as checking
+from wbengine.testing._crashing import schedules, sources
+from wbengine.testing._crashing.checks import CHECKS, Expected, Problem
+from wbengine.testing._crashing.memory import ProcessMemory
+from wbengine.testing._crashing.report import Finding, Report
+from wbengine.testing._crashing.run import Outcome, OwnCheck, Subject, simulate
+from wbengine.testing._crashing.schedules import At, Schedule
+from wbengine.testing._worlds import World
+
+__all__ = ["crash_everywhere"]
+
+#: Seconds that the runs of one call may take.
+_BUDGET: Final = 10.0
+
+_ENGINES: Final = {"worker-based": True, "serial": False}
+
+_clock = time.monotonic
+
+
+def crash_everywhere(
+    flow: Any,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    world: World | Iterable[World] = (),
+    signals: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+    exceptions: Mapping[str, Sequence[type[Exception]]] | None = None,
+    engine: str = "worker-based",
+    budget: float = _BUDGET,
+    checks: Iterable[OwnCheck] = (),
+    without: Iterable[str] = (),
+    seed: int = 0,
+    only: str | None = None,
+) -> Report:
+    """Run a flow many times, each time with another fault, and check what it did outside.
+
+    First it runs without faults. Then each fault is injected at each moment at which it can occur:
+    processes of engines and workers are killed before each write, message and result and after each
+    effect; the store is unreachable; steps and calls of outside systems raise exceptions, also
+    after their effect; signals are early, late, twice or missing; the flow is cancelled, and its
+    deadline passes. A process that is killed has no further effects, and another one continues the
+    flow. If nothing is found, pairs of faults follow until the budget is used. All runs are in this
+    process, with a simulated clock and simulated workers, so waits take no time.
+
+    :param flow: a workflow, or a function without parameters that returns a flow; or a flow, whose
+        task objects all runs share.
+    :param world: the worlds that the tasks use.
+    :param signals: values by name, or pairs in the order in which they are sent. Each is sent when
+        the flow waits for it.
+    :param exceptions: classes of exceptions that steps raise in production, by the name of the
+        task. Other exceptions are injected in any case.
+    :param engine: "worker-based": steps run on workers. "serial": they run, and end, with the
+        engine.
+    :param budget: maximum number of seconds.
+    :param checks: own checks. Each is called at the end of each run with a `FinishedRun`, while
+        the worlds contain the effects of the run, and raises AssertionError.
+    :param without: names of checks that are not made.
+    :param seed: selects the pairs of faults.
+    :param only: the faults of one run, as a report shows them: repeats this run.
+    :raises TypeError, ValueError: if an argument is invalid.
+    """
+    if engine not in _ENGINES:
+        hint = object_names.hint(str(engine), _ENGINES)
+        raise ValueError(f"engine must be one of {', '.join(_ENGINES)}, got {engine!r}{hint}")
+    subject = Subject(
+        _maker(flow),
+        dict(inputs or {}),
+        [world] if isinstance(world, World) else list(world),
+        list(signals.items() if isinstance(signals, Mapping) else signals),
+        dict(exceptions or {}),
+        is_remote=_ENGINES[engine],
+        options=RequestOptions(),
+        own_checks=list(checks),
+    )
+    explorer = _Explorer(subject, _selected(without), budget, seed)
+    schedule = None if only is None else schedules.parse(only)
+    return explorer.explore() if schedule is None else explorer.repeat(schedule)
+
+
+def _maker(flow: Any) -> Callable[[], Any]:
+    if isinstance(flow, str):
+        return lambda: _flow_factories.remake(flow, None, None, None)
+    if _flow_factories.is_workflow(flow) or _flow_factories.is_flow(flow):
+        return lambda: flow
+    if callable(flow):
+        return flow  # type: ignore[no-any-return]
+    raise TypeError(
+        f"flow must be a workflow, or a function that returns a flow, got {flow!r:.200}"
+    )
+
+
+def _selected(without: Iterable[str]) -> list[checking.Check]:
+    omitted = set(without)
+    for name in sorted(omitted - CHECKS.keys()):
+        hint = object_names.hint(name, CHECKS)
+        raise ValueError(f"without must name checks ({', '.join(CHECKS)}), got {name!r}{hint}")
+    return [check for name, check in CHECKS.items() if name not in omitted]
+
+
+def _modules(flow: Any) -> Iterator[str]:
+    """Yield the modules of a flow's tasks, as far as they are known before a run."""
+    if isinstance(flow, type):
+        yield flow.__module__
+    elif isinstance(flow, task.Task):
+        yield type(flow).__module__
+    else:
+        for atom in flow.iter_nodes():
+            yield from _modules(atom[0] if isinstance(atom, tuple) else atom)
+
+
+@dataclass
+class _Single:
+    """A run with one fault, and its later moments."""
+
+    schedule: Schedule
+    trace: Sequence[At]
+
+
+class _Explorer:
+    def __init__(
+        self, subject: Subject, checks: Sequence[checking.Check], budget: float, seed: int
+    ) -> None:
+        self._checks = checks
+        self._until = _clock() + budget
+        self._chance = random.Random(seed)
+        self._report = Report(seed)
+        flow = subject.make()
+        modules = {*_modules(flow), getattr(subject.make, "__module__", "")}
+        modules = {name for name in modules if not name.startswith("wbengine.")}
+        self._subject = replace(subject, memory=ProcessMemory(modules))
+        self._modules = modules
+
+    def explore(self) -> Report:
+        """Run all single faults, and pairs if these show no problems."""
+        report, started = self._report, _clock()
+        expected, trace = self._learn()
+        found = list(schedules.singles(trace, [name for name, _ in self._subject.signals]))
+        if self._subject.is_remote:
+            found.insert(0, Schedule(is_apart=True))
+        report.singles = len(found)
+        singles: list[_Single] = []
+        for schedule in found:
+            if self._is_over():
+                break
+            outcome = self._run(schedule, expected)
+            report.singles_run += 1
+            if outcome.trace[schedule.last + 1 :] and not schedule.is_apart:
+                singles.append(_Single(schedule, outcome.trace))
+        if not report.findings:
+            self._pairs(singles, expected)
+        report.seconds = _clock() - started
+        return report
+
+    def repeat(self, schedule: Schedule) -> Report:
+        """Run one schedule."""
+        started = _clock()
+        expected, _ = self._learn()
+        self._run(schedule, expected)
+        self._report.singles = self._report.singles_run = 1
+        self._report.seconds = _clock() - started
+        return self._report
+
+    def _learn(self) -> tuple[Expected, Sequence[At]]:
+        """Run twice without faults."""
+        first = simulate(self._subject, Schedule())
+        new = {name for name in first.modules - self._modules if not name.startswith("wbengine.")}
+        if new:
+            memory = ProcessMemory(self._modules | new)
+            self._subject = replace(self._subject, memory=memory)
+        with sources.observed() as calls:
+            second = simulate(self._subject, Schedule())
+        expected = Expected.of(first, second)
+        self._add(first, checking.problems(first, expected, self._checks))
+        if any(check is CHECKS["replayable"] for check in self._checks):
+            for name, line in calls:
+                text = (
+                    f"the workflow function calls {name}, which no replay repeats: use steps.now(),"
+                    " steps.random() or steps.uuid4(), or call it in a step"
+                )
+                self._add(second, [Problem("replayable", line, text, line=line)])
+        return expected, first.trace
+
+    def _pairs(self, singles: Sequence[_Single], expected: Expected) -> None:
+        """Run pairs of faults in random order until the time is over or a problem is found."""
+        choices = [
+            (single, number, fault)
+            for single in singles
+            for number in range(single.schedule.last + 1, len(single.trace))
+            for fault in single.trace[number].faults
+        ]
+        self._report.pairs = len(choices)
+        self._chance.shuffle(choices)
+        for single, number, fault in choices:
+            if self._is_over() or self._report.findings:
+                break
+            self._run(single.schedule.extended(number, fault), expected)
+            self._report.pairs_run += 1
+
+    def _is_over(self) -> bool:
+        return _clock() >= self._until
+
+    def _run(self, schedule: Schedule, expected: Expected) -> Outcome:
+        outcome = simulate(self._subject, schedule)
+        self._add(outcome, checking.problems(outcome, expected, self._checks))
+        return outcome
+
+    def _add(self, outcome: Outcome, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self._report.add(Finding(problem, outcome.schedule, outcome.events, outcome.trace))

@@ -1,0 +1,140 @@
+"""The result of `crash_everywhere`, for people."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from wbengine.testing._crashing.checks import Problem
+from wbengine.testing._crashing.run import Event
+from wbengine.testing._crashing.schedules import At, Schedule
+
+__all__ = ["Finding", "Report"]
+
+#: Findings that the text of a report explains.
+_SHOWN: Final = 5
+
+#: Events that a timeline shows: the first and the last ones of a longer run.
+_MAX_EVENTS: Final = 40
+
+_MARKS: Final = {"fault": "!!", "operation": "->", "refused": "->"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem, and the smallest run that shows it.
+
+    :ivar problem: the broken promise.
+    :ivar schedule: the faults of the run; its text repeats it.
+    """
+
+    problem: Problem
+    schedule: Schedule
+    events: Sequence[Event]
+    trace: Sequence[At]
+
+    @property
+    def check(self) -> str:
+        """Name of the check."""
+        return self.problem.check
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        problem = self.problem
+        yield f"{problem.check}: {problem.text}"
+        if problem.line:
+            yield f"    at {_shown(problem.line)}: {_code(problem.line)}"
+        yield ""
+        yield from _timeline(self.events, problem.event)
+        faults = str(self.schedule)
+        yield f"  repeat it: crash_everywhere(..., only={faults!r})"
+
+
+@dataclass
+class Report:
+    """The result of `crash_everywhere`: `assert report.ok, report`.
+
+    :ivar seed: the seed of the pairs.
+    :ivar findings: broken promises, each with the smallest run that shows it.
+    :ivar singles: number of single faults; `singles_run` of them were injected.
+    :ivar pairs: number of pairs of faults; `pairs_run` of them were injected.
+    :ivar seconds: how long it took.
+    """
+
+    seed: int
+    findings: list[Finding] = field(default_factory=list)
+    singles: int = 0
+    singles_run: int = 0
+    pairs: int = 0
+    pairs_run: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether no promise was broken."""
+        return not self.findings
+
+    @property
+    def runs(self) -> int:
+        """Number of runs, without and with faults."""
+        return 2 + self.singles_run + self.pairs_run
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding, unless there is one of the same problem."""
+        for other in self.findings:
+            same = other.problem.check == finding.problem.check
+            if same and other.problem.about == finding.problem.about:
+                return
+        self.findings.append(finding)
+
+    def __str__(self) -> str:
+        count = len(self.findings)
+        heading = (
+            f"{count} finding{'' if count == 1 else 's'} in {self.runs:,} runs"
+            f" ({self.singles_run:,} of {self.singles:,} single faults,"
+            f" {self.pairs_run:,} of {self.pairs:,} pairs, seed {self.seed})"
+            f" in {self.seconds:.1f} s"
+        )
+        lines = [heading]
+        for number, finding in enumerate(self.findings[:_SHOWN], 1):
+            lines += ["", f"{number}. {finding}"]
+        if count > _SHOWN:
+            lines += ["", f"{count - _SHOWN} more:"]
+            lines += [f"  {each.check}: {each.problem.text}" for each in self.findings[_SHOWN:]]
+        return "\n".join(lines)
+
+
+def _timeline(events: Sequence[Event], marked: int) -> Iterator[str]:
+    shown = [
+        (number, event)
+        for number, event in enumerate(events)
+        if event.kind != "step" or event.failure or not event.text.startswith("has ended")
+    ]
+    left_out = len(shown) - _MAX_EVENTS
+    if left_out > 0:
+        shown = [*shown[: _MAX_EVENTS // 2], *shown[-_MAX_EVENTS // 2 :]]
+    for number, event in shown:
+        if left_out > 0 and (number, event) == shown[_MAX_EVENTS // 2]:
+            yield f"       ... {left_out} more"
+        mark = "=>" if number == marked else _MARKS.get(event.kind, "  ")
+        who = f"{event.step} " if event.kind == "step" else ""
+        where = f"  ({_shown(event.line)})" if event.line else ""
+        yield f"    {mark} {who}{event.text}{where}"
+
+
+def _code(line: str) -> str:
+    name, _, number = line.rpartition(":")
+    return linecache.getline(name, int(number)).strip()
+
+
+def _shown(line: str) -> str:
+    """Return a file and line, relative to the current folder if possible."""
+    name, _, number = line.rpartition(":")
+    path = Path(name)
+    folder = Path.cwd()
+    return f"{path.relative_to(folder) if path.is_relative_to(folder) else path}:{number}"

@@ -1,0 +1,601 @@
+"""One simulated run of a flow: processes, faults, and a record of what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from wbengine import engines, exceptions, signals, states, task
+from wbengine._calls import invocation as calls
+from wbengine.engines import base as engine_base
+from wbengine.engines.worker_based._requests.options import RequestOptions
+from wbengine.persistence import models
+from wbengine.persistence.backends import _memory
+from wbengine.running import CURRENT
+from wbengine.testing._crashing import fleet
+from wbengine.testing._crashing.clock import IdleClock
+from wbengine.testing._crashing.killed import Killed, LostWorker, Stuck, Unexpected
+from wbengine.testing._crashing.memory import ProcessMemory
+from wbengine.testing._crashing.order import Order
+from wbengine.testing._crashing.schedules import Action, At, Fault, Moment, Schedule, SignalFault
+from wbengine.testing._crashing.store import CrashingStore
+from wbengine.testing._worlds import DO, Operation, World
+
+__all__ = ["Event", "FinishedRun", "Outcome", "OwnCheck", "Subject", "simulate"]
+
+#: Time at which runs start, in Unix seconds.
+_START: Final = 1_800_000_000.0
+
+#: Seconds until another engine takes over a flow whose engine was killed.
+_TAKEOVER: Final = 20.0
+_DAY: Final = 86_400.0
+
+#: Seconds after which a run has to end; a fault advances the clock by more.
+_DEADLINE: Final = 1e9
+
+#: Consecutive writes that fail while the store is unreachable. The engine repeats each one twice.
+_FAILED_WRITES: Final = 3
+
+#: Number of processes after the last fault, in which the flow has to end.
+_LATER_PROCESSES: Final = 3
+
+#: Maximum number of moments of a run, after which it counts as endless.
+_MAX_MOMENTS: Final = 5_000
+
+
+class FinishedRun(NamedTuple):
+    """The end of a run, for own checks.
+
+    :ivar state: state of the flow: SUCCESS, REVERTED, FAILURE, or WAITING if it waits for a signal
+        that never arrives.
+    :ivar results: results and inputs by name, if the flow succeeded.
+    :ivar error: the failure of the flow.
+    :ivar faults: whether faults were injected.
+    """
+
+    state: str
+    results: Mapping[str, Any]
+    error: BaseException | None
+    faults: bool
+
+
+#: An own check of a user. It raises AssertionError.
+OwnCheck = Callable[[FinishedRun], object]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The flow under test.
+
+    :ivar make: returns a new flow, as a new process does.
+    :ivar signals: names and values of signals, in the order in which they are sent.
+    :ivar exceptions: classes that the outside systems raise, by the name of the task.
+    :ivar is_remote: whether steps run on workers.
+    """
+
+    make: Callable[[], Any]
+    inputs: Mapping[str, Any]
+    worlds: Sequence[World]
+    signals: Sequence[tuple[str, Any]] = ()
+    exceptions: Mapping[str, Sequence[type[Exception]]] = field(default_factory=dict)
+    is_remote: bool = True
+    options: RequestOptions = field(default_factory=RequestOptions)
+    memory: ProcessMemory = field(default_factory=ProcessMemory)
+    #: Called at the end of each run, while the worlds contain its effects. They may raise
+    #: AssertionError.
+    own_checks: Sequence[OwnCheck] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in a run, for checks and for people.
+
+    :ivar kind: "process", "step", "operation", "refused", "fault", "signal" or "end".
+    :ivar step: name of the task that ran; "" outside of steps.
+    :ivar execution: the execution or reversion of the step, which all its copies share.
+    """
+
+    kind: str
+    text: str
+    step: str = ""
+    execution: tuple[str, int, str] = ("", 0, "")
+    line: str = ""
+    operation: Operation | None = None
+    failure: str = ""
+    #: World and key of an operation that a fault replaced.
+    refused: tuple[World, str] | None = None
+
+
+@dataclass
+class Outcome:
+    """The record of a run.
+
+    :ivar state: state of the flow at the end, or "WAITING" if it waits for a signal that is
+        missing.
+    :ivar values: results by name.
+    :ivar error: the failure of the flow, or what ended the simulation.
+    :ivar operations: indexes of the events with operations.
+    """
+
+    schedule: Schedule
+    trace: list[At] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    state: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    error: BaseException | None = None
+    #: Whether a fault did not occur, because the run differed from the one with fewer faults.
+    has_diverged: bool = False
+    #: Whether a step that must not run twice was lost with its worker.
+    has_lost_step: bool = False
+    #: Whether a reversion failed because of a fault.
+    has_failed_reversion: bool = False
+    #: Whether it exceeded the limits of a run.
+    is_endless: bool = False
+    #: By the name of each own check that failed, its message.
+    failed_checks: dict[str, str] = field(default_factory=dict)
+    #: Modules of the tasks that ran.
+    modules: set[str] = field(default_factory=set)
+    #: Whether a step precedes another one, which may depend on it.
+    is_before: Callable[[str, str], bool] = lambda _, __: False
+
+
+def simulate(subject: Subject, schedule: Schedule) -> Outcome:
+    """Run a flow with the faults of a schedule."""
+    run = _Run(subject, schedule)
+    subject.memory.restore()
+    with contextlib.ExitStack() as stack:
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable()  # Thousands of runs would fill the output of the test.
+        for world in subject.worlds:
+            stack.enter_context(world.recorded_by(run))
+        run.live()
+        run.check()
+    return run.outcome
+
+
+class _Run:
+    """The processes of one run, one after the other. It records the operations of worlds."""
+
+    def __init__(self, subject: Subject, schedule: Schedule) -> None:
+        self._subject = subject
+        self.outcome = Outcome(schedule)
+        self._trace = self.outcome.trace
+        self._events = self.outcome.events
+        self._faults = dict(schedule.moments)
+        self._last = schedule.last
+        self._signal_faults = dict(schedule.signals)
+        self._to_send = list(subject.signals)
+        self._kept: list[tuple[str, Any]] = []  # signals that arrive late
+        self._clock = IdleClock(_START, self._idle)
+        self._inner = _memory.MemoryBackend(clock=self._clock)
+        self._store = CrashingStore(self._inner, self._before_write, self._check_alive)
+        self._fleet = fleet.Fleet(subject.options)
+        self._is_dead = False
+        self._reverts_again = False
+        self._trace_is_on = False
+        self._failing_writes = 0
+        self._answers = 0
+        self._engine: engine_base.Engine | None = None
+        self._detail: models.FlowDetail | None = None
+
+    # Processes.
+
+    def live(self) -> None:
+        """Run processes until the flow has ended."""
+        outcome = self.outcome
+        processes = len(self._faults) + _LATER_PROCESSES
+        self._prepare()
+        for number in range(processes):
+            state = self._live_once(number)
+            if state in states.FLOW_ENDED or state == states.WAITING:
+                if state != states.FAILURE or not outcome.has_failed_reversion:
+                    break
+                outcome.has_failed_reversion = False
+                self._reverts_again = True
+                self._event("process", "the operator reverts the flow again")
+            self._die()
+        else:
+            outcome.is_endless = True
+        outcome.state = state
+        self._event("end", f"the flow ended in {state}")
+        if state == states.SUCCESS:
+            outcome.values = self._engine_in_use.storage.fetch_all()
+
+    def check(self) -> None:
+        """Call the own checks."""
+        outcome = self.outcome
+        schedule = outcome.schedule
+        finished = FinishedRun(
+            outcome.state,
+            outcome.values,
+            outcome.error,
+            bool(schedule.moments or schedule.signals or schedule.is_apart),
+        )
+        for check in self._subject.own_checks:
+            try:
+                check(finished)
+            except AssertionError as error:
+                outcome.failed_checks[check.__name__] = str(error) or "AssertionError"
+
+    @property
+    def _engine_in_use(self) -> engine_base.Engine:
+        assert self._engine is not None
+        return self._engine
+
+    def _prepare(self) -> None:
+        """Store the flow, as its submission does."""
+        self._trace_is_on = False
+        self._load(None)
+        for name, value in list(self._to_send):
+            if self._signal_faults.get(name) is SignalFault.EARLY:
+                self._to_send.remove((name, value))
+                self._send(name, value)
+        self._trace_is_on = True
+
+    def _load(self, detail: models.FlowDetail | None) -> None:
+        subject = self._subject
+        inputs = subject.inputs if detail is None else None
+        executor: calls.TaskExecutor
+        if subject.is_remote:
+            executor = fleet.RemoteExecutor(self, self._fleet)
+        else:
+            executor = fleet.LocalExecutor(self)
+        engine = engines.load(
+            subject.make(),
+            inputs,
+            detail,
+            backend=self._store,
+            engine="parallel",
+            executor=executor,
+        )
+        engine._clock = self._clock
+        self._engine = engine
+        self._detail = engine._flow_detail
+        compilation = engine._compilation
+        assert compilation is not None
+        self.outcome.is_before = Order(compilation.plan).is_before
+
+    def _live_once(self, number: int) -> str:
+        """Run one process. Return the state of the flow."""
+        outcome = self.outcome
+        outcome.error = None
+        if number:
+            assert self._detail is not None
+            with contextlib.closing(self._inner.get_connection()) as connection:
+                stored = connection.get_flow_details(self._detail.uuid)
+            if stored.state in (states.SUCCESS, states.REVERTED):
+                state = str(stored.state)
+                self._load(stored)
+                if state == states.SUCCESS:
+                    self._trace_is_on = False
+                    self._engine_in_use.prepare()  # It then returns the results.
+                return state
+            self._event("process", f"process {number + 1} continues the flow")
+            self._load(stored)
+        engine = self._engine_in_use
+        if self._reverts_again:  # as `operations.revert` does
+            self._reverts_again = False
+            engine.notifier.register(states.RUNNING, lambda *_, **__: engine.cancel())
+        try:
+            engine.run(deadline=_DEADLINE)
+        except Killed:
+            return "KILLED"
+        except Stuck as error:
+            if outcome.is_endless:
+                return "ENDLESS"
+            outcome.error = error
+            return states.WAITING
+        except exceptions.StorageFailure as error:
+            outcome.error = error
+            return "KILLED"
+        except Exception as error:  # the failure of the flow
+            outcome.error = error
+        if self._is_dead:
+            return "KILLED"
+        return engine.storage.get_flow_state()
+
+    def _die(self) -> None:
+        """End the process: what it kept in memory is lost, and its lease expires."""
+        self._is_dead = False
+        self._failing_writes = 0
+        self._answers = 0
+        self._subject.memory.restore()
+        self._clock.advance(_TAKEOVER)
+
+    def _kill(self, text: str) -> Killed:
+        self._is_dead = True
+        self._event("fault", text)
+        return Killed(text)
+
+    def _check_alive(self) -> None:
+        if self._is_dead:
+            raise Killed
+
+    # Moments.
+
+    def _at(
+        self, moment: Moment, what: str, faults: tuple[Fault, ...], line: str = ""
+    ) -> Fault | None:
+        """Note a moment. Return the fault that occurs."""
+        if self._is_dead:
+            raise Killed
+        number = len(self._trace)
+        if number >= _MAX_MOMENTS:
+            self.outcome.is_endless = True
+            raise Stuck("the run does not end")
+        self._trace.append(At(moment, what, line, faults))
+        if number > self._last:
+            return None
+        fault = self._faults.get(number)
+        if fault is None:
+            return None
+        if fault not in faults:
+            self.outcome.has_diverged = True
+            return None
+        return fault
+
+    def _before_write(self, method: str) -> BaseException | None:
+        if not self._trace_is_on:
+            return None
+        self._check_alive()
+        if self._failing_writes:
+            self._failing_writes -= 1
+            raise exceptions.StorageFailure("The store is unreachable (injected)")
+        if self._answers:
+            self._answers -= 1
+            return exceptions.StorageFailure("The store did not answer (injected)")
+        fault = self._at(Moment.WRITE, method, _WRITE_FAULTS)
+        if fault is None:
+            return None
+        if fault.action is Action.KILL:
+            raise self._kill("the process of the engine was killed before a write")
+        if fault.action is Action.UNREACHABLE:
+            self._event("fault", "the store was unreachable")
+            self._failing_writes = _FAILED_WRITES - 1
+            raise exceptions.StorageFailure("The store is unreachable (injected)")
+        self._event("fault", "the store wrote, but did not answer")
+        self._answers = _FAILED_WRITES - 1
+        return exceptions.StorageFailure("The store did not answer (injected)")
+
+    def _idle(self, timeout: float | None) -> bool:
+        """Handle a wait of the engine. Return whether it has caused something to receive."""
+        self._check_alive()
+        engine = self._engine_in_use
+        waits = engine._flow_detail.waits_for
+        if waits or timeout is None:
+            for name, value in list(self._to_send):
+                if any(name in wait.signal.split(signals.OR) for wait in waits):
+                    self._to_send.remove((name, value))
+                    if self._send_with_fault(name, value):
+                        return True
+        fault = self._at(Moment.WAIT, "", _WAIT_FAULTS)
+        if fault is not None:
+            if fault.action is Action.LATER:
+                error = self._kill(
+                    "the process of the engine was killed, and continues a day later"
+                )
+                self._clock.advance(_DAY)
+                raise error
+            return self._interrupt(fault)
+        if timeout is None:
+            if self._kept:
+                name, value = self._kept.pop(0)
+                self._send(name, value)
+                return True
+            names = ", ".join(sorted({wait.signal for wait in waits}))
+            raise Stuck(f"the flow waits without a limit for {names or 'something'}")
+        return False
+
+    def _interrupt(self, fault: Fault) -> bool:
+        """Cancel the flow, or let its deadline pass."""
+        if fault.action is Action.CANCEL:
+            self._event("fault", "the flow was cancelled")
+            self._engine_in_use.cancel(reason="cancelled by crash_everywhere")
+            return True
+        self._event("fault", "the deadline of the flow passed")
+        self._clock.advance(_DEADLINE + 1)
+        return False
+
+    def _send_with_fault(self, name: str, value: Any) -> bool:
+        match self._signal_faults.get(name):
+            case SignalFault.MISSING:
+                self._event("fault", f"signal {name!r} did not arrive")
+                return False
+            case SignalFault.LATE:
+                self._event("fault", f"signal {name!r} did not arrive in time")
+                self._kept.append((name, value))
+                return False
+            case SignalFault.TWICE:
+                self._send(name, value)
+                with contextlib.suppress(exceptions.Duplicate):
+                    self._send(name, value)
+                return True
+        self._send(name, value)
+        return True
+
+    def _send(self, name: str, value: Any) -> None:
+        self._event("signal", f"signal {name!r} arrived")
+        self._engine_in_use.signal(name, value)
+
+    # Steps (see `fleet.Hooks`).
+
+    def sending(self, call: calls.Invocation) -> None:
+        fault = self._at(Moment.SEND, _name(call), _SEND_FAULTS)
+        if fault is None:
+            return
+        if fault.action is Action.KILL:
+            raise self._kill(f"the process of the engine was killed before it sent {_name(call)}")
+        self._interrupt(fault)
+
+    def starting(self, call: calls.Invocation) -> BaseException | None:
+        if self.outcome.schedule.is_apart:
+            self._subject.memory.restore()
+        name, faults = _name(call), self._start_faults(call)
+        fault = self._at(Moment.START, name, faults)
+        if fault is not None:
+            match fault.action:
+                case Action.KILL:
+                    raise self._kill(f"the process was killed when {name} started")
+                case Action.LOSE:
+                    self._event("fault", f"the worker was killed when {name} started")
+                    self._note_loss(call)
+                    raise LostWorker
+                case Action.FAIL:
+                    return self._failure(call, fault)
+                case _:
+                    self._interrupt(fault)
+        self.outcome.modules.add(type(call.task).__module__)
+        self._step_event(call, "starts")
+        return None
+
+    def _start_faults(self, call: calls.Invocation) -> tuple[Fault, ...]:
+        base = _REMOTE_START if self._subject.is_remote else _LOCAL_START
+        return base + self._declared(call)
+
+    def _declared(self, call: calls.Invocation) -> tuple[Fault, ...]:
+        if call.action != calls.EXECUTE or not self._subject.exceptions:
+            return ()
+        return tuple(Fault(Action.FAIL, n + 1) for n in range(len(self._exceptions(call))))
+
+    def _exceptions(self, call: calls.Invocation) -> Sequence[type[Exception]]:
+        named = self._subject.exceptions
+        return named.get(call.task.name) or named.get(_short(call.task.name)) or ()
+
+    def _failure(
+        self, call: calls.Invocation, fault: Fault, default: Exception | None = None
+    ) -> Exception:
+        if fault.exception:
+            error: Exception = self._exceptions(call)[fault.exception - 1]("injected")
+        else:
+            error = default or Unexpected("injected by crash_everywhere")
+        if call.action == calls.REVERT:
+            self.outcome.has_failed_reversion = True
+        self._event("fault", f"{_name(call)} raised {type(error).__name__}")
+        return error
+
+    def ending(self, call: calls.Invocation, outcome: calls.Outcome, *, repeats: bool) -> bool:
+        fault = self._at(Moment.END, _name(call), _COPY if repeats else ())
+        text = "has ended"
+        if outcome.failed:
+            text = f"failed: {outcome.value.exception_str}"
+        self._step_event(call, text, failure=text if outcome.failed else "")
+        if fault is None:
+            return False
+        self._event("fault", f"a copy of the request of {_name(call)} ran on another worker")
+        return True
+
+    def replying(self, call: calls.Invocation) -> None:
+        if self._at(Moment.REPLY, _name(call), _KILL) is not None:
+            name = _name(call)
+            raise self._kill(f"the engine was killed before it received the result of {name}")
+
+    def lost(self, call: calls.Invocation) -> None:
+        self._note_loss(call)
+
+    def _note_loss(self, call: calls.Invocation) -> None:
+        if not self._fleet.options.repeats(call.task):
+            self.outcome.has_lost_step = True
+
+    # Operations of worlds (see `Recorder`).
+
+    def before(self, world: World, kind: str, key: str, line: str) -> None:
+        self._check_alive()
+        call = _step()
+        if call is None:
+            return
+        faults = (_FAIL, *self._declared(call))
+        fault = self._at(Moment.BEFORE_EFFECT, f"{world.name}: {kind} {key}", faults, line)
+        if fault is not None:
+            text = f"{world.name} is unreachable (injected by crash_everywhere)"
+            error = self._failure(call, fault, ConnectionError(text))
+            if kind == DO:
+                execution = (call.uuid, call.attempt, call.action)
+                refused = Event(
+                    "refused", str(error), _name(call), execution, line, refused=(world, key)
+                )
+                self._events.append(refused)
+            raise error
+
+    def after(self, operation: Operation) -> None:
+        self._check_alive()
+        call = _step()
+        verb = "did" if operation.kind == DO else "undid"
+        text = f"{operation.world.name}: {verb} {operation.key!r}"
+        if operation.result != "done":
+            text += f" ({'already done' if operation.result == 'known' else 'missing'})"
+        self._step_event(call, text, operation=operation)
+        if call is None:
+            return
+        faults = _REMOTE_EFFECT if self._subject.is_remote else _LOCAL_EFFECT
+        what = f"{operation.world.name}: {operation.kind} {operation.key}"
+        fault = self._at(Moment.AFTER_EFFECT, what, faults, operation.line)
+        if fault is None:
+            return
+        match fault.action:
+            case Action.KILL | Action.POWER:
+                self._note_loss(call) if fault.action is Action.POWER else None
+                raise self._kill(f"the processes were killed after {what}")
+            case Action.LOSE:
+                self._event("fault", f"the worker was killed after {what}")
+                self._note_loss(call)
+                raise LostWorker
+            case _:
+                text = f"{operation.world.name} did not answer (injected by crash_everywhere)"
+                raise self._failure(call, fault, TimeoutError(text))
+
+    # Events.
+
+    def _event(self, kind: str, text: str) -> None:
+        self._events.append(Event(kind, text))
+
+    def _step_event(
+        self,
+        call: calls.Invocation | None,
+        text: str,
+        *,
+        operation: Operation | None = None,
+        failure: str = "",
+    ) -> None:
+        kind = "step" if operation is None else "operation"
+        line = "" if operation is None else operation.line
+        if call is None:
+            self._events.append(Event(kind, text, line=line, operation=operation))
+            return
+        execution = (call.uuid, call.attempt, call.action)
+        name = _name(call)
+        self._events.append(Event(kind, text, name, execution, line, operation, failure))
+
+
+def _step() -> calls.Invocation | None:
+    """Return the step that runs in this context."""
+    call = CURRENT.get()
+    return None if call is None or isinstance(call.task, task.Workflow) else call
+
+
+def _name(call: calls.Invocation) -> str:
+    name = call.task.name if call.index < 0 else f"{call.task.name}[{call.index}]"
+    return name if call.action == calls.EXECUTE else f"revert of {name}"
+
+
+def _short(name: str) -> str:
+    """Return the name of the task of a step, for example 'charge' for 'checkout/1.3-charge'."""
+    return name.rpartition("/")[2].partition("-")[2] if "/" in name else name.rpartition(".")[2]
+
+
+_FAIL: Final = Fault(Action.FAIL)
+_KILL: Final = (Fault(Action.KILL),)
+_COPY: Final = (Fault(Action.COPY),)
+_WRITE_FAULTS: Final = (
+    Fault(Action.KILL), Fault(Action.UNREACHABLE), Fault(Action.LOST_ANSWER),
+)  # fmt: skip
+_SEND_FAULTS: Final = (*_KILL, Fault(Action.CANCEL))
+_WAIT_FAULTS: Final = (Fault(Action.LATER), Fault(Action.CANCEL), Fault(Action.DEADLINE))
+_LOCAL_START: Final = (*_KILL, _FAIL, Fault(Action.CANCEL), Fault(Action.DEADLINE))
+_REMOTE_START: Final = (
+    Fault(Action.LOSE), _FAIL, Fault(Action.CANCEL), Fault(Action.DEADLINE),
+)  # fmt: skip
+_LOCAL_EFFECT: Final = (*_KILL, _FAIL)
+_REMOTE_EFFECT: Final = (Fault(Action.LOSE), Fault(Action.POWER), _FAIL)

@@ -1,0 +1,87 @@
+"""Calls of clocks and random numbers in the code of workflows, which no replay repeats."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import sysconfig
+import threading
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from wbengine import task
+from wbengine.running import CURRENT
+
+__all__ = ["observed"]
+
+_CLOCKS: Final = frozenset({"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime"})
+_RANDOM: Final = frozenset({"random", "getrandbits", "urandom", "uuid4", "uuid1"})
+_NAMES: Final = _CLOCKS | _RANDOM
+
+#: Modules whose functions pass on what the clock or the generator returned.
+_PASSING: Final = tuple(
+    os.path.join(sysconfig.get_paths()["stdlib"], name) for name in ("uuid", "random", "secrets")
+)
+_FOREIGN: Final = (
+    *{
+        sysconfig.get_paths()[name] + os.sep
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    },
+    f"{Path(__file__).resolve().parents[2]}{os.sep}",
+    "<",
+)
+_RUNS_WORKFLOWS: Final = f"{os.sep}_runtime{os.sep}workflows{os.sep}"
+
+
+@contextlib.contextmanager
+def observed() -> Iterator[list[tuple[str, str]]]:
+    """Yield a list of calls in workflow functions: the name of the function, and file and line."""
+    found: list[tuple[str, str]] = []
+
+    def profile(frame: types.FrameType, event: str, argument: Any) -> None:
+        if event == "c_call" and argument.__name__ in _NAMES:
+            caller = _caller(frame)
+            if caller is not None and _is_in_workflow(caller):
+                line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+                if all(line != other for _, other in found):
+                    found.append((_name(argument), line))
+
+    previous = sys.getprofile()
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        yield found
+    finally:
+        sys.setprofile(previous)
+        threading.setprofile(None)
+
+
+def _name(function: Any) -> str:
+    owner = getattr(function, "__self__", None)
+    prefix = getattr(owner, "__name__", None) or type(owner).__name__.lower()
+    return f"{prefix}.{function.__name__}()"
+
+
+def _caller(frame: types.FrameType) -> types.FrameType | None:
+    """Return the frame in the code of the user, or None if another module made the call."""
+    current: types.FrameType | None = frame
+    while current is not None and current.f_code.co_filename.startswith(_PASSING):
+        current = current.f_back
+    if current is None or current.f_code.co_filename.startswith(_FOREIGN):
+        return None
+    return current
+
+
+def _is_in_workflow(frame: types.FrameType) -> bool:
+    call = CURRENT.get()
+    if call is not None and not isinstance(call.task, task.Workflow):
+        return False
+    current: types.FrameType | None = frame
+    while current is not None:
+        if _RUNS_WORKFLOWS in current.f_code.co_filename:
+            return True
+        current = current.f_back
+    return False
