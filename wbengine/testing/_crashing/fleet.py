@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -34,8 +36,9 @@ class Hooks(Protocol):
 
 @dataclass(slots=True)
 class _Row:
-    """A request in the ledger; without an outcome, a worker claimed it and was lost."""
+    """A request in the ledger. A claimed one without an outcome was lost with its worker."""
 
+    is_claimed: bool = False
     outcome: calls.Outcome | None = None
     resends: int = 0
 
@@ -48,79 +51,138 @@ class Fleet:
         self.rows: Final[dict[str, _Row]] = {}
 
 
-class _Executor(SerialTaskExecutor):
-    """Calls the hooks around each step."""
+class _Steps:
+    """Runs steps, and calls the hooks around each one."""
 
     def __init__(self, hooks: Hooks) -> None:
-        super().__init__()
-        self._hooks = hooks
+        self.hooks: Final = hooks
+        self._executor = SerialTaskExecutor()
 
-    def _run(self, call: calls.Invocation, *, repeats: bool) -> calls.Outcome:
+    def run(self, call: calls.Invocation, *, repeats: bool) -> calls.Outcome:
         """Run a step and return its outcome."""
-        error = self._hooks.starting(call)
+        error = self.hooks.starting(call)
         if error is not None:
             outcome = calls.Outcome(ft.Failure.from_exception(error))
-            self._hooks.ending(call, outcome, repeats=False)
+            self.hooks.ending(call, outcome, repeats=False)
             return outcome
         outcome = self._outcome(call)
-        if self._hooks.ending(call, outcome, repeats=repeats):
+        if self.hooks.ending(call, outcome, repeats=repeats):
             self._outcome(call)
         return outcome
 
+    def refused(self, call: calls.Invocation) -> calls.Outcome | None:
+        """Return the outcome of a call that was cancelled or expired before it started."""
+        if call.cancellation.cancelled or call.expired() is not None:
+            return self._submitted(call)
+        return None
+
+    def stop(self) -> None:
+        self._executor.stop()
+
     def _outcome(self, call: calls.Invocation) -> calls.Outcome:
-        received: list[calls.Outcome] = []
         was_recovered, call.recovered = call.recovered, True  # It has started: it runs to its end.
         try:
-            super().submit(call, lambda _, outcome: received.append(outcome))
+            return self._submitted(call)
         finally:
             call.recovered = was_recovered
+
+    def _submitted(self, call: calls.Invocation) -> calls.Outcome:
+        received: list[calls.Outcome] = []
+        self._executor.submit(call, lambda _, outcome: received.append(outcome))
         return received[0]
 
 
-class LocalExecutor(_Executor):
+class LocalExecutor(calls.TaskExecutor):
     """Steps run in the process of the engine, and end with it."""
 
+    immediate: bool = True
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._steps = _Steps(hooks)
+
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
-        done(invocation, self._run(invocation, repeats=False))
+        refused = self._steps.refused(invocation)
+        done(invocation, refused or self._steps.run(invocation, repeats=False))
+
+    def stop(self) -> None:
+        self._steps.stop()
 
 
-class RemoteExecutor(_Executor):
-    """Steps run on workers, with a ledger."""
+class RemoteExecutor(calls.TaskExecutor):
+    """Steps run on workers, with a ledger, when the engine waits (`run_next`)."""
 
     survives_engine: bool = True
     has_ledger: bool = True
 
     def __init__(self, hooks: Hooks, fleet: Fleet) -> None:
-        super().__init__(hooks)
+        self._steps = _Steps(hooks)
         self._fleet = fleet
+        self._waiting: deque[tuple[calls.Invocation, calls.Done]] = deque()
 
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
-        call, rows = invocation, self._fleet.rows
-        key = calls.request_id(call.uuid, call.action, call.attempt, call.index, call.resumed)
-        row = rows.get(key)
-        if row is None:
-            if call.cancellation.cancelled or call.expired() is not None:
-                super().submit(call, done)
-                return
-            self._hooks.sending(call)
-            if call.cancellation.cancelled:
-                super().submit(call, done)
-                return
-            row = rows[key] = _Row()
+        if _key(invocation) not in self._fleet.rows and not invocation.cancellation.cancelled:
+            self._steps.hooks.sending(invocation)
+            self._fleet.rows[_key(invocation)] = _Row()
+        self._waiting.append((invocation, done))
+
+    def cancel(self, invocations: Iterable[calls.Invocation]) -> None:
+        for invocation in invocations:
+            invocation.cancellation.cancel()
+
+    def withdraw(self) -> list[calls.Invocation]:
+        withdrawn = [call for call, _ in self._waiting if not self._row(call).is_claimed]
+        self._waiting = deque(item for item in self._waiting if item[0] not in withdrawn)
+        for call in withdrawn:
+            self._fleet.rows.pop(_key(call), None)
+        return withdrawn
+
+    def disown(self) -> None:
+        self._waiting.clear()
+
+    def finish(self) -> None:
+        while self.run_next():
+            pass
+
+    def stop(self) -> None:
+        self.finish()
+        self._steps.stop()
+
+    def run_next(self) -> bool:
+        """Run the request that has waited longest. Return False if there is none."""
+        if not self._waiting:
+            return False
+        call, done = self._waiting.popleft()
+        done(call, self._result(call))
+        return True
+
+    def forget(self) -> None:
+        """Forget the requests that wait, because the engine was killed."""
+        self._waiting.clear()
+
+    def _result(self, call: calls.Invocation) -> calls.Outcome:
+        row = self._row(call)
+        if row.outcome is None and not row.is_claimed:
+            refused = self._steps.refused(call)
+            if refused is not None:
+                return refused
             row.outcome = self._claimed(call, row)
         elif row.outcome is None:
             row.outcome = self._after_loss(call, row)
-        self._hooks.replying(call)
-        done(call, row.outcome)
+        self._steps.hooks.replying(call)
+        return row.outcome
+
+    def _row(self, call: calls.Invocation) -> _Row:
+        return self._fleet.rows.setdefault(_key(call), _Row())
 
     def _claimed(self, call: calls.Invocation, row: _Row) -> calls.Outcome:
+        row.is_claimed = True
         try:
-            return self._run(call, repeats=self._repeats(call))
+            return self._steps.run(call, repeats=self._repeats(call))
         except LostWorker:
             return self._after_loss(call, row)
 
     def _after_loss(self, call: calls.Invocation, row: _Row) -> calls.Outcome:
-        self._hooks.lost(call)
+        self._steps.hooks.lost(call)
         if self._repeats(call) and row.resends < self._fleet.options.max_resends:
             row.resends += 1
             return self._claimed(call, row)
@@ -129,3 +191,7 @@ class RemoteExecutor(_Executor):
 
     def _repeats(self, call: calls.Invocation) -> bool:
         return self._fleet.options.repeats(call.task)
+
+
+def _key(call: calls.Invocation) -> str:
+    return calls.request_id(call.uuid, call.action, call.attempt, call.index, call.resumed)

@@ -179,6 +179,7 @@ class _Run:
         self._failing_writes = 0
         self._answers = 0
         self._engine: engine_base.Engine | None = None
+        self._remote: fleet.RemoteExecutor | None = None
         self._detail: models.FlowDetail | None = None
 
     # Processes.
@@ -238,11 +239,8 @@ class _Run:
     def _load(self, detail: models.FlowDetail | None) -> None:
         subject = self._subject
         inputs = subject.inputs if detail is None else None
-        executor: calls.TaskExecutor
-        if subject.is_remote:
-            executor = fleet.RemoteExecutor(self, self._fleet)
-        else:
-            executor = fleet.LocalExecutor(self)
+        self._remote = fleet.RemoteExecutor(self, self._fleet) if subject.is_remote else None
+        executor = self._remote or fleet.LocalExecutor(self)
         engine = engines.load(
             subject.make(),
             inputs,
@@ -307,6 +305,8 @@ class _Run:
 
     def _kill(self, text: str) -> Killed:
         self._is_dead = True
+        if self._remote is not None:
+            self._remote.forget()
         self._event("fault", text)
         return Killed(text)
 
@@ -363,6 +363,8 @@ class _Run:
     def _idle(self, timeout: float | None) -> bool:
         """Handle a wait of the engine. Return whether it has caused something to receive."""
         self._check_alive()
+        if self._remote is not None and self._remote.run_next():
+            return True
         engine = self._engine_in_use
         waits = engine._flow_detail.waits_for
         if waits or timeout is None:
