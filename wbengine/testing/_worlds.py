@@ -19,6 +19,9 @@ DO: Final = "effect"
 UNDO: Final = "undo"
 
 
+_Result = Literal["done", "known", "ended", "missing"]
+
+
 @dataclass(eq=False)
 class Effect:
     """Something that exists outside, until it is undone.
@@ -38,15 +41,15 @@ class Operation:
     """A call that changed a world, or tried to.
 
     :ivar kind: `DO` or `UNDO`.
-    :ivar result: "done"; "known" if the idempotency key was known; "missing" if there was nothing
-        to undo.
+    :ivar result: "done"; "known" if the idempotency key was known; "ended" if it was known, but its
+        effect was undone; "missing" if there was nothing to undo.
     :ivar line: file and line of the caller.
     """
 
     world: World
     kind: Literal["effect", "undo"]
     key: str
-    result: Literal["done", "known", "missing"]
+    result: _Result
     line: str
     #: Whether the world accepts what the operation found missing.
     is_accepted: bool = False
@@ -99,16 +102,20 @@ class World:
         """Do something outside, and return its identity there.
 
         A second call with the same key does it twice, except with the same `idempotency_key`: then
-        it does nothing, and returns the identity of the first effect.
+        it does nothing, and returns the identity of the first effect. In a repeatable world, all
+        calls with the same key are one effect.
 
         :param key: what is done, for example f"charge {order}".
         :param data: what `data` returns later.
         """
         line = self._begin(DO, key)
+        result: _Result = "done"
         with self._lock:
             contents = self._contents
             known = None
-            if idempotency_key is not None:
+            if self.repeatable and key in contents.active:
+                known = contents.active[key][-1]
+            elif idempotency_key is not None:
                 known = contents.by_idempotency_key.get(idempotency_key)
             if known is None:
                 contents.number += 1
@@ -118,7 +125,9 @@ class World:
                     contents.by_idempotency_key[idempotency_key] = effect
             else:
                 effect = known
-        self._end(DO, key, "done" if known is None else "known", line)
+                exists = any(each is known for each in contents.active.get(known.key, ()))
+                result = "known" if exists else "ended"
+        self._end(DO, key, result, line)
         return effect.id
 
     def undo(self, key: str, *, missing_ok: bool = False) -> None:
@@ -182,7 +191,7 @@ class World:
         self,
         kind: Literal["effect", "undo"],
         key: str,
-        result: Literal["done", "known", "missing"],
+        result: _Result,
         line: str,
         is_accepted: bool = False,
     ) -> None:

@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from wbengine import exceptions, steps
 from wbengine._concurrency import conditions, contexts, threads
@@ -18,10 +18,6 @@ from wbengine._runtime.workflows.program import Program
 __all__ = ["ThreadProgram"]
 
 LOG: Final = logging.getLogger(__name__)
-
-#: Maximum time that `advance` waits for the function. Most functions call their next step within
-#: this time, so the result of a step and the start of the next one are one write.
-_ADVANCE_SECONDS: Final = 0.02
 
 #: Maximum time that `close` waits for the function.
 _CLOSE_SECONDS: Final = 1.0
@@ -35,6 +31,10 @@ class ThreadProgram(Program):
     :param on_waiting: called in the thread of the function when it waits or has ended, if `advance`
         has already returned.
     """
+
+    #: Maximum time that `advance` waits for the function. Most functions call their next step in
+    #: this time, so the result of a step and the start of the next one are one write.
+    advance_seconds: ClassVar[float] = 0.02
 
     def __init__(self, *args: Any, on_waiting: Callable[[], object], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -67,7 +67,7 @@ class ThreadProgram(Program):
             self._thread.start()
         else:
             self._turn_of_function.release()
-        if self._turn_of_engine.acquire(timeout=_ADVANCE_SECONDS):
+        if self._turn_of_engine.acquire(timeout=self.advance_seconds):
             return
         with self._lock:
             is_late, self._is_awaited = self._is_awaited, False

@@ -211,6 +211,21 @@ def nothing_missing(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
             )
 
 
+def known_effects_exist(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+    """Check that no idempotency key is used again after its effect was undone."""
+    for number, event, operation in _operations(outcome):
+        if operation.result == "ended":
+            yield Problem(
+                "known_effects_exist",
+                f"{operation.world.name} {operation.key}",
+                f"{operation.world.name}: {operation.key!r} was not done by {event.step}, because"
+                " its idempotency key is that of an effect that was undone. Use another key for"
+                " each new attempt, such as self.request.id",
+                number,
+                operation.line,
+            )
+
+
 def same_end(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
     """Check that the flow ends as without kills, lost workers and an unreachable store."""
     if not _has_to_be_equal(outcome) or outcome.state == expected.state:
@@ -365,8 +380,9 @@ def _has_to_be_equal(outcome: Outcome) -> bool:
 CHECKS: Final[Mapping[str, Check]] = {
     check.__name__: check
     for check in (
-        at_most_once, undone, undone_in_order, nothing_missing, same_end, same_result, same_effects,
-        failed_steps_leave_nothing, failures_are_reported, in_steps, replayable, reversible, ends,
+        at_most_once, undone, undone_in_order, nothing_missing, known_effects_exist,
+        same_end, same_result, same_effects, failed_steps_leave_nothing, failures_are_reported,
+        in_steps, replayable, reversible, ends,
     )
 }  # fmt: skip
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from wbengine._concurrency import clocks
+from wbengine.testing._crashing.killed import Stuck
 
 __all__ = ["IdleClock"]
+
+#: Real seconds before a run counts as stuck.
+_GRACE_SECONDS: Final = 0.5
 
 
 class IdleClock(clocks.ManualClock):
     """Calls `idle(timeout)` when a thread waits for an item of a queue that is empty.
 
-    It returns whether it has caused an item. Otherwise, the clock advances by the timeout.
+    It returns whether it has caused an item. Otherwise, the clock advances by the timeout. If
+    nothing ever adds an item, it raises `Stuck`.
     """
 
     def __init__(self, start: float, idle: Callable[[float | None], bool]) -> None:
@@ -36,7 +41,14 @@ class _IdleQueue(queue.SimpleQueue):  # type: ignore[type-arg]
         except queue.Empty:
             if not block:
                 raise
-        if self._idle(timeout):
+        try:
+            has_item = self._idle(timeout)
+        except Stuck as error:
+            try:  # Another thread may add an item at this moment.
+                return super().get(timeout=_GRACE_SECONDS)
+            except queue.Empty:
+                raise error from None
+        if has_item:
             return super().get(block=False)
         if timeout is not None:
             self._clock.advance(timeout)

@@ -26,6 +26,10 @@ __all__ = ["crash_everywhere"]
 #: Seconds that the runs of one call may take.
 _BUDGET: Final = 10.0
 
+#: Seconds by which the clock of the second run without faults is ahead: results that contain times
+#: differ then.
+_LATER: Final = 100_000.5
+
 _ENGINES: Final = {"worker-based": True, "serial": False}
 
 _clock = time.monotonic
@@ -180,17 +184,17 @@ class _Explorer:
         if new:
             memory = ProcessMemory(self._modules | new)
             self._subject = replace(self._subject, memory=memory)
-        with sources.observed() as calls:
-            second = simulate(self._subject, Schedule())
+        with sources.observed() as uses:
+            second = simulate(self._subject, Schedule(), later=_LATER)
         expected = Expected.of(first, second)
         self._add(first, checking.problems(first, expected, self._checks))
         if any(check is CHECKS["replayable"] for check in self._checks):
-            for name, line in calls:
+            for use in uses:
                 text = (
-                    f"the workflow function calls {name}, which no replay repeats: use steps.now(),"
-                    " steps.random() or steps.uuid4(), or call it in a step"
+                    f"the workflow function {use.what}, which no replay repeats: use"
+                    f" {use.replacement}, or do it in a step"
                 )
-                self._add(second, [Problem("replayable", line, text, line=line)])
+                self._add(second, [Problem("replayable", use.line, text, line=use.line)])
         return expected, first.trace
 
     def _pairs(self, singles: Sequence[_Single], expected: Expected) -> None:

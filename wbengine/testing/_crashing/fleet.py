@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from wbengine import exceptions
 from wbengine._calls import invocation as calls
 from wbengine._runtime.executors.serial import SerialTaskExecutor
 from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.testing._crashing.killed import LostWorker
+from wbengine.types import codec
 from wbengine.types import failure as ft
 
 __all__ = ["Fleet", "Hooks", "LocalExecutor", "RemoteExecutor"]
@@ -30,8 +31,8 @@ class Hooks(Protocol):
 
     def replying(self, call: calls.Invocation) -> None: ...
 
-    def lost(self, call: calls.Invocation) -> None:
-        """Observe that the worker of a step was lost."""
+    def failed_by_loss(self, call: calls.Invocation) -> None:
+        """Observe that a step fails because its worker was lost."""
 
 
 @dataclass(slots=True)
@@ -89,7 +90,10 @@ class _Steps:
     def _submitted(self, call: calls.Invocation) -> calls.Outcome:
         received: list[calls.Outcome] = []
         self._executor.submit(call, lambda _, outcome: received.append(outcome))
-        return received[0]
+        (outcome,) = received
+        if not outcome.failed:
+            outcome.value = _encoded(outcome.value, f"result of task {call.task.name!r}")
+        return outcome
 
 
 class LocalExecutor(calls.TaskExecutor):
@@ -178,12 +182,16 @@ class RemoteExecutor(calls.TaskExecutor):
         row.is_claimed = True
         try:
             return self._steps.run(call, repeats=self._repeats(call))
-        except LostWorker:
-            return self._after_loss(call, row)
+        except LostWorker as loss:
+            return self._after_loss(call, row, repeats=loss.repeats)
 
-    def _after_loss(self, call: calls.Invocation, row: _Row) -> calls.Outcome:
-        self._steps.hooks.lost(call)
-        if self._repeats(call) and row.resends < self._fleet.options.max_resends:
+    def _after_loss(
+        self, call: calls.Invocation, row: _Row, *, repeats: bool = False
+    ) -> calls.Outcome:
+        repeats = repeats or self._repeats(call)
+        if not repeats:
+            self._steps.hooks.failed_by_loss(call)
+        if repeats and row.resends < self._fleet.options.max_resends:
             row.resends += 1
             return self._claimed(call, row)
         text = f"The worker of task {call.task.name!r} was lost"
@@ -195,3 +203,11 @@ class RemoteExecutor(calls.TaskExecutor):
 
 def _key(call: calls.Invocation) -> str:
     return calls.request_id(call.uuid, call.action, call.attempt, call.index, call.resumed)
+
+
+def _encoded(value: Any, where: str) -> Any:
+    """Return a value as another process reads it, or the failure to encode it."""
+    try:
+        return codec.loads(codec.dumps(value, where))
+    except exceptions.NotEncodable as error:
+        return ft.Failure.from_exception(error)

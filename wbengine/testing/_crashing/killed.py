@@ -10,7 +10,14 @@ class Killed(BaseException):
 
 
 class LostWorker(BaseException):
-    """Ends a simulated worker in the middle of a step."""
+    """Ends a simulated worker in the middle of a step.
+
+    :ivar repeats: whether the step runs again in any case.
+    """
+
+    def __init__(self, *, repeats: bool = False) -> None:
+        super().__init__()
+        self.repeats = repeats
 
 
 class Stuck(BaseException):

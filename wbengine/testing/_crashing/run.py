@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import engines, exceptions, signals, states, task
 from wbengine._calls import invocation as calls
+from wbengine._runtime.workflows.thread_program import ThreadProgram
 from wbengine.engines import base as engine_base
 from wbengine.engines.worker_based._requests.options import RequestOptions
-from wbengine.persistence import models
+from wbengine.persistence import _listing, models
 from wbengine.persistence.backends import _memory
 from wbengine.running import CURRENT
 from wbengine.testing._crashing import fleet
@@ -41,6 +42,13 @@ _FAILED_WRITES: Final = 3
 
 #: Number of processes after the last fault, in which the flow has to end.
 _LATER_PROCESSES: Final = 3
+
+#: Maximum seconds for which an engine waits for the function of a workflow. It is long, so that
+#: each run writes at the same moments.
+_ADVANCE_SECONDS: Final = 10.0
+
+#: Waits in a row after which a flow that waits for signals without a timeout waits forever.
+_MAX_WAITS: Final = 20
 
 #: Maximum number of moments of a run, after which it counts as endless.
 _MAX_MOMENTS: Final = 5_000
@@ -142,12 +150,17 @@ class Outcome:
     is_before: Callable[[str, str], bool] = lambda _, __: False
 
 
-def simulate(subject: Subject, schedule: Schedule) -> Outcome:
-    """Run a flow with the faults of a schedule."""
-    run = _Run(subject, schedule)
+def simulate(subject: Subject, schedule: Schedule, *, later: float = 0.0) -> Outcome:
+    """Run a flow with the faults of a schedule.
+
+    :param later: seconds by which the simulated clock is ahead.
+    """
+    run = _Run(subject, schedule, _START + later)
     subject.memory.restore()
     with contextlib.ExitStack() as stack:
         stack.callback(logging.disable, logging.root.manager.disable)
+        stack.callback(setattr, ThreadProgram, "advance_seconds", ThreadProgram.advance_seconds)
+        ThreadProgram.advance_seconds = _ADVANCE_SECONDS
         logging.disable()  # Thousands of runs would fill the output of the test.
         for world in subject.worlds:
             stack.enter_context(world.recorded_by(run))
@@ -159,7 +172,7 @@ def simulate(subject: Subject, schedule: Schedule) -> Outcome:
 class _Run:
     """The processes of one run, one after the other. It records the operations of worlds."""
 
-    def __init__(self, subject: Subject, schedule: Schedule) -> None:
+    def __init__(self, subject: Subject, schedule: Schedule, start: float) -> None:
         self._subject = subject
         self.outcome = Outcome(schedule)
         self._trace = self.outcome.trace
@@ -169,7 +182,7 @@ class _Run:
         self._signal_faults = dict(schedule.signals)
         self._to_send = list(subject.signals)
         self._kept: list[tuple[str, Any]] = []  # signals that arrive late
-        self._clock = IdleClock(_START, self._idle)
+        self._clock = IdleClock(start, self._idle)
         self._inner = _memory.MemoryBackend(clock=self._clock)
         self._store = CrashingStore(self._inner, self._before_write, self._check_alive)
         self._fleet = fleet.Fleet(subject.options)
@@ -178,6 +191,7 @@ class _Run:
         self._trace_is_on = False
         self._failing_writes = 0
         self._answers = 0
+        self._waits_in_a_row = 0
         self._engine: engine_base.Engine | None = None
         self._remote: fleet.RemoteExecutor | None = None
         self._detail: models.FlowDetail | None = None
@@ -298,6 +312,7 @@ class _Run:
     def _die(self) -> None:
         """End the process: what it kept in memory is lost, and its lease expires."""
         self._is_dead = False
+        self._waits_in_a_row = 0
         self._failing_writes = 0
         self._answers = 0
         self._subject.memory.restore()
@@ -322,6 +337,8 @@ class _Run:
         """Note a moment. Return the fault that occurs."""
         if self._is_dead:
             raise Killed
+        if moment is not Moment.WAIT:
+            self._waits_in_a_row = 0
         number = len(self._trace)
         if number >= _MAX_MOMENTS:
             self.outcome.is_endless = True
@@ -365,31 +382,37 @@ class _Run:
         self._check_alive()
         if self._remote is not None and self._remote.run_next():
             return True
-        engine = self._engine_in_use
-        waits = engine._flow_detail.waits_for
-        if waits or timeout is None:
-            for name, value in list(self._to_send):
-                if any(name in wait.signal.split(signals.OR) for wait in waits):
-                    self._to_send.remove((name, value))
-                    if self._send_with_fault(name, value):
-                        return True
-        fault = self._at(Moment.WAIT, "", _WAIT_FAULTS)
-        if fault is not None:
-            if fault.action is Action.LATER:
-                error = self._kill(
-                    "the process of the engine was killed, and continues a day later"
-                )
-                self._clock.advance(_DAY)
-                raise error
-            return self._interrupt(fault)
-        if timeout is None:
-            if self._kept:
-                name, value = self._kept.pop(0)
-                self._send(name, value)
-                return True
-            names = ", ".join(sorted({wait.signal for wait in waits}))
-            raise Stuck(f"the flow waits without a limit for {names or 'something'}")
+        waits = self._engine_in_use._flow_detail.waits_for
+        if self._send_awaited(waits):
+            return True
+        self._waits_in_a_row += 1
+        if self._waits_in_a_row == 1:  # An engine also waits in several parts.
+            fault = self._at(Moment.WAIT, "", _WAIT_FAULTS)
+            if fault is not None:
+                return self._disturb_wait(fault)
+        if timeout is None or (self._waits_in_a_row > _MAX_WAITS and _are_endless(waits)):
+            if not self._kept:
+                names = ", ".join(sorted({wait.signal for wait in waits}))
+                raise Stuck(f"the flow waits without a timeout for {names or 'something'}")
+            self._send(*self._kept.pop(0))
+            return True
         return False
+
+    def _send_awaited(self, waits: Sequence[_listing.Wait]) -> bool:
+        """Send the first signal for which the flow waits. Return whether it arrived."""
+        for name, value in list(self._to_send):
+            if any(name in wait.signal.split(signals.OR) for wait in waits):
+                self._to_send.remove((name, value))
+                if self._send_with_fault(name, value):
+                    return True
+        return False
+
+    def _disturb_wait(self, fault: Fault) -> bool:
+        if fault.action is not Action.LATER:
+            return self._interrupt(fault)
+        error = self._kill("the process of the engine was killed, and continues a day later")
+        self._clock.advance(_DAY)
+        raise error
 
     def _interrupt(self, fault: Fault) -> bool:
         """Cancel the flow, or let its deadline pass."""
@@ -443,7 +466,6 @@ class _Run:
                     raise self._kill(f"the process was killed when {name} started")
                 case Action.LOSE:
                     self._event("fault", f"the worker was killed when {name} started")
-                    self._note_loss(call)
                     raise LostWorker
                 case Action.FAIL:
                     return self._failure(call, fault)
@@ -494,12 +516,10 @@ class _Run:
             name = _name(call)
             raise self._kill(f"the engine was killed before it received the result of {name}")
 
-    def lost(self, call: calls.Invocation) -> None:
-        self._note_loss(call)
-
-    def _note_loss(self, call: calls.Invocation) -> None:
-        if not self._fleet.options.repeats(call.task):
-            self.outcome.has_lost_step = True
+    def failed_by_loss(self, call: calls.Invocation) -> None:
+        self.outcome.has_lost_step = True
+        if call.action == calls.REVERT:
+            self.outcome.has_failed_reversion = True
 
     # Operations of worlds (see `Recorder`).
 
@@ -527,23 +547,28 @@ class _Run:
         verb = "did" if operation.kind == DO else "undid"
         text = f"{operation.world.name}: {verb} {operation.key!r}"
         if operation.result != "done":
-            text += f" ({'already done' if operation.result == 'known' else 'missing'})"
+            text += f" ({_RESULTS[operation.result]})"
         self._step_event(call, text, operation=operation)
         if call is None:
             return
-        faults = _REMOTE_EFFECT if self._subject.is_remote else _LOCAL_EFFECT
+        faults: tuple[Fault, ...] = _LOCAL_EFFECT
+        if self._subject.is_remote:
+            may_repeat = call.task.idempotent is None and not self._fleet.options.repeats(call.task)
+            faults = _UNDECIDED_EFFECT if may_repeat else _REMOTE_EFFECT
         what = f"{operation.world.name}: {operation.kind} {operation.key}"
         fault = self._at(Moment.AFTER_EFFECT, what, faults, operation.line)
         if fault is None:
             return
         match fault.action:
             case Action.KILL | Action.POWER:
-                self._note_loss(call) if fault.action is Action.POWER else None
                 raise self._kill(f"the processes were killed after {what}")
             case Action.LOSE:
                 self._event("fault", f"the worker was killed after {what}")
-                self._note_loss(call)
                 raise LostWorker
+            case Action.RESEND:
+                text = "the step runs again, as with on_worker_lost='resend' or engine 'serial'"
+                self._event("fault", f"the process was killed after {what}: {text}")
+                raise LostWorker(repeats=True)
             case _:
                 text = f"{operation.world.name} did not answer (injected by crash_everywhere)"
                 raise self._failure(call, fault, TimeoutError(text))
@@ -577,6 +602,10 @@ def _step() -> calls.Invocation | None:
     return None if call is None or isinstance(call.task, task.Workflow) else call
 
 
+def _are_endless(waits: Sequence[_listing.Wait]) -> bool:
+    return all(wait.until is None for wait in waits)
+
+
 def _name(call: calls.Invocation) -> str:
     name = call.task.name if call.index < 0 else f"{call.task.name}[{call.index}]"
     return name if call.action == calls.EXECUTE else f"revert of {name}"
@@ -587,6 +616,11 @@ def _short(name: str) -> str:
     return name.rpartition("/")[2].partition("-")[2] if "/" in name else name.rpartition(".")[2]
 
 
+_RESULTS: Final = {
+    "known": "already done: nothing happened",
+    "ended": "done before, and undone: nothing happened",
+    "missing": "it does not exist",
+}
 _FAIL: Final = Fault(Action.FAIL)
 _KILL: Final = (Fault(Action.KILL),)
 _COPY: Final = (Fault(Action.COPY),)
@@ -601,3 +635,4 @@ _REMOTE_START: Final = (
 )  # fmt: skip
 _LOCAL_EFFECT: Final = (*_KILL, _FAIL)
 _REMOTE_EFFECT: Final = (Fault(Action.LOSE), Fault(Action.POWER), _FAIL)
+_UNDECIDED_EFFECT: Final = (*_REMOTE_EFFECT, Fault(Action.RESEND))

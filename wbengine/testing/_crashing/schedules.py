@@ -43,6 +43,7 @@ class Action(enum.StrEnum):
     KILL = "kill"  # the process of the engine
     POWER = "power"  # the processes of the engine and of the worker
     LOSE = "lose"  # the process of the worker
+    RESEND = "resend"  # the same, and the step runs again, as the option on_worker_lost decides
     FAIL = "fail"  # an exception
     COPY = "copy"  # the request of an idempotent step runs again
     CANCEL = "cancel"
@@ -54,7 +55,8 @@ class Action(enum.StrEnum):
 
 #: Faults after which the flow has to end as without a fault.
 TRANSPARENT: Final = frozenset({
-    Action.KILL, Action.POWER, Action.LOSE, Action.COPY, Action.UNREACHABLE, Action.LOST_ANSWER,
+    Action.KILL, Action.POWER, Action.LOSE, Action.RESEND, Action.COPY, Action.UNREACHABLE,
+    Action.LOST_ANSWER,
 })  # fmt: skip
 
 

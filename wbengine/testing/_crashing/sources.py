@@ -1,4 +1,4 @@
-"""Calls of clocks and random numbers in the code of workflows, which no replay repeats."""
+"""Uses of clocks, random numbers and the environment by workflows, which no replay repeats."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine import task
 from wbengine.running import CURRENT
 
-__all__ = ["observed"]
+__all__ = ["Use", "observed"]
 
 _CLOCKS: Final = frozenset({"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime"})
 _RANDOM: Final = frozenset({"random", "getrandbits", "urandom", "uuid4", "uuid1"})
 _NAMES: Final = _CLOCKS | _RANDOM
 
 #: Modules whose functions pass on what the clock or the generator returned.
-_PASSING: Final = tuple(
-    os.path.join(sysconfig.get_paths()["stdlib"], name) for name in ("uuid", "random", "secrets")
+_PASSING: Final = (
+    *(
+        os.path.join(sysconfig.get_paths()["stdlib"], name)
+        for name in ("uuid", "random", "secrets", "os.py", "_collections_abc")
+    ),
+    "<frozen os>",
+    "<frozen _collections_abc>",
 )
+_READS_ENVIRONMENT: Final = type(os.environ).__getitem__.__code__
 _FOREIGN: Final = (
     *{
         sysconfig.get_paths()[name] + os.sep
@@ -36,18 +42,34 @@ _FOREIGN: Final = (
 _RUNS_WORKFLOWS: Final = f"{os.sep}_runtime{os.sep}workflows{os.sep}"
 
 
+class Use(NamedTuple):
+    """Something that no replay repeats.
+
+    :ivar line: file and line.
+    """
+
+    what: str
+    replacement: str
+    line: str
+
+
 @contextlib.contextmanager
-def observed() -> Iterator[list[tuple[str, str]]]:
-    """Yield a list of calls in workflow functions: the name of the function, and file and line."""
-    found: list[tuple[str, str]] = []
+def observed() -> Iterator[list[Use]]:
+    """Yield a list of what workflow functions use until the end of the block."""
+    found: list[Use] = []
 
     def profile(frame: types.FrameType, event: str, argument: Any) -> None:
         if event == "c_call" and argument.__name__ in _NAMES:
-            caller = _caller(frame)
-            if caller is not None and _is_in_workflow(caller):
-                line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-                if all(line != other for _, other in found):
-                    found.append((_name(argument), line))
+            note(frame, f"calls {_name(argument)}", "steps.now(), steps.random() or steps.uuid4()")
+        elif event == "call" and frame.f_code is _READS_ENVIRONMENT:
+            note(frame, "reads the environment of its process", "an input")
+
+    def note(frame: types.FrameType, what: str, replacement: str) -> None:
+        caller = _caller(frame)
+        if caller is not None and _is_in_workflow(caller):
+            use = Use(what, replacement, f"{caller.f_code.co_filename}:{caller.f_lineno}")
+            if all(use.line != other.line for other in found):
+                found.append(use)
 
     previous = sys.getprofile()
     threading.setprofile(profile)

@@ -23,8 +23,7 @@ class CrashingStore(base.Backend):
     """
 
     write_pause = 0.0
-    #: Values must be encodable, as in a database.
-    encodes = True
+    encodes = False
 
     def __init__(
         self,
