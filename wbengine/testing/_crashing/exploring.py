@@ -30,6 +30,10 @@ _BUDGET: Final = 10.0
 #: differ then.
 _LATER: Final = 100_000.5
 
+#: A run with faults has at most this number of moments, and this multiple of those without.
+_MIN_MOMENTS: Final = 300
+_MORE_MOMENTS: Final = 10
+
 _ENGINES: Final = {"worker-based": True, "serial": False}
 
 _clock = time.monotonic
@@ -44,6 +48,7 @@ def crash_everywhere(
     exceptions: Mapping[str, Sequence[type[Exception]]] | None = None,
     engine: str = "worker-based",
     budget: float = _BUDGET,
+    max_runs: int | None = None,
     checks: Iterable[OwnCheck] = (),
     without: Iterable[str] = (),
     seed: int = 0,
@@ -69,12 +74,15 @@ def crash_everywhere(
     :param engine: "worker-based": steps run on workers. "serial": they run, and end, with the
         engine.
     :param budget: maximum number of seconds.
+    :param max_runs: maximum number of runs with faults; None: as many as the budget allows. With a
+        large budget, the same runs are made on each machine.
     :param checks: own checks. Each is called at the end of each run with a `FinishedRun`, while
         the worlds contain the effects of the run, and raises AssertionError.
     :param without: names of checks that are not made.
     :param seed: selects the pairs of faults.
     :param only: the faults of one run, as a report shows them: repeats this run.
     :raises TypeError, ValueError: if an argument is invalid.
+    :raises ValueError: if the flow does not wait for a signal when there are no faults.
     """
     if engine not in _ENGINES:
         hint = object_names.hint(str(engine), _ENGINES)
@@ -89,7 +97,7 @@ def crash_everywhere(
         options=RequestOptions(),
         own_checks=list(checks),
     )
-    explorer = _Explorer(subject, _selected(without), budget, seed)
+    explorer = _Explorer(subject, _selected(without), budget, max_runs, seed)
     schedule = None if only is None else schedules.parse(only)
     return explorer.explore() if schedule is None else explorer.repeat(schedule)
 
@@ -135,8 +143,14 @@ class _Single:
 
 class _Explorer:
     def __init__(
-        self, subject: Subject, checks: Sequence[checking.Check], budget: float, seed: int
+        self,
+        subject: Subject,
+        checks: Sequence[checking.Check],
+        budget: float,
+        max_runs: int | None,
+        seed: int,
     ) -> None:
+        self._max_runs = max_runs
         self._checks = checks
         self._until = _clock() + budget
         self._chance = random.Random(seed)
@@ -151,6 +165,9 @@ class _Explorer:
         """Run all single faults, and pairs if these show no problems."""
         report, started = self._report, _clock()
         expected, trace = self._learn()
+        if not trace:
+            report.seconds = _clock() - started
+            return report
         found = list(schedules.singles(trace, [name for name, _ in self._subject.signals]))
         if self._subject.is_remote:
             found.insert(0, Schedule(is_apart=True))
@@ -178,8 +195,19 @@ class _Explorer:
         return self._report
 
     def _learn(self) -> tuple[Expected, Sequence[At]]:
-        """Run twice without faults."""
+        """Run twice without faults. Return no moments if the flow is endless without them."""
         first = simulate(self._subject, Schedule())
+        if first.is_endless:
+            expected = Expected.of(first, first)
+            self._add(first, checking.problems(first, expected, self._checks))
+            return expected, ()
+        limit = _MIN_MOMENTS + _MORE_MOMENTS * len(first.trace)
+        self._subject = replace(self._subject, max_moments=limit)
+        if first.unsent:
+            raise ValueError(
+                f"signals contains {first.unsent[0]!r}, but the flow ended in {first.state} without"
+                " waiting for it"
+            )
         new = {name for name in first.modules - self._modules if not name.startswith("wbengine.")}
         if new:
             memory = ProcessMemory(self._modules | new)
@@ -214,7 +242,8 @@ class _Explorer:
             self._report.pairs_run += 1
 
     def _is_over(self) -> bool:
-        return _clock() >= self._until
+        runs = self._report.singles_run + self._report.pairs_run
+        return _clock() >= self._until or (self._max_runs is not None and runs >= self._max_runs)
 
     def _run(self, schedule: Schedule, expected: Expected) -> Outcome:
         outcome = simulate(self._subject, schedule)

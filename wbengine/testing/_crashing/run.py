@@ -50,8 +50,8 @@ _ADVANCE_SECONDS: Final = 10.0
 #: Waits in a row after which a flow that waits for signals without a timeout waits forever.
 _MAX_WAITS: Final = 20
 
-#: Maximum number of moments of a run, after which it counts as endless.
-_MAX_MOMENTS: Final = 5_000
+#: Maximum number of moments of a run without faults, after which it counts as endless.
+_MAX_MOMENTS: Final = 3_000
 
 
 class FinishedRun(NamedTuple):
@@ -90,6 +90,8 @@ class Subject:
     signals: Sequence[tuple[str, Any]] = ()
     exceptions: Mapping[str, Sequence[type[Exception]]] = field(default_factory=dict)
     is_remote: bool = True
+    #: Number of moments after which a run counts as endless.
+    max_moments: int = _MAX_MOMENTS
     options: RequestOptions = field(default_factory=RequestOptions)
     memory: ProcessMemory = field(default_factory=ProcessMemory)
     #: Called at the end of each run, while the worlds contain its effects. They may raise
@@ -142,6 +144,8 @@ class Outcome:
     has_failed_reversion: bool = False
     #: Whether it exceeded the limits of a run.
     is_endless: bool = False
+    #: Signals that were not sent, because the flow did not wait for them.
+    unsent: list[str] = field(default_factory=list)
     #: By the name of each own check that failed, its message.
     failed_checks: dict[str, str] = field(default_factory=dict)
     #: Modules of the tasks that ran.
@@ -156,8 +160,9 @@ def simulate(subject: Subject, schedule: Schedule, *, later: float = 0.0) -> Out
     :param later: seconds by which the simulated clock is ahead.
     """
     run = _Run(subject, schedule, _START + later)
-    subject.memory.restore()
     with contextlib.ExitStack() as stack:
+        stack.callback(subject.memory.restore)
+        subject.memory.restore()
         stack.callback(logging.disable, logging.root.manager.disable)
         stack.callback(setattr, ThreadProgram, "advance_seconds", ThreadProgram.advance_seconds)
         ThreadProgram.advance_seconds = _ADVANCE_SECONDS
@@ -215,6 +220,7 @@ class _Run:
         else:
             outcome.is_endless = True
         outcome.state = state
+        outcome.unsent = [name for name, _ in self._to_send]
         self._event("end", f"the flow ended in {state}")
         if state == states.SUCCESS:
             outcome.values = self._engine_in_use.storage.fetch_all()
@@ -340,7 +346,7 @@ class _Run:
         if moment is not Moment.WAIT:
             self._waits_in_a_row = 0
         number = len(self._trace)
-        if number >= _MAX_MOMENTS:
+        if number >= self._subject.max_moments:
             self.outcome.is_endless = True
             raise Stuck("the run does not end")
         self._trace.append(At(moment, what, line, faults))

@@ -1,0 +1,409 @@
+"""`crash_everywhere`: each check finds its fault, and right flows pass."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from wbengine import retry, task
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.steps import AsyncSteps, Steps
+from wbengine.testing import FinishedRun, Report, World, crash_everywhere
+
+BANK = World("bank")
+MAIL = World("mail", permanent=True)
+INDEX = World("index", permanent=True, repeatable=True)
+WORLDS = (BANK, MAIL, INDEX)
+
+
+class Declined(Exception):
+    pass
+
+
+def run(flow: Any, **options: Any) -> Report:
+    return crash_everywhere(
+        flow, {"order": "7"}, world=WORLDS, **{"budget": 600.0, "max_runs": 300, **options}
+    )
+
+
+@task.task(provides="payment")
+def charge(order: str) -> str:
+    return BANK.effect(f"charge {order}", idempotency_key=f"charge-{order}")
+
+
+@charge.revert(failed=True)
+def refund(order: str) -> None:
+    BANK.undo(f"charge {order}", missing_ok=True)
+
+
+@task.task
+def ship(order: str) -> str:
+    return BANK.effect(f"shipment {order}", idempotency_key=f"ship-{order}")
+
+
+@ship.revert(failed=True)
+def return_shipment(order: str) -> None:
+    BANK.undo(f"shipment {order}", missing_ok=True)
+
+
+@task.task(idempotent=False)
+def write_letter(order: str) -> None:
+    MAIL.effect(f"letter {order}")
+
+
+@task.task
+def add_to_index(order: str) -> None:
+    INDEX.effect(f"order {order}")
+
+
+class Reserve(task.Task):
+    idempotent = True
+
+    def execute(self, order: str) -> None:
+        BANK.effect(f"{self.name} {order}", idempotency_key=self.request.id)
+
+    def revert(self, order: str, **_: Any) -> None:
+        BANK.undo(f"{self.name} {order}", missing_ok=True)
+
+
+def right_flow() -> linear_flow.Flow:
+    return linear_flow.Flow("order").add(charge(), ship(), add_to_index(), write_letter())
+
+
+def right_flow_in_parallel() -> linear_flow.Flow:
+    both = unordered_flow.Flow("both").add(Reserve("room"), Reserve("car"))
+    return linear_flow.Flow("order", retry=retry.Times(2)).add(both)
+
+
+@task.workflow
+def right_workflow(steps: Steps, order: str) -> str:
+    with steps.scope():
+        steps.run(charge, order)
+    answer = steps.wait_for("approved", timeout=3600, default=False)
+    if not answer:
+        raise TimeoutError("not approved")
+    steps.map(add_to_index, ["1", "2"])
+    steps.sleep(86_400)
+    return steps.now().isoformat()
+
+
+@task.workflow
+async def right_async_workflow(steps: AsyncSteps, order: str) -> int:
+    done = await asyncio.gather(steps.run(charge, order), steps.run(ship, order))
+    await steps.wait_for("approved", timeout=60, default=None)
+    return len(done)
+
+
+@pytest.mark.parametrize(
+    ("flow", "signals"),
+    [
+        (right_flow, {}),
+        (right_flow_in_parallel, {}),
+        (right_workflow, {"approved": True}),
+        (right_async_workflow, {"approved": True}),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_right_flow_passes(flow: Any, signals: dict[str, Any], seed: int) -> None:
+    report = run(flow, signals=signals, seed=seed, budget=600.0, max_runs=150)
+    assert report.ok, report
+    assert report.singles_run == report.singles > 30
+    assert report.singles_run + report.pairs_run == 150 < report.pairs
+    assert BANK.keys == MAIL.keys == []
+
+
+# Faulty tasks and workflows, each with the check that finds its fault.
+
+
+@task.task
+def charge_twice(order: str) -> None:
+    BANK.effect(f"charge {order}")
+
+
+@charge_twice.revert(failed=True)
+def refund_twice(order: str) -> None:
+    BANK.undo(f"charge {order}", missing_ok=True)
+
+
+@task.task
+def charge_without_revert(order: str) -> None:
+    BANK.effect(f"charge {order}", idempotency_key=order)
+
+
+@task.task
+def charge_with_revert_of_success(order: str) -> None:
+    BANK.effect(f"charge {order}", idempotency_key=order)
+
+
+@charge_with_revert_of_success.revert
+def refund_success(order: str) -> None:
+    BANK.undo(f"charge {order}", missing_ok=True)
+
+
+@task.task
+def charge_with_strict_refund(order: str) -> None:
+    BANK.effect(f"charge {order}", idempotency_key=order)
+
+
+@charge_with_strict_refund.revert(failed=True)
+def strict_refund(order: str) -> None:
+    BANK.undo(f"charge {order}")
+
+
+@task.task
+def charge_with_failing_refund(order: str) -> str:
+    return BANK.effect(f"charge {order}", idempotency_key=order)
+
+
+@charge_with_failing_refund.revert(failed=True)
+def failing_refund(order: str, result: Any) -> None:
+    BANK.undo(f"charge {order} {result.upper()}", missing_ok=True)
+
+
+@task.task
+def charge_or_not(order: str) -> None:
+    try:
+        BANK.effect(f"charge {order}", idempotency_key=order)
+    except Exception:  # the fault
+        return
+
+
+@charge_or_not.revert(failed=True)
+def refund_or_not(order: str) -> None:
+    BANK.undo(f"charge {order}", missing_ok=True)
+
+
+@task.task
+def charge_with_new_key(order: str) -> None:
+    BANK.effect(f"charge {uuid.uuid4()}")
+
+
+@charge_with_new_key.revert(failed=True)
+def refund_all(order: str) -> None:
+    for key in BANK.keys:
+        BANK.undo(key)
+
+
+@task.task
+def transfer(order: str) -> None:
+    if not BANK.has("debit"):
+        BANK.effect("debit")
+        BANK.effect("credit")
+
+
+@transfer.revert(failed=True)
+def transfer_back(order: str) -> None:
+    BANK.undo("credit", missing_ok=True)
+    BANK.undo("debit", missing_ok=True)
+
+
+MEMORY: list[str] = []
+
+
+@task.task(provides="place")
+def remember(order: str) -> str:
+    MEMORY.append(order)
+    return "memory"
+
+
+@task.task(provides="count")
+def recall(order: str, place: str) -> int:
+    return len(MEMORY)
+
+
+@task.workflow
+def body_with_effect(steps: Steps, order: str) -> None:
+    steps.run(ship, order)
+    INDEX.effect("from the body")
+
+
+@task.workflow
+def body_with_clock(steps: Steps, order: str) -> bool:
+    return time.time() > 0 or dt.datetime.now(tz=dt.UTC).hour > 12
+
+
+@task.workflow
+def body_with_random(steps: Steps, order: str) -> str:
+    return random.choice([order, order])
+
+
+@task.workflow
+def body_with_environment(steps: Steps, order: str) -> str:
+    return os.environ.get("REGION", "here")
+
+
+@task.workflow
+def waits_forever(steps: Steps, order: str) -> None:
+    steps.run(charge, order)
+    steps.wait_for("approved")
+
+
+@task.workflow
+def falls_back(steps: Steps, order: str) -> str:
+    try:
+        return steps.run(charge, order)
+    except Exception:
+        return steps.run(ship, order)
+
+
+@task.workflow
+def polls_forever(steps: Steps, order: str) -> None:
+    steps.run(charge, order)
+    while not BANK.has("what never comes"):
+        steps.sleep(60)
+
+
+@task.workflow
+def undoes_in_wrong_order(steps: Steps, order: str) -> None:
+    steps.run(charge_without_revert, order)
+    steps.run(charge_with_new_key, order)
+    raise RuntimeError("undo all")
+
+
+@charge_with_new_key.revert(failed=True)
+def undo_all(order: str) -> None:
+    for key in BANK.keys:
+        BANK.undo(key)
+
+
+@task.workflow(retries=1)
+def charges_again_with_key(steps: Steps, order: str) -> None:
+    steps.run(charge, order)
+    steps.run(add_to_index, order)
+
+
+def flow_of(*tasks: Any) -> Callable[[], linear_flow.Flow]:
+    return lambda: linear_flow.Flow("flow").add(*(each() for each in tasks))
+
+
+@pytest.mark.parametrize(
+    ("flow", "check"),
+    [
+        (flow_of(charge_twice), "at_most_once"),
+        (flow_of(charge_without_revert, ship), "undone"),
+        (flow_of(charge_with_revert_of_success), "undone"),
+        (flow_of(charge_with_strict_refund), "nothing_missing"),
+        (flow_of(charge_with_failing_refund), "reversible"),
+        (flow_of(charge_or_not), "failures_are_reported"),
+        (flow_of(charge_with_new_key), "same_effects"),
+        (flow_of(transfer), "same_effects"),
+        (flow_of(remember, recall), "same_result"),
+        (body_with_effect, "in_steps"),
+        (body_with_clock, "replayable"),
+        (body_with_random, "replayable"),
+        (body_with_environment, "replayable"),
+        (waits_forever, "ends"),
+        (polls_forever, "ends"),
+        (falls_back, "failed_steps_leave_nothing"),
+        (charges_again_with_key, "known_effects_exist"),
+    ],
+)
+def test_fault_is_found(flow: Any, check: str) -> None:
+    signals = {"approved": True} if flow is waits_forever else {}
+    report = run(flow, signals=signals, exceptions={"charge": [Declined]})
+    assert check in {finding.check for finding in report.findings}, report
+    # The text names the fault, and the schedule repeats it.
+    finding = next(each for each in report.findings if each.check == check)
+    assert finding.problem.text in str(report)
+    exceptions = {"charge": [Declined]}
+    only = str(finding.schedule)
+    repeated = run(flow, signals=signals, exceptions=exceptions, only=only)
+    assert check in {each.check for each in repeated.findings}
+    assert repeated.runs == 3
+
+
+def test_pairs_are_searched_only_without_findings() -> None:
+    assert run(flow_of(charge_twice)).pairs_run == 0
+    # A failed reversion needs two faults: the first one causes it.
+    report = run(flow_of(charge, charge_with_refund_once))
+    assert report.pairs_run > 0 and len(report.findings[0].schedule.moments) == 2, report
+
+
+@task.task
+def charge_with_refund_once(order: str) -> None:
+    BANK.effect(f"fee {order}", idempotency_key=f"fee-{order}")
+
+
+@charge_with_refund_once.revert(failed=True)
+def refund_once(order: str) -> None:
+    BANK.undo(f"fee {order}", missing_ok=True)
+    MAIL.effect(f"refund of {order}")
+
+
+def test_same_seed_makes_the_same_runs() -> None:
+    texts = {str(run(right_flow, seed=3, max_runs=80)).partition(" in ")[0] for _ in range(2)}
+    reports = [run(flow_of(charge, charge_with_refund_once), seed=5) for _ in range(2)]
+    assert len(texts) == 1
+    assert reports[0].runs == reports[1].runs
+    assert reports[0].findings[0].schedule == reports[1].findings[0].schedule
+
+
+def test_own_check_sees_the_worlds_of_each_run() -> None:
+    ended: list[FinishedRun] = []
+
+    def paid_if_shipped(run: FinishedRun) -> None:
+        ended.append(run)
+        assert BANK.has("charge 7") or not BANK.has("shipment 7"), "shipped for nothing"
+
+    report = run(flow_of(ship, charge), checks=[paid_if_shipped], max_runs=40)
+    assert report.ok, report  # In the end of each run, both exist, or none.
+    assert len(ended) == 42 and {run.faults for run in ended} == {True, False}
+    assert {run.state for run in ended} == {"SUCCESS", "REVERTED"}
+
+    report = run(flow_of(ship), checks=[paid_if_shipped], max_runs=1)
+    assert {each.check for each in report.findings} == {"paid_if_shipped"}
+    assert "shipped for nothing" in str(report)
+
+
+def test_omitted_check_finds_nothing() -> None:
+    assert not run(flow_of(charge_with_strict_refund)).ok
+    assert run(flow_of(charge_with_strict_refund), without=["nothing_missing"], max_runs=60).ok
+
+
+def test_serial_engine_repeats_steps_with_other_request_ids() -> None:
+    """A kill of the process ends a step that the engine runs, and it runs again."""
+    flow = flow_of(Reserve)
+    assert run(flow, max_runs=60).ok
+    report = run(flow, engine="serial")
+    assert {each.check for each in report.findings} == {"at_most_once"}, report
+
+
+def test_value_that_cannot_be_encoded_fails() -> None:
+    @task.task(provides="value")
+    def make() -> object:
+        return object()
+
+    report = crash_everywhere(lambda: linear_flow.Flow("f").add(make()), max_runs=1)
+    assert report.runs == 3 and report.ok  # It fails without faults, too.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "serail"}, r"engine must be one of .*did you mean 'serial'"),
+        ({"without": ["at_most_onec"]}, r"without must name checks .*did you mean 'at_most_once'"),
+        ({"only": "twelve"}, "'twelve' in 'twelve' must be the number of a moment and a fault"),
+        ({"only": "12:kil"}, "'12:kil' in '12:kil' must be"),
+        ({"signals": {"aproved": 1}}, "signals contains 'aproved', but the flow ended in SUCCESS"),
+    ],
+)
+def test_bad_argument_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(right_flow, **options)
+
+
+def test_process_memory_is_lost_with_the_process() -> None:
+    MEMORY.append("of the test")
+    try:
+        run(flow_of(remember, recall), max_runs=20)
+        assert MEMORY == ["of the test"]  # What it was before the runs.
+    finally:
+        MEMORY.clear()
