@@ -68,6 +68,7 @@ class Reserve(task.Task):
     idempotent = True
 
     def execute(self, order: str) -> None:
+        assert self.request is not None
         BANK.effect(f"{self.name} {order}", idempotency_key=self.request.id)
 
     def revert(self, order: str, **_: Any) -> None:
