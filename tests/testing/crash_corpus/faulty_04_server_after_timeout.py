@@ -3,7 +3,7 @@
 The server exists as soon as the provider has accepted the call, but `create` raises `TimeoutError`
 if the answer is late. Then the engine does not call `drop`, because a function given to `revert`
 without `failed=True` runs only after executions that succeeded or may have succeeded. The database
-is nobody's and is billed each month.
+belongs to no flow and is billed each month.
 """
 
 from __future__ import annotations
