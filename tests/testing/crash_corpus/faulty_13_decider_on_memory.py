@@ -1,8 +1,8 @@
-"""Pay out a loan, after a review if its risk is high.
+"""Assess a loan and open a file for it, then pay it out, after a review if its risk is high.
 
-The deciders do not read the result of the assessment, but a dictionary of the module which the task
-has filled. If the process dies after the assessment, the next one has the stored result but an
-empty dictionary. Its deciders see no risk, and a risky loan is paid out without the review.
+The decider does not read the result of the assessment, but a variable of the module that the task
+has set. If the process dies after the assessment, or a worker has run it, the engine has the stored
+result but not the variable. The decider sees no risk, and a risky loan is paid out without review.
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ from wbengine import task
 from wbengine.patterns import graph_flow
 from wbengine.testing import World
 
-BANK = World("bank")
+FILES = World("files", permanent=True, repeatable=True)
 REVIEWS = World("reviews", permanent=True)
-WORLDS = [BANK, REVIEWS]
+BANK = World("bank")
+WORLDS = [FILES, REVIEWS, BANK]
 INPUTS: dict[str, Any] = {"loan": "L-3", "amount": 90_000}
 RISKS: dict[str, str] = {}
 
 
 @task.task
-def assess(loan: str, amount: int) -> str:
+def assess(amount: int) -> str:
     RISKS["latest"] = "high" if amount > 50_000 else "low"
     return RISKS["latest"]
+
+
+@task.task
+def open_file(loan: str) -> None:
+    FILES.effect(f"file {loan}")
 
 
 @task.task
@@ -46,7 +52,8 @@ def is_risky(history: dict[str, Any]) -> bool:
 
 
 def flow() -> graph_flow.Flow:
-    assessment, check, payment = assess("assess"), review("review"), pay_out("pay out")
-    loan = graph_flow.Flow("loan").add(assessment, check, payment)
-    loan.link(assessment, check, decider=is_risky, decider_depth="atom")
+    assessment, file = assess("assess"), open_file("open file")
+    check, payment = review("review"), pay_out("pay out")
+    loan = graph_flow.Flow("loan").add(assessment, file, check, payment).link(assessment, file)
+    loan.link(file, check, decider=is_risky, decider_depth="atom")
     return loan.link(check, payment)
