@@ -125,8 +125,8 @@ class ClockUntilTaskStarts(clocks.Clock):
 
 
 def test_deadline_cancels_running_task_and_reverts_the_flow(kind: dict[str, Any], log: Log) -> None:
+    kind = {**kind, "clock": ClockUntilTaskStarts(log, "b")}
     engine = load(WIDE("f").add(ending_tasks.Early("b")), log, kind)
-    engine._clock = ClockUntilTaskStarts(log, "b")
     with Running(engine, deadline=0.2) as run:
         pass
     assert isinstance(run.error, exceptions.DeadlineExceeded)

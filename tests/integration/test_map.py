@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.contract.flows import kinds
-from tests.seams.scheduling import set_clock
 from tests.support import map_tasks as tasks
 from tests.support.held_tasks import HeldTasks
 from tests.support.snapshots import Snapshots
@@ -326,8 +325,8 @@ def test_deadline_stops_map_and_reverts_finished_items(near: kinds.Kind, tmp_pat
         tasks.note(folder, f"-{item}")
 
     functor = task.FunctorTask(body, "b", revert=undo)
-    engine = near.load(flow_of(fan(functor, max_in_flight=1)), store={"items": range(100)})
-    set_clock(engine, clock)
+    flow = flow_of(fan(functor, max_in_flight=1))
+    engine = near.load(flow, store={"items": range(100)}, clock=clock)
     with pytest.raises(exceptions.DeadlineExceeded):
         engine.run(deadline=2.5)
     told = tasks.notes(tmp_path)

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from tests.integration.engine_kinds import engine_options
-from tests.seams.scheduling import set_clock
 from tests.support import engine_threads
 from tests.support import sample_tasks as samples
 from tests.support.workers import until
@@ -65,10 +64,7 @@ class ClockTask(task.Task):
 
 
 def load(flow: Any, clock: clocks.Clock | None = None, **options: Any) -> Any:
-    engine = engines.load(flow, **options)
-    if clock is not None:
-        set_clock(engine, clock)
-    return engine
+    return engines.load(flow, clock=clock, **options)
 
 
 def atom_states(engine: base.Engine, *names: str) -> list[str | None]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.seams.scheduling import load_at, set_clock
-from wbengine import engines, exceptions, states, task
+from tests.seams.scheduling import load_at
+from wbengine import exceptions, states, task
 from wbengine._concurrency import clocks
 from wbengine._runtime.gates import signals_and_sleeps
 from wbengine.patterns import linear_flow
@@ -46,8 +46,7 @@ def test_sleep_counts_from_its_first_start_across_suspension(store: base.Backend
     clock.advance(3000 - (clock.time() - 1000))
     with contextlib.closing(store.get_connection()) as connection:
         detail = connection.get_flow_details(engine.storage.flow_uuid)
-    later = engines.load(flow, flow_detail=detail, backend=store)
-    set_clock(later, clock)
+    later = load_at(clock, flow, flow_detail=detail, backend=store)
     later.run()
     assert clock.time() == pytest.approx(4600.0)
     assert later.storage.get_flow_state() == states.SUCCESS
@@ -98,8 +97,7 @@ def resume_changed(store: base.Backend, waiting_task: task.Task, changed: task.T
     with contextlib.closing(store.get_connection()) as connection:
         detail = connection.get_flow_details(engine.storage.flow_uuid)
     flow = linear_flow.Flow("f").add(changed)
-    later = engines.load(flow, flow_detail=detail, backend=store)
-    set_clock(later, clock)
+    later = load_at(clock, flow, flow_detail=detail, backend=store)
     later.park_after = 1
     later.run()
     return later

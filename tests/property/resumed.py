@@ -19,7 +19,6 @@ from tests.contract.flows import fated, kinds
 from tests.property import replay
 from tests.property.lives import Composer
 from tests.property.oracle import ATOM, LINEAR, UNORDERED, Oracle, Spec
-from tests.seams import scheduling
 from tests.support.workers import until
 from wbengine import exceptions, retry, states, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -276,9 +275,12 @@ class Life:
             with contextlib.closing(self.backend.get_connection()) as connection:
                 more = {"flow_detail": connection.get_flow_details(self.uuid)}
         self.engine = self.kind.load(
-            self.world.flow(), backend=self.backend, defer_reverts=self.world.defer, **more
+            self.world.flow(),
+            backend=self.backend,
+            defer_reverts=self.world.defer,
+            clock=self.world.clock,
+            **more,
         )
-        scheduling.set_clock(self.engine, self.world.clock)
         self.uuid = self.engine.storage.flow_uuid
         self.engine.atom_notifier.register("*", self._on_atom)
 

@@ -151,10 +151,11 @@ class Life:
 
     def __init__(self, world: World, kind: kinds.Kind) -> None:
         self.world = world
-        self.engine = kind.load(world.flow, store=world.store, defer_reverts=world.defer)
-        if kind.name == "serial":
-            # A serial engine polls in a long batch: with this clock no batch is long.
-            self.engine._clock = clocks.ManualClock()
+        # A serial engine polls in a long batch: with a manual clock no batch is long.
+        clock = clocks.ManualClock() if kind.name == "serial" else None
+        self.engine = kind.load(
+            world.flow, store=world.store, defer_reverts=world.defer, clock=clock
+        )
         self.recorder = trace.Recorder(self.engine)
         self.changes = 0
         self.suspended = False

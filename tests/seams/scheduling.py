@@ -6,13 +6,12 @@ Nodes are identified by name: the name of an atom, the name of a flow for its be
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from wbengine import deciders, engines
-from wbengine._concurrency.clocks import Clock, ManualClock
+from wbengine._concurrency.clocks import Clock
 from wbengine._runtime import retry_decisions
 from wbengine._runtime.compiler import compile
 from wbengine._runtime.plan import FLOW, RETRY, Edge, Plan
@@ -258,42 +257,6 @@ class Run:
         return [self._flow.names[node] for node in nodes]
 
 
-def set_clock(engine: Any, clock: Clock) -> None:
-    """Give a simulated clock to an engine that was loaded and did not run."""
-    engine._clock = clock
-
-
 def load_at(clock: Clock, flow: Any, **options: Any) -> Any:
     """Load a flow into an engine with a simulated clock."""
-    engine = engines.load(flow, **options)
-    set_clock(engine, clock)
-    return engine
-
-
-class TaskClock(ManualClock):
-    """A manual clock of one engine, which does not advance while calls are in flight."""
-
-    def __init__(self, engine: Any, start: float = 0.0) -> None:
-        super().__init__(start)
-        self.engine = engine
-        set_clock(engine, self)
-
-    def queue(self) -> queue.SimpleQueue[Any]:
-        return _TaskQueue(self)
-
-
-class _TaskQueue(queue.SimpleQueue):  # type: ignore[type-arg]
-    def __init__(self, clock: TaskClock) -> None:
-        self._clock = clock
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        if not block or timeout is None:
-            return super().get(block)
-        while True:
-            in_flight = self._clock.engine._run._in_flight.submitted
-            try:
-                return super().get(timeout=0.02 if in_flight else 0)
-            except queue.Empty:
-                if not in_flight:
-                    self._clock.advance(timeout)
-                    raise
+    return engines.load(flow, clock=clock, **options)

@@ -422,8 +422,8 @@ def test_cancel_of_interrupted_function_task_calls_its_revert() -> None:
 @pytest.mark.parametrize("first", ["cancel", "deadline"])
 def test_first_of_cancel_and_deadline_defines_the_error(first: str) -> None:
     """The running task is notified in both cases."""
-    run = Run(wide())
-    clock = run.engine._clock = Turned()
+    clock = Turned()
+    run = Run(wide(), clock=clock)
     run.options = {"deadline": 5000}
     with run:
         hands = begun(run)

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from wbengine._concurrency.clocks import SYSTEM, Clock, ManualClock, StoreClock, uptime
+from wbengine._concurrency.clocks import SYSTEM, Clock, StoreClock, uptime
+from wbengine._concurrency.manual_clock import ManualClock
 
 
 def test_system_clock_returns_current_time():

@@ -118,8 +118,9 @@ class Invocation:
     :ivar cancellation: cancels the call. A cancelled call must not start. If it is recovered, its
         earlier result is awaited.
     :ivar local: whether the call must run in the process of the engine.
-    :ivar not_before: earliest start on this host's monotonic clock, or None.
-    :ivar not_after: latest start on this host's monotonic clock, or None.
+    :ivar not_before: earliest start, or None: on the monotonic clock of the engine, and, after the
+        call is submitted to an executor, on that of this host.
+    :ivar not_after: latest start on the same clock, or None.
     :ivar ticket: data of the executor.
     :ivar origin: on a worker, the request that the call executes; otherwise None.
     :ivar captures: whether to send the logs of the task as `events`. This requires
@@ -194,9 +195,20 @@ class Invocation:
         if self.events is not None and self.spent is not None:
             self.events(SPENT, {"units": self.spent})
 
-    def expired(self) -> Outcome | None:
-        """Return the result `Expired` if the latest start has passed, otherwise None."""
-        if self.not_after is None or time.monotonic() <= self.not_after:
+    def shift_times(self, seconds: float) -> None:
+        """Convert the earliest and the latest start to a clock that is so many seconds ahead."""
+        if self.not_before is not None:
+            self.not_before += seconds
+        if self.not_after is not None:
+            self.not_after += seconds
+
+    def expired(self, now: float | None = None) -> Outcome | None:
+        """Return the result `Expired` if the latest start has passed, otherwise None.
+
+        :param now: the current time on the clock of the engine; default: that of this host.
+        """
+        now = time.monotonic() if now is None else now
+        if self.not_after is None or now <= self.not_after:
             return None
         late = f"task {self.task.name!r} expired before it started"
         return Outcome(ft.Failure.from_exception(exceptions.Expired(late)))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import queue
-import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from wbengine._imports import lazily
+
+if TYPE_CHECKING:
+    from wbengine._concurrency.manual_clock import ManualClock as ManualClock
 
 #: Seconds that pass on this host, also while it sleeps: the clock of a store does not stop then.
 uptime: Callable[[], float] = (
@@ -16,11 +20,17 @@ uptime: Callable[[], float] = (
     else time.monotonic
 )
 
+#: In the classes, `queue` is a method.
+_Queue = queue.SimpleQueue[Any]
+
 
 class Clock:
     """The clock of this machine. Thread-safe."""
 
     __slots__ = ()
+
+    #: Whether its seconds are those of other hosts and processes.
+    is_real: ClassVar[bool] = True
 
     #: Monotonic time in seconds, for durations and deadlines.
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
@@ -29,7 +39,19 @@ class Clock:
     time: Callable[[], float] = staticmethod(time.time)
 
     #: Create a queue whose `get` measures its timeout with this clock.
-    queue: Callable[[], queue.SimpleQueue[Any]] = staticmethod(queue.SimpleQueue)
+    queue: Callable[[], _Queue] = staticmethod(queue.SimpleQueue)
+
+    def attach(self, events: _Queue, is_busy: Callable[[], bool]) -> None:
+        """Begin a run, whose thread waits in `events`. That thread calls `is_busy`.
+
+        :param is_busy: returns whether something runs that then puts an item into the queue.
+        """
+
+    def detach(self, events: _Queue) -> None:
+        """End a run. Idempotent."""
+
+    def follow(self, ahead: float | None) -> None:
+        """Follow the clock of a store, if this clock can. See `StoreClock`."""
 
 
 SYSTEM = Clock()
@@ -64,47 +86,6 @@ class StoreClock(Clock):
         self.time = lambda: uptime() + difference
 
 
-class ManualClock(Clock):
-    """A clock that changes only when it is advanced.
-
-    If a `get` with a timeout finds no item in one of its queues, it advances the clock by the
-    timeout.
-    """
-
-    __slots__ = ("_lock", "_now")
-
-    def __init__(self, start: float = 0.0) -> None:
-        self._lock = threading.Lock()
-        self._now = start
-
-    def monotonic(self) -> float:
-        return self._now
-
-    def time(self) -> float:
-        return self._now
-
-    def advance(self, seconds: float) -> None:
-        """Advance by `seconds`, which must not be negative."""
-        if not seconds >= 0:
-            raise ValueError(f"seconds must be 0 or more to advance a clock, got {seconds!r}")
-        with self._lock:
-            self._now += seconds
-
-    def queue(self) -> queue.SimpleQueue[Any]:
-        return _ManualQueue(self)
-
-
-class _ManualQueue(queue.SimpleQueue):  # type: ignore[type-arg]
-    """A queue whose `get` advances its clock instead of waiting."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self._clock = clock
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        if not block or timeout is None:
-            return super().get(block)
-        try:
-            return super().get(block=False)
-        except queue.Empty:
-            self._clock.advance(timeout)
-            raise
+__getattr__, __dir__ = lazily.lazy_attributes(
+    __name__, {"wbengine._concurrency.manual_clock": ("ManualClock",)}
+)

@@ -154,14 +154,16 @@ class Membership:
     def ready(self) -> int:
         """Number of permits that may be used now."""
         with self._renewer.lock:
+            self._renewer.settle_due()
             self._collect_due()
             return len(self._ready)
 
     @property
     def seconds_to_next(self) -> float:
-        """Seconds until the next assigned permit may be used; infinite: there is none."""
+        """Seconds until the next permit may be used, or `settle_due` is due; or infinite."""
         with self._renewer.lock:
             due = self._later[0].due if self._later else math.inf
+            due = min(due, self._renewer.settles_at(self.name))
             return max(0.0, due - self._renewer.clock())
 
     @property
@@ -387,12 +389,22 @@ class PermitRenewer:
             limit = self._limits.setdefault(name, _Limit())
             limit.memberships[member.flow] = membership
             if self._thread is None:
-                thread = threads.Thread(target=self._main, name="wbengine-limits", daemon=True)
-                try:
-                    thread.start()
-                finally:  # Set also after an interrupt.
-                    self._thread = None if thread.ident is None else thread
+                self._start()
         return membership
+
+    def _start(self) -> None:
+        thread = threads.Thread(target=self._main, name="wbengine-limits", daemon=True)
+        try:
+            thread.start()
+        finally:  # Set also after an interrupt.
+            self._thread = None if thread.ident is None else thread
+
+    def settle_due(self) -> None:
+        """Send due requests, if no thread does. The caller must hold the lock."""
+
+    def settles_at(self, name: str) -> float:
+        """Return the time of the next request for a limit if no thread sends it, or infinity."""
+        return math.inf
 
     def leave(
         self,
@@ -436,18 +448,22 @@ class PermitRenewer:
     def _main(self) -> None:
         while self._wait():
             with self._request_lock:
-                now, requests = self.clock(), {}
-                with self.lock:
-                    for name, limit in self._limits.items():
-                        if limit.due <= now:
-                            limit.due = math.inf
-                            permit_requests = [
-                                membership.request() for membership in limit.memberships.values()
-                            ]
-                            requests[name] = limit.quotas[0], permit_requests
-                if requests:
+                if requests := self._take_due():
                     self._settle(requests)
             self._poll_changes()
+
+    def _take_due(self) -> dict[str, shared_accounts.Requests]:
+        """Return the requests that are due now."""
+        now, requests = self.clock(), dict[str, shared_accounts.Requests]()
+        with self.lock:
+            for name, limit in self._limits.items():
+                if limit.due <= now:
+                    limit.due = math.inf
+                    permit_requests = [
+                        membership.request() for membership in limit.memberships.values()
+                    ]
+                    requests[name] = limit.quotas[0], permit_requests
+        return requests
 
     def _wait(self) -> bool:
         """Wait until a request is due. Return False if the thread must end."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import queue
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,7 +120,7 @@ class Run:
         self._maps = lifecycle.maps
         self._workflows = workflows
         self._executor = executor
-        self._inbox = inbox
+        self.inbox: Final = inbox
         self._clock = clock
         self._never_resolve = never_resolve
         self._in_flight = InFlight(executor)
@@ -201,6 +202,11 @@ class Run:
         self.state = state
         yield state
 
+    def is_busy(self) -> bool:
+        """Return whether a task or the function of a workflow runs, apart from the loop itself."""
+        workflows = self._workflows
+        return bool(self._in_flight.submitted or (workflows and workflows.is_computing))
+
     def abandon(self) -> None:
         """Start nothing more and withdraw calls that have not started, after an error in the loop.
 
@@ -280,12 +286,12 @@ class Run:
             # Before RUNNING is written: a later run does not call the deciders of atoms that ran.
             for ended in self._lifecycle.take_failed_before_submit():
                 self._handle_outcome(*ended)
-            self._inbox.put(IterationInterrupted())  # Continue without an event.
+            self.inbox.put(IterationInterrupted())  # Continue without an event.
         if self._gates.may_await_signals:
             self._store_waits()
         self._save(saving.START)
         self._submit()
-        if self._saver.saves_iterations and not (self._executor.immediate and self._inbox.qsize()):
+        if self._saver.saves_iterations and not (self._executor.immediate and self.inbox.qsize()):
             self._save(saving.ITERATION)
         return states.WAITING
 
@@ -295,16 +301,16 @@ class Run:
         asleep = timers.is_used and not (self.stop_signal.suspending or scheduler.done)
         if self._gates.admission and self._gates.delays_flow:
             asleep = asleep or not scheduler.done
-        if self._parking is not None and not self._inbox.qsize() and self._may_park(self._parking):
+        if self._parking is not None and not self.inbox.qsize() and self._may_park(self._parking):
             self._park(self._parking)
-        elif not self._inbox.qsize() and (scheduler.in_flight or asleep):
+        elif not self.inbox.qsize() and (scheduler.in_flight or asleep):
             if waits_changed:
                 self._save(saving.LATE)
             if timers.is_used:
                 timeout = timers.wait(self._clock.monotonic(), timeout)
             try:
                 # A single C call: an interrupt cannot come between taking an event and storing it.
-                self._arrived.extend(map(self._inbox.get, (True,), (timeout,)))
+                self._arrived.extend(map(self.inbox.get, (True,), (timeout,)))
             except queue.Empty:
                 pass
         return states.ANALYZING
@@ -476,7 +482,7 @@ class Run:
         if self._in_flight.granted:
             tasks, to_cancel, refused = self._in_flight.refuse(tasks)
             for call, outcome in refused:
-                self._inbox.put(Finished(call, outcome))
+                self.inbox.put(Finished(call, outcome))
         if self._gates.has_call_gates:
             tasks = self._gates.admit_calls(tasks)
         self._in_flight.unsent = deque([*tasks, *retries])
@@ -492,10 +498,10 @@ class Run:
             if to_cancel:
                 self._in_flight.cancel(to_cancel)
         for call in self._iter_unsent(len(retries)) if retries else ():
-            self._inbox.put(Finished(call, self._lifecycle.retries.run(call)))
+            self.inbox.put(Finished(call, self._lifecycle.retries.run(call)))
         if self._in_flight.unsent:
             unsent, self._in_flight.unsent = self._in_flight.unsent, deque()
-            self._inbox.put(Withdrawn(unsent))
+            self.inbox.put(Withdrawn(unsent))
 
     def _iter_unsent(self, count: int) -> Iterator[Any]:
         """Yield unsent calls until the run is stopped or its deadline passes.
@@ -507,6 +513,7 @@ class Run:
         tasks = bool(unsent) and isinstance(unsent[0], calls.Invocation)
         immediate, cancellable = self._executor.immediate, self._in_flight.cancellable
         saver, check = self._saver, self._saver.check
+        has_other_times = tasks and not self._clock.is_real
         for _ in range(count):
             if check is not None:
                 check()
@@ -520,8 +527,10 @@ class Run:
                 return
             unsent.popleft()
             if mapping and is_item(call) and self._maps.is_stopped(call):
-                self._inbox.put(Withdrawn([call]))
+                self.inbox.put(Withdrawn([call]))
             else:
+                if has_other_times and call.not_before is not None:
+                    call.shift_times(time.monotonic() - self._clock.monotonic())
                 yield call
                 if immediate:
                     if unsent and saver.is_late:  # without `unsent`, the iteration is over
@@ -544,7 +553,7 @@ class Run:
         if not is_too_late and self._handle_arrivals():
             self._save(saving.LATE)
             # The next iteration begins the successors and must not block.
-            self._inbox.put(IterationInterrupted())
+            self.inbox.put(IterationInterrupted())
 
     def _handle_arrivals(self) -> bool:
         arrived = self._arrivals()
@@ -567,7 +576,7 @@ class Run:
     def _done(self, invocation: calls.Invocation, outcome: calls.Outcome) -> None:
         if invocation.index >= 0 and outcome.failed:
             self._maps.item_failed(invocation)
-        self._inbox.put(Finished(invocation, outcome))
+        self.inbox.put(Finished(invocation, outcome))
 
     def _handle_outcome(self, call: Call, outcome: calls.Outcome) -> None:
         # checked here to save a call for each task that succeeds
@@ -749,7 +758,7 @@ class Run:
 
     def _arrivals(self) -> deque[Event]:
         """Move events from the inbox to `_arrived`. Unhandled ones stay there for `collect`."""
-        arrived, inbox = self._arrived, self._inbox
+        arrived, inbox = self._arrived, self.inbox
         arrived.extend(map(inbox.get, (False,) * inbox.qsize()))
         return arrived
 

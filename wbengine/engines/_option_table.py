@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from wbengine._concurrency import time_limits
+from wbengine._concurrency import clocks, time_limits
 from wbengine._configuration import named_options
 from wbengine._limits import shared_accounts
 from wbengine._runtime import executors, saving
@@ -80,6 +80,12 @@ def _is_none(value: Any) -> bool:
     return value is None or (isinstance(value, str) and value.strip().lower() == "none")
 
 
+def _clock(name: str, value: Any) -> clocks.Clock | None:
+    if value is not None and not isinstance(value, clocks.Clock):
+        raise TypeError(f"{name} must be a testing.ManualClock or None, got {value!r:.80}")
+    return value
+
+
 def _names_in(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -119,6 +125,7 @@ COMMON: Final[Mapping[str, Option]] = {
     "payloads": Option(),
     "strict_results": _OFF,
     "timelimit": _TIMELIMIT,
+    "clock": Option(_clock),
 }
 
 #: Options of the serial and of the parallel engine, so that the kind can be configured.

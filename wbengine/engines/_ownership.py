@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import queue
+import time
 from collections.abc import Callable, Collection, Iterator, Sized
 from typing import Final
 
@@ -42,14 +43,15 @@ class Ownership:
     this state until the lease is acquired, so the state is checked then, on the stored records. An
     end of the flow that another engine reached after this engine read the flow is refused.
 
-    `lease_seconds`: seconds after which a lease that is not renewed expires. `clock` follows the
-    clock of the store.
+    `lease_seconds`: seconds after which a lease that is not renewed expires. `clock` is the clock
+    of the engine. It follows the clock of the store. Waits for a lease take real seconds, because
+    leases do.
     """
 
     def __init__(
         self,
         storage: storage_module.Storage,
-        clock: clocks.StoreClock,
+        clock: clocks.Clock,
         *,
         on_busy: str = FAIL,
         lease_seconds: float = _leases.LEASE_SECONDS,
@@ -89,7 +91,7 @@ class Ownership:
     ) -> Iterator[None]:
         """Own the flow during a `with` block; without a backend this does nothing.
 
-        `due` is the time on the monotonic clock at which `deadline` seconds are over. If there are
+        `due` is the time of the engine's clock at which `deadline` seconds are over. If there are
         `requests` (to cancel the run), this does not wait. `momentary`: for a single change outside
         of a run. `check_state`: raises `StateRefused` if the operation does not accept a state.
         `refused_ends`: states that are refused if the flow entered them after this engine read it.
@@ -111,7 +113,7 @@ class Ownership:
         owner = _owners.new(self._clock, momentary=momentary)
         held_lease: _lease_renewer.HeldLease | None = None
         try:
-            self._wake_queue = self._clock.queue()
+            self._wake_queue = queue.SimpleQueue()
             try:
                 held_lease = self._wait(backend, str(owner), due, deadline, requests)
             finally:
@@ -207,17 +209,18 @@ class Ownership:
         deadline: float | None,
         requests: Sized,
     ) -> _lease_renewer.HeldLease:
-        pause, until = 0.01, self._clock.monotonic() + _leases.CHANGE_WAIT_SECONDS
+        pause, until = 0.01, time.monotonic() + _leases.CHANGE_WAIT_SECONDS
+        latest = math.inf if due is None else time.monotonic() + due - self._clock.monotonic()
         while True:
             try:
                 return self._acquire(backend, owner)
             except exceptions.FlowBusy as busy:
                 changing = _owners.is_momentary(busy.owner)
-                now = self._clock.monotonic()
+                now = time.monotonic()
                 if not (self.waits or (changing and now < until)):
                     text = f"{busy} (use on_busy='wait' to wait for its end)"
                     raise _reworded(busy, text, exceptions.FlowBusy) from None
-                remaining = math.inf if due is None else due - now
+                remaining = latest - now
                 if remaining <= 0:
                     raise exceptions.DeadlineExceeded(
                         f"{busy}: it did not end within {deadline:g} seconds", busy

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from wbengine import storage
 from wbengine._concurrency import clocks
-from wbengine._limits import permit_renewer
+from wbengine._limits import manual_renewer, permit_renewer
 from wbengine._runtime import atom_lifecycle, deadlines, inbox
 from wbengine._runtime import plan as plans
 from wbengine._runtime.gates import permits
@@ -15,6 +15,9 @@ from wbengine.engines import _compilation, _gate_setup
 from wbengine.persistence import base as persistence
 
 __all__ = ["make_permit_gate"]
+
+#: Longer than any test.
+_FOREVER_SECONDS: Final = 1e12
 
 
 def make_permit_gate(
@@ -40,6 +43,11 @@ def make_permit_gate(
     """
     plan = compiled.plan
 
+    def renewer() -> permit_renewer.PermitRenewer:
+        if clock.is_real:
+            return permit_renewer.of_process()(place)
+        return manual_renewer.of_clock(clock)
+
     def arguments(node: int) -> Mapping[str, Any]:
         item: Any = plan.items[node]
         if plan.kinds[node] == plans.FLOW:
@@ -49,8 +57,11 @@ def make_permit_gate(
     return permits.PermitGate(
         compiled.limits,
         plan,
-        lambda: permit_renewer.of_process()(place),
-        permit_renewer.Member(stored.flow_uuid, epoch, lease_seconds),
+        renewer,
+        # Within one process, permits need not expire.
+        permit_renewer.Member(
+            stored.flow_uuid, epoch, lease_seconds if clock.is_real else _FOREVER_SECONDS
+        ),
         timers,
         clock,
         arguments=arguments,

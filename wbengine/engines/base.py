@@ -148,15 +148,14 @@ class Engine(abc.ABC):
         self._atom_notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(
             all_states.union(states.INCIDENTS)
         )
-        store_clock = clocks.StoreClock()
-        self._clock: clocks.Clock = store_clock
+        self._clock: clocks.Clock = self._settings["clock"] or clocks.StoreClock()
         self._storage = storage_module.Storage(self._flow_detail, self._backend)
         if self._settings["payloads"] is not None:
             self._storage.payloads = _payloads.opened(self._settings["payloads"])
         self._durability: str = self._settings["durability"]
         self._ownership = _ownership.Ownership(
             self._storage,
-            store_clock,
+            self._clock,
             on_busy=self._settings["on_busy"],
             lease_seconds=self._settings["lease"],
         )
@@ -677,6 +676,7 @@ class Engine(abc.ABC):
             raise
         try:
             self._change_state(states.RUNNING)
+            self._clock.attach(run.inbox, run.is_busy)
             self._attach_run(run)
             if self._ownership.held is not None:
                 self._ownership.held.begin_run(self._execute_command)
@@ -714,6 +714,7 @@ class Engine(abc.ABC):
 
     def _stop(self, run: run_module.Run) -> None:
         run.stop_signal.end()
+        self._clock.detach(run.inbox)
         self._running_executor.stop()
         if self._gates is not None:
             self.flow_limit = self._gates.flow_limit

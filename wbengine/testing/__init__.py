@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from wbengine._imports import lazily
 
 if TYPE_CHECKING:
-    from wbengine._concurrency.clocks import ManualClock
+    from wbengine._concurrency.manual_clock import ManualClock
     from wbengine.testing._brokers import Broker
     from wbengine.testing._crashing.exploring import crash_everywhere
     from wbengine.testing._crashing.report import Finding, Report
@@ -48,7 +48,7 @@ __getattr__, __dir__ = lazily.lazy_attributes(
         "._crashing.run": ("FinishedRun",),
         "._faults": ("Fault",),
         "._stores": ("FaultyBackend",),
-        ".._concurrency.clocks": ("ManualClock",),
+        ".._concurrency.manual_clock": ("ManualClock",),
         "._submitted": ("run_submitted",),
         "._traces": ("Trace", "assert_flow_trace"),
         "._workers": ("worker_in_thread",),

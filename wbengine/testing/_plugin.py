@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from wbengine._concurrency.clocks import ManualClock
+    from wbengine._concurrency.manual_clock import ManualClock
     from wbengine.engines import base
     from wbengine.engines.worker_based import worker as workers
     from wbengine.testing._brokers import Broker
@@ -68,22 +68,19 @@ def wbe_engine(wbe_broker: Broker) -> Callable[..., base.Engine]:
 
     The test runs the engine. By default, tasks run on the workers of the test, and a worker is lost
     after 4 seconds without a message. With `engine='serial'` or another kind, tasks run in this
-    process. With a `clock` (see `wbe_clock`), waits between retries take no time. Events are
+    process. With a `clock` (see `wbe_clock`), waits take no time. Events are
     recorded for `assert_flow_trace`.
     """
     from wbengine import engines
     from wbengine.testing._traces import Trace
 
-    def make(flow: Any, *, clock: ManualClock | None = None, **options: Any) -> base.Engine:
+    def make(flow: Any, **options: Any) -> base.Engine:
         options.setdefault("engine", "worker-based")
         if options["engine"] in ("worker-based", "workers") and "executor" not in options:
             # A shorter time would lose workers on a machine that pauses for a second or two.
             options = {**wbe_broker.options, "worker_expiry": 4.0, **options}
-        loaded: Any = engines.load(flow, **options)
-        if clock is not None:
-            loaded._clock = clock
-        Trace.of(loaded)
-        engine: base.Engine = loaded
+        engine = engines.load(flow, **options)
+        Trace.of(engine)
         return engine
 
     return make
@@ -103,7 +100,7 @@ def wbe_store() -> Iterator[FaultyBackend]:
 
 @pytest.fixture
 def wbe_clock() -> ManualClock:
-    """Return a clock that only advances on request, or when a thread waits on it."""
-    from wbengine._concurrency.clocks import ManualClock
+    """Return a clock for engines (option `clock`), with which their waits take no time."""
+    from wbengine._concurrency.manual_clock import ManualClock
 
     return ManualClock(1_000_000.0)

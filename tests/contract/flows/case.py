@@ -12,7 +12,6 @@ import pytest
 
 from tests.contract.flows import tasks, trace
 from tests.contract.flows.kinds import Kind
-from tests.seams.scheduling import TaskClock
 from wbengine import exceptions, states
 from wbengine._concurrency import clocks
 from wbengine.engines import base
@@ -105,9 +104,9 @@ def play(case: Case, kind: Kind, folder: Path) -> list[str]:
     if case.pauses:
         start = time.time()
         options["backend"] = _paused(case.pauses, start)
-    engine = kind.load(pattern, store=store, **options)
+    clock = clocks.ManualClock(start) if case.at or case.takes else clocks.SYSTEM
+    engine = kind.load(pattern, store=store, clock=clock, **options)
     heard = _listen(engine, case)
-    clock = TaskClock(engine, start) if case.at or case.takes else clocks.SYSTEM
     recorder = trace.Recorder(engine, clock, case.takes)
     error: BaseException | None = None
     try:

@@ -34,7 +34,8 @@ class StartTimeGate(base.Gate):
     """Delays calls until the `eta` of their task.
 
     :param end: called with a call that must not start, and its outcome.
-    :param keeps_times: the executor waits for the `eta` of tasks that are not local.
+    :param keeps_times: the executor waits for the `eta` of tasks that are not local, if the clock
+        is that of the host.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class StartTimeGate(base.Gate):
         self._timers: Final = timers
         self._clock: Final = clock
         self._end: Final = end
-        self._keeps_times: Final = keeps_times
+        self._keeps_times: Final = keeps_times and clock.is_real
         self._calls: dict[calls.Invocation, None] = {}
 
     def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
@@ -69,7 +70,7 @@ class StartTimeGate(base.Gate):
             return False
         if self._keeps_times and not call.local:
             return True
-        expired = call.expired()
+        expired = call.expired(self._clock.monotonic())
         if expired is not None:
             self._end(call, expired)
         elif call.not_before is not None and call.not_before > now:
@@ -80,9 +81,15 @@ class StartTimeGate(base.Gate):
         return False
 
     def release(self, due: Iterable[Hashable]) -> base.Work:
-        released: list[Any] = [call for call in due if call in self._calls]
-        for call in released:
+        now, released = self._clock.monotonic(), list[calls.Invocation]()
+        waiting: list[Any] = [call for call in due if call in self._calls]
+        for call in waiting:
             del self._calls[call]
+            expired = call.expired(math.inf) if call.not_before > now else None
+            if expired is None:
+                released.append(call)
+            else:
+                self._end(call, expired)
         return base.Work(calls=released)
 
     def withdraw(self, selects: base.Selection) -> base.Work:

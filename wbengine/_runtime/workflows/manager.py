@@ -109,6 +109,11 @@ class Workflows:
         """Number of steps and running functions in flight, minus the number of workflows."""
         return sum(run.in_flight + run.is_computing - 1 for run in self.running.values())
 
+    @property
+    def is_computing(self) -> bool:
+        """Whether a function runs."""
+        return any(run.is_computing for run in self.running.values())
+
     def take_ending(self) -> list[int]:
         """Return workflows that end and whose remaining steps must be withdrawn, each once."""
         ending = [node for node, run in self.running.items() if run.must_withdraw]
