@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.seams import stores
+from tests.support import notified, receivers
 from wbengine import engines, exceptions, retry, states, task
 from wbengine._security import keys
 from wbengine.jobs import backends as boards
@@ -77,7 +79,7 @@ def rest_removed(backend: base.Backend) -> Iterator[None]:
     """Remove what belongs to no flow, because tests share the stores."""
     yield
     with stores.engine_of(backend).begin() as connection:
-        for table in ("wbe_schedules", "wbe_jobs", "wbe_bulks", "wbe_bulk_flows"):
+        for table in ("wbe_schedules", "wbe_jobs", "wbe_bulks", "wbe_bulk_flows", "wbe_duties"):
             connection.execute(sa.text(f"DELETE FROM {table}"))
 
 
@@ -314,6 +316,32 @@ def test_details_of_jobs_are_encrypted(
         assert old.isdisjoint(keys_in_use(backend))
         (job,) = board.iterjobs()
         assert job.details["store"] == {"customer": SECRET}
+
+
+def test_notification_that_waits_to_be_sent_is_encrypted(
+    backend: base.Backend, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pass_time() -> None:
+        now = time.time() + 1000
+        monkeypatch.setattr(type(backend.get_connection()), "now", lambda connection: now)
+
+    with receivers.receiver() as site:
+        site.statuses.append(500)
+        service = notified.begun(backend, notified.webhook(site, tmp_path))
+        notified.failed(backend, why=f"pay: ValueError: {SECRET}")
+        notified.run(service)
+        assert len(site.requests) == 1
+        assert leaks(backend) == []
+        use(None, monkeypatch)
+        pass_time()
+        with pytest.raises(exceptions.NotTrusted, match="this process has no keys"):
+            service.run_due()
+        use(rotate(key_file, "new.json", 1.0), monkeypatch)
+        old = keys_in_use(backend)
+        list(_reencrypting.reencrypt(backend))
+        assert old.isdisjoint(keys_in_use(backend))
+        notified.run(service)
+        assert [SECRET in str(request.json) for request in site.requests] == [True, True]
 
 
 def test_arguments_of_bulk_operations_are_encrypted(

@@ -158,7 +158,8 @@ def _check_notifications(backend: base.Backend, place: Place) -> Iterator[Findin
     with contextlib.closing(backend.get_connection()) as connection:
         for name in _progress.destination_names(place.notify):
             note_of_work = connection.duty_note(_progress.duty_name(name))
-            stored = _progress.Progress.from_note(note_of_work)
+            # The message can be encrypted.
+            stored = _progress.Progress.from_note({**note_of_work, "outbox": None})
             if stored is None:
                 yield note("notifications", f"no process has sent notifications to {name} yet",
                            "start `wbengine serve` with these settings")  # fmt: skip

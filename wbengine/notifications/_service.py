@@ -20,7 +20,7 @@ from wbengine.notifications._progress import Progress, duty_name
 from wbengine.notifications._reading import SOURCES, EventReader
 from wbengine.notifications._sender import SendError
 from wbengine.notifications._settings import Destination
-from wbengine.persistence import base
+from wbengine.persistence import _sealed_fields, base
 from wbengine.schedules._store import Schedules
 
 __all__ = ["DestinationService", "send_test"]
@@ -93,12 +93,15 @@ class DestinationService:
         """Do the next step, if no other process does the work. Return the seconds until the next.
 
         :raises StorageFailure: if the store fails.
+        :raises NotTrusted: if the stored message is encrypted, and this process lacks its key.
         """
         with contextlib.closing(self._persistence.get_connection()) as connection:
             if not connection.claim_duty(self._duty, self._owner, self.CLAIM_SECONDS):
                 return self.STANDBY_SECONDS
             now = connection.now()
-            progress = Progress.from_note(connection.duty_note(self._duty))
+            note = connection.duty_note(self._duty)
+            place = _sealed_fields.place_of_note(self._duty)
+            progress = Progress.from_note(_sealed_fields.opened_parts(note, *place))
             if progress is None:  # Events before the first start are not sent.
                 self._store(connection, Progress(now, dict.fromkeys(SOURCES, now)), now)
                 return 0.0
@@ -117,7 +120,9 @@ class DestinationService:
 
     def _store(self, connection: base.Connection, progress: Progress, now: float) -> None:
         progress.stored_at = now
-        connection.end_duty(self._duty, self._owner, 0, progress.to_note())
+        place = _sealed_fields.place_of_note(self._duty)
+        note = _sealed_fields.sealed_parts(progress.to_note(), ["outbox"], *place)
+        connection.end_duty(self._duty, self._owner, 0, note)
 
     def _collect(self, connection: base.Connection, progress: Progress, now: float) -> float:
         if now < progress.next_at:

@@ -24,7 +24,8 @@ from wbengine.types._encrypted import ENCRYPTED, NO_KEYS
 __all__ = [
     "MARK", "SEALED", "check_opened", "opened", "opened_details", "opened_parts",
     "place_of_arguments", "place_of_details", "place_of_edits", "place_of_inputs", "place_of_log",
-    "place_of_signal", "place_of_trouble", "sealed", "sealed_details", "sealed_parts",
+    "place_of_note", "place_of_signal", "place_of_trouble", "sealed", "sealed_details",
+    "sealed_parts",
 ]  # fmt: skip
 
 #: Field of a tree with the encrypted fields.
@@ -143,6 +144,10 @@ def place_of_arguments(bulk_uuid: str, flow_uuid: str = "") -> tuple[str, ...]:
 
 def place_of_details(job_uuid: str) -> tuple[str, ...]:
     return "details of job", job_uuid
+
+
+def place_of_note(duty: str) -> tuple[str, ...]:
+    return "note of work", duty
 
 
 def place_of_inputs(schedule: str) -> tuple[str, ...]:

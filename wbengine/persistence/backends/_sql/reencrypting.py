@@ -181,6 +181,10 @@ def _schedule(row: Mapping[str, Any]) -> rows.Row | None:
     }
 
 
+def _duty(row: Mapping[str, Any]) -> rows.Row | None:
+    return _parts(row, "note", _sealed_fields.place_of_note(row["name"]), ["outbox"])
+
+
 #: Functions that return the changed columns of a row, if it has another key.
 _CHANGES: Final[Mapping[sa.Table, _Change]] = {
     tables.BOOKS: functools.partial(_record, rows.BOOK),
@@ -193,4 +197,5 @@ _CHANGES: Final[Mapping[sa.Table, _Change]] = {
     tables.BULK_FLOWS: _bulk_flow,
     tables.JOBS: _job,
     tables.SCHEDULES: _schedule,
+    tables.DUTIES: _duty,
 }
