@@ -47,8 +47,9 @@ def reencrypt(backend: base.Backend) -> Iterator[Reencrypted]:
             "Large values cannot be decrypted: use a key file with the entry 'encrypt'"
         )
     done = Reencrypted()
-    for progress in reencrypting.reencrypt(backend):
-        done.rows, done.rows_written = progress.read, progress.written
+    for read, written in reencrypting.reencrypt(backend):
+        done.rows += read
+        done.rows_written += written
         yield done
     payloads = backend.payloads
     if payloads is None:

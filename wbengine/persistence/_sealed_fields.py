@@ -25,7 +25,7 @@ __all__ = [
     "MARK", "SEALED", "check_opened", "opened", "opened_details", "opened_parts",
     "place_of_arguments", "place_of_details", "place_of_edits", "place_of_inputs", "place_of_log",
     "place_of_note", "place_of_signal", "place_of_trouble", "sealed", "sealed_details",
-    "sealed_parts",
+    "sealed_parts", "secret_details",
 ]  # fmt: skip
 
 #: Field of a tree with the encrypted fields.
@@ -90,8 +90,12 @@ def opened_parts(data: Mapping[str, Any], *place: str) -> Tree:
 
 def sealed_details(packed: Tree, job_uuid: str) -> Tree:
     """Return packed details of a job, encrypted except for the uuid of its flow."""
-    names = [name for name in packed if name != "flow_uuid"]
-    return sealed_parts(packed, names, *place_of_details(job_uuid))
+    return sealed_parts(packed, secret_details(packed), *place_of_details(job_uuid))
+
+
+def secret_details(packed: Tree) -> list[str]:
+    """Return the names of the encrypted details of a job."""
+    return [name for name in packed if name != "flow_uuid"]
 
 
 def opened_details(packed: Any, job_uuid: str) -> Any:

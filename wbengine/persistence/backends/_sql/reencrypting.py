@@ -7,7 +7,7 @@ meanwhile. Without a key that encrypts, rows are decrypted.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,51 +16,42 @@ import sqlalchemy as sa
 from wbengine import _sql, exceptions
 from wbengine._security import sealing
 from wbengine._sql import dialects
-from wbengine.persistence import _sealed_fields
+from wbengine.persistence import _sealed_fields as sealed
 from wbengine.persistence.backends._sql import rows, tables
 from wbengine.persistence.backends._sql.backend import SQLBackend
 from wbengine.types._encrypted import NO_KEYS
 
-__all__ = ["Reencrypted", "reencrypt"]
+__all__ = ["reencrypt"]
 
 _ROWS_PER_TRANSACTION: Final = 200
 
-#: Returns the changed columns of a row, or None if it has the current key.
-_Change = Callable[[Mapping[str, Any]], rows.Row | None]
+#: Returns the changed columns of a row, or nothing if it has the current key.
+_Change = Callable[[Mapping[str, Any]], rows.Row]
 
 
-@dataclass
-class Reencrypted:
-    """What was done up to now: numbers of rows that were read, and that were written."""
+def reencrypt(backend: SQLBackend) -> Iterator[tuple[int, int]]:
+    """Encrypt all rows that have another key.
 
-    read: int = 0
-    written: int = 0
-
-
-def reencrypt(backend: SQLBackend) -> Iterator[Reencrypted]:
-    """Encrypt all rows that have another key, and yield the progress after each transaction.
+    Yield for each transaction how many rows it has read, and how many of them it has written.
 
     :raises NotTrusted: if the key file lacks the key of a row, or the row is damaged; the message
         names the row.
     :raises StorageFailure: if the store is unavailable.
     """
-    done = Reencrypted()
-    for table, change in _CHANGES.items():
+    for table, changes in _CHANGES.items():
         after: Mapping[str, Any] | None = None
         while True:
-            work = functools.partial(_step, table, change, backend.options.dialect, after)
+            work = functools.partial(_step, table, changes, backend.options.dialect, after)
             found, written = _sql.transact(backend.engine, f"Encrypting {table.name}", work)
             if not found:
                 break
-            done.read += len(found)
-            done.written += written
-            yield done
+            yield len(found), written
             after = found[-1]
 
 
 def _step(
     table: sa.Table,
-    change: _Change,
+    changes: Sequence[_Change],
     dialect: str,
     after: Mapping[str, Any] | None,
     connection: sa.Connection,
@@ -78,7 +69,7 @@ def _step(
     written = 0
     for row in found:
         try:
-            changed = change(row)
+            changed = {name: text for change in changes for name, text in change(row).items()}
         except (exceptions.NotTrusted, *rows.DAMAGE) as error:
             identity = "/".join(str(row[each.name]) for each in order)
             raise exceptions.NotTrusted(f"{table.name}/{identity}: {error}") from error
@@ -94,108 +85,83 @@ def _is_current(tag: Any) -> bool:
     return (None if tag is None else sealing.key_of(tag)) == sealing.current_key()
 
 
-def _record(shape: rows.Shape, row: Mapping[str, Any]) -> rows.Row | None:
-    if _is_current(rows.object_of(row["more"]).get(_sealed_fields.SEALED)):
-        return None
+def _record(shape: rows.Shape, row: Mapping[str, Any]) -> rows.Row:
+    if _is_current(rows.object_of(row["more"]).get(sealed.SEALED)):
+        return {}
     identity = {name: row[name] for name in (*shape.keys, "kind") if name in row}
     new = shape.row({"meta": {}, **shape.tree(row)}, **identity)
     # A row without secrets stays the same.
     return {name: new[name] for name in (*shape.packed, "more") if new[name] != row[name]}
 
 
-def _flow(row: Mapping[str, Any]) -> rows.Row | None:
-    changed = _record(rows.FLOW, row) or {}
+def _edits(row: Mapping[str, Any]) -> rows.Row:
     command = rows.command_of(row["wish"])
-    if command is not None and command.edits is not None:
-        place = _sealed_fields.place_of_edits(row["uuid"])
-        edits = _new_parts(command.edits, ("inputs", "results"), place)
-        if edits is not None:
-            changed["wish"] = rows.command_text(command._replace(edits=edits))
-    return changed
+    if command is None or command.edits is None:
+        return {}
+    place = sealed.place_of_edits(row["uuid"])
+    edits = _parts(command.edits, ("inputs", "results"), place)
+    if edits == command.edits:
+        return {}
+    return {"wish": rows.command_text(command._replace(edits=edits))}
 
 
-def _new_parts(
-    data: Mapping[str, Any], names: Iterable[str], place: tuple[str, ...]
-) -> rows.Row | None:
-    if _is_current(data.get(_sealed_fields.SEALED)):
-        return None
-    return _sealed_fields.sealed_parts(_sealed_fields.opened_parts(data, *place), names, *place)
+@dataclass(frozen=True)
+class _Column:
+    """A column with an encrypted text, or an object with encrypted values.
 
-
-def _parts(
-    row: Mapping[str, Any], column: str, place: tuple[str, ...], names: Iterable[str] | None = None
-) -> rows.Row | None:
-    """Return a changed column that contains an object with encrypted values of these keys.
-
-    :param names: None: of all keys.
+    :ivar place_of: returns the place of the text, from the values of the columns `keys`.
+    :ivar names: returns the names of the encrypted values; None: the text is encrypted as a whole.
     """
-    data = rows.object_of(row[column])
-    new = _new_parts(data, data if names is None else names, place)
-    return {column: rows.text_of(new)} if new and new != data else None
+
+    name: str
+    place_of: Callable[..., tuple[str, ...]]
+    keys: tuple[str, ...]
+    names: Callable[[rows.Row], Iterable[str]] | None = None
+
+    def __call__(self, row: Mapping[str, Any]) -> rows.Row:
+        text, place = row[self.name], self.place_of(*(row[key] for key in self.keys))
+        if text is None:
+            return {}
+        new = _text(text, place) if self.names is None else _object(text, self.names, place)
+        return {} if new == text else {self.name: new}
 
 
-def _text(row: Mapping[str, Any], column: str, place: tuple[str, ...]) -> rows.Row | None:
-    """Return a changed column that contains a text of `sealing.sealed`."""
-    text = row[column]
-    tag = rows.object_of(text) if sealing.is_sealed(text) else None
-    if text is None or _is_current(tag):
-        return None
+def _text(text: str, place: tuple[str, ...]) -> str:
+    if _is_current(rows.object_of(text) if sealing.is_sealed(text) else None):
+        return text
     opened = sealing.opened(text, *place)
     if sealing.is_sealed(opened):
         raise exceptions.NotTrusted(NO_KEYS)
-    return {column: sealing.sealed(opened, *place)}
+    return sealing.sealed(opened, *place)
 
 
-def _log(row: Mapping[str, Any]) -> rows.Row | None:
-    place = _sealed_fields.place_of_log(row["atom_uuid"], row["attempt"], row["item"])
-    return _text(row, "logged", place)
+def _object(text: str, names: Callable[[rows.Row], Iterable[str]], place: tuple[str, ...]) -> str:
+    data = rows.object_of(text)
+    new = _parts(data, names(data), place)
+    return text if new == data else rows.text_of(new)
 
 
-def _signal(row: Mapping[str, Any]) -> rows.Row | None:
-    return _text(row, "value", _sealed_fields.place_of_signal(row["flow_uuid"], row["name"]))
+def _parts(data: Mapping[str, Any], names: Iterable[str], place: tuple[str, ...]) -> rows.Row:
+    if _is_current(data.get(sealed.SEALED)):
+        return dict(data)
+    return sealed.sealed_parts(sealed.opened_parts(data, *place), names, *place)
 
 
-def _bulk(row: Mapping[str, Any]) -> rows.Row | None:
-    return _parts(row, "arguments", _sealed_fields.place_of_arguments(row["uuid"]))
-
-
-def _bulk_flow(row: Mapping[str, Any]) -> rows.Row | None:
-    place = _sealed_fields.place_of_arguments(row["bulk_uuid"], row["flow_uuid"])
-    return _parts(row, "arguments", place)
-
-
-def _job(row: Mapping[str, Any]) -> rows.Row | None:
-    data = rows.object_of(row["details"])
-    if data.keys() <= {"flow_uuid"} or _is_current(data.get(_sealed_fields.SEALED)):
-        return None
-    details = _sealed_fields.opened_details(data, row["uuid"])
-    return {"details": rows.text_of(_sealed_fields.sealed_details(details, row["uuid"]))}
-
-
-def _schedule(row: Mapping[str, Any]) -> rows.Row | None:
-    place = _sealed_fields.place_of_inputs(row["name"])
-    changed = _parts(row, "definition", place, ["inputs"]) or {}
-    return {
-        **changed,
-        **(_text(row, "trouble", _sealed_fields.place_of_trouble(row["name"])) or {}),
-    }
-
-
-def _duty(row: Mapping[str, Any]) -> rows.Row | None:
-    return _parts(row, "note", _sealed_fields.place_of_note(row["name"]), ["outbox"])
-
-
-#: Functions that return the changed columns of a row, if it has another key.
-_CHANGES: Final[Mapping[sa.Table, _Change]] = {
-    tables.BOOKS: functools.partial(_record, rows.BOOK),
-    tables.FLOWS: _flow,
-    tables.ATOMS: functools.partial(_record, rows.ATOM),
-    tables.ITEMS: functools.partial(_record, rows.ITEM),
-    tables.LOGS: _log,
-    tables.SIGNALS: _signal,
-    tables.BULKS: _bulk,
-    tables.BULK_FLOWS: _bulk_flow,
-    tables.JOBS: _job,
-    tables.SCHEDULES: _schedule,
-    tables.DUTIES: _duty,
+_CHANGES: Final[Mapping[sa.Table, Sequence[_Change]]] = {
+    tables.BOOKS: [functools.partial(_record, rows.BOOK)],
+    tables.FLOWS: [functools.partial(_record, rows.FLOW), _edits],
+    tables.ATOMS: [functools.partial(_record, rows.ATOM)],
+    tables.ITEMS: [functools.partial(_record, rows.ITEM)],
+    tables.LOGS: [_Column("logged", sealed.place_of_log, ("atom_uuid", "attempt", "item"))],
+    tables.SIGNALS: [_Column("value", sealed.place_of_signal, ("flow_uuid", "name"))],
+    tables.BULKS: [_Column("arguments", sealed.place_of_arguments, ("uuid",), list)],
+    tables.BULK_FLOWS: [
+        _Column("arguments", sealed.place_of_arguments, ("bulk_uuid", "flow_uuid"), list)
+    ],
+    tables.JOBS: [_Column("details", sealed.place_of_details, ("uuid",), sealed.secret_details)],
+    tables.SCHEDULES: [
+        _Column("definition", sealed.place_of_inputs, ("name",), lambda _: ["inputs"]),
+        _Column("trouble", sealed.place_of_trouble, ("name",)),
+    ],
+    tables.DUTIES: [_Column("note", sealed.place_of_note, ("name",), lambda _: ["outbox"])],
 }
