@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import hmac
 import json
@@ -130,14 +131,22 @@ def _valid_secret(known: Iterable[_Secret], key_id: str, now: float) -> _Secret 
     return next((secret for secret in valid if secret.id == key_id), None)
 
 
+def _data_secret(known: Sequence[_Secret], key_id: str | None) -> _Secret | None:
+    if key_id is not None:
+        return next((each for each in known if each.id == key_id), None)
+    return _current(known, time.time()) if known else None
+
+
 def _data_key(
     known: Sequence[_Secret], purpose: str, key_id: str | None
 ) -> tuple[str, bytes] | None:
-    if key_id is not None:
-        secret = next((each for each in known if each.id == key_id), None)
-    else:
-        secret = _current(known, time.time()) if known else None
+    secret = _data_secret(known, key_id)
     return None if secret is None else (secret.id, _derive_key(secret.bytes, purpose))
+
+
+@functools.lru_cache(maxsize=8)  # They are needed for each record.
+def _record_keys(secret: bytes) -> tuple[bytes, bytes]:
+    return _derive_key(secret, "stored text"), _derive_key(secret, "nonce of stored text")
 
 
 def text_of(data: bytes) -> str:
@@ -286,7 +295,7 @@ class Keyring:
 
     @staticmethod
     def cipher(key: bytes) -> Any:
-        """Return the cipher AES-GCM with a key of `content_key` or `record_key`.
+        """Return the cipher AES-GCM with a key of `content_key` or `record_keys`.
 
         :raises InvalidFormat: if the library is not installed.
         """
@@ -355,8 +364,10 @@ class Keyring:
         self._reload_if_changed(time.time())
         return _data_key(self._bodies, purpose, key_id)
 
-    def record_key(self, purpose: str, key_id: str | None = None) -> tuple[str, bytes] | None:
-        """Return the id and a key of a secret that encrypts records in stores, or None.
+    def record_keys(self, key_id: str | None = None) -> tuple[str, bytes, bytes] | None:
+        """Return the id of a secret that encrypts records in stores, and two keys, or None.
+
+        The first key encrypts, the second one is the key of nonces.
 
         :param key_id: id of the secret, also of an expired one; None: the latest one, if this key
             file encrypts.
@@ -367,7 +378,8 @@ class Keyring:
             return None
         if key_id is None:
             self._check_store()
-        return _data_key(self._store, purpose, key_id)
+        secret = _data_secret(self._store, key_id)
+        return None if secret is None else (secret.id, *_record_keys(secret.bytes))
 
     def mac(self, purpose: str, data: bytes) -> str:
         """Return a MAC that proves that an owner of the store's secret wrote `data`.

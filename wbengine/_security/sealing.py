@@ -37,8 +37,6 @@ TAG: Final = "encrypted"
 #: Tag that stands for a text which is encrypted elsewhere.
 HIDDEN: Final = {walk.TAG: TAG}
 _START: Final = f'{{"{walk.TAG}":"{TAG}"'
-_PURPOSE: Final = "stored text"
-_NONCE_PURPOSE: Final = "nonce of stored text"
 _NONCE_BYTES: Final = 12
 
 
@@ -72,7 +70,7 @@ def current_key() -> str | None:
     :raises NotTrusted, InvalidFormat: as `is_on`.
     """
     current = ring()
-    found = None if current is None else current.record_key(_PURPOSE)
+    found = None if current is None else current.record_keys()
     return None if found is None else found[0]
 
 
@@ -84,14 +82,12 @@ def sealed_tag(text: str, *place: str) -> dict[str, str] | None:
     :raises InvalidFormat: if the key file or the library for encryption is missing.
     """
     current = ring()
-    found = None if current is None else current.record_key(_PURPOSE)
+    found = None if current is None else current.record_keys()
     if current is None or found is None:
         return None
-    key_id, key = found
-    nonce_key = current.record_key(_NONCE_PURPOSE, key_id)
-    assert nonce_key is not None
+    key_id, key, nonce_key = found
     data, bound = text.encode("utf-8", "surrogatepass"), _bound(place)
-    nonce = hmac.digest(nonce_key[1], bound + data, "sha256")[:_NONCE_BYTES]
+    nonce = hmac.digest(nonce_key, bound + data, "sha256")[:_NONCE_BYTES]
     encrypted = nonce + current.cipher(key).encrypt(nonce, data, bound)
     return {walk.TAG: TAG, "k": key_id, "v": base64.b64encode(encrypted).decode()}
 
@@ -105,7 +101,7 @@ def opened_tag(tag: Any, *place: str) -> str | None:
     if current is None:
         return None
     key_id, encrypted = _parts(tag)
-    found = current.record_key(_PURPOSE, key_id)
+    found = current.record_keys(key_id)
     if found is None:
         raise exceptions.NotTrusted(
             f"it is encrypted with key {key_id}, which the key file {current.path} does not contain"
