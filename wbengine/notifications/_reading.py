@@ -113,7 +113,7 @@ class EventReader:
         Cost: proportional to the number of flows that succeeded since.
         """
         for row in self._pages(self._sql.repaired, {"name": name, "since": since}):
-            history = _changes_of(rows.object_of(row["more"]))
+            history = _history.changes_of(rows.object_of(row["more"]))
             if any(change.state in _history.FAILED for change in history):
                 yield _change(row, 0.0)
 
@@ -150,7 +150,7 @@ class EventReader:
 
 def _change(row: Mapping[str, Any], offset: float) -> FlowChange:
     fields, meta = rows.flow_fields(row)
-    history = _changes_of(fields)
+    history = _history.changes_of(fields)
     entered = _history.entered_at(history) or 0.0
     return FlowChange(
         row["uuid"],
@@ -186,13 +186,6 @@ def _is_reversion(history: Sequence[models.Change]) -> bool:
 def _place_of(error: str | None) -> list[str]:
     """Return the name of the atom and the type of its exception, without the message."""
     return (error or "").split(": ")[:2]
-
-
-def _changes_of(fields: Mapping[str, Any]) -> tuple[models.Change, ...]:
-    try:
-        return tuple(models.Change(*each) for each in fields.get("history", ()))
-    except TypeError:
-        return ()
 
 
 class _Statements:

@@ -10,9 +10,8 @@ from wbengine.types import failure as ft
 
 __all__ = [
     "FAILED", "MAX_CHANGES", "NOTE", "UNKNOWN", "Attempt", "Change", "Incident", "Outcome",
-    "entered_at", "with_change", "error", "latest_runtime", "latest_start", "notes_of", "one_line",
-    "with_attempt", "outcome",
-    "runtime", "with_incident", "with_worker",
+    "changes_of", "entered_at", "error", "latest_runtime", "latest_start", "notes_of", "one_line",
+    "outcome", "runtime", "with_attempt", "with_change", "with_incident", "with_worker",
 ]  # fmt: skip
 
 #: Maximum numbers of stored attempts (in addition to the latest one), incidents and state changes.
@@ -171,6 +170,14 @@ def with_change(history: tuple[Change, ...], latest: Change) -> tuple[Change, ..
         reason = _cut(" ".join(latest.why[: 4 * _MAX_REASON_LENGTH].split()))
         latest = latest._replace(why=reason or None)
     return (*history, latest)[-MAX_CHANGES:]
+
+
+def changes_of(fields: Mapping[str, Any]) -> tuple[Change, ...]:
+    """Return the history in the fields of a stored flow; an empty one if it is damaged."""
+    try:
+        return tuple(Change(*each) for each in fields.get("history", ()))
+    except TypeError:
+        return ()
 
 
 def notes_of(stored: Any) -> tuple[Change, ...]:

@@ -150,7 +150,7 @@ def _rows(connection: sa.Connection, query: _listing.Query) -> list[dict[str, An
 
 
 def _error(row: Mapping[str, Any]) -> str | None:
-    return history.error(row["state"], _history(rows.object_of(row["more"])))
+    return history.error(row["state"], history.changes_of(rows.object_of(row["more"])))
 
 
 def _statement(dialect: str, query: _listing.Query) -> tuple[sa.TextClause, dict[str, Any]]:
@@ -281,7 +281,7 @@ def _row(
 ) -> base.FlowRow:
     other_fields, meta = rows.flow_fields(row)
     has_owner = row["lease_owner"] is not None and row["remaining"] > 0
-    changes = _history(other_fields)
+    changes = history.changes_of(other_fields)
     reason = history.why_suspended(changes)
     return base.FlowRow(
         row["uuid"],
@@ -310,10 +310,3 @@ def _row(
 def _command(text: str | None) -> str | None:
     what = rows.object_of(text).get("what")
     return what if what in _commands.COMMANDS else None
-
-
-def _history(fields: Mapping[str, Any]) -> tuple[models.Change, ...]:
-    try:
-        return tuple(models.Change(*each) for each in fields.get("history", ()))
-    except TypeError:
-        return ()
