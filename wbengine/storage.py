@@ -517,7 +517,6 @@ class Storage:
         """Change the state as `change_flow_state` does. Add time and reason to the history.
 
         :param errors: see `Change`.
-
         :raises InvalidState: if the transition is not allowed.
         """
         with self.writer.mutex, self.batch():
@@ -618,10 +617,10 @@ class Storage:
 
         :raises NotEncodable: if the store cannot encode it.
         """
-        if self.payloads is None or not self.writer.encodes:
+        if self._large is None:
             self.check(value, where)
             return value
-        return self.payloads.store_large(value, where, self.flow_uuid)
+        return self._large.store_large(value, where, self.flow_uuid)
 
     def kept_value(self, value: Any, where: str, limit: int) -> Any:
         """Return a value with at most `limit` bytes as JSON, if it can be stored out of line."""

@@ -71,8 +71,7 @@ def loaded(payloads: Payloads | None, value: Any, where: str, reader: str = "thi
     """
     if not _references.IN_USE:
         return value
-    kind = type(value)  # Inline, because this is called for each task.
-    kinds = _kinds(value) if kind is dict or kind is list or kind is tuple else (kind,)
+    kinds = _kinds(value)
     if _encrypted.Encrypted in kinds:
         raise exceptions.StorageFailure(f"{where} {_encrypted.NO_KEYS}")
     if _references.Reference not in kinds:

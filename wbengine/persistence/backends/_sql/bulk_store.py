@@ -162,7 +162,7 @@ class SQLBulkStore(_bulk.BulkStore):
             if not connection.execute(self._sql.claim, claim).rowcount:
                 return None
             row = connection.execute(self._sql.get, {"uuid": uuid}).mappings().one()
-            bulk = _bulk_of(row)._replace(arguments=_opened(row["arguments"], uuid) or {})
+            bulk = _bulk_of(row, _opened)
             position = {"uuid": uuid, "start": bulk.settled, "limit": limit}
             found = connection.execute(self._sql.next_flows, position).all()
             flows = [
@@ -253,25 +253,6 @@ class SQLBulkStore(_bulk.BulkStore):
         return found
 
 
-def _bulk_of(row: Mapping[Any, Any]) -> Bulk:
-    return Bulk(
-        row["uuid"],
-        row["operation"],
-        _shown(row["arguments"], row["uuid"]),
-        rows.object_of(row["filter"]),
-        row["reason"],
-        row["sender"],
-        row["rate"],
-        row["created"],
-        row["total"],
-        row["state"],
-        row["done"],
-        row["skipped"],
-        row["ended"],
-        row["owner"] if row["is_claimed"] else None,
-    )
-
-
 def _sealed(arguments: Mapping[str, Any] | None, *place: str) -> str | None:
     if arguments is None:
         return None
@@ -293,14 +274,35 @@ def _opened(text: str | None, *place: str) -> dict[str, Any] | None:
         raise exceptions.StorageFailure(str(error)) from error
 
 
-def _shown(text: str | None, uuid: str) -> dict[str, Any]:
+def _shown(text: str | None, *place: str) -> dict[str, Any] | None:
     """Return arguments for display. Without the key, their values are hidden."""
     try:
-        return _opened(text, uuid) or {}
+        return _opened(text, *place)
     except exceptions.StorageFailure:
         arguments = rows.object_of(text)
         del arguments[_sealed_fields.SEALED]
         return arguments
+
+
+def _bulk_of(
+    row: Mapping[Any, Any], arguments: Callable[..., dict[str, Any] | None] = _shown
+) -> Bulk:
+    return Bulk(
+        row["uuid"],
+        row["operation"],
+        arguments(row["arguments"], row["uuid"]) or {},
+        rows.object_of(row["filter"]),
+        row["reason"],
+        row["sender"],
+        row["rate"],
+        row["created"],
+        row["total"],
+        row["state"],
+        row["done"],
+        row["skipped"],
+        row["ended"],
+        row["owner"] if row["is_claimed"] else None,
+    )
 
 
 def _missing(uuid: str) -> exceptions.NotFound:
