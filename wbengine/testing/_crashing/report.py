@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,17 +43,7 @@ class Finding:
         return self.problem.check
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        problem = self.problem
-        yield f"{problem.check}: {problem.text}"
-        if problem.line:
-            yield f"    at {_shown(problem.line)}: {_code(problem.line)}"
-        yield ""
-        yield from _timeline(self.events, problem.event)
-        faults = str(self.schedule)
-        yield f"  repeat it: crash_everywhere(..., only={faults!r})"
+        return _text(self, "")
 
 
 @dataclass
@@ -64,6 +55,7 @@ class Report:
     :ivar singles: number of single faults; `singles_run` of them were injected.
     :ivar pairs: number of pairs of faults; `pairs_run` of them were injected.
     :ivar seconds: how long it took.
+    :ivar command: command that repeats the test with the faults that follow it; "" outside pytest.
     """
 
     seed: int
@@ -73,6 +65,7 @@ class Report:
     pairs: int = 0
     pairs_run: int = 0
     seconds: float = 0.0
+    command: str = ""
 
     @property
     def ok(self) -> bool:
@@ -92,21 +85,47 @@ class Report:
                 return
         self.findings.append(finding)
 
-    def __str__(self) -> str:
+    @property
+    def _heading(self) -> str:
+        """The first line of the text."""
         count = len(self.findings)
-        heading = (
+        return (
             f"{count} finding{'' if count == 1 else 's'} in {self.runs:,} runs"
             f" ({self.singles_run:,} of {self.singles:,} single faults,"
             f" {self.pairs_run:,} of {self.pairs:,} pairs, seed {self.seed})"
             f" in {self.seconds:.1f} s"
         )
-        lines = [heading]
+
+    def __repr__(self) -> str:
+        return f"<Report: {self._heading}>"
+
+    def __str__(self) -> str:
+        count = len(self.findings)
+        lines = [self._heading]
         for number, finding in enumerate(self.findings[:_SHOWN], 1):
-            lines += ["", f"{number}. {finding}"]
+            lines += ["", f"{number}. {_text(finding, self.command)}"]
         if count > _SHOWN:
             lines += ["", f"{count - _SHOWN} more:"]
             lines += [f"  {each.check}: {each.problem.text}" for each in self.findings[_SHOWN:]]
         return "\n".join(lines)
+
+
+def _text(finding: Finding, command: str) -> str:
+    """Return a finding with its timeline.
+
+    :param command: a command that repeats the run if the schedule follows it; "": an argument of
+        `crash_everywhere` is shown instead.
+    """
+    problem, faults = finding.problem, str(finding.schedule)
+    lines = [f"{problem.check}: {problem.text}"]
+    if problem.line:
+        lines.append(f"    at {_shown(problem.line)}: {_code(problem.line)}")
+    lines += ["", *_timeline(finding.events, problem.event)]
+    repeat = (
+        f"{command} {shlex.quote(faults)}" if command else f"crash_everywhere(..., only={faults!r})"
+    )
+    lines.append(f"  repeat it: {repeat}")
+    return "\n".join(lines)
 
 
 def _timeline(events: Sequence[Event], marked: int) -> Iterator[str]:
