@@ -157,6 +157,22 @@ def test_failed_test_shows_findings_once_although_pytest_shortens_them(
     assert "AssertionError: <Report: 1 finding in " in text
 
 
+def test_each_report_is_saved_as_page(pytester: pytest.Pytester) -> None:
+    """Names of tests may be long, and differ only in characters that file names cannot have."""
+    suite = SUITE.replace('"it\'s [18] / 19"]', '"a" * 900 + "/", "a" * 900 + ":"]')
+    suite = suite.replace(
+        "    assert report.ok", "    crash_everywhere(order, {'order': 1})\n    #"
+    )
+    pytester.makepyfile(test_shop=suite)
+    options = ("--crash-html", "pages/of tests", "--crash-only", "1:kill")
+    pytester.runpytest_subprocess("-q", "-n", "2", *options).assert_outcomes(passed=3)
+    names = sorted(path.name for path in (pytester.path / "pages/of tests").iterdir())
+    assert len(names) == 6
+    first = next(name for name in names if name.startswith("test_shop.py-TestOrder-test_order-17-"))
+    text = (pytester.path / "pages/of tests" / first).read_text("utf-8")
+    assert "<title>test_shop.py::TestOrder::test_order[17]</title>" in text
+
+
 def test_schedule_that_is_no_schedule_is_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess("-q", "-k", "17", "--crash-only", "twelve")

@@ -7,30 +7,17 @@ secrets are masked.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
-import pathlib
 from collections.abc import Sequence
-from typing import Final
 
-from wbengine import version
-from wbengine.drawing import STYLESHEET
 from wbengine.drawing._box_text import escaped
-from wbengine.report import _parts, _style
+from wbengine.report import _pages, _parts
 from wbengine.report._parts import Cell, Section, pill, table, tiles
 from wbengine.views import _formatting
 from wbengine.views import _timeline as timelines
 from wbengine.views.flow_status import FlowView
 
 __all__ = ["Cell", "Section", "html", "pill", "table", "tiles", "write"]
-
-_HASH: Final = base64.b64encode(hashlib.sha256(_style.SCRIPT.encode()).digest()).decode()
-#: The page loads nothing, whatever its content is.
-_POLICY: Final = (
-    f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'; img-src data:;"
-    " base-uri 'none'; form-action 'none'"
-)
 
 
 def html(
@@ -48,41 +35,18 @@ def html(
     """
     timeline = timelines.timeline(view)
     all_sections = [*sections, *_parts.of_flow(view, timeline)]
-    name = escaped(title if title is not None else view.name)
-    links = "".join(
-        f'<a href="#{escaped(section.id)}">{escaped(section.title)}</a>' for section in all_sections
-    )
     waiting = f'<p class="waiting">{escaped(view.waiting)}</p>\n' if view.waiting else ""
     if view.cancel_reason:
         waiting += f'<p class="waiting">Cancelled: {escaped(view.cancel_reason)}</p>\n'
-    body = "\n".join(section.render() for section in all_sections)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{name}</title>
-<link rel="icon" href="data:,">
-<style>{_style.CSS}{STYLESHEET}</style>
-</head>
-<body>
-<main>
-<header>
-<h1>{name} {pill(view.shown_state)}</h1>
-<p class="lead">{_lead(view, timeline)}</p>
+    return _pages.page(
+        title if title is not None else view.name,
+        pill(view.shown_state),
+        f"""<p class="lead">{_lead(view, timeline)}</p>
 {tiles(_figures(view, timeline))}
-{waiting}{header}
-</header>
-<nav aria-label="Sections">{links}</nav>
-{body}
-<footer>Flow {escaped(view.uuid)}, as it was {_formatting.clock(view.now)} UTC; written by wbengine
-{escaped(version.version_string())}.</footer>
-</main>
-<script>{_style.SCRIPT}</script>
-</body>
-</html>
-"""
+{waiting}{header}""",
+        all_sections,
+        f"Flow {escaped(view.uuid)}, as it was {_formatting.clock(view.now)} UTC;",
+    )
 
 
 def write(
@@ -97,14 +61,7 @@ def write(
 
     :raises OSError: if the file cannot be written.
     """
-    target = pathlib.Path(path)
-    text = html(view, title=title, sections=sections, header=header)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    _pages.save(path, html(view, title=title, sections=sections, header=header))
 
 
 def _lead(view: FlowView, timeline: timelines.Timeline) -> str:

@@ -39,6 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SCHEDULE",
         help="inject only these faults, for example '12:kill', as a report shows them",
     )
+    group.addoption(
+        "--crash-html",
+        metavar="FOLDER",
+        help="save the report of each crash_everywhere as an HTML page in this folder",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,7 +16,7 @@ from wbengine.testing._crashing import checks as checking
 from wbengine.testing._crashing import schedules, sources
 from wbengine.testing._crashing.checks import CHECKS, Expected, Problem
 from wbengine.testing._crashing.memory import ProcessMemory
-from wbengine.testing._crashing.report import Finding, Report
+from wbengine.testing._crashing.report import Report
 from wbengine.testing._crashing.run import Outcome, OwnCheck, Subject, simulate
 from wbengine.testing._crashing.schedules import At, Schedule
 from wbengine.testing._worlds import World
@@ -199,7 +199,7 @@ class _Explorer:
         first = simulate(self._subject, Schedule())
         if first.is_endless:
             expected = Expected.of(first, first)
-            self._add(first, checking.problems(first, expected, self._checks))
+            self._report.add(first, checking.problems(first, expected, self._checks))
             return expected, ()
         limit = _MIN_MOMENTS + _MORE_MOMENTS * len(first.trace)
         self._subject = replace(self._subject, max_moments=limit)
@@ -215,14 +215,14 @@ class _Explorer:
         with sources.observed() as uses:
             second = simulate(self._subject, Schedule(), later=_LATER)
         expected = Expected.of(first, second)
-        self._add(first, checking.problems(first, expected, self._checks))
+        self._report.add(first, checking.problems(first, expected, self._checks))
         if any(check is CHECKS["replayable"] for check in self._checks):
             for use in uses:
                 text = (
                     f"the workflow function {use.what}, which no replay repeats: use"
                     f" {use.replacement}, or do it in a step"
                 )
-                self._add(second, [Problem("replayable", use.line, text, line=use.line)])
+                self._report.add(second, [Problem("replayable", use.line, text, line=use.line)])
         return expected, first.trace
 
     def _pairs(self, singles: Sequence[_Single], expected: Expected) -> None:
@@ -247,9 +247,5 @@ class _Explorer:
 
     def _run(self, schedule: Schedule, expected: Expected) -> Outcome:
         outcome = simulate(self._subject, schedule)
-        self._add(outcome, checking.problems(outcome, expected, self._checks))
+        self._report.add(outcome, checking.problems(outcome, expected, self._checks))
         return outcome
-
-    def _add(self, outcome: Outcome, problems: Iterable[Problem]) -> None:
-        for problem in problems:
-            self._report.add(Finding(problem, outcome.schedule, outcome.events, outcome.trace))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import itertools
 import math
 import os
+import re
 import shlex
 import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -16,6 +19,9 @@ from wbengine.testing._crashing.exploring import crash_everywhere
 from wbengine.testing._crashing.report import Report
 
 __all__ = ["configured", "texts"]
+
+#: Maximum length of the readable part of the name of a page.
+_MAX_NAME: Final = 120
 
 
 class _Crash:
@@ -26,10 +32,13 @@ class _Crash:
         # The id of an item can end with the name of its group, if pytest-xdist runs it.
         classes = [] if item.parent is None else item.parent.nodeid.split("::")[1:]
         path = os.path.relpath(item.path, config.invocation_params.dir)
-        shown = "::".join([path, *classes, item.name])
-        self._command = f"pytest {shlex.quote(shown)} --crash-only"
+        self._test = "::".join([path, *classes, item.name])
+        self._command = f"pytest {shlex.quote(self._test)} --crash-only"
         self._budget = _budget(item)
         self._only: str | None = config.getoption("crash_only")
+        folder = config.getoption("crash_html")
+        self._folder = None if folder is None else config.invocation_params.dir / folder
+        self._numbers = itertools.count(1)
 
     def __call__(self, *args: Any, **options: Any) -> Report:
         if self._budget is not None:
@@ -38,6 +47,10 @@ class _Crash:
             options["only"] = self._only
         report = crash_everywhere(*args, **options)
         report.command = self._command
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            name = _page_name(self._test, next(self._numbers))
+            report.save_html(self._folder / name, title=self._test)
         return report
 
 
@@ -46,6 +59,13 @@ def configured(item: pytest.Item) -> _Crash:
     crash = _Crash(item)
     functools.update_wrapper(crash, crash_everywhere)
     return crash
+
+
+def _page_name(test: str, number: int) -> str:
+    """Return a file name for the report of the n-th call in a test. Tests have different names."""
+    readable = re.sub(r"[^\w.]+", "-", test, flags=re.ASCII).strip("-")[-_MAX_NAME:]
+    digest = hashlib.sha256(test.encode()).hexdigest()[:8]
+    return f"{readable}-{digest}-{number}.html"
 
 
 def texts(error: BaseException) -> Iterator[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import linecache
+import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from wbengine.testing._crashing.checks import Problem
-from wbengine.testing._crashing.run import Event
+from wbengine.testing._crashing.matrix import Matrix
+from wbengine.testing._crashing.run import Event, Outcome
 from wbengine.testing._crashing.schedules import At, Schedule
 
 __all__ = ["Finding", "Report"]
@@ -66,6 +68,7 @@ class Report:
     pairs_run: int = 0
     seconds: float = 0.0
     command: str = ""
+    matrix: Matrix = field(default_factory=Matrix, init=False)
 
     @property
     def ok(self) -> bool:
@@ -77,13 +80,40 @@ class Report:
         """Number of runs, without and with faults."""
         return 2 + self.singles_run + self.pairs_run
 
-    def add(self, finding: Finding) -> None:
-        """Add a finding, unless there is one of the same problem."""
-        for other in self.findings:
-            same = other.problem.check == finding.problem.check
-            if same and other.problem.about == finding.problem.about:
-                return
-        self.findings.append(finding)
+    def add(self, outcome: Outcome, problems: Iterable[Problem]) -> None:
+        """Add a run and its problems. Each problem is one finding, that of its first run."""
+        self.matrix.add(
+            outcome.schedule, outcome.trace, [self._number(outcome, each) for each in problems]
+        )
+
+    def _number(self, outcome: Outcome, problem: Problem) -> int:
+        """Return the index of the finding of a problem."""
+        for number, other in enumerate(self.findings):
+            if (other.problem.check, other.problem.about) == (problem.check, problem.about):
+                return number
+        self.findings.append(Finding(problem, outcome.schedule, outcome.events, outcome.trace))
+        return len(self.findings) - 1
+
+    def save_html(self, path: str | os.PathLike[str], *, title: str = "crash_everywhere") -> None:
+        """Write the report to a file, as one HTML page that loads nothing.
+
+        It shows how many runs had which fault at which step, and the timelines of all findings.
+
+        :raises OSError: if the file cannot be written.
+        """
+        from wbengine.testing._crashing import page
+
+        figures = [
+            ("runs", f"{self.runs:,}"),
+            ("single faults", f"{self.singles_run:,} of {self.singles:,}"),
+            ("pairs of faults", f"{self.pairs_run:,} of {self.pairs:,}"),
+            ("took", f"{self.seconds:.1f} s"),
+        ]
+        findings = [
+            (f"{each.check}: {each.problem.text}", _text(each, self.command))
+            for each in self.findings
+        ]
+        page.save(path, title, figures, findings, self.matrix, self.seed)
 
     @property
     def _heading(self) -> str:
