@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from wbengine.testing._submitted import run_submitted
     from wbengine.testing._traces import Trace, assert_flow_trace
     from wbengine.testing._workers import worker_in_thread
-    from wbengine.testing._worlds import World
+    from wbengine.testing._worlds.folder import FolderWorld
+    from wbengine.testing._worlds.http import HttpWorld
+    from wbengine.testing._worlds.key_value import KeyValueWorld
+    from wbengine.testing._worlds.queue import QueueWorld
+    from wbengine.testing._worlds.world import World
 
 __all__ = [
     "Broker",
@@ -29,7 +33,11 @@ __all__ = [
     "FaultyBackend",
     "Finding",
     "FinishedRun",
+    "FolderWorld",
+    "HttpWorld",
+    "KeyValueWorld",
     "ManualClock",
+    "QueueWorld",
     "Report",
     "Trace",
     "World",
@@ -52,6 +60,10 @@ __getattr__, __dir__ = lazily.lazy_attributes(
         "._submitted": ("run_submitted",),
         "._traces": ("Trace", "assert_flow_trace"),
         "._workers": ("worker_in_thread",),
-        "._worlds": ("World",),
+        "._worlds.folder": ("FolderWorld",),
+        "._worlds.http": ("HttpWorld",),
+        "._worlds.key_value": ("KeyValueWorld",),
+        "._worlds.queue": ("QueueWorld",),
+        "._worlds.world": ("World",),
     },
 )

@@ -10,7 +10,7 @@ from typing import Final
 from wbengine import exceptions, states
 from wbengine.testing._crashing.killed import Stuck
 from wbengine.testing._crashing.run import Event, Outcome
-from wbengine.testing._worlds import DO, Operation, World
+from wbengine.testing._worlds.world import DO, Operation, World
 
 __all__ = ["CHECKS", "Check", "Expected", "Problem", "problems"]
 
@@ -96,6 +96,8 @@ def _active(outcome: Outcome) -> dict[tuple[World, str], list[_Done]]:
             if operation.result == "done":
                 active[place].pop()
             continue
+        for key in operation.replaced:
+            active[operation.world, key].pop()
         if operation.result == "done":
             active.setdefault(place, []).append(_Done(operation, number, event.step))
         elif active.get(place):

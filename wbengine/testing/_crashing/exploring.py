@@ -19,7 +19,7 @@ from wbengine.testing._crashing.memory import ProcessMemory
 from wbengine.testing._crashing.report import Report
 from wbengine.testing._crashing.run import Outcome, OwnCheck, Subject, simulate
 from wbengine.testing._crashing.schedules import At, Schedule
-from wbengine.testing._worlds import World
+from wbengine.testing._worlds.world import World
 
 __all__ = ["crash_everywhere"]
 

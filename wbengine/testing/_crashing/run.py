@@ -23,7 +23,7 @@ from wbengine.testing._crashing.memory import ProcessMemory
 from wbengine.testing._crashing.order import Order
 from wbengine.testing._crashing.schedules import Action, At, Fault, Moment, Schedule, SignalFault
 from wbengine.testing._crashing.store import CrashingStore
-from wbengine.testing._worlds import DO, Operation, World
+from wbengine.testing._worlds.world import DO, Operation, World
 
 __all__ = ["Event", "FinishedRun", "Outcome", "OwnCheck", "Subject", "simulate"]
 

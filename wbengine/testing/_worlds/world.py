@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-__all__ = ["DO", "UNDO", "Effect", "Operation", "Recorder", "World"]
+__all__ = ["DO", "UNDO", "Contents", "Effect", "Operation", "Recorder", "World"]
 
-_PACKAGE: Final = f"{Path(__file__).resolve().parents[1]}/"
+_PACKAGE: Final = f"{Path(__file__).resolve().parents[2]}/"
 
 #: Kinds of operations.
 DO: Final = "effect"
@@ -53,6 +53,8 @@ class Operation:
     line: str
     #: Whether the world accepts what the operation found missing.
     is_accepted: bool = False
+    #: Keys of effects that do not exist any more because of this one.
+    replaced: tuple[str, ...] = ()
 
 
 class Recorder(Protocol):
@@ -65,13 +67,15 @@ class Recorder(Protocol):
         """Observe an operation. An exception replaces its result."""
 
 
-@dataclass
-class _Contents:
+@dataclass(eq=False)
+class Contents:
     """What exists in a world."""
 
     active: dict[str, list[Effect]] = field(default_factory=dict)
     by_idempotency_key: dict[str, Effect] = field(default_factory=dict)
     number: int = 0
+    #: What a subclass keeps.
+    state: dict[str, Any] = field(default_factory=dict)
 
 
 class World:
@@ -85,6 +89,9 @@ class World:
     :param repeatable: whether the same effect may be done again, as the write of a file.
     """
 
+    #: Packages between the code under test and this world, whose lines reports do not show.
+    _clients: tuple[str, ...] = ()
+
     def __init__(self, name: str, *, permanent: bool = False, repeatable: bool = False) -> None:
         if not isinstance(name, str) or not name:
             raise TypeError(f"The name of a world must be a non-empty str, got {name!r:.80}")
@@ -95,7 +102,7 @@ class World:
         #: Whether the same effect may be done again.
         self.repeatable: Final = repeatable
         self._lock = threading.RLock()
-        self._contents = _Contents()
+        self._contents = Contents()
         self._recorder: Recorder | None = None
 
     def effect(self, key: str, *, idempotency_key: str | None = None, **data: Any) -> str:
@@ -166,12 +173,12 @@ class World:
     def clear(self) -> None:
         """Forget all effects."""
         with self._lock:
-            self._contents = _Contents()
+            self._contents = Contents()
 
     @contextmanager
     def recorded_by(self, recorder: Recorder) -> Iterator[None]:
         """Begin empty, and report all operations to a recorder. Then restore the contents."""
-        contents, self._contents = self._contents, _Contents()
+        contents, self._contents = self._contents, Contents()
         previous, self._recorder = self._recorder, recorder
         try:
             yield
@@ -183,7 +190,7 @@ class World:
             raise TypeError(f"The key of an effect must be a str, got {key!r:.80}")
         if self._recorder is None:
             return ""
-        line = calling_line()
+        line = calling_line(self._clients)
         self._recorder.before(self, kind, key, line)
         return line
 
@@ -194,17 +201,21 @@ class World:
         result: _Result,
         line: str,
         is_accepted: bool = False,
+        replaced: tuple[str, ...] = (),
     ) -> None:
         if self._recorder is not None:
-            self._recorder.after(Operation(self, kind, key, result, line, is_accepted))
+            self._recorder.after(Operation(self, kind, key, result, line, is_accepted, replaced))
 
     def __repr__(self) -> str:
-        return f"World({self.name!r})"
+        return f"{type(self).__name__}({self.name!r})"
 
 
-def calling_line() -> str:
-    """Return file and line of the innermost caller outside of wbengine."""
+def calling_line(clients: Collection[str] = ()) -> str:
+    """Return file and line of the innermost caller outside of wbengine and some packages."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(_PACKAGE)
+        or frame.f_globals.get("__name__", "").partition(".")[0] in clients
+    ):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,1 @@
+"""Simulated systems outside of wbengine."""
