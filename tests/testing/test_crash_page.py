@@ -46,7 +46,7 @@ def pack(order: str) -> str:
 def checkout(steps: Any, order: str) -> None:
     steps.run(charge, order=order)
     steps.map(pack, ["shoes", "socks"])
-    steps.wait_for("approved")
+    steps.wait_for("approved", timeout=60, default=None)
     steps.run(pack, order=order)
 
 

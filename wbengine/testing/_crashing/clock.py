@@ -15,16 +15,29 @@ __all__ = ["IdleClock"]
 _GRACE_SECONDS: Final = 0.5
 
 
-class IdleClock(clocks.ManualClock):
+class IdleClock(clocks.Clock):
     """Calls `idle(timeout)` when a thread waits for an item of a queue that is empty.
 
     It returns whether it has caused an item. Otherwise, the clock advances by the timeout. If
     nothing ever adds an item, it raises `Stuck`.
     """
 
+    __slots__ = ("_idle", "_now")
+
+    is_real = False
+
     def __init__(self, start: float, idle: Callable[[float | None], bool]) -> None:
-        super().__init__(start)
+        self._now = start
         self._idle = idle
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def time(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
 
     def queue(self) -> queue.SimpleQueue[Any]:
         return _IdleQueue(self, self._idle)

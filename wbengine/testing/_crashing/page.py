@@ -29,6 +29,7 @@ _FAULTS: Final = {
     Action.LATER: "killed for a day",
     Action.POWER: "engine and worker killed",
     Action.LOSE: "worker killed",
+    Action.RESEND: "worker killed, step runs again",
     Action.FAIL: "exception",
     Action.COPY: "request twice",
     Action.UNREACHABLE: "store unreachable",

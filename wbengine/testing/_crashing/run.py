@@ -268,8 +268,8 @@ class _Run:
             backend=self._store,
             engine="parallel",
             executor=executor,
+            clock=self._clock,
         )
-        engine._clock = self._clock
         self._engine = engine
         self._detail = engine._flow_detail
         compilation = engine._compilation
