@@ -11,7 +11,9 @@ import pytest
 from wbengine import engines, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
-from wbengine.testing import run_submitted
+from wbengine.schedules import Schedule, Schedules
+from wbengine.steps import Steps
+from wbengine.testing import ManualClock, run_submitted
 
 MODULE = "tests.testing.test_submitted"
 
@@ -77,6 +79,95 @@ def test_flows_that_are_not_due_remain(store: base.Backend) -> None:
     paid.signal("paid", 5)
     assert [handle.id for handle in run_submitted(store)] == [paid.id]
     assert paid.result() == {"paid": 5} and later.state == "PENDING"
+
+
+# With a manual clock. -----------------------------------------------------------------------------
+
+DAY = 86400
+
+
+@task.workflow(provides="times")
+def reminds(steps: Steps) -> list[float]:
+    times = [steps.now().timestamp()]
+    steps.sleep(30 * DAY)
+    times.append(steps.now().timestamp())
+    steps.wait_for("paid", timeout=DAY, default=None)
+    return [*times, steps.now().timestamp()]
+
+
+def test_parked_flow_continues_when_the_clock_shows_its_time(
+    store: base.Backend, wbe_clock: ManualClock
+) -> None:
+    began = wbe_clock.time()
+    flow = engines.submit(f"{MODULE}:reminds", backend=store)
+    assert [handle.state for handle in run_submitted(store, clock=wbe_clock)] == ["WAITING"]
+    assert wbe_clock.time() == began
+    wbe_clock.advance(30 * DAY - 1)
+    run_submitted(store, clock=wbe_clock)
+    assert flow.state == "WAITING" and wbe_clock.time() - began == 30 * DAY
+    assert run_submitted(store, clock=wbe_clock) == []
+    wbe_clock.advance(DAY)
+    assert [handle.state for handle in run_submitted(store, clock=wbe_clock)] == ["SUCCESS"]
+    times = flow.result()["times"]
+    assert [at - began for at in times] == [0, 30 * DAY, 31 * DAY]
+
+
+def test_parked_flow_does_not_continue_earlier(store: base.Backend, wbe_clock: ManualClock) -> None:
+    flow = engines.submit(f"{MODULE}:reminds", backend=store)
+    run_submitted(store, clock=wbe_clock)
+    wbe_clock.advance(DAY - 60)
+    assert run_submitted(store, clock=wbe_clock) == []
+    wbe_clock.advance(28 * DAY)
+    now = wbe_clock.time()
+    run_submitted(store, clock=wbe_clock)  # A flow is parked for a day at most, again and again.
+    assert flow.state == "WAITING" and wbe_clock.time() == now
+
+
+def test_signal_continues_a_parked_flow_before_its_timeout(
+    store: base.Backend, wbe_clock: ManualClock
+) -> None:
+    began = wbe_clock.time()
+    flow = engines.submit(f"{MODULE}:reminds", backend=store)
+    run_submitted(store, clock=wbe_clock)
+    wbe_clock.advance(30 * DAY)
+    run_submitted(store, clock=wbe_clock)
+    wbe_clock.advance(3600)
+    flow.signal("paid", 5)
+    run_submitted(store, clock=wbe_clock)
+    assert flow.result()["times"][-1] - began == 30 * DAY + 3600
+
+
+def test_delayed_flow_starts_when_the_clock_shows_its_time(
+    store: base.Backend, wbe_clock: ManualClock
+) -> None:
+    later = engines.submit(f"{MODULE}:one", backend=store, inputs={"number": 1}, eta=3600)
+    wbe_clock.advance(3500)
+    assert run_submitted(store, clock=wbe_clock) == []
+    wbe_clock.advance(100)
+    assert [handle.id for handle in run_submitted(store, clock=wbe_clock)] == [later.id]
+    assert later.state == "SUCCESS"
+
+
+def test_schedule_fires_when_the_clock_shows_its_time(
+    store: base.Backend, wbe_clock: ManualClock
+) -> None:
+    schedules = Schedules(store, clock=wbe_clock.time)
+    schedules.add(
+        Schedule(
+            name="daily",
+            factory=f"{MODULE}:one",
+            cron="0 2 * * *",
+            catch_up="all",
+            inputs={"number": 1},
+        )
+    )
+    assert run_submitted(store, clock=wbe_clock) == []
+    wbe_clock.advance(3 * DAY)
+    fired = run_submitted(store, clock=wbe_clock)
+    assert [handle.state for handle in fired] == ["SUCCESS"] * 3
+    ticks = [handle.result()["scheduled_at"] for handle in fired]
+    assert ticks == [f"1970-01-{day}T02:00:00Z" for day in (13, 14, 15)]
+    assert run_submitted(store, clock=wbe_clock) == []
 
 
 def test_store_without_jobs_is_refused() -> None:

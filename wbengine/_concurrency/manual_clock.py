@@ -6,7 +6,7 @@ import math
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from wbengine._concurrency import clocks, conditions
 
@@ -25,7 +25,7 @@ class ManualClock(clocks.Clock):
     :param start: its time at the beginning, in Unix seconds.
     """
 
-    __slots__ = ("__weakref__", "_attached", "_changed", "_lock", "_now", "_waits")
+    __slots__ = ("__weakref__", "_attached", "_changed", "_lock", "_now", "_waits", "start")
 
     is_real = False
 
@@ -33,6 +33,8 @@ class ManualClock(clocks.Clock):
         # Reentrant, because a signal handler of a thread that waits may suspend its flow.
         self._lock = threading.RLock()
         self._changed = conditions.Condition(self._lock)
+        #: Its time at the beginning.
+        self.start: Final = start
         self._now = start
         self._attached: dict[_Queue, Callable[[], bool]] = {}
         # The queues in which threads wait, with the ends of the waits. A thread whose run is busy
