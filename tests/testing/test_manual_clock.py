@@ -444,16 +444,22 @@ def test_flow_keeps_its_permit_during_a_long_sleep(wbe_clock: ManualClock) -> No
         def execute(self) -> None:
             ended.append(self.name)
 
-    def flow(name: str) -> Any:
-        flow = linear_flow.Flow(name).add(task.Sleep(30 * DAY), Ends(name))
+    class Starts(task.Task):
+        def execute(self) -> None:
+            other.start()
+            while later.storage.get_flow_state() != states.RUNNING:
+                time.sleep(0.001)
+
+    def flow(name: str, *tasks: task.Task) -> Any:
+        flow = linear_flow.Flow(name).add(*tasks, Ends(name))
         flow.concurrency, flow.limit = 1, "one"
         return flow
 
     began = wbe_clock.time()
-    loaded = [engines.load(flow(name), clock=wbe_clock) for name in ("a", "b")]
-    other = threading.Thread(target=loaded[1].run)
-    other.start()
-    loaded[0].run()
+    later = engines.load(flow("b", task.Sleep(HOUR)), clock=wbe_clock)
+    other = threading.Thread(target=later.run)
+    sleeps = [task.Sleep(DAY), Starts("start"), task.Sleep(30 * DAY)]
+    engines.load(flow("a", *sleeps), clock=wbe_clock).run()
     other.join()
-    assert sorted(ended) == ["a", "b"]
-    assert wbe_clock.time() - began == 60 * DAY
+    assert ended == ["a", "b"]
+    assert wbe_clock.time() - began == 31 * DAY + HOUR

@@ -17,7 +17,7 @@ class ManualRenewer(permit_renewer.PermitRenewer):
     """Sends requests in the threads of the engines, when they need or release a permit.
 
     The engines wait for the next permit of a rate themselves, with the clock. Nothing else changes
-    these limits, so nothing is polled.
+    these limits, so nothing is polled. Each request renews the permits of all flows.
     """
 
     def __init__(self, clock: clocks.Clock) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from wbengine import storage
 from wbengine._concurrency import clocks
@@ -15,9 +15,6 @@ from wbengine.engines import _compilation, _gate_setup
 from wbengine.persistence import base as persistence
 
 __all__ = ["make_permit_gate"]
-
-#: Longer than any test.
-_FOREVER_SECONDS: Final = 1e12
 
 
 def make_permit_gate(
@@ -58,10 +55,7 @@ def make_permit_gate(
         compiled.limits,
         plan,
         renewer,
-        # Within one process, permits need not expire.
-        permit_renewer.Member(
-            stored.flow_uuid, epoch, lease_seconds if clock.is_real else _FOREVER_SECONDS
-        ),
+        permit_renewer.Member(stored.flow_uuid, epoch, lease_seconds),
         timers,
         clock,
         arguments=arguments,
