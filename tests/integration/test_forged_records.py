@@ -228,8 +228,8 @@ def test_factory_record_without_mac_or_with_unknown_key_is_rejected(
     signing: Path, store: base.Backend
 ) -> None:
     detail = stored_greeting(store)
-    assert_rejected(forge(store, detail, mac=None), store, "has no MAC")
-    assert_rejected(forge(store, detail, mac=3), store, "has no MAC")
+    assert_rejected(forge(store, detail, mac=None), store, "is not signed")
+    assert_rejected(forge(store, detail, mac=3), store, "is not signed")
     assert_rejected(forge(store, detail, mac="x.é"), store, "unknown or has expired")
     signing.unlink()
     (content,) = keys.new().values()
@@ -315,7 +315,7 @@ def test_forged_injected_values_are_rejected(
         record.meta["injected"] = {**record.meta.get("injected", {}), "name": "Eve"}
     with contextlib.closing(store.get_connection()) as connection:
         connection.save_changes(detail, [record])
-    with pytest.raises(exceptions.NotTrusted, match=r"^what is injected into flow .*MAC"):
+    with pytest.raises(exceptions.NotTrusted, match=r"^what is injected into flow .*(MAC|not signed)"):
         engines.load_from_detail(reload(store, detail), backend=store)
 
 
@@ -353,7 +353,7 @@ def test_second_record_of_inputs_is_rejected(signing: Path, store: base.Backend)
     second = models.TaskDetail(models.INJECTOR)
     second.results = {"name": "Eve"}
     detail.add(second)
-    with pytest.raises(exceptions.NotTrusted, match="has no MAC"):
+    with pytest.raises(exceptions.NotTrusted, match="is not signed"):
         engines.load_from_detail(detail, backend=store)
 
 
@@ -477,7 +477,7 @@ def test_unsigned_records_are_accepted_until_the_time_in_the_key_file(
     path.unlink()
     keys.write(path, {**content, "accept_unsigned_until": time.time() - 1000})
     forge(store, detail, mac=None)
-    assert_rejected(reload(store, detail), store, "has no MAC")
+    assert_rejected(reload(store, detail), store, "is not signed")
     # The program of the flow can sign its record.
     detail = reload(store, detail)
     engines.save_factory_details(detail, conducted.greeting, None, None, backend=store)

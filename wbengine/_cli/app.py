@@ -64,7 +64,7 @@ _TOP_LEVEL_COMMANDS: Final = {
     "doctor": Lazy("doctor_command", "Find problems and print how to fix them."),
     "config": Lazy("config_command", "Show settings and their sources."),
     "access": Lazy("access_command", "Create, list, revoke and rotate keys of the HTTP API."),
-    "keys": Lazy("keys_command", "Create, show and rotate the keys that sign messages."),
+    "keys": Lazy("keys_command", "Create, show and rotate the keys that sign and encrypt."),
     "plugins": Lazy("plugins_command", "List plug-ins of installed packages."),
     "completion": Lazy("completion_command", "Print the completion script for a shell."),
 }

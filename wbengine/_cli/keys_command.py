@@ -18,7 +18,7 @@ from wbengine._security import keys
 
 __all__ = ["command"]
 
-command = base.Group("keys", help="Create, show and rotate the keys that sign messages.")
+command = base.Group("keys", help="Create, show and rotate the keys that sign and encrypt.")
 
 #: Delay until a new key signs: time to copy its file to all processes.
 _DEFAULT_SIGN_DELAY: Final = "10m"

@@ -398,7 +398,10 @@ class Keyring:
         :raises NotTrusted: if `mac` is missing or is not the MAC of this data.
         """
         if not isinstance(mac, str):
-            raise exc.NotTrusted("the record has no MAC")
+            raise exc.NotTrusted(
+                "the record is not signed: it was written without keys "
+                "(see `wbengine keys new --accept-unsigned`)"
+            )
         now = time.time()
         self._reload_if_changed(now)
         key_id, _, text = mac.partition(".")
