@@ -107,7 +107,10 @@ class NewJob(NamedTuple):
         signed_details = base.posting_details(uuid, book, details)
         if not _is_key(uuid):
             raise ValueError(f"uuid must be the uuid of a flow, got {uuid!r:.80}")
-        packed = _sealed_fields.sealed_details(codec.pack(signed_details, "details"), uuid)
+        packed = codec.pack(signed_details, "details")
+        names = _sealed_fields.secret_details(packed)
+        bound = _sealed_fields.place_of_details(uuid)
+        packed = _sealed_fields.sealed_parts(packed, names, *bound)
         converted = _places.Place.convert(place)
         is_of_flow = signed_details.get("flow_uuid") == uuid
         object_names.check_length("Job name", named_options.text("name", name))
@@ -199,7 +202,10 @@ class StoredJob(base.Job):
             try:
                 packed = self._packed
                 packed = json.loads(packed) if isinstance(packed, str) else packed
-                details = codec.unpack(_sealed_fields.opened_details(packed, self.uuid))
+                if isinstance(packed, dict):
+                    bound = _sealed_fields.place_of_details(self.uuid)
+                    packed = _sealed_fields.opened_parts(packed, *bound)
+                details = codec.unpack(packed)
             except (
                 ValueError, RecursionError, exceptions.InvalidFormat, exceptions.NotTrusted
             ) as error:  # fmt: skip

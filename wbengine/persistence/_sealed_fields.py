@@ -22,10 +22,9 @@ from wbengine.persistence import models
 from wbengine.types._encrypted import ENCRYPTED, NO_KEYS
 
 __all__ = [
-    "MARK", "SEALED", "check_opened", "opened", "opened_details", "opened_parts",
-    "place_of_arguments", "place_of_details", "place_of_edits", "place_of_inputs", "place_of_log",
-    "place_of_note", "place_of_signal", "place_of_trouble", "sealed", "sealed_details",
-    "sealed_parts", "secret_details",
+    "MARK", "SEALED", "check_opened", "opened", "opened_parts", "place_of_arguments",
+    "place_of_details", "place_of_edits", "place_of_inputs", "place_of_log", "place_of_note",
+    "place_of_signal", "place_of_trouble", "sealed", "sealed_parts", "secret_details",
 ]  # fmt: skip
 
 #: Field of a tree with the encrypted fields.
@@ -88,23 +87,9 @@ def opened_parts(data: Mapping[str, Any], *place: str) -> Tree:
     return opened(dict(data), *place)
 
 
-def sealed_details(packed: Tree, job_uuid: str) -> Tree:
-    """Return packed details of a job, encrypted except for the uuid of its flow."""
-    return sealed_parts(packed, secret_details(packed), *place_of_details(job_uuid))
-
-
 def secret_details(packed: Tree) -> list[str]:
     """Return the names of the encrypted details of a job."""
     return [name for name in packed if name != "flow_uuid"]
-
-
-def opened_details(packed: Any, job_uuid: str) -> Any:
-    """Return the packed details that `sealed_details` received; damaged ones unchanged.
-
-    :raises NotTrusted: as `opened_parts` does.
-    """
-    is_dict = isinstance(packed, dict)
-    return opened_parts(packed, *place_of_details(job_uuid)) if is_dict else packed
 
 
 def check_opened(record: models.FlowDetail | models.LogBook) -> None:
