@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import jsonschema
 
 from tests.cli.conftest import Command
+from wbengine import engines
+from wbengine.persistence import backends
 
 ORDERS = "tests.support.typed_orders"
 
@@ -71,3 +74,28 @@ def test_submitted_arguments_are_converted(wbengine: Command, home: Path) -> Non
     assert wbengine("flow", "list", *store, "--json").json["flows"] == []
     answer = wbengine(*words, '{"order": {"number": 7, "lines": []}, "speed": "fast"}')
     assert answer.code == 0, answer.err
+
+
+def test_arguments_of_a_run_are_converted_and_stored(wbengine: Command, home: Path) -> None:
+    store = "--persistence", f"sqlite:///{home}/flows.db"
+    words = "flow", "run", f"{ORDERS}:billing", *store, "--json", "--arguments"
+    wrong = wbengine(*words, '{"order": {"number": "7", "lines": []}}')
+    assert wrong.code != 0
+    assert "arguments['order'].number: expected int, got '7'" in wrong.err
+    assert wbengine("flow", "list", *store, "--json").json["flows"] == []
+    answer = wbengine(*words, '{"order": {"number": 7, "lines": []}, "speed": "fast"}')
+    assert (answer.code, "7 fast" in answer.out) == (0, True), answer
+    with (
+        backends.backend(store[1]) as backend,
+        contextlib.closing(backend.get_connection()) as connection,
+    ):
+        detail = connection.get_flow_details(answer.json["uuid"])
+    again = engines.flow_from_detail(detail, flows=[ORDERS])
+    assert again.name == "billing"
+
+
+def test_run_of_a_flow_with_arguments_is_a_usage_error(wbengine: Command, home: Path) -> None:
+    store = "--persistence", f"sqlite:///{home}/flows.db"
+    answer = wbengine("flow", "run", f"{ORDERS}:totals", *store, "--arguments", '{"a": 1}')
+    assert answer.code != 0
+    assert wbengine("flow", "list", *store, "--json").json["flows"] == []

@@ -10,9 +10,9 @@ import click
 from wbengine._cli import completions, params
 
 __all__ = [
-    "BACKGROUND", "CODE_VERSION", "DEADLINE", "ENGINE", "FACTORY", "FLOW", "HEALTH", "INPUTS",
-    "METRICS", "NAME", "PORT", "PRIORITIES", "PRIORITY", "PROGRESS", "REASON", "REPORT", "STRICT",
-    "YES", "dry_run", "strict", "tags",
+    "ARGUMENTS", "BACKGROUND", "CODE_VERSION", "DEADLINE", "ENGINE", "FACTORY", "FLOW", "HEALTH",
+    "INPUTS", "METRICS", "NAME", "PORT", "PRIORITIES", "PRIORITY", "PROGRESS", "REASON", "REPORT",
+    "STRICT", "YES", "dry_run", "strict", "tags",
 ]  # fmt: skip
 
 Decorator = Callable[[Callable[..., Any]], Any]
@@ -28,6 +28,8 @@ FACTORY: Final = click.argument("factory", metavar="MODULE:FACTORY")
 INPUTS: Final = click.option("--inputs", type=params.INPUTS, default="{}", metavar="JSON|@FILE",
     help="Inputs of the flow: a JSON object, or a file that contains one (@-: standard"
     " input).")  # fmt: skip
+ARGUMENTS: Final = click.option("--arguments", type=params.INPUTS, metavar="JSON|@FILE",
+    help="Arguments of FACTORY, if it is a function with parameters.")  # fmt: skip
 NAME: Final = click.option("--name", metavar="NAME",
     help="Name of the flow.", show_default="the name that FACTORY sets")  # fmt: skip
 PRIORITY: Final = click.option("--priority", default="NORMAL", metavar="PRIORITY",

@@ -36,6 +36,7 @@ __all__ = ["command"]
 )
 @common_options.FACTORY
 @common_options.INPUTS
+@common_options.ARGUMENTS
 @common_options.ENGINE
 @common_options.NAME
 @common_options.tags("Tag of the flow (repeatable); with := a number, boolean or time.")
@@ -50,6 +51,7 @@ def command(
     context: contexts.Context,
     factory: str,
     inputs: dict[str, Any],
+    arguments: dict[str, Any] | None,
     engine: str,
     flow_id: str | None,
     detach: bool,
@@ -68,6 +70,8 @@ def command(
     ):
         with standard_streams.aside(), errors.running_user_code(factory):
             options = {**options, "store": JsonInputs(inputs), "engine": engine, "uuid": uuid}
+            if arguments is not None:
+                options["arguments"] = JsonInputs(arguments)
             loaded_engine = operations.start(backend, factory, **flow_options, **options)
         if detach:
             from wbengine._cli import detaching

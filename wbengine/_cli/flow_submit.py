@@ -36,8 +36,7 @@ __all__ = ["command"]
 )
 @common_options.FACTORY
 @common_options.INPUTS
-@click.option("--arguments", type=params.INPUTS, metavar="JSON|@FILE",
-    help="Arguments of FACTORY, if it is a function with parameters.")  # fmt: skip
+@common_options.ARGUMENTS
 @common_options.NAME
 @common_options.tags("Tag of the flow (repeatable); with := a number, boolean or time.")
 @common_options.PRIORITY

@@ -845,7 +845,7 @@ def new_flow(
     """
     if flows is not None:
         flows.load(str(flow_factory))
-    path, args = _importable_factory(flow_factory, factory_args, factory_kwargs)
+    path, args = importable_factory(flow_factory, factory_args, factory_kwargs)
     engine = _loading.load_submitted(path, args, factory_kwargs, inputs, uuid, name, tags, payloads)
     all_inputs = engine.storage.fetch_all()
     return NewFlow(engine.storage.flow_detail, all_inputs, _fair_key_of(engine.flow, all_inputs))
@@ -889,9 +889,14 @@ class _OpenResources:
         weakref.finalize(self, stack.pop_all().close).atexit = False
 
 
-def _importable_factory(
+def importable_factory(
     factory: _flow_factories.Factory, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> tuple[str, Iterable[Any] | None]:
+    """Return the name of a factory, and its positional arguments; `FLOW_OF` for a flow.
+
+    :raises TypeError: if it is neither a function nor a name.
+    :raises ValueError: if it cannot be imported by name, or is a module, or a flow with arguments.
+    """
     name = _flow_factories.importable_name_of(factory)
     loaded = object_names.load(name)
     if isinstance(loaded, types.ModuleType):

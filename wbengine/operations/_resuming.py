@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import engines, exceptions, states
+from wbengine._introspection import object_names
 from wbengine.engines import _flow_factories, _ownership
 from wbengine.persistence import _commands, base, models
 from wbengine.persistence.models import ENGINE
@@ -38,6 +39,7 @@ def start(
     backend: base.Backend,
     path: str,
     *,
+    arguments: Mapping[str, Any] | None = None,
     store: Mapping[str, Any] | None = None,
     engine: str = "serial",
     uuid: str | None = None,
@@ -48,15 +50,20 @@ def start(
 
     The factory is recorded, so that `resume` can make the flow again.
 
+    :param arguments: arguments of the function at `path`.
     :param uuid: uuid of the new flow; random by default.
     :param book: name of its logbook; by default that of the flow.
     :param options: further arguments of `engines.load`: `name`, `tags` and engine options.
     :raises Duplicate: if a flow with this uuid exists.
     :raises MissingDependencies: if inputs are missing; nothing is stored then.
     """
+    factory: tuple[str, Any] = _flow_factories.FLOW_OF, [path]
+    if arguments is not None:
+        find = object_names.load("wbengine.engines._submission:importable_factory")
+        factory = find(path, None, arguments)
     return engines.load_from_factory(
-        _flow_factories.FLOW_OF,
-        [path],
+        *factory,
+        arguments,
         store=store,
         book=None if book is None else models.LogBook(book),
         backend=backend,
