@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import Answer, Command
 from tests.support import framed
 from wbengine import engines
 from wbengine.persistence import backends
@@ -50,3 +50,28 @@ def test_store_and_large_values_are_encrypted_later(
         refused = wbengine(*words_of_command, *words)
         assert (refused.code, "this process has no keys" in refused.err) == (69, True), refused
     assert wbengine("db", "check", *with_keys, "--read-payloads").code == 0
+
+
+def test_doctor_reports_values_that_need_a_missing_setting(
+    wbengine: Command, home: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WBENGINE_URL", f"filesystem://{home}/broker")
+    key_file = str(home / "keys.json")
+    with backends.backend({"connection": words[1], "payloads": words[3]}) as backend:
+        engines.load(framed.make(), backend=backend).run()
+        store = words[:2]
+        assert missing_settings(wbengine("doctor", *store, "--json")) == ["payloads"]
+        assert missing_settings(wbengine("doctor", *words, "--json")) == []
+        assert wbengine("keys", "new", "--encrypt", key_file).code == 0
+        monkeypatch.setenv("WBENGINE_KEYS", key_file)
+        engines.load(framed.make(), backend=backend).run()
+        monkeypatch.delenv("WBENGINE_KEYS")
+    assert missing_settings(wbengine("doctor", *words, "--json")) == ["keys"]
+    assert missing_settings(wbengine("doctor", *words, "--keys", key_file, "--json")) == []
+
+
+def missing_settings(report: Answer) -> list[str]:
+    """Return the settings that `doctor` asks for."""
+    assert report.code in (0, 1), report
+    fixes = [each["fix"] or "" for each in report.json["findings"] if each["check"] == "store"]
+    return [name for fix in fixes for name in ("keys", "payloads") if f"set `{name}`" in fix]

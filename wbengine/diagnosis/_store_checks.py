@@ -8,14 +8,16 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import exceptions
+from wbengine import _payloads, exceptions
 from wbengine._imports import installing
 from wbengine.diagnosis import _broker_checks, _database_advice
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.jobs import _queue_access
 from wbengine.notifications import _progress
-from wbengine.persistence import _codes, backends, base, models
+from wbengine.persistence import _codes, _sealed_fields, backends, base, models
+from wbengine.types import codec
+from wbengine.types._encrypted import ENCRYPTED
 from wbengine.views import _formatting, _open_work
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ __all__ = ["check"]
 #: Time in which a conductor starts again, for example with other code.
 _MAX_WAIT_SECONDS: Final = 60.0
 _EXPIRY_NOTICE_SECONDS: Final = 14 * 86400.0
+#: Number of the latest flows whose values are read.
+_READ_FLOWS: Final = 10
 
 
 def check(place: Place) -> Iterator[Finding]:
@@ -51,6 +55,7 @@ def check(place: Place) -> Iterator[Finding]:
                 yield from _check_clock(backend)
                 _check_writing(backend)
                 yield good("store", "wrote, read and deleted a record")
+                yield from _check_settings_of_values(backend, place)
                 yield from _check_conductors(backend)
                 yield from _check_queues(backend, place)
                 yield from _check_notifications(backend, place)
@@ -105,6 +110,30 @@ def _check_clock(backend: base.Backend) -> Iterator[Finding]:
     yield from check_clock(
         "store clock", "of the store", theirs - (before + after) / 2, (after - before) / 2
     )
+
+
+def _check_settings_of_values(backend: base.Backend, place: Place) -> Iterator[Finding]:
+    """Report missing settings without which this process cannot read values of the latest flows."""
+    is_encrypted = has_references = False
+    with (
+        contextlib.closing(backend.get_connection()) as connection,
+        codec.unknown_classes_as_text(),
+    ):
+        for row in connection.list_flows(limit=_READ_FLOWS).flows:
+            try:
+                detail = connection.get_flow_details(row.uuid)
+            except (exceptions.NotFound, exceptions.CorruptRecord):
+                continue  # It was deleted; or `wbengine db check` reports it.
+            is_encrypted |= detail.meta_value(_sealed_fields.MARK) is ENCRYPTED
+            has_references |= any(_payloads.contains_reference(atom.results) for atom in detail)
+    if is_encrypted:
+        yield bad("store", "flows are encrypted, and this process has no keys",
+                  "set `keys` (--keys or $WBENGINE_KEYS) to the key file of the process that wrote"
+                  " them")  # fmt: skip
+    if has_references and _payloads.opened(place.payloads) is None:
+        yield bad("store", "flows have large values out of line, and this process cannot read them",
+                  f"set `payloads` (--payloads or ${_payloads.VARIABLE}) to the folder or bucket of"
+                  " the process that wrote them")  # fmt: skip
 
 
 def _check_conductors(backend: base.Backend) -> Iterator[Finding]:
