@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Answer, Command
-from tests.support import brokers, python, servers, tcp_proxy
+from tests.support import brokers, key_files, python, servers, tcp_proxy
 from tests.support import worker_tasks as tasks
 from tests.support.later_layout import later_release
 from tests.support.workers import until, worker_in_thread
@@ -289,7 +289,7 @@ def test_missing_workers_are_reported(wbengine: Command, folder: str, home: Path
 def test_worker_with_other_keys_is_reported(wbengine: Command, folder: str, home: Path) -> None:
     """A doctor with the keys of the worker reports no problem; a doctor without them does."""
     for name in ("ours", "others"):
-        keys.write(home / name, keys.new()[keys.ANY])
+        key_files.shared(home / name)
     with worker_in_thread(folder, tasks, keys=home / "ours") as worker:
         doctor = ("doctor", "--json", "--keys")
         assert wrong(wbengine(*doctor, str(home / "ours"))) == []

@@ -30,10 +30,9 @@ from typing import (
 import pytest
 from pydantic import BaseModel
 
-from tests.support import fresh, workers
+from tests.support import fresh, key_files, workers
 from wbengine import engines, exceptions, retry, task
 from wbengine._introspection import annotated
-from wbengine._security import keys
 from wbengine.engines import _flow_factories
 from wbengine.patterns import linear_flow
 from wbengine.types import codec
@@ -431,16 +430,10 @@ def test_another_process_imports_the_factory_whose_argument_is_a_model(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{shop}:{workers.REPOSITORY}")
     if has_keys:
-        set_keys(shop, monkeypatch)
+        key_files.in_use(shop / "keys.json", monkeypatch)
     url = f"sqlite:///{shop}/flows.db"
     with fresh.process("-m", "wbengine", "serve", "--persistence", url, cwd=shop):
         assert fresh.run(SUBMIT_ARGUMENT, url, cwd=shop).stdout == "5\n"
-
-
-def set_keys(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (content,) = keys.new().values()
-    keys.write(folder / "keys.json", content)
-    monkeypatch.setenv(keys.VARIABLE, str(folder / "keys.json"))
 
 
 SUBMIT_ONLY = """
@@ -468,7 +461,7 @@ def test_module_is_imported_only_for_signed_arguments(
     shop: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{shop}:{workers.REPOSITORY}")
-    set_keys(shop, monkeypatch)
+    key_files.in_use(shop / "keys.json", monkeypatch)
     url = f"sqlite:///{shop}/flows.db"
     uuid = fresh.run(SUBMIT_ONLY, url, cwd=shop).stdout.strip()
     assert fresh.run(READ, url, uuid, cwd=shop).stdout == "[Order(items=[Item(price=2)])]\n"

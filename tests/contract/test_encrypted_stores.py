@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.seams import stores
-from tests.support import notified, receivers
+from tests.support import key_files, notified, receivers
 from wbengine import engines, exceptions, retry, states, task
 from wbengine._security import keys
 from wbengine.jobs import backends as boards
@@ -86,10 +86,7 @@ def rest_removed(backend: base.Backend) -> Iterator[None]:
 @pytest.fixture
 def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Key file that encrypts, in use."""
-    file = tmp_path / "keys.json"
-    keys.write(file, keys.new(encrypt=True)[keys.ANY])
-    monkeypatch.setenv(keys.VARIABLE, str(file))
-    return file
+    return key_files.in_use(tmp_path / "keys.json", monkeypatch, encrypt=True)
 
 
 def use(file: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +104,23 @@ def rotate(file: Path, name: str, now: float, *, remove_expired: bool = False) -
     new = file.with_name(name)
     keys.write(new, content[keys.ANY])
     return new
+
+
+def without_encryption(file: Path) -> Path:
+    """Write a key file with the other keys of this one."""
+    content = {name: part for name, part in keys.read(file).items() if name != "encrypt"}
+    new = file.with_name("signing.json")
+    keys.write(new, content)
+    return new
+
+
+def reencrypt_with_new_key(
+    backend: base.Backend, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(rotate(file, "new.json", 1.0), monkeypatch)
+    old = keys_in_use(backend)
+    list(_reencrypting.reencrypt(backend))
+    assert old.isdisjoint(keys_in_use(backend))
 
 
 def failed_flow(backend: base.Backend) -> models.FlowDetail:
@@ -262,10 +276,7 @@ def test_key_file_without_encryption_decrypts_the_store(
     backend: base.Backend, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     detail = failed_flow(backend)
-    content = {name: part for name, part in keys.read(key_file).items() if name != "encrypt"}
-    signing = key_file.with_name("signing.json")
-    keys.write(signing, content)
-    use(signing, monkeypatch)
+    use(without_encryption(key_file), monkeypatch)
     *_, done = _reencrypting.reencrypt(backend)
     assert done.rows_written > 0
     assert keys_in_use(backend) == set()
@@ -290,10 +301,7 @@ def test_inputs_of_schedules_and_their_errors_are_encrypted(
     entry = schedules.get("s")
     assert (entry.schedule.inputs, entry.last_error) == ({"customer": ENCRYPTED}, "<encrypted>")
     assert entry.schedule.every == 60
-    use(rotate(key_file, "new.json", 1.0), monkeypatch)
-    old = keys_in_use(backend)
-    list(_reencrypting.reencrypt(backend))
-    assert old.isdisjoint(keys_in_use(backend))
+    reencrypt_with_new_key(backend, key_file, monkeypatch)
     assert schedules.get("s").schedule.inputs == {"customer": SECRET}
 
 
@@ -310,10 +318,7 @@ def test_details_of_jobs_are_encrypted(
         (job,) = board.iterjobs()
         with pytest.raises(exceptions.JobFailure):
             job.details  # noqa: B018
-        use(rotate(key_file, "new.json", 1.0), monkeypatch)
-        old = keys_in_use(backend)
-        list(_reencrypting.reencrypt(backend))
-        assert old.isdisjoint(keys_in_use(backend))
+        reencrypt_with_new_key(backend, key_file, monkeypatch)
         (job,) = board.iterjobs()
         assert job.details["store"] == {"customer": SECRET}
 
@@ -336,10 +341,7 @@ def test_notification_that_waits_to_be_sent_is_encrypted(
         pass_time()
         with pytest.raises(exceptions.NotTrusted, match="this process has no keys"):
             service.run_due()
-        use(rotate(key_file, "new.json", 1.0), monkeypatch)
-        old = keys_in_use(backend)
-        list(_reencrypting.reencrypt(backend))
-        assert old.isdisjoint(keys_in_use(backend))
+        reencrypt_with_new_key(backend, key_file, monkeypatch)
         notified.run(service)
         assert [SECRET in str(request.json) for request in site.requests] == [True, True]
 
@@ -363,10 +365,7 @@ def test_arguments_of_bulk_operations_are_encrypted(
         assert list(connection.bulks.get("b").arguments) == ["set"]
         with pytest.raises(exceptions.StorageFailure, match="is encrypted"):
             connection.bulks.advance("b", "me", 60, 10, work)
-        use(rotate(key_file, "new.json", 1.0), monkeypatch)
-        old = keys_in_use(backend)
-        list(_reencrypting.reencrypt(backend))
-        assert old.isdisjoint(keys_in_use(backend))
+        reencrypt_with_new_key(backend, key_file, monkeypatch)
         connection.bulks.advance("b", "me", 60, 10, work)
     assert seen == [({"set": {"customer": SECRET}}, [{"reason": SECRET}])]
 
@@ -391,10 +390,7 @@ def test_large_values_are_not_decrypted(
     backend: base.Backend, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     detail = failed_flow(backend)
-    content = {name: part for name, part in keys.read(key_file).items() if name != "encrypt"}
-    signing = key_file.with_name("signing.json")
-    keys.write(signing, content)
-    use(signing, monkeypatch)
+    use(without_encryption(key_file), monkeypatch)
     monkeypatch.setattr(backend, "payloads_location", str(tmp_path / "payloads"))
     with pytest.raises(exceptions.InvalidState, match="Large values cannot be decrypted"):
         list(_reencrypting.reencrypt(backend))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import conducted
+from tests.support import conducted, key_files
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task
 from wbengine._cli import app
@@ -182,11 +182,7 @@ def test_resume_uses_only_the_engine_kind_of_a_record(store: base.Backend) -> No
 @pytest.fixture
 def signing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Create a key file, and configure it for this process."""
-    path = folder / "keys.json"
-    (content,) = keys.new().values()
-    keys.write(path, content)
-    monkeypatch.setenv(keys.VARIABLE, str(path))
-    return path
+    return key_files.in_use(folder / "keys.json", monkeypatch)
 
 
 def assert_rejected(detail: models.FlowDetail, store: base.Backend, words: str) -> None:
@@ -232,8 +228,7 @@ def test_factory_record_without_mac_or_with_unknown_key_is_rejected(
     assert_rejected(forge(store, detail, mac=3), store, "is not signed")
     assert_rejected(forge(store, detail, mac="x.é"), store, "unknown or has expired")
     signing.unlink()
-    (content,) = keys.new().values()
-    keys.write(signing, content)
+    key_files.shared(signing)
     assert_rejected(reload(store, detail), store, "unknown or has expired")
 
 

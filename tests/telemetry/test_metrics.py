@@ -19,6 +19,7 @@ from tests.support import (
     engine_threads,
     fragile_tasks,
     fresh,
+    key_files,
     paused_tasks,
     sample_tasks,
     waiting,
@@ -28,7 +29,6 @@ from tests.telemetry import scraping
 from tests.telemetry.scraping import value
 from wbengine import engines, exceptions, operations, retry, task
 from wbengine._calls import invocation
-from wbengine._security import keys
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._discovery import snapshots
@@ -642,8 +642,7 @@ assert not bad, bad
 
 
 def test_unsigned_messages_are_counted(tmp_path: Path) -> None:
-    file = tmp_path / "keys.json"
-    keys.write(file, keys.new()[keys.ANY])
+    file = key_files.shared(tmp_path / "keys.json")
     with fleet(tmp_path, 1, "--keys", str(file)) as [worker]:
         page = scraping.place(worker, "/metrics")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import key_files
 from wbengine import exceptions as exc
 from wbengine._concurrency import clocks
 from wbengine._security import keys
@@ -22,9 +23,7 @@ NOW = 1_000_000.0
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    made = tmp_path / "keys.json"
-    keys.write(made, keys.new()[keys.ANY])
-    return made
+    return key_files.shared(tmp_path / "keys.json")
 
 
 @pytest.mark.parametrize("per_role", [False, True])

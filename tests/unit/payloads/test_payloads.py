@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from tests.support import key_files
 from tests.support.buckets import FLOW, LARGE, random_bytes, reference_to
 from wbengine import _payloads, exceptions
 from wbengine._payloads import content, encryption
@@ -96,16 +97,14 @@ def test_address_is_the_digest_of_the_content(tmp_path: Path) -> None:
 def test_address_of_a_signing_process_is_a_mac_that_another_key_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys.write(tmp_path / "keys.json", keys.new()[keys.ANY])
-    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "keys.json"))
+    key_files.in_use(tmp_path / "keys.json", monkeypatch)
     payloads = Payloads(str(tmp_path / "payloads"))
     reference = reference_to(payloads, "x" * LARGE)
     with payloads.files.read(data_name(reference.address)) as file:
         data = content.read(file, reference.size)
     assert hashlib.sha256(data).hexdigest() != reference.address
     assert payloads.load(reference, "test") == "x" * LARGE
-    keys.write(tmp_path / "others.json", keys.new()[keys.ANY])
-    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "others.json"))
+    key_files.in_use(tmp_path / "others.json", monkeypatch)
     with pytest.raises(exceptions.PayloadUnavailable, match=r"key .* is unknown"):
         payloads.load(reference, "test")
 
@@ -237,8 +236,7 @@ def test_reader_that_cannot_mark_a_damaged_payload_reports_it(
 def test_payload_without_its_key_is_not_marked_as_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys.write(tmp_path / "keys.json", keys.new()[keys.ANY])
-    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "keys.json"))
+    key_files.in_use(tmp_path / "keys.json", monkeypatch)
     payloads = Payloads(str(tmp_path / "payloads"))
     reference = reference_to(payloads, "x" * LARGE)
     monkeypatch.delenv(keys.VARIABLE)
@@ -474,10 +472,7 @@ def payloads(tmp_path: Path) -> Payloads:
 @pytest.fixture
 def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Key file that encrypts, in use."""
-    file = tmp_path / "encrypting.json"
-    keys.write(file, keys.new(encrypt=True)[keys.ANY])
-    monkeypatch.setenv(keys.VARIABLE, str(file))
-    return file
+    return key_files.in_use(tmp_path / "encrypting.json", monkeypatch, encrypt=True)
 
 
 @pytest.mark.parametrize("value", [random_bytes(9 * 2**20), "secret " * LARGE])
