@@ -54,7 +54,7 @@ def encrypted(chunks: Iterable[Any], address: str) -> Iterator[Any]:
 
 def _frame(cipher: Any, number: int, address: str, data: Any, *, is_last: bool) -> Iterator[bytes]:
     yield _LENGTH.pack(len(data) | (_LAST if is_last else 0))
-    yield cipher.encrypt(number.to_bytes(12), data, _bound(address, is_last))
+    yield cipher.encrypt(number.to_bytes(12), data, _associated_data(address, is_last))
 
 
 def decrypting(file: Any, address: str) -> tuple[Any, bool]:
@@ -160,9 +160,9 @@ class _Decrypting(io.RawIOBase):
         if length > _MAX_FRAME_BYTES:
             raise ValueError("a frame is too long")
         data = self._file.read(length + _TAG_BYTES)
-        bound = _bound(self._address, self._is_over)
+        associated = _associated_data(self._address, self._is_over)
         try:
-            content: bytes = self._cipher.decrypt(self._number.to_bytes(12), data, bound)
+            content: bytes = self._cipher.decrypt(self._number.to_bytes(12), data, associated)
         except Exception:  # The exception class belongs to a lazily imported library.
             raise ValueError("it cannot be decrypted: it was changed") from None
         self._number += 1
@@ -175,5 +175,5 @@ def _purpose(salt: bytes) -> str:
     return f"payload content {salt.hex()}"
 
 
-def _bound(address: str, is_last: bool) -> bytes:
+def _associated_data(address: str, is_last: bool) -> bytes:
     return f"{address} {int(is_last)}".encode()

@@ -1,9 +1,17 @@
 """Encryption of JSON texts for stores.
 
 If `WBENGINE_KEYS` names a key file that encrypts, AES-GCM encrypts texts with a key that is derived
-from the secret for stores. A text is bound to its place, for example a flow, an atom and a field:
-it cannot be decrypted in another place. A sealed text is a tag of the typed codec, which a process
-without keys reads as `types._encrypted.ENCRYPTED`.
+from the secret for stores.
+
+As for other authenticated encryption, to *seal* is to encrypt and authenticate, and to *open* is to
+verify and decrypt. The *place* of a text, for example a flow, an atom and a field, is its
+associated data: a text cannot be opened in another place. A sealed text is stored as a tag of the
+typed codec with the id of the key, the nonce and the ciphertext. A process without keys reads such
+a tag, or `HIDDEN`, as `types._encrypted.ENCRYPTED`.
+
+`persistence._sealed_fields` seals records: all secret fields of a record together (`sealed`), or
+values of one object together (`sealed_parts`). `persistence._readable_parts` returns what remains
+readable.
 
 The nonce is a MAC of place and text. So no nonce is used twice for different texts, also in forked
 processes, and equal texts in the same place are equal when they are encrypted.
@@ -86,9 +94,9 @@ def sealed_tag(text: str, *place: str) -> dict[str, str] | None:
     if current is None or found is None:
         return None
     key_id, key, nonce_key = found
-    data, bound = text.encode("utf-8", "surrogatepass"), _bound(place)
-    nonce = hmac.digest(nonce_key, bound + data, "sha256")[:_NONCE_BYTES]
-    encrypted = nonce + current.cipher(key).encrypt(nonce, data, bound)
+    data, associated = text.encode("utf-8", "surrogatepass"), _associated_data(place)
+    nonce = hmac.digest(nonce_key, associated + data, "sha256")[:_NONCE_BYTES]
+    encrypted = nonce + current.cipher(key).encrypt(nonce, data, associated)
     return {walk.TAG: TAG, "k": key_id, "v": base64.b64encode(encrypted).decode()}
 
 
@@ -108,7 +116,9 @@ def opened_tag(tag: Any, *place: str) -> str | None:
         )
     cipher = current.cipher(found[1])
     try:
-        data = cipher.decrypt(encrypted[:_NONCE_BYTES], encrypted[_NONCE_BYTES:], _bound(place))
+        data = cipher.decrypt(
+            encrypted[:_NONCE_BYTES], encrypted[_NONCE_BYTES:], _associated_data(place)
+        )
     except Exception as error:  # The exception class belongs to a lazily imported library.
         raise exceptions.NotTrusted(
             f"it cannot be decrypted with key {key_id}: it was changed, or belongs to another place"
@@ -164,5 +174,5 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _bound(place: tuple[str, ...]) -> bytes:
+def _associated_data(place: tuple[str, ...]) -> bytes:
     return json.dumps(place, ensure_ascii=True).encode()

@@ -108,9 +108,9 @@ class NewJob(NamedTuple):
         if not _is_key(uuid):
             raise ValueError(f"uuid must be the uuid of a flow, got {uuid!r:.80}")
         packed = codec.pack(signed_details, "details")
-        names = _sealed_fields.secret_details(packed)
-        bound = _sealed_fields.place_of_details(uuid)
-        packed = _sealed_fields.sealed_parts(packed, names, *bound)
+        packed = _sealed_fields.sealed_parts(
+            packed, _sealed_fields.secret_details(packed), *_sealed_fields.place_of_details(uuid)
+        )
         converted = _places.Place.convert(place)
         is_of_flow = signed_details.get("flow_uuid") == uuid
         object_names.check_length("Job name", named_options.text("name", name))
@@ -203,8 +203,9 @@ class StoredJob(base.Job):
                 packed = self._packed
                 packed = json.loads(packed) if isinstance(packed, str) else packed
                 if isinstance(packed, dict):
-                    bound = _sealed_fields.place_of_details(self.uuid)
-                    packed = _sealed_fields.opened_parts(packed, *bound)
+                    packed = _sealed_fields.opened_parts(
+                        packed, *_sealed_fields.place_of_details(self.uuid)
+                    )
                 details = codec.unpack(packed)
             except (
                 ValueError, RecursionError, exceptions.InvalidFormat, exceptions.NotTrusted
