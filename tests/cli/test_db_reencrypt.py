@@ -44,6 +44,7 @@ def test_store_and_large_values_are_encrypted_later(
     assert without.json["state"] == "SUCCESS"
     for words_of_command in (
         ("flow", "get", uuid),
+        ("flow", "logs", uuid),
         ("flow", "export", uuid, "-o", "x"),
         ("db", "check"),
     ):

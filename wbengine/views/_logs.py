@@ -7,14 +7,13 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
-from wbengine.persistence import base, models
+from wbengine.persistence import _sealed_fields, base, models
 from wbengine.persistence._step_notes import StepNote
 from wbengine.types import codec
 from wbengine.views import _formatting
 from wbengine.views.redaction import Redactor
 
 __all__ = ["LogLine", "Sources", "read", "read_sources", "sources_of"]
-
 
 #: Maximum number of tasks whose lines are read one by one, instead of all lines of the flow.
 _MAX_QUERIES: Final = 20
@@ -95,9 +94,11 @@ def read(
     :param task: see `sources_of`.
     :param limit: maximum number of lines; the latest ones are returned.
     :raises NotFound: if the flow or the task does not exist.
+    :raises StorageFailure: if this process cannot decrypt them.
     """
     with codec.unknown_classes_as_text():
         detail = connection.get_flow_details(uuid)
+    _sealed_fields.check_opened(detail)
     sources = sources_of(detail, task)
     flow_redactor = redactor.with_secrets_of_flow(detail)
     return read_sources(connection, uuid, sources, attempt, redactor=flow_redactor, limit=limit)
