@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.signed import AUDIENCE, KINDS, TOPIC, InvalidMessageError, Party, read, sealed
-from wbengine._concurrency import clocks
+from wbengine._concurrency import manual_clock
 from wbengine._security import keys
 from wbengine.engines.worker_based import dispatcher, proxy
 from wbengine.engines.worker_based._messages import signing
@@ -45,7 +45,7 @@ def try_mutations(examples: int, seed: int) -> Report:
 class _Trial:
     def __init__(self, content: dict[str, dict[str, Any]], seed: int) -> None:
         self._chance = random.Random(seed)
-        clock = clocks.ManualClock(NOW)
+        clock = manual_clock.ManualClock(NOW)
         parties = {role: Party(secrets, clock) for role, secrets in content.items()}
         speakers = {
             kind: parties.get(role) or parties[keys.ANY] for kind, (role, _) in KINDS.items()

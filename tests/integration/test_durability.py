@@ -530,11 +530,11 @@ def test_transient_values_are_never_written_to_the_store(
 
 def test_long_serial_iteration_is_written_in_several_batches() -> None:
     """Level 'each' writes often, 'batch' seldom, 'end' only at the end."""
-    from wbengine._concurrency import clocks
+    from wbengine._concurrency import manual_clock
 
     found = {}
     for durability in LEVELS:
-        clock = clocks.ManualClock()
+        clock = manual_clock.ManualClock()
         log: list[Any] = []
         wait = functools.partial(clock.advance, 0.1)
         flow = unordered_flow.Flow("f").add(*[Step(f"t{n:02}", wait) for n in range(30)])

@@ -310,7 +310,9 @@ def test_forged_injected_values_are_rejected(
         record.meta["injected"] = {**record.meta.get("injected", {}), "name": "Eve"}
     with contextlib.closing(store.get_connection()) as connection:
         connection.save_changes(detail, [record])
-    with pytest.raises(exceptions.NotTrusted, match=r"^what is injected into flow .*(MAC|not signed)"):
+    with pytest.raises(
+        exceptions.NotTrusted, match=r"^what is injected into flow .*(MAC|not signed)"
+    ):
         engines.load_from_detail(reload(store, detail), backend=store)
 
 

@@ -17,7 +17,7 @@ from tests.support.held_tasks import HeldTasks
 from tests.support.snapshots import Snapshots
 from wbengine import engines, exceptions, states, task
 from wbengine._calls import invocation
-from wbengine._concurrency import clocks
+from wbengine._concurrency import clocks, manual_clock
 from wbengine._runtime import run as run_module
 from wbengine.engines import base
 from wbengine.patterns import linear_flow, unordered_flow
@@ -316,7 +316,7 @@ def test_deadline_stops_map_and_reverts_finished_items(near: kinds.Kind, tmp_pat
         clock.advance(1)
         return item
 
-    class ByHand(clocks.ManualClock):
+    class ByHand(manual_clock.ManualClock):
         queue = staticmethod(clocks.SYSTEM.queue)  # waiting for a thread advances no time
 
     clock = ByHand()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.seams.scheduling import load_at
 from wbengine import engines, exceptions, retry, states, task
-from wbengine._concurrency import clocks
+from wbengine._concurrency import clocks, manual_clock
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends
@@ -123,7 +123,7 @@ def record_changes(engine: base.Engine, clock: clocks.Clock) -> list[tuple[float
 
 def test_thousand_retries_wait_concurrently_for_their_own_times() -> None:
     """The number of iterations is proportional to the number of waits."""
-    clock = clocks.ManualClock()
+    clock = manual_clock.ManualClock()
     flow = unordered_flow.Flow("f")
     for n in range(1000):
         flow.add(LINE(f"f{n}", retry.Times(2, f"r{n}", backoff=n + 1)).add(Noted(f"t{n}", [], 1)))
@@ -138,7 +138,7 @@ def test_thousand_retries_wait_concurrently_for_their_own_times() -> None:
 
 def test_numeric_backoff_is_constant_and_none_means_no_wait() -> None:
     for wanted, expected in ((7, 21), (0, 0), (None, 0)):
-        clock = clocks.ManualClock()
+        clock = manual_clock.ManualClock()
         flow = LINE("f", retry.ForEach("abcd", "r", "x", backoff=wanted)).add(Noted("t", [], 3))
         load_at(clock, flow).run()
         assert clock.monotonic() == expected
@@ -153,7 +153,7 @@ def suspend_in_wait(engine: Any, name: str = "r") -> None:
 
 def test_resumed_retry_waits_for_remaining_time() -> None:
     for restored in (False, True):
-        clock = clocks.ManualClock(1000.0)
+        clock = manual_clock.ManualClock(1000.0)
         log: list[str] = []
 
         def flow(log: list[str] = log) -> Any:
@@ -189,7 +189,7 @@ def test_resumed_retry_waits_for_remaining_time() -> None:
 
 
 def test_retry_suspended_at_end_of_its_wait_does_not_wait_again() -> None:
-    clock = clocks.ManualClock()
+    clock = manual_clock.ManualClock()
     engine = load_at(clock, LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)))
     engine.atom_notifier.register(states.PENDING, lambda *_, **details: engine.suspend())
     engine.run()
@@ -203,7 +203,7 @@ def test_retry_suspended_at_end_of_its_wait_does_not_wait_again() -> None:
 def test_wall_clock_set_back_does_not_prolong_wait() -> None:
     """The wall clock matters only in another process; here the monotonic clock counts."""
 
-    class Jumping(clocks.ManualClock):
+    class Jumping(manual_clock.ManualClock):
         def time(self) -> float:
             return 10_000 - 100 * self.monotonic()
 
@@ -237,7 +237,7 @@ def test_retry_waits_by_system_clock() -> None:
 
 
 def test_statistics_count_seconds_of_retry_delays_as_waiting() -> None:
-    clock = clocks.ManualClock()
+    clock = manual_clock.ManualClock()
     flow = LINE("f", retry.Times(3, "r", backoff=60)).add(Noted("t", [], 2))
     engine = load_at(clock, flow)
     engine.run()
@@ -248,7 +248,7 @@ def test_statistics_count_seconds_of_retry_delays_as_waiting() -> None:
 
 def test_run_iter_timeout_yields_while_retry_waits() -> None:
     """`timeout` limits each single wait, including this one."""
-    clock = clocks.ManualClock()
+    clock = manual_clock.ManualClock()
     engine = load_at(clock, LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("t", [], 1)))
     waits = sum(state == states.WAITING for state in engine.run_iter(timeout=10))
     assert clock.monotonic() == 60

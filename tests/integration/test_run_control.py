@@ -22,7 +22,7 @@ from tests.support import engine_threads
 from tests.support import sample_tasks as samples
 from tests.support.workers import until
 from wbengine import engines, exceptions, retry, states, task
-from wbengine._concurrency import clocks
+from wbengine._concurrency import clocks, manual_clock
 from wbengine._runtime import executors
 from wbengine._runtime import run as run_module
 from wbengine.engines import base
@@ -45,7 +45,7 @@ class ClockTask(task.Task):
     """Task that advances a manual clock by a number of seconds."""
 
     def __init__(
-        self, name: str, clock: clocks.ManualClock, seconds: float = 1, **also: Any
+        self, name: str, clock: manual_clock.ManualClock, seconds: float = 1, **also: Any
     ) -> None:
         super().__init__(name)
         self.clock, self.seconds, self.log = clock, seconds, also.get("log", [])
@@ -76,7 +76,7 @@ def atom_states(engine: base.Engine, *names: str) -> list[str | None]:
 
 def test_last_task_that_ends_after_deadline_is_reverted() -> None:
     """The flow was unfinished at the deadline, although the clock was read only later."""
-    clock, log = clocks.ManualClock(), []
+    clock, log = manual_clock.ManualClock(), []
     engine = load(LINE("f").add(*[ClockTask(name, clock, log=log) for name in "ab"]), clock)
     with pytest.raises(exceptions.DeadlineExceeded):
         engine.run(deadline=1.5)
@@ -88,7 +88,7 @@ def test_last_task_that_ends_after_deadline_is_reverted() -> None:
 
 def test_deadline_within_batch_starts_no_further_task() -> None:
     """Thousands of tasks are submitted together and started one by one."""
-    clock, log = clocks.ManualClock(), []
+    clock, log = manual_clock.ManualClock(), []
     engine = load(
         WIDE("f").add(*[ClockTask(f"t{n}", clock, 1, log=log) for n in range(5000)]), clock
     )
@@ -131,7 +131,7 @@ def test_empty_flow_succeeds_with_zero_deadline(near: dict[str, Any]) -> None:
 
 def test_resumed_reversion_after_deadline_raises_deadline_exceeded() -> None:
     for restored in (False, True):
-        clock, log = clocks.ManualClock(), []
+        clock, log = manual_clock.ManualClock(), []
 
         def flow(clock: Any = clock, log: list[str] = log) -> Any:
             return LINE("f").add(*[ClockTask(name, clock, log=log) for name in "abc"])
@@ -160,7 +160,7 @@ def test_resumed_reversion_after_deadline_raises_deadline_exceeded() -> None:
 
 
 def test_deadline_counts_from_call_of_run_iter() -> None:
-    clock = clocks.ManualClock()
+    clock = manual_clock.ManualClock()
     engine = load(LINE("f").add(ClockTask("a", clock)), clock)
     steps = engine.run_iter(deadline=10)
     clock.advance(11)

@@ -15,7 +15,7 @@ from tests.seams.scheduling import load_at
 from tests.support import workers
 from tests.support.engine_threads import running
 from wbengine import engines, task
-from wbengine._concurrency import clocks
+from wbengine._concurrency import manual_clock
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import models
 from wbengine.persistence.backends import _memory
@@ -120,9 +120,9 @@ def test_progress_is_written_about_once_per_second() -> None:
     """Local engines write progress about once a second, and never with durability 'end'."""
     writes = {}
     for durability in ("each", "end"):
-        backend, clock = FaultyBackend(), clocks.ManualClock()
+        backend, clock = FaultyBackend(), manual_clock.ManualClock()
 
-        def seen(clock: clocks.ManualClock = clock) -> bool:
+        def seen(clock: manual_clock.ManualClock = clock) -> bool:
             clock.advance(0.05)
             return clock.monotonic() > 2.5
 

@@ -17,7 +17,7 @@ from tests.support import engine_threads, signalled
 from tests.support.fresh import process
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task
-from wbengine._concurrency import clocks
+from wbengine._concurrency import manual_clock
 from wbengine.engines import _submission
 from wbengine.engines import base as engine_base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -248,7 +248,7 @@ def test_first_of_several_early_signals_is_used_without_a_workflow(store: base.B
 
 @pytest.mark.parametrize("park_after", [10, 100])
 def test_flow_is_parked_only_if_timeout_is_far_away(park_after: float, store: base.Backend) -> None:
-    clock = clocks.ManualClock()
+    clock = manual_clock.ManualClock()
     engine = load_at(clock, line(timeout=50), backend=store)
     engine.park_after = park_after
     if park_after < 50:
@@ -262,7 +262,7 @@ def test_flow_is_parked_only_if_timeout_is_far_away(park_after: float, store: ba
 
 
 def test_changed_wall_clock_does_not_change_signal_timeout() -> None:
-    class Jumping(clocks.ManualClock):
+    class Jumping(manual_clock.ManualClock):
         def time(self) -> float:
             return 5000.0 - 10 * self.monotonic()
 
@@ -274,7 +274,7 @@ def test_changed_wall_clock_does_not_change_signal_timeout() -> None:
 
 def test_signal_read_from_store_when_wait_starts_is_used(store: base.Backend) -> None:
     """Another process sends the signal before the wait starts, and this engine does not poll."""
-    clock = clocks.ManualClock()
+    clock = manual_clock.ManualClock()
     engine = load_at(clock, line(), backend=store)
 
     def send(state: str, details: dict[str, Any]) -> None:
@@ -295,7 +295,7 @@ class Approval(task.WaitFor):
 
 
 def test_signal_during_pause_of_its_task_is_used_after_pause(store: base.Backend) -> None:
-    clock = clocks.ManualClock(time.time())
+    clock = manual_clock.ManualClock(time.time())
     pause = operations.pause_tasks(store, f"{__name__}.Approval", seconds=1000)
     assert pause.until is not None
     engine = load_at(clock, LINE("f").add(Approval("approved", provides="approval")), backend=store)
@@ -307,7 +307,7 @@ def test_signal_during_pause_of_its_task_is_used_after_pause(store: base.Backend
 
 def test_unread_signal_precedes_timeout(store: base.Backend) -> None:
     """Another process sent the signal, and this engine has not read it when the wait ends."""
-    clock = clocks.ManualClock()
+    clock = manual_clock.ManualClock()
     engine = load_at(clock, line(timeout=3600), backend=store)
     engine.compile()
     engine.prepare()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.seams.scheduling import load_at
 from wbengine import exceptions, states, task
-from wbengine._concurrency import clocks
+from wbengine._concurrency import manual_clock
 from wbengine._runtime.gates import signals_and_sleeps
 from wbengine.patterns import linear_flow
 from wbengine.persistence import _listing, backends, base, models
@@ -36,7 +36,7 @@ def line(seconds: float = 3600) -> linear_flow.Flow:
 
 
 def test_sleep_counts_from_its_first_start_across_suspension(store: base.Backend) -> None:
-    clock = clocks.ManualClock(1000.0)
+    clock = manual_clock.ManualClock(1000.0)
     flow = line()
     engine = load_at(clock, flow, backend=store)
     for state in engine.run_iter(timeout=1):
@@ -53,7 +53,7 @@ def test_sleep_counts_from_its_first_start_across_suspension(store: base.Backend
 
 
 def test_sleeping_flow_is_parked_until_its_end(store: base.Backend) -> None:
-    clock = clocks.ManualClock()
+    clock = manual_clock.ManualClock()
     engine = load_at(clock, line(50), backend=store)
     engine.park_after = 10
     engine.run()
@@ -62,7 +62,7 @@ def test_sleeping_flow_is_parked_until_its_end(store: base.Backend) -> None:
 
 
 def test_sleep_accepts_no_signals(store: base.Backend) -> None:
-    engine = load_at(clocks.ManualClock(), line(), backend=store)
+    engine = load_at(manual_clock.ManualClock(), line(), backend=store)
     engine.prepare()
     for name in ("nap", ""):
         with pytest.raises((exceptions.NotFound, ValueError)):
@@ -70,7 +70,7 @@ def test_sleep_accepts_no_signals(store: base.Backend) -> None:
 
 
 def test_views_show_the_sleep_with_its_end(store: base.Backend) -> None:
-    clock = clocks.ManualClock(1000.0)
+    clock = manual_clock.ManualClock(1000.0)
     engine = load_at(clock, line(), backend=store)
     for state in engine.run_iter(timeout=1):
         if state == states.WAITING and clock.time() >= 1100:
@@ -88,7 +88,7 @@ def test_views_show_the_sleep_with_its_end(store: base.Backend) -> None:
 
 def resume_changed(store: base.Backend, waiting_task: task.Task, changed: task.Task) -> Any:
     """Park a flow at 1000 s, and resume it at 1100 s with another definition of its task."""
-    clock = clocks.ManualClock(1000.0)
+    clock = manual_clock.ManualClock(1000.0)
     engine = load_at(clock, linear_flow.Flow("f").add(waiting_task), backend=store)
     engine.park_after = 1
     engine.run()

@@ -18,7 +18,7 @@ from tests.support.paused_tasks import RELEASED, STARTED, Charge, Item, Ship, Sl
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
 from wbengine import engines, operations, retry, states, task
-from wbengine._concurrency import clocks
+from wbengine._concurrency import manual_clock
 from wbengine._runtime.gates import paused_types
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import _lease_renewer, backends, base
@@ -305,7 +305,7 @@ def test_tasks_released_by_pause_wait_for_permits(store: base.Backend) -> None:
     for each in tasks:
         each.concurrency = 1
     pause_until(store, "Charge", 1000)
-    clock = clocks.ManualClock(time.time())
+    clock = manual_clock.ManualClock(time.time())
     flow = unordered_flow.Flow("f").add(*tasks)
     engine = load_at(clock, flow, backend=store, engine="parallel", executor=executor)
     run = engine_threads.Running(engine)
@@ -345,7 +345,7 @@ def test_large_map_creates_only_some_items_during_pause(store: base.Backend) -> 
         ),
     )
     values = {"numbers": list(range(count)), "few": [1]}
-    engine = load_at(clocks.ManualClock(time.time()), flow, backend=store, store=values)
+    engine = load_at(manual_clock.ManualClock(time.time()), flow, backend=store, store=values)
     paused: list[int] = []
     for state in engine.run_iter(timeout=10, deadline=10_000):
         if state == states.WAITING and engine.storage.get_atom_state("small") == states.SUCCESS:

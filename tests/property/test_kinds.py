@@ -24,7 +24,7 @@ from tests.property.lives import Composer
 from tests.property.oracle import ATOM, LINEAR, UNORDERED, Oracle, Spec
 from tests.support.amounts import amount
 from wbengine import retry, states
-from wbengine._concurrency import clocks
+from wbengine._concurrency import manual_clock
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.types import failure as ft
@@ -152,7 +152,7 @@ class Life:
     def __init__(self, world: World, kind: kinds.Kind) -> None:
         self.world = world
         # A serial engine polls in a long batch: with a manual clock no batch is long.
-        clock = clocks.ManualClock() if kind.name == "serial" else None
+        clock = manual_clock.ManualClock() if kind.name == "serial" else None
         self.engine = kind.load(
             world.flow, store=world.store, defer_reverts=world.defer, clock=clock
         )

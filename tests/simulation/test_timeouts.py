@@ -11,7 +11,7 @@ from tests.simulation.kinds import One
 from tests.simulation.world import World
 from wbengine import exceptions as exc
 from wbengine._calls import invocation
-from wbengine._concurrency import clocks
+from wbengine._concurrency import manual_clock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 
@@ -60,7 +60,7 @@ def test_busy_taskflow_worker_pauses_timeout_of_queued_request() -> None:
     """TaskFlow's worker only reports the start of the first task.  After its end the timeout
     counts.
     """
-    clock, ended = clocks.ManualClock(), []
+    clock, ended = manual_clock.ManualClock(), []
     tracked = tracker.Tracker(
         "e", clock, do=lambda _: None, say=lambda _: None, lost=lambda _: None, timeout=20.0,
         expiry=1000.0, plain=True,

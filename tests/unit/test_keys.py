@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import key_files
 from wbengine import exceptions as exc
-from wbengine._concurrency import clocks
+from wbengine._concurrency import manual_clock
 from wbengine._security import keys
 
 NOW = 1_000_000.0
@@ -268,7 +268,7 @@ def test_rotation_also_replaces_store_and_encryption_secrets(
     per_role: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stolen key file is useless after its keys expired."""
-    clock = clocks.ManualClock(NOW)
+    clock = manual_clock.ManualClock(NOW)
     monkeypatch.setattr(keys, "time", clock)
     before = keys.new(per_role=per_role, encrypt=True)
     after = keys.rotated(before, NOW + 60, NOW + 600, NOW)
@@ -310,7 +310,7 @@ def test_rotation_repairs_an_interrupted_rotation() -> None:
     for ring in after.values():
         assert ring.trusted(said.signing_key(NOW + 1).id, (keys.ENGINE,), NOW + 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keys, "time", clocks.ManualClock(NOW + 2))
+        patch.setattr(keys, "time", manual_clock.ManualClock(NOW + 2))
         after[keys.OPERATOR].verify_mac("flow", b"x", said.mac("flow", b"x"))
         assert after[keys.WORKER].open(*said.seal(b"x", b""), b"") == b"x"
     for ring in after.values():

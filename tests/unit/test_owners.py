@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import fresh
-from wbengine._concurrency import clocks
+from wbengine._concurrency import manual_clock
 from wbengine.persistence import _owners
 
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
@@ -21,7 +21,7 @@ OWNER = "from wbengine.persistence import _owners; print(_owners.new(), flush=Tr
 
 
 def test_owner_text_is_parsable_and_described_in_words() -> None:
-    owner = _owners.new(clocks.ManualClock(86400.0))
+    owner = _owners.new(manual_clock.ManualClock(86400.0))
     assert _owners.Owner.parse(str(owner)) == owner
     assert len(str(owner)) < 200
     words = _owners.describe(str(owner))

@@ -14,7 +14,7 @@ from tests.hostile import forging
 from tests.support import signed
 from tests.support.signed import KINDS, Party
 from wbengine import exceptions as exc
-from wbengine._concurrency import clocks
+from wbengine._concurrency import manual_clock
 from wbengine._security import keys
 from wbengine._text import json_text
 from wbengine.engines.worker_based._messages import envelope as env
@@ -28,12 +28,12 @@ EXAMPLES = 2_000
 
 
 @pytest.fixture
-def clock() -> clocks.ManualClock:
-    return clocks.ManualClock(NOW)
+def clock() -> manual_clock.ManualClock:
+    return manual_clock.ManualClock(NOW)
 
 
 @pytest.fixture(params=["shared", "per-role"])
-def parties(request: pytest.FixtureRequest, clock: clocks.ManualClock) -> dict[str, Party]:
+def parties(request: pytest.FixtureRequest, clock: manual_clock.ManualClock) -> dict[str, Party]:
     files = keys.new(per_role=request.param == "per-role")
     return {
         role: Party(files.get(role) or files[keys.ANY], clock)
@@ -42,7 +42,7 @@ def parties(request: pytest.FixtureRequest, clock: clocks.ManualClock) -> dict[s
 
 
 @pytest.fixture
-def apart(clock: clocks.ManualClock) -> dict[str, Party]:
+def apart(clock: manual_clock.ManualClock) -> dict[str, Party]:
     """Return a party with a separate key for each role."""
     return {role: Party(made, clock) for role, made in keys.new(per_role=True).items()}
 
@@ -93,13 +93,13 @@ def test_notify_with_the_wrong_role_is_rejected_despite_its_body(apart: dict[str
             apart[keys.ENGINE].verify(signed.received(said))
 
 
-def test_message_with_an_unknown_key_is_rejected(clock: clocks.ManualClock) -> None:
+def test_message_with_an_unknown_key_is_rejected(clock: manual_clock.ManualClock) -> None:
     stranger, hearer = (Party(keys.new()[keys.ANY], clock) for _ in range(2))
     with pytest.raises(exc.NotTrusted, match="unknown key id"):
         hearer.verify(signed.received(stranger.sign("request")))
 
 
-def test_message_with_an_expired_key_is_rejected(clock: clocks.ManualClock) -> None:
+def test_message_with_an_expired_key_is_rejected(clock: manual_clock.ManualClock) -> None:
     content = keys.new()
     old = Party(content[keys.ANY], clock)
     message = signed.received(old.sign("request"))
@@ -112,7 +112,7 @@ def test_message_with_an_expired_key_is_rejected(clock: clocks.ManualClock) -> N
 
 
 def test_signing_with_an_expired_key_is_logged_once(
-    clock: clocks.ManualClock, caplog: pytest.LogCaptureFixture
+    clock: manual_clock.ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     content = keys.new()[keys.ANY]
     content["keys"][0]["until"] = NOW
@@ -221,7 +221,7 @@ def test_message_addressed_to_another_process_is_rejected(parties: dict[str, Par
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_message_of_another_exchange_is_rejected_except_replies(
-    clock: clocks.ManualClock, kind: str
+    clock: manual_clock.ManualClock, kind: str
 ) -> None:
     """The address of all workers is the same in every exchange. Replies are stored in ledgers."""
     content = keys.new()[keys.ANY]
@@ -235,7 +235,9 @@ def test_message_of_another_exchange_is_rejected_except_replies(
             hearer.verify(message)
 
 
-def test_control_command_older_than_the_process_is_rejected(clock: clocks.ManualClock) -> None:
+def test_control_command_older_than_the_process_is_rejected(
+    clock: manual_clock.ManualClock,
+) -> None:
     """A recorded command must not affect later processes; an old heartbeat only reports a state."""
     content = keys.new()[keys.ANY]
     early = Party(content, clock)
@@ -251,7 +253,7 @@ def test_control_command_older_than_the_process_is_rejected(clock: clocks.Manual
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_notify_and_control_messages_must_be_recent_and_unique(
-    parties: dict[str, Party], clock: clocks.ManualClock, kind: str
+    parties: dict[str, Party], clock: manual_clock.ManualClock, kind: str
 ) -> None:
     """Queued requests may be old, and are redelivered."""
     message = signed.received(parties[KINDS[kind][0]].sign(kind))
@@ -273,9 +275,9 @@ def test_only_notify_and_control_messages_must_be_recent_and_unique(
 
 def test_message_from_a_clock_that_is_ahead_is_rejected() -> None:
     content = keys.new()[keys.ANY]
-    ahead = Party(content, clocks.ManualClock(NOW + signing.MAX_AGE_SECONDS + 1))
+    ahead = Party(content, manual_clock.ManualClock(NOW + signing.MAX_AGE_SECONDS + 1))
     with pytest.raises(exc.NotTrusted, match="clocks differ"):
-        Party(content, clocks.ManualClock(NOW)).verify(signed.received(ahead.sign("control")))
+        Party(content, manual_clock.ManualClock(NOW)).verify(signed.received(ahead.sign("control")))
 
 
 def test_nonces_are_kept_for_their_maximum_age_and_limited() -> None:
@@ -287,7 +289,7 @@ def test_nonces_are_kept_for_their_maximum_age_and_limited() -> None:
 
 
 def test_unsigned_message_is_accepted_until_the_configured_time(
-    clock: clocks.ManualClock,
+    clock: manual_clock.ManualClock,
 ) -> None:
     """A message with a wrong signature is rejected in any case."""
     content = {**keys.new()[keys.ANY], "accept_unsigned_until": NOW + 10}
@@ -341,7 +343,7 @@ def test_message_is_signed_once_on_encoding(apart: dict[str, Party]) -> None:
 
 
 @pytest.fixture
-def hidden(clock: clocks.ManualClock) -> Party:
+def hidden(clock: manual_clock.ManualClock) -> Party:
     return Party(keys.new(encrypt=True)[keys.ANY], clock)
 
 
@@ -362,7 +364,7 @@ def test_encrypted_message_shows_no_values_without_the_key(
 
 
 def test_encrypted_body_cannot_be_moved_to_another_request(
-    hidden: Party, clock: clocks.ManualClock
+    hidden: Party, clock: manual_clock.ManualClock
 ) -> None:
     message = signed.received(hidden.sign("request"))
     other = Party({**keys.new(encrypt=True)[keys.ANY]}, clock)

@@ -13,7 +13,7 @@ import wbengine
 from tests.support.workers import until
 from wbengine import logging as our_logging
 from wbengine import version
-from wbengine._concurrency import clocks
+from wbengine._concurrency import manual_clock
 from wbengine.persistence.backends import _memory
 from wbengine.types import graph, latch, sets, timing, tree
 from wbengine.utils import async_utils, misc, persistence_utils, threading_utils
@@ -179,7 +179,7 @@ def test_timeout_can_be_interrupted_reset_and_converted():
 
 
 def test_stop_watch_measures_elapsed_and_remaining_time():
-    clock = clocks.ManualClock(100)
+    clock = manual_clock.ManualClock(100)
     watch = timing.StopWatch(3, clock=clock)
     for asks in (watch.elapsed, watch.stop, watch.leftover, watch.expired):
         with pytest.raises(RuntimeError):

@@ -6,12 +6,7 @@ import functools
 import queue
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from wbengine._imports import lazily
-
-if TYPE_CHECKING:
-    from wbengine._concurrency.manual_clock import ManualClock as ManualClock
+from typing import Any, ClassVar
 
 #: Seconds that pass on this host, also while it sleeps: the clock of a store does not stop then.
 uptime: Callable[[], float] = (
@@ -84,8 +79,3 @@ class StoreClock(Clock):
         own = time.time() - uptime()
         difference = own if abs(ahead - own) < self.TOLERANCE_SECONDS else ahead
         self.time = lambda: uptime() + difference
-
-
-__getattr__, __dir__ = lazily.lazy_attributes(
-    __name__, {"wbengine._concurrency.manual_clock": ("ManualClock",)}
-)

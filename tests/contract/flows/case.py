@@ -13,7 +13,7 @@ import pytest
 from tests.contract.flows import tasks, trace
 from tests.contract.flows.kinds import Kind
 from wbengine import exceptions, states
-from wbengine._concurrency import clocks
+from wbengine._concurrency import clocks, manual_clock
 from wbengine.engines import base
 from wbengine.persistence import backends
 from wbengine.persistence import base as persistence
@@ -104,7 +104,7 @@ def play(case: Case, kind: Kind, folder: Path) -> list[str]:
     if case.pauses:
         start = time.time()
         options["backend"] = _paused(case.pauses, start)
-    clock = clocks.ManualClock(start) if case.at or case.takes else clocks.SYSTEM
+    clock = manual_clock.ManualClock(start) if case.at or case.takes else clocks.SYSTEM
     engine = kind.load(pattern, store=store, clock=clock, **options)
     heard = _listen(engine, case)
     recorder = trace.Recorder(engine, clock, case.takes)

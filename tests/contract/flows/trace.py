@@ -14,7 +14,7 @@ from typing import Any
 import networkx as nx
 
 from wbengine import states
-from wbengine._concurrency import clocks
+from wbengine._concurrency import clocks, manual_clock
 from wbengine.engines import base
 
 MARKS = {
@@ -62,7 +62,7 @@ class Recorder:
         word = MARKS[state] + name
         self.words.append(word)
         self.times[word].append(self._clock.monotonic() - self._start)
-        if isinstance(self._clock, clocks.ManualClock):
+        if isinstance(self._clock, manual_clock.ManualClock):
             self._clock.advance(self._takes.get(word, self._takes.get(word[0], 0.0)))
         if state == states.REVERTED and details["result"] is not None:
             self.told[name].append(details["result"])
