@@ -92,12 +92,12 @@ def _active(outcome: Outcome) -> dict[tuple[World, str], list[_Done]]:
     active: dict[tuple[World, str], list[_Done]] = {}
     for number, event, operation in _operations(outcome):
         place = operation.world, operation.key
+        for key in operation.replaced:
+            active[operation.world, key].pop()
         if operation.kind != DO:
             if operation.result == "done":
                 active[place].pop()
             continue
-        for key in operation.replaced:
-            active[operation.world, key].pop()
         if operation.result == "done":
             active.setdefault(place, []).append(_Done(operation, number, event.step))
         elif active.get(place):

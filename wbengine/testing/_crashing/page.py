@@ -29,7 +29,7 @@ _FAULTS: Final = {
     Action.LATER: "killed for a day",
     Action.POWER: "engine and worker killed",
     Action.LOSE: "worker killed",
-    Action.RESEND: "worker killed, step runs again",
+    Action.RESEND: "worker killed, step repeated",
     Action.FAIL: "exception",
     Action.COPY: "request twice",
     Action.UNREACHABLE: "store unreachable",

@@ -71,9 +71,8 @@ class ValueWorld(World):
                 contents.number += 1
                 contents.active[key] = [Effect(key, f"{self.name}-{contents.number}", {})]
             self._apply(changed)
-        if kind == UNDO:
-            replaced.remove(key)
         result: Literal["done", "known"] = "known" if is_known else "done"
+        replaced = [each for each in replaced if each != key]
         self._end(kind, key, result, line, replaced=tuple(replaced))
 
     def _apply(self, changed: Mapping[str, Any]) -> None:
