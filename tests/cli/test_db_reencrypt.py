@@ -33,6 +33,8 @@ def test_store_and_large_values_are_encrypted_later(
 
     done = wbengine("db", "reencrypt", *with_keys)
     assert (done.code, done.out.startswith("changed ")) == (0, True), done
+    refused = wbengine("db", "reencrypt", *words, "--keys", "none")
+    assert (refused.code, "has no keys" in refused.err) == (2, True), refused
     again = wbengine("db", "reencrypt", *with_keys, "--json").json
     assert again["rows"] > again["rows_written"] == 0
     assert (again["payloads"], again["payloads_written"]) == (1, 0)

@@ -35,13 +35,15 @@ def reencrypt(backend: base.Backend) -> Iterator[Reencrypted]:
     Rows and payloads that have this key are only read, so an interrupted run may be repeated.
     Engines may run meanwhile. With keys that do not encrypt, rows are decrypted.
 
-    :raises InvalidState: if the backend is not an SQL store; or if the keys do not encrypt, and the
-        store has a place for payloads.
+    :raises InvalidState: if the backend is not an SQL store; if this process has no keys; or if the
+        keys do not encrypt, and the store has a place for payloads.
     :raises NotTrusted: if the key file lacks the key of a row or payload, or one is damaged.
     :raises StorageFailure: if the store, or the folder or bucket, cannot be reached.
     """
     if not isinstance(backend, _sql.SQLBackend):
         raise exceptions.InvalidState(f"Only SQL stores can be encrypted, got {backend!r}")
+    if sealing.ring() is None:
+        raise exceptions.InvalidState("This process has no keys: set a key file (--keys FILE)")
     if sealing.current_key() is None and backend.payloads is not None:
         raise exceptions.InvalidState(
             "Large values cannot be decrypted: use a key file with the entry 'encrypt'"
