@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from wbengine import _sql
-from wbengine.persistence.backends._sql import tables
+from wbengine.persistence.backends._sql import paging, tables
 from wbengine.persistence.backends._sql.backend import SQLBackend
 
 __all__ = ["copy_rows"]
@@ -40,15 +40,11 @@ def _identity(table: sa.Table) -> list[sa.Column[Any]]:
 
 def _batches(source: SQLBackend, table: sa.Table) -> Iterator[list[dict[str, Any]]]:
     columns = [each for each in table.columns if each.name != "id"]
-    order = list(table.primary_key.columns)
     after: Mapping[str, Any] | None = None
 
     while True:
-        statement = sa.select(table).order_by(*order).limit(_ROWS_PER_TRANSACTION)
-        if after is not None:
-            statement = statement.where(
-                sa.tuple_(*order) > sa.tuple_(*(sa.literal(after[each.name]) for each in order))
-            )
+        dialect = source.options.dialect
+        statement = paging.next_rows(table, after, _ROWS_PER_TRANSACTION, dialect)
 
         def read(connection: sa.Connection, statement: sa.Select[Any] = statement) -> Any:
             return connection.execute(statement).mappings().all()

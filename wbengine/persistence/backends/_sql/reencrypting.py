@@ -17,7 +17,7 @@ from wbengine import _sql, exceptions
 from wbengine._security import sealing
 from wbengine._sql import dialects
 from wbengine.persistence import _sealed_fields as sealed
-from wbengine.persistence.backends._sql import rows, tables
+from wbengine.persistence.backends._sql import paging, rows, tables
 from wbengine.persistence.backends._sql.backend import SQLBackend
 from wbengine.types._encrypted import NO_KEYS
 
@@ -58,13 +58,9 @@ def _step(
 ) -> tuple[list[rows.Row], int]:
     """Read and write the next rows. They are locked until the transaction ends."""
     order = list(table.primary_key.columns)
-    statement = sa.select(table).order_by(*order).limit(_ROWS_PER_TRANSACTION)
+    statement = paging.next_rows(table, after, _ROWS_PER_TRANSACTION, dialect)
     if dialect != dialects.SQLITE:
         statement = statement.with_for_update()
-    if after is not None:
-        statement = statement.where(
-            sa.tuple_(*order) > sa.tuple_(*(sa.literal(after[each.name]) for each in order))
-        )
     found: list[rows.Row] = [dict(row) for row in connection.execute(statement).mappings()]
     written = 0
     for row in found:
