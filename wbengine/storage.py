@@ -604,12 +604,8 @@ class Storage:
             codec.pack(value, where)
 
     @property
-    def stores_large(self) -> bool:
-        """Whether large values are stored out of line."""
-        return self._large is not None
-
-    @property
-    def _large(self) -> Payloads | None:
+    def large_values(self) -> Payloads | None:
+        """Where large values are stored out of line; None: they stay in the records."""
         return self.payloads if self.writer.encodes else None
 
     def kept(self, value: Any, where: str) -> Any:
@@ -617,27 +613,27 @@ class Storage:
 
         :raises NotEncodable: if the store cannot encode it.
         """
-        if self._large is None:
+        if self.large_values is None:
             self.check(value, where)
             return value
-        return self._large.store_large(value, where, self.flow_uuid)
+        return self.large_values.store_large(value, where, self.flow_uuid)
 
     def kept_value(self, value: Any, where: str, limit: int) -> Any:
         """Return a value with at most `limit` bytes as JSON, if it can be stored out of line."""
-        if self._large is None:
+        if self.large_values is None:
             return value
-        return self._large.store_large(value, where, self.flow_uuid, limit)
+        return self.large_values.store_large(value, where, self.flow_uuid, limit)
 
     def kept_each(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Return the values by name as `kept` does."""
-        if self._large is None:
+        if self.large_values is None:
             self.check(values, where)
             return dict(values)
-        return self._large.store_each(values, where, self.flow_uuid)
+        return self.large_values.store_each(values, where, self.flow_uuid)
 
     def kept_items(self, values: list[Any], where: str) -> list[Any]:
         """Return the items of a list as `kept` does."""
-        if self._large is None:
+        if self.large_values is None:
             self.check(values, where)
             return values
         return [self.kept(value, f"{where}[{index}]") for index, value in enumerate(values)]

@@ -378,7 +378,7 @@ class AtomLifecycle:
         if self._storage.payloads is not None:
             for call in invocations:
                 call.payloads = self._storage.payloads
-                call.stores_large = self._storage.stores_large
+                call.stores_large = self._storage.large_values is not None
 
     def note_resend(self, record: models.AtomDetail, lost_worker: str | None) -> None:
         """Note that an attempt begins again whose first copy may have had effects."""

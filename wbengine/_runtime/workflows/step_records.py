@@ -92,7 +92,7 @@ class StepRecords:
 
     def kept_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a step with references in place of large parts."""
-        if not self._storage.stores_large:
+        if self._storage.large_values is None:
             return dict(arguments)
         return self._storage.kept_each(arguments, "arguments")
 
