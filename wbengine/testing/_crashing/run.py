@@ -507,6 +507,8 @@ class _Run:
         return error
 
     def ending(self, call: calls.Invocation, outcome: calls.Outcome, *, repeats: bool) -> bool:
+        if self.outcome.schedule.is_apart:  # The engine does not have the memory of the worker.
+            self._subject.memory.restore()
         fault = self._at(Moment.END, _name(call), _COPY if repeats else ())
         text = "has ended"
         if outcome.failed:
