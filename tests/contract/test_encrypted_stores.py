@@ -319,6 +319,7 @@ def test_details_of_jobs_are_encrypted(
         with pytest.raises(exceptions.JobFailure):
             job.details  # noqa: B018
         reencrypt_with_new_key(backend, key_file, monkeypatch)
+        assert '"flow_uuid":"f"' in "".join(texts_of(backend)), "the flow of a job is readable"
         (job,) = board.iterjobs()
         assert job.details["store"] == {"customer": SECRET}
 
