@@ -197,6 +197,7 @@ class _Run:
         self._failing_writes = 0
         self._answers = 0
         self._waits_in_a_row = 0
+        self._had_effect = False
         self._engine: engine_base.Engine | None = None
         self._remote: fleet.RemoteExecutor | None = None
         self._detail: models.FlowDetail | None = None
@@ -471,12 +472,12 @@ class _Run:
                 case Action.KILL:
                     raise self._kill(f"the process was killed when {name} started")
                 case Action.LOSE:
-                    self._event("fault", f"the worker was killed when {name} started")
-                    raise LostWorker
+                    raise self._lose(fault, f"{name} was received")
                 case Action.FAIL:
                     return self._failure(call, fault)
                 case _:
                     self._interrupt(fault)
+        self._had_effect = False
         self.outcome.modules.add(type(call.task).__module__)
         self._step_event(call, "starts")
         return None
@@ -509,13 +510,18 @@ class _Run:
     def ending(self, call: calls.Invocation, outcome: calls.Outcome, *, repeats: bool) -> bool:
         if self.outcome.schedule.is_apart:  # The engine does not have the memory of the worker.
             self._subject.memory.restore()
-        fault = self._at(Moment.END, _name(call), _COPY if repeats else ())
+        faults = _COPY if repeats else ()
+        if self._subject.is_remote and not (outcome.failed or self._had_effect):
+            faults = (*faults, *self._losses(call))  # Otherwise, they follow the last effect.
+        fault = self._at(Moment.END, _name(call), faults)
         text = "has ended"
         if outcome.failed:
             text = f"failed: {outcome.value.exception_str}"
         self._step_event(call, text, failure=text if outcome.failed else "")
         if fault is None:
             return False
+        if fault.action is not Action.COPY:
+            raise self._lose(fault, f"{_name(call)} has ended")
         self._event("fault", f"a copy of the request of {_name(call)} ran on another worker")
         return True
 
@@ -523,6 +529,20 @@ class _Run:
         if self._at(Moment.REPLY, _name(call), _KILL) is not None:
             name = _name(call)
             raise self._kill(f"the engine was killed before it received the result of {name}")
+
+    def _losses(self, call: calls.Invocation) -> tuple[Fault, ...]:
+        """Return the losses of the worker of a step that may have had an effect."""
+        is_undecided = call.task.idempotent is None and not self._fleet.options.repeats(call.task)
+        return (_LOSE, Fault(Action.RESEND)) if is_undecided else (_LOSE,)
+
+    def _lose(self, fault: Fault, when: str) -> LostWorker:
+        """Note that the worker was killed, and return the exception that ends it."""
+        repeats = fault.action is Action.RESEND
+        text = f"the worker was killed after {when}"
+        if repeats:
+            text += ": the step runs again, as with on_worker_lost='resend' or engine 'serial'"
+        self._event("fault", text)
+        return LostWorker(repeats=repeats)
 
     def failed_by_loss(self, call: calls.Invocation) -> None:
         self.outcome.has_lost_step = True
@@ -559,10 +579,10 @@ class _Run:
         self._step_event(call, text, operation=operation)
         if call is None:
             return
+        self._had_effect = True
         faults: tuple[Fault, ...] = _LOCAL_EFFECT
         if self._subject.is_remote:
-            may_repeat = call.task.idempotent is None and not self._fleet.options.repeats(call.task)
-            faults = _UNDECIDED_EFFECT if may_repeat else _REMOTE_EFFECT
+            faults = (*self._losses(call), Fault(Action.POWER), _FAIL)
         what = f"{operation.world.name}: {operation.kind} {operation.key}"
         fault = self._at(Moment.AFTER_EFFECT, what, faults, operation.line)
         if fault is None:
@@ -570,13 +590,8 @@ class _Run:
         match fault.action:
             case Action.KILL | Action.POWER:
                 raise self._kill(f"the processes were killed after {what}")
-            case Action.LOSE:
-                self._event("fault", f"the worker was killed after {what}")
-                raise LostWorker
-            case Action.RESEND:
-                text = "the step runs again, as with on_worker_lost='resend' or engine 'serial'"
-                self._event("fault", f"the process was killed after {what}: {text}")
-                raise LostWorker(repeats=True)
+            case Action.LOSE | Action.RESEND:
+                raise self._lose(fault, what)
             case _:
                 text = f"{operation.world.name} did not answer (injected by crash_everywhere)"
                 raise self._failure(call, fault, TimeoutError(text))
@@ -631,6 +646,7 @@ _RESULTS: Final = {
 }
 _FAIL: Final = Fault(Action.FAIL)
 _KILL: Final = (Fault(Action.KILL),)
+_LOSE: Final = Fault(Action.LOSE)
 _COPY: Final = (Fault(Action.COPY),)
 _WRITE_FAULTS: Final = (
     Fault(Action.KILL), Fault(Action.UNREACHABLE), Fault(Action.LOST_ANSWER),
@@ -642,5 +658,3 @@ _REMOTE_START: Final = (
     Fault(Action.LOSE), _FAIL, Fault(Action.CANCEL), Fault(Action.DEADLINE),
 )  # fmt: skip
 _LOCAL_EFFECT: Final = (*_KILL, _FAIL)
-_REMOTE_EFFECT: Final = (Fault(Action.LOSE), Fault(Action.POWER), _FAIL)
-_UNDECIDED_EFFECT: Final = (*_REMOTE_EFFECT, Fault(Action.RESEND))
