@@ -49,7 +49,9 @@ def test_keys_show_prints_no_secret(wbengine: Command, tmp_path: Path) -> None:
     shown = json.loads(answer.out)
     (key,) = shown["keys"]
     assert (key["state"], key["algorithm"], shown["encrypts"]) == ("signs", "hmac-sha256", True)
-    text = answer.out + wbengine("keys", "show", "--keys", str(path)).out
+    as_text = wbengine("keys", "show", "--keys", str(path))
+    assert "this file also encrypts" in as_text.err
+    text = answer.out + as_text.out
     assert key["id"] in text
     content = json.loads(path.read_text())
     for secret in (*content["keys"], *content["store"], *content["encrypt"]):

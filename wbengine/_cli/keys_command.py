@@ -115,6 +115,8 @@ def show(context: contexts.Context, path: Path | None) -> None:
             f" signed"
             " with this file; to add a key: wbengine keys rotate --in 0"
         )
+    if ring.encrypts:
+        printer.hint("this file also encrypts: values in messages, stores and payloads")
     if until > now:
         printer.hint(f"unsigned messages are accepted until {_format_time(until)}")
 
