@@ -8,7 +8,8 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -16,16 +17,18 @@ import sqlalchemy as sa
 from tests.seams import stores
 from tests.support import key_files, notified, receivers
 from wbengine import engines, exceptions, retry, states, task
+from wbengine._runtime.gates import signals_and_sleeps
 from wbengine._security import keys
 from wbengine.jobs import backends as boards
 from wbengine.operations import _reencrypting
 from wbengine.patterns import linear_flow
+from wbengine.persistence import _lease_renewer, base, models
 from wbengine.persistence import _listing as queries
-from wbengine.persistence import base, models
 from wbengine.persistence._bulk import Bulk, BulkFlow
 from wbengine.persistence._edits import Edits
 from wbengine.schedules import Schedule, Schedules
 from wbengine.signals import Signal
+from wbengine.steps import Steps
 from wbengine.types._encrypted import ENCRYPTED
 
 SECRET = "Xq7secretXq7"
@@ -56,6 +59,11 @@ def charge(card: Mapping[str, str]) -> None:
 @task.task
 def echo(item: str) -> str:
     return f"echo {item}"
+
+
+@task.workflow
+def approval(steps: Steps) -> Any:
+    return steps.wait_for("approved")
 
 
 def paying() -> linear_flow.Flow:
@@ -242,6 +250,38 @@ def test_text_of_another_place_or_changed_text_is_refused(
     detail_of(backend, first.uuid)
 
 
+def test_signal_with_another_key_neither_fails_its_flow_nor_delays_others(
+    backend: base.Backend, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows = [
+        engines.load(approval, backend=backend, engine="parallel").storage.flow_uuid
+        for _ in range(2)
+    ]
+    with contextlib.closing(backend.get_connection()) as connection:
+        other = key_file.with_name("other.json")
+        keys.write(other, keys.new(encrypt=True)[keys.ANY])
+        use(other, monkeypatch)
+        connection.put_signal(flows[0], Signal.of("approved", SECRET, 1.0))
+        use(key_file, monkeypatch)
+        connection.put_signal(flows[1], Signal.of("approved", SECRET, 1.0))
+        with pytest.raises(exceptions.CorruptRecord, match="does not contain") as caught:
+            connection.signals(flows)
+        assert caught.value.flow == flows[0]
+        delivered = {uuid: list[Signal]() for uuid in flows}
+        leases = [
+            SimpleNamespace(lease=SimpleNamespace(flow=uuid), on_signals=delivered[uuid].extend)
+            for uuid in flows
+        ]
+        _lease_renewer._StoreLeases(time.monotonic)._deliver_signals(backend, cast(Any, leases))
+        assert [len(delivered[uuid]) for uuid in flows] == [0, 1]
+        received = signals_and_sleeps.ReceivedSignals([], flows[0], backend)
+        received.read()
+        assert (received.is_damaged, received.all()) == (True, [])
+        use(other, monkeypatch)
+        received.read()
+        assert (received.is_damaged, len(received)) == (False, 1)
+
+
 def test_rotated_store_is_read_with_the_new_key_only(
     backend: base.Backend,
     key_file: Path,
@@ -280,6 +320,9 @@ def test_key_file_without_encryption_decrypts_the_store(
     *_, done = _reencrypting.reencrypt(backend)
     assert done.rows_written > 0
     assert keys_in_use(backend) == set()
+    items = [text for text in texts_of(backend) if text.startswith("wbe_itemdetails")]
+    assert items
+    assert not any('"meta"' in text for text in items), "items have no such field"
     use(None, monkeypatch)
     assert SECRET in str(detail_of(backend, detail.uuid).error)
     use(key_file, monkeypatch)

@@ -352,6 +352,12 @@ class _StoreLeases:
         try:
             with contextlib.closing(backend.get_connection()) as connection:
                 signals = connection.signals([held_lease.lease.flow for held_lease in waiting])
+        except exceptions.CorruptRecord as error:
+            # The engine of that flow reports it.
+            readable = [each for each in waiting if each.lease.flow != error.flow]
+            if len(readable) < len(waiting):
+                self._deliver_signals(backend, readable)
+            return
         except Exception as error:
             LOG.debug("Signals to %d flows could not be read: %s", len(waiting), error)
             return

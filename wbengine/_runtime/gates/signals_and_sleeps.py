@@ -68,6 +68,8 @@ class ReceivedSignals:
         self._signals: dict[tuple[str, int], Signal] = {}
         self._lock = threading.Lock()
         self._last_numbers: dict[str, int] = {}
+        #: Whether the latest read failed because a stored signal is damaged or has another key.
+        self.is_damaged = False
         #: Called after a new signal was added; runs set it.
         self.on_new: Callable[[], object] = _do_nothing
 
@@ -112,7 +114,9 @@ class ReceivedSignals:
         try:
             with contextlib.closing(self._backend.get_connection()) as connection:
                 self.add(connection.signals([self._uuid]).get(self._uuid, ()))
+            self.is_damaged = False
         except exceptions.StorageFailure as error:
+            self.is_damaged = isinstance(error, exceptions.CorruptRecord)
             LOG.warning("The signals to flow %s could not be read: %s", self._uuid, error)
 
 
@@ -144,8 +148,9 @@ class WaitGate(base.Gate):
         return bool(self._calls)
 
     @property
-    def parkable(self) -> int:
-        return len(self._calls)
+    def parkable(self) -> int | None:
+        # A parked flow with a signal that was not received would be continued at once.
+        return None if self._received.is_damaged else len(self._calls)
 
     @property
     def received_signals(self) -> int:

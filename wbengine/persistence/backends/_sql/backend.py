@@ -671,7 +671,10 @@ class SQLConnection(base.Connection):
         signals = dict[str, list[Signal]]()
         rows_read = self._read_many("Looking for signals", self._sql.signals, flow_uuids)
         for uuid, name, stored, at in rows_read:
-            text = sealing.opened(stored, *_sealed_fields.place_of_signal(uuid, name))
+            try:
+                text = sealing.opened(stored, *_sealed_fields.place_of_signal(uuid, name))
+            except exceptions.NotTrusted as error:
+                raise rows.SIGNAL.damaged({"flow_uuid": uuid, "name": name}, error, uuid) from error
             signals.setdefault(uuid, []).append(Signal.from_stored(name, text, at))
         return {uuid: oldest_first(received) for uuid, received in signals.items()}
 

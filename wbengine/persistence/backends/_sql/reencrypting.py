@@ -85,7 +85,8 @@ def _record(shape: rows.Shape, row: Mapping[str, Any]) -> rows.Row:
     if _is_current(rows.object_of(row["more"]).get(sealed.SEALED)):
         return {}
     identity = {name: row[name] for name in (*shape.keys, "kind") if name in row}
-    new = shape.row({"meta": {}, **shape.tree(row)}, **identity)
+    defaults: rows.Row = {"meta": {}} if "meta" in shape.packed else {}
+    new = shape.row({**defaults, **shape.tree(row)}, **identity)
     # A row without secrets stays the same.
     return {name: new[name] for name in (*shape.packed, "more") if new[name] != row[name]}
 

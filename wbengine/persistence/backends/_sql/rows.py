@@ -22,8 +22,8 @@ from wbengine.persistence.backends._sql import tables
 from wbengine.types import _tags
 
 __all__ = [
-    "ATOM", "BOOK", "DAMAGE", "FLOW", "ITEM", "Row", "Shape", "command_of", "command_text",
-    "flow_fields", "object_of", "storable_text", "tag_rows", "text_of",
+    "ATOM", "BOOK", "DAMAGE", "FLOW", "ITEM", "SIGNAL", "Row", "Shape", "command_of",
+    "command_text", "flow_fields", "object_of", "storable_text", "tag_rows", "text_of",
 ]  # fmt: skip
 
 Row = dict[str, Any]
@@ -218,4 +218,5 @@ def _key(name: str, value: Any) -> str:
 BOOK: Final = Shape(tables.BOOKS, _trees.BOOK, "uuid")
 FLOW: Final = Shape(tables.FLOWS, _trees.FLOW, "uuid")
 ATOM: Final = Shape(tables.ATOMS, None, "uuid", "flow_uuid")
+SIGNAL: Final = Shape(tables.SIGNALS, None, "flow_uuid", "name")
 ITEM: Final = Shape(tables.ITEMS, _trees.ITEM, "atom_uuid", "attempt", "item")
