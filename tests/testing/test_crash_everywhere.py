@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import cProfile
 import datetime as dt
 import os
 import random
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -310,14 +312,14 @@ def flow_of(*tasks: Any) -> Callable[[], linear_flow.Flow]:
 def test_fault_is_found(flow: Any, check: str) -> None:
     signals = {"approved": True} if flow is waits_forever else {}
     report = run(flow, signals=signals, exceptions={"charge": [Declined]})
-    assert check in {finding.check for finding in report.findings}, report
+    assert check in checks_of(report), report
     # The text names the fault, and the schedule repeats it.
     finding = next(each for each in report.findings if each.check == check)
     assert finding.problem.text in str(report)
     exceptions = {"charge": [Declined]}
     only = str(finding.schedule)
     repeated = run(flow, signals=signals, exceptions=exceptions, only=only)
-    assert check in {each.check for each in repeated.findings}
+    assert check in checks_of(repeated)
     assert repeated.runs == 3
 
 
@@ -360,7 +362,7 @@ def test_own_check_sees_the_worlds_of_each_run() -> None:
     assert {run.state for run in ended} == {"SUCCESS", "REVERTED"}
 
     report = run(flow_of(ship), checks=[paid_if_shipped], max_runs=1)
-    assert {each.check for each in report.findings} == {"paid_if_shipped"}
+    assert checks_of(report) == {"paid_if_shipped"}
     assert "shipped for nothing" in str(report)
 
 
@@ -374,7 +376,7 @@ def test_serial_engine_repeats_steps_with_other_request_ids() -> None:
     flow = flow_of(Reserve)
     assert run(flow, max_runs=60).ok
     report = run(flow, engine="serial")
-    assert {each.check for each in report.findings} == {"at_most_once"}, report
+    assert checks_of(report) == {"at_most_once"}, report
 
 
 def test_value_that_cannot_be_encoded_fails() -> None:
@@ -408,3 +410,21 @@ def test_process_memory_is_lost_with_the_process() -> None:
         assert MEMORY == ["of the test"]  # What it was before the runs.
     finally:
         MEMORY.clear()
+
+
+def test_profiler_of_the_caller_continues() -> None:
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        report = run(body_with_clock, max_runs=1)
+        active: object = sys.getprofile()
+        assert active is profiler
+    finally:
+        profiler.disable()
+    assert report.runs == 3
+    assert checks_of(run(body_with_clock, max_runs=1)) == {"replayable"}
+    assert sys.getprofile() is None
+
+
+def checks_of(report: Report) -> set[str]:
+    return {finding.check for finding in report.findings}
