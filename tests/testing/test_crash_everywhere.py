@@ -395,6 +395,10 @@ def test_value_that_cannot_be_encoded_fails() -> None:
         ({"without": ["at_most_onec"]}, r"without must name checks .*did you mean 'at_most_once'"),
         ({"only": "twelve"}, "'twelve' in 'twelve' must be the number of a moment and a fault"),
         ({"only": "12:kil"}, "'12:kil' in '12:kil' must be"),
+        ({"only": "999:kill"}, "fault '999:kill' did not occur"),
+        ({"only": "0:resend"}, "fault '0:resend' did not occur"),
+        ({"only": "approved:late"}, "fault 'approved:late' did not occur"),
+        ({"exceptions": {"chrage": [Declined]}}, "exceptions contains 'chrage'.*mean 'charge'"),
         ({"signals": {"aproved": 1}}, "signals contains 'aproved', but the flow ended in SUCCESS"),
     ],
 )
@@ -428,3 +432,41 @@ def test_profiler_of_the_caller_continues() -> None:
 
 def checks_of(report: Report) -> set[str]:
     return {finding.check for finding in report.findings}
+
+
+@task.task(idempotent=False)
+def charge_with_lock(order: str) -> None:
+    BANK.effect("lock")
+    try:
+        BANK.effect(f"charge {order}")
+    finally:
+        BANK.undo("lock")
+
+
+@charge_with_lock.revert(failed=True)
+def refund_but_keep_lock(order: str) -> None:
+    BANK.undo(f"charge {order}", missing_ok=True)
+
+
+@task.task(idempotent=False)
+def charge_with_bare_except(order: str) -> None:
+    try:
+        BANK.effect(f"charge {order}")
+    except:  # noqa: E722  (as users write it)
+        BANK.effect("what a dead process cannot do")
+
+
+@charge_with_bare_except.revert(failed=True)
+def refund_after_bare_except(order: str) -> None:
+    BANK.undo(f"charge {order}", missing_ok=True)
+    BANK.undo("what a dead process cannot do", missing_ok=True)
+
+
+def test_code_of_a_killed_worker_has_no_effects() -> None:
+    lock = run(flow_of(charge_with_lock), max_runs=40)
+    assert ("undone", "bank: 'lock' remains") in {
+        (each.check, each.problem.text[:20]) for each in lock.findings
+    }, lock
+    report = run(flow_of(charge_with_bare_except), max_runs=60)
+    for finding in report.findings:  # Only exceptions lead to that line.
+        assert "lose" not in str(finding.schedule) and "power" not in str(finding.schedule), report

@@ -158,7 +158,7 @@ def undone(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
         else:
             how = (
                 f"{latest.step} {reason.partition(':')[0]} after its effect. The revert of a"
-                " function is called after a failure only with revert(failed=True)"
+                " function is called after an exception only with revert(failed=True)"
             )
         yield Problem(
             "undone",
@@ -274,8 +274,13 @@ def same_effects(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
                 )
             continue
         for key in sorted((wanted - keys) | (keys - wanted)):
-            text = f"exists {keys[key]} times in the end, without these faults {wanted[key]} times"
+            found_times, wanted_times = _times(keys[key]), _times(wanted[key])
+            text = f"exists {found_times} in the end, without these faults {wanted_times}"
             yield Problem("same_effects", f"{name} {key}", f"{name}: {key!r} {text}")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def failed_steps_leave_nothing(outcome: Outcome, expected: Expected) -> Iterator[Problem]:

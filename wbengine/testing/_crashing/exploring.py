@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -82,7 +82,8 @@ def crash_everywhere(
     :param seed: selects the pairs of faults.
     :param only: the faults of one run, as a report shows them: repeats this run.
     :raises TypeError, ValueError: if an argument is invalid.
-    :raises ValueError: if the flow does not wait for a signal when there are no faults.
+    :raises ValueError: if the flow does not wait for a signal when there are no faults; if no step
+        has a name of `exceptions`; or if a fault of `only` does not occur.
     """
     if engine not in _ENGINES:
         hint = object_names.hint(str(engine), _ENGINES)
@@ -139,6 +140,7 @@ class _Single:
 
     schedule: Schedule
     trace: Sequence[At]
+    steps: set[str]
 
 
 class _Explorer:
@@ -179,8 +181,9 @@ class _Explorer:
             outcome = self._run(schedule, expected)
             report.singles_run += 1
             if outcome.trace[schedule.last + 1 :] and not schedule.is_apart:
-                singles.append(_Single(schedule, outcome.trace))
+                singles.append(_Single(schedule, outcome.trace, outcome.steps))
         if not report.findings:
+            self._check_names(set().union(*(single.steps for single in singles)))
             self._pairs(singles, expected)
         report.seconds = _clock() - started
         return report
@@ -189,7 +192,13 @@ class _Explorer:
         """Run one schedule."""
         started = _clock()
         expected, _ = self._learn()
-        self._run(schedule, expected)
+        outcome = self._run(schedule, expected)
+        for place, fault in (*schedule.moments, *schedule.signals):
+            if place not in outcome.occurred:
+                raise ValueError(
+                    f"The fault '{place}:{fault}' did not occur: the flow has changed, or its runs"
+                    " differ"
+                )
         self._report.singles = self._report.singles_run = 1
         self._report.seconds = _clock() - started
         return self._report
@@ -224,6 +233,18 @@ class _Explorer:
                 )
                 self._report.add(second, [Problem("replayable", use.line, text, line=use.line)])
         return expected, first.trace
+
+    def _check_names(self, steps: Collection[str]) -> None:
+        """Check that the parameter `exceptions` names steps.
+
+        Fallback steps run only after faults, so this follows the runs with single faults.
+
+        :raises ValueError: if no run had a step of this name.
+        """
+        for name in self._subject.exceptions:
+            if name not in steps and self._report.singles_run == self._report.singles:
+                hint = object_names.hint(name, steps)
+                raise ValueError(f"exceptions contains {name!r}, but no step has this name{hint}")
 
     def _pairs(self, singles: Sequence[_Single], expected: Expected) -> None:
         """Run pairs of faults in random order until the time is over or a problem is found."""

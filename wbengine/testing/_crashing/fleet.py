@@ -31,6 +31,9 @@ class Hooks(Protocol):
 
     def replying(self, call: calls.Invocation) -> None: ...
 
+    def lost(self) -> None:
+        """Observe that a worker has ended, and that another one may begin."""
+
     def failed_by_loss(self, call: calls.Invocation) -> None:
         """Observe that a step fails because its worker was lost."""
 
@@ -183,6 +186,7 @@ class RemoteExecutor(calls.TaskExecutor):
         try:
             return self._steps.run(call, repeats=self._repeats(call))
         except LostWorker as loss:
+            self._steps.hooks.lost()
             return self._after_loss(call, row, repeats=loss.repeats)
 
     def _after_loss(

@@ -7,7 +7,7 @@ from typing import Final
 
 from wbengine._runtime.plan import Plan
 
-__all__ = ["Order"]
+__all__ = ["Order", "without_item"]
 
 #: The name of a step of a workflow: workflow, attempt, position and task.
 _STEP: Final = re.compile(r"(?P<workflow>.*)/(?P<attempt>\d+)\.(?P<position>\d+)-(?P<task>.*)\Z")
@@ -25,7 +25,7 @@ class Order:
 
         Steps of the same task, such as those of `steps.map`, have no order.
         """
-        step, later = _without_item(step), _without_item(later)
+        step, later = without_item(step), without_item(later)
         first, second = _STEP.match(step), _STEP.match(later)
         if first is not None and second is not None and first["workflow"] == second["workflow"]:
             is_earlier = int(first["position"]) < int(second["position"])
@@ -52,5 +52,6 @@ class Order:
         return found
 
 
-def _without_item(step: str) -> str:
+def without_item(step: str) -> str:
+    """Return the name of the task of a step or of an item of a Map, or of its reversion."""
     return re.sub(r"\[\d+\]\Z", "", step.removeprefix("revert of "))

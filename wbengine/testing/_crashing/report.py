@@ -23,7 +23,7 @@ _SHOWN: Final = 5
 #: Events that a timeline shows: the first and the last ones of a longer run.
 _MAX_EVENTS: Final = 40
 
-_MARKS: Final = {"fault": "!!", "operation": "->", "refused": "->"}
+_MARKS: Final = {"fault": "!!", "operation": "->"}
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ class Report:
             f" ({self.singles_run:,} of {self.singles:,} single faults,"
             f" {self.pairs_run:,} of {self.pairs:,} pairs, seed {self.seed})"
             f" in {self.seconds:.1f} s"
+            + ("; the budget was too small" if self.singles_run < self.singles else "")
         )
 
     def __repr__(self) -> str:
@@ -151,6 +152,8 @@ def _text(finding: Finding, command: str) -> str:
     if problem.line:
         lines.append(f"    at {_shown(problem.line)}: {_code(problem.line)}")
     lines += ["", *_timeline(finding.events, problem.event)]
+    if not faults:
+        return "\n".join(lines)
     repeat = (
         f"{command} {shlex.quote(faults)}" if command else f"crash_everywhere(..., only={faults!r})"
     )
@@ -162,7 +165,7 @@ def _timeline(events: Sequence[Event], marked: int) -> Iterator[str]:
     shown = [
         (number, event)
         for number, event in enumerate(events)
-        if event.kind != "step" or event.failure or not event.text.startswith("has ended")
+        if number == marked or not _is_detail(event)
     ]
     left_out = len(shown) - _MAX_EVENTS
     if left_out > 0:
@@ -174,6 +177,11 @@ def _timeline(events: Sequence[Event], marked: int) -> Iterator[str]:
         who = f"{event.step} " if event.kind == "step" else ""
         where = f"  ({_shown(event.line)})" if event.line else ""
         yield f"    {mark} {who}{event.text}{where}"
+
+
+def _is_detail(event: Event) -> bool:
+    """Return whether other events of the timeline say the same."""
+    return event.kind == "refused" or (event.kind == "step" and event.text == "has ended")
 
 
 def _code(line: str) -> str:

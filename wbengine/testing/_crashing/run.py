@@ -20,7 +20,7 @@ from wbengine.testing._crashing import fleet
 from wbengine.testing._crashing.clock import IdleClock
 from wbengine.testing._crashing.killed import Killed, LostWorker, Stuck, Unexpected
 from wbengine.testing._crashing.memory import ProcessMemory
-from wbengine.testing._crashing.order import Order
+from wbengine.testing._crashing.order import Order, without_item
 from wbengine.testing._crashing.schedules import Action, At, Fault, Moment, Schedule, SignalFault
 from wbengine.testing._crashing.store import CrashingStore
 from wbengine.testing._worlds.world import DO, Operation, World
@@ -136,8 +136,10 @@ class Outcome:
     state: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
-    #: Whether a fault did not occur, because the run differed from the one with fewer faults.
-    has_diverged: bool = False
+    #: Numbers of moments, and names of signals, whose faults occurred.
+    occurred: set[int | str] = field(default_factory=set)
+    #: Names of the steps that started.
+    steps: set[str] = field(default_factory=set)
     #: Whether a step that must not run twice was lost with its worker.
     has_lost_step: bool = False
     #: Whether a reversion failed because of a fault.
@@ -198,6 +200,8 @@ class _Run:
         self._answers = 0
         self._waits_in_a_row = 0
         self._had_effect = False
+        #: What ended the worker of the present step.
+        self._loss: LostWorker | None = None
         self._engine: engine_base.Engine | None = None
         self._remote: fleet.RemoteExecutor | None = None
         self._detail: models.FlowDetail | None = None
@@ -240,7 +244,8 @@ class _Run:
             try:
                 check(finished)
             except AssertionError as error:
-                outcome.failed_checks[check.__name__] = str(error) or "AssertionError"
+                text = str(error) or "AssertionError"
+                outcome.failed_checks[check.__name__] = text.replace("\n", "\n    ")
 
     @property
     def _engine_in_use(self) -> engine_base.Engine:
@@ -254,6 +259,7 @@ class _Run:
         for name, value in list(self._to_send):
             if self._signal_faults.get(name) is SignalFault.EARLY:
                 self._to_send.remove((name, value))
+                self.outcome.occurred.add(name)
                 self._send(name, value)
         self._trace_is_on = True
 
@@ -333,8 +339,11 @@ class _Run:
         return Killed(text)
 
     def _check_alive(self) -> None:
+        """End code that goes on in a process that was killed, such as `finally`."""
         if self._is_dead:
             raise Killed
+        if self._loss is not None:
+            raise self._loss
 
     # Moments.
 
@@ -357,8 +366,8 @@ class _Run:
         if fault is None:
             return None
         if fault not in faults:
-            self.outcome.has_diverged = True
             return None
+        self.outcome.occurred.add(number)
         return fault
 
     def _before_write(self, method: str) -> BaseException | None:
@@ -432,6 +441,7 @@ class _Run:
         return False
 
     def _send_with_fault(self, name: str, value: Any) -> bool:
+        self.outcome.occurred.add(name)
         match self._signal_faults.get(name):
             case SignalFault.MISSING:
                 self._event("fault", f"signal {name!r} did not arrive")
@@ -478,6 +488,8 @@ class _Run:
                 case _:
                     self._interrupt(fault)
         self._had_effect = False
+        name = without_item(call.task.name)
+        self.outcome.steps.update((name, _short(name)))
         self.outcome.modules.add(type(call.task).__module__)
         self._step_event(call, "starts")
         return None
@@ -492,8 +504,8 @@ class _Run:
         return tuple(Fault(Action.FAIL, n + 1) for n in range(len(self._exceptions(call))))
 
     def _exceptions(self, call: calls.Invocation) -> Sequence[type[Exception]]:
-        named = self._subject.exceptions
-        return named.get(call.task.name) or named.get(_short(call.task.name)) or ()
+        named, name = self._subject.exceptions, without_item(call.task.name)
+        return named.get(name) or named.get(_short(name)) or ()
 
     def _failure(
         self, call: calls.Invocation, fault: Fault, default: Exception | None = None
@@ -508,6 +520,7 @@ class _Run:
         return error
 
     def ending(self, call: calls.Invocation, outcome: calls.Outcome, *, repeats: bool) -> bool:
+        self._check_alive()
         if self.outcome.schedule.is_apart:  # The engine does not have the memory of the worker.
             self._subject.memory.restore()
         faults = _COPY if repeats else ()
@@ -542,7 +555,11 @@ class _Run:
         if repeats:
             text += ": the step runs again, as with on_worker_lost='resend' or engine 'serial'"
         self._event("fault", text)
-        return LostWorker(repeats=repeats)
+        self._loss = LostWorker(repeats=repeats)
+        return self._loss
+
+    def lost(self) -> None:
+        self._loss = None
 
     def failed_by_loss(self, call: calls.Invocation) -> None:
         self.outcome.has_lost_step = True
@@ -562,11 +579,10 @@ class _Run:
             text = f"{world.name} is unreachable (injected by crash_everywhere)"
             error = self._failure(call, fault, ConnectionError(text))
             if kind == DO:
-                execution = (call.uuid, call.attempt, call.action)
-                refused = Event(
-                    "refused", str(error), _name(call), execution, line, refused=(world, key)
-                )
-                self._events.append(refused)
+                text, execution = f"{world.name}: {key!r} failed", _execution(call)
+                refused = (world, key)
+                event = Event("refused", text, _name(call), execution, line, refused=refused)
+                self._events.append(event)
             raise error
 
     def after(self, operation: Operation) -> None:
@@ -614,7 +630,7 @@ class _Run:
         if call is None:
             self._events.append(Event(kind, text, line=line, operation=operation))
             return
-        execution = (call.uuid, call.attempt, call.action)
+        execution = _execution(call)
         name = _name(call)
         self._events.append(Event(kind, text, name, execution, line, operation, failure))
 
@@ -627,6 +643,10 @@ def _step() -> calls.Invocation | None:
 
 def _are_endless(waits: Sequence[_listing.Wait]) -> bool:
     return all(wait.until is None for wait in waits)
+
+
+def _execution(call: calls.Invocation) -> tuple[str, int, str]:
+    return call.uuid, call.attempt, call.action
 
 
 def _name(call: calls.Invocation) -> str:

@@ -66,7 +66,10 @@ def observed() -> Iterator[list[Use]]:
 
     def profile(frame: types.FrameType, event: str, argument: Any) -> None:
         if event == "c_call" and argument.__name__ in _NAMES:
-            note(frame, f"calls {_name(argument)}", "steps.now(), steps.random() or steps.uuid4()")
+            replacement = "steps.now()"
+            if argument.__name__ in _RANDOM:
+                replacement = "steps.random() or steps.uuid4()"
+            note(frame, f"calls {_name(argument)}", replacement)
         elif event == "call" and frame.f_code is _READS_ENVIRONMENT:
             note(frame, "reads the environment of its process", "an input")
 
