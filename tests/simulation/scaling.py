@@ -21,7 +21,7 @@ from tests.seams import ledgers, server, tracker
 from tests.simulation.kinds import One, Six, Two
 from tests.simulation.meters import Meter
 from wbengine._calls import invocation
-from wbengine._concurrency.clocks import ManualClock
+from wbengine._concurrency.manual_clock import ManualClock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd

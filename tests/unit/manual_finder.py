@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wbengine._concurrency.clocks import ManualClock
+from wbengine._concurrency.manual_clock import ManualClock
 from wbengine._text import data_formats
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based._messages import headers as hd

@@ -16,7 +16,7 @@ from kombu.utils import json as kombu_json
 
 from tests.unit.manual_finder import World
 from wbengine import exceptions as exc
-from wbengine._concurrency.clocks import ManualClock
+from wbengine._concurrency.manual_clock import ManualClock
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based._connections import queue_counts, topology
 from wbengine.engines.worker_based._messages import envelope as env
