@@ -8,8 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -22,8 +21,8 @@ from wbengine._security import keys
 from wbengine.jobs import backends as boards
 from wbengine.operations import _reencrypting
 from wbengine.patterns import linear_flow
-from wbengine.persistence import _lease_renewer, base, models
 from wbengine.persistence import _listing as queries
+from wbengine.persistence import base, models
 from wbengine.persistence._bulk import Bulk, BulkFlow
 from wbengine.persistence._edits import Edits
 from wbengine.schedules import Schedule, Schedules
@@ -267,12 +266,7 @@ def test_signal_with_another_key_neither_fails_its_flow_nor_delays_others(
         with pytest.raises(exceptions.CorruptRecord, match="does not contain") as caught:
             connection.signals(flows)
         assert caught.value.flow == flows[0]
-        delivered = {uuid: list[Signal]() for uuid in flows}
-        leases = [
-            SimpleNamespace(lease=SimpleNamespace(flow=uuid), on_signals=delivered[uuid].extend)
-            for uuid in flows
-        ]
-        _lease_renewer._StoreLeases(time.monotonic)._deliver_signals(backend, cast(Any, leases))
+        delivered = stores.delivered_signals(backend, flows)
         assert [len(delivered[uuid]) for uuid in flows] == [0, 1]
         received = signals_and_sleeps.ReceivedSignals([], flows[0], backend)
         received.read()

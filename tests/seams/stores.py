@@ -7,17 +7,20 @@ kinds and reads their content.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 import sqlalchemy as sa
 
-from wbengine.persistence import _leases, _owners, _trees, base, models
+from wbengine.persistence import _lease_renewer, _leases, _owners, _trees, base, models
 from wbengine.persistence._writer import EPOCHS_PER_RUN
 from wbengine.persistence.backends import _sql
 from wbengine.persistence.backends._sql import flow_queries
+from wbengine.signals import Signal
 
 __all__ = [
     "ALL_KINDS",
@@ -29,6 +32,7 @@ __all__ = [
     "Lease",
     "Owner",
     "conf",
+    "delivered_signals",
     "engine_of",
     "left_in",
     "owner",
@@ -149,3 +153,14 @@ def _file(conf: Conf) -> Path:
     if conf["connection"] == "dir":
         return Path(conf["path"]) / "flows.db"
     return Path(conf["connection"].removeprefix("sqlite:///"))
+
+
+def delivered_signals(backend: base.Backend, flows: Sequence[str]) -> dict[str, list[Signal]]:
+    """Return the signals that one read of the store delivers to the engines of flows."""
+    delivered = {uuid: list[Signal]() for uuid in flows}
+    leases = [
+        SimpleNamespace(lease=SimpleNamespace(flow=uuid), on_signals=delivered[uuid].extend)
+        for uuid in flows
+    ]
+    _lease_renewer._StoreLeases(time.monotonic)._deliver_signals(backend, cast(Any, leases))
+    return delivered
