@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from wbengine import retry, task
+from wbengine import exceptions, retry, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.steps import AsyncSteps, Steps
 from wbengine.testing import FinishedRun, Report, World, crash_everywhere
@@ -309,6 +309,7 @@ def flow_of(*tasks: Any) -> Callable[[], linear_flow.Flow]:
         (charges_again_with_key, "known_effects_exist"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Workflow:RuntimeWarning")
 def test_fault_is_found(flow: Any, check: str) -> None:
     signals = {"approved": True} if flow is waits_forever else {}
     report = run(flow, signals=signals, exceptions={"charge": [Declined]})
@@ -316,9 +317,9 @@ def test_fault_is_found(flow: Any, check: str) -> None:
     # The text names the fault, and the schedule repeats it.
     finding = next(each for each in report.findings if each.check == check)
     assert finding.problem.text in str(report)
-    exceptions = {"charge": [Declined]}
+    declined = {"charge": [Declined]}
     only = str(finding.schedule)
-    repeated = run(flow, signals=signals, exceptions=exceptions, only=only)
+    repeated = run(flow, signals=signals, exceptions=declined, only=only)
     assert check in checks_of(repeated)
     assert repeated.runs == 3
 
@@ -384,15 +385,17 @@ def test_value_that_cannot_be_encoded_fails() -> None:
     def make() -> object:
         return object()
 
-    report = crash_everywhere(lambda: linear_flow.Flow("f").add(make()), max_runs=1)
-    assert report.runs == 3 and report.ok  # It fails without faults, too.
+    report = crash_everywhere(lambda: linear_flow.Flow("f").add(make()))
+    assert checks_of(report) == {"end"} and "NotEncodable" in str(report), report
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"engine": "serail"}, r"engine must be one of .*did you mean 'serial'"),
-        ({"without": ["at_most_onec"]}, r"without must name checks .*did you mean 'at_most_once'"),
+        ({"without": ["at_most_onec"]}, r"without must be one of .*did you mean 'at_most_once'"),
+        ({"end": "SUCESS"}, r"end must be one of .*did you mean 'SUCCESS'"),
+        ({"budget": 0}, "budget and max_runs must be positive"),
         ({"only": "twelve"}, "'twelve' in 'twelve' must be the number of a moment and a fault"),
         ({"only": "12:kil"}, "'12:kil' in '12:kil' must be"),
         ({"only": "999:kill"}, "fault '999:kill' did not occur"),
@@ -416,6 +419,7 @@ def test_process_memory_is_lost_with_the_process() -> None:
         MEMORY.clear()
 
 
+@pytest.mark.filterwarnings("ignore:Workflow:RuntimeWarning")
 def test_profiler_of_the_caller_continues() -> None:
     profiler = cProfile.Profile()
     profiler.enable()
@@ -470,3 +474,80 @@ def test_code_of_a_killed_worker_has_no_effects() -> None:
     report = run(flow_of(charge_with_bare_except), max_runs=60)
     for finding in report.findings:  # Only exceptions lead to that line.
         assert "lose" not in str(finding.schedule) and "power" not in str(finding.schedule), report
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"world": ["bank"]}, "world must be a World, or several, got 'bank'"),
+        ({"signals": ["approved"]}, "signals must be values by name, or pairs of both"),
+        (
+            {"exceptions": {"charge": ValueError}},
+            r"exceptions\['charge'\] must be a list of classes",
+        ),
+        ({"exceptions": {"charge": [int]}}, r"exceptions\['charge'\] must be a list of"),
+        ({"checks": [1]}, "checks must be functions, got 1"),
+        ({"budget": "10"}, "budget must be a number of seconds, got '10'"),
+    ],
+)
+def test_argument_of_wrong_type_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        crash_everywhere(right_flow, {"order": "7"}, **options)
+
+
+def test_missing_input_is_named() -> None:
+    with pytest.raises(exceptions.MissingDependencies, match="order"):
+        crash_everywhere(right_flow)
+
+
+def test_flow_that_fails_without_faults_is_a_finding() -> None:
+    @task.task
+    def misspelled(order: str) -> None:
+        BANK.effect(oder)  # type: ignore[name-defined]  # noqa: F821
+
+    def failing() -> linear_flow.Flow:
+        return linear_flow.Flow("flow").add(misspelled())
+
+    report = run(failing)
+    assert checks_of(report) == {"end"} and "NameError" in str(report), report
+    assert run(failing, end="REVERTED").ok
+
+
+def test_test_without_all_single_faults_is_not_passed() -> None:
+    report = run(right_flow, max_runs=3)
+    assert report.findings == [] and not report.ok
+    assert "the budget was too small" in str(report)
+
+
+@task.workflow
+def rejected(steps: Steps, order: str) -> None:
+    steps.run(charge, order)
+    if not steps.wait_for("approved", timeout=60):
+        raise PermissionError(order)
+
+
+@pytest.mark.parametrize("engine", ["worker-based", "serial"])
+def test_operator_repeats_an_interrupted_reversion(engine: str) -> None:
+    """The second fault interrupts the reversion that the operator began."""
+    report = run(
+        rejected, signals={"approved": False}, end="REVERTED", engine=engine, max_runs=2000
+    )
+    assert report.ok, report
+    assert report.pairs_run > 400
+
+
+@task.task(retries=2)
+def charge_if_missing(order: str) -> None:
+    if not BANK.has(f"charge {order}"):
+        BANK.effect(f"charge {order}")
+
+
+@charge_if_missing.revert(failed=True)
+def refund_if_missing(order: str) -> None:
+    BANK.undo(f"charge {order}", missing_ok=True)
+
+
+@pytest.mark.parametrize("engine", ["worker-based", "serial"])
+def test_step_that_asks_first_passes(engine: str) -> None:
+    report = run(flow_of(charge_if_missing, ship), engine=engine, max_runs=800)
+    assert report.ok, report

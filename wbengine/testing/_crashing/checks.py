@@ -136,11 +136,16 @@ def at_most_once(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
                 "at_most_once",
                 f"{operation.world.name} {operation.key}",
                 f"{operation.world.name}: {operation.key!r} was done twice, by"
-                f" {event.step or 'the workflow'}. Pass an idempotency key that is the same in each"
-                " attempt, ask the outside system first, or set idempotent=False",
+                f" {event.step or 'the workflow'}. Pass an idempotency key that is the same when"
+                f" the step runs again, or ask the outside system first{_or_never(outcome)}",
                 number,
                 operation.line,
             )
+
+
+def _or_never(outcome: Outcome) -> str:
+    # A serial engine repeats an interrupted step in any case.
+    return ", or set idempotent=False" if outcome.is_remote else ""
 
 
 def undone(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
@@ -221,8 +226,8 @@ def known_effects_exist(outcome: Outcome, expected: Expected) -> Iterator[Proble
                 "known_effects_exist",
                 f"{operation.world.name} {operation.key}",
                 f"{operation.world.name}: {operation.key!r} was not done by {event.step}, because"
-                " its idempotency key is that of an effect that was undone. Use another key for"
-                " each new attempt, such as self.request.id",
+                " its idempotency key is that of an effect that was undone. Use another key after"
+                " an undo, such as self.request.id on workers, or ask the outside system first",
                 number,
                 operation.line,
             )
@@ -363,7 +368,10 @@ def reversible(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
     ]
     if failed:
         number, event = failed[-1]
-        text = f"{event.step} {event.failure:.300}: the flow remains in FAILURE"
+        text = (
+            f"{event.step} {event.failure:.1000}: the flow remains in FAILURE. The result of a step"
+            " can be a failure: a revert should use the arguments of the step"
+        )
         yield Problem("reversible", event.step, text, number)
 
 

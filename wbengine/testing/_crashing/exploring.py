@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from wbengine import task
+from wbengine import states, task
 from wbengine._introspection import object_names
 from wbengine.engines import _flow_factories
 from wbengine.engines.worker_based._requests.options import RequestOptions
+from wbengine.testing._crashing import arguments, schedules, sources
 from wbengine.testing._crashing import checks as checking
-from wbengine.testing._crashing import schedules, sources
 from wbengine.testing._crashing.checks import CHECKS, Expected, Problem
 from wbengine.testing._crashing.memory import ProcessMemory
 from wbengine.testing._crashing.report import Report
@@ -30,6 +30,9 @@ _BUDGET: Final = 10.0
 #: differ then.
 _LATER: Final = 100_000.5
 
+#: States in which a flow may have to end.
+_ENDS: Final = (states.SUCCESS, states.REVERTED, states.FAILURE, states.WAITING)
+
 #: A run with faults has at most this number of moments, and this multiple of those without.
 _MIN_MOMENTS: Final = 300
 _MORE_MOMENTS: Final = 10
@@ -44,12 +47,13 @@ def crash_everywhere(
     inputs: Mapping[str, Any] | None = None,
     *,
     world: World | Iterable[World] = (),
+    end: str = states.SUCCESS,
     signals: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
     exceptions: Mapping[str, Sequence[type[Exception]]] | None = None,
     engine: str = "worker-based",
     budget: float = _BUDGET,
     max_runs: int | None = None,
-    checks: Iterable[OwnCheck] = (),
+    checks: OwnCheck | Iterable[OwnCheck] = (),
     without: Iterable[str] = (),
     seed: int = 0,
     only: str | None = None,
@@ -67,6 +71,8 @@ def crash_everywhere(
     :param flow: a workflow, or a function without parameters that returns a flow; or a flow, whose
         task objects all runs share.
     :param world: the worlds that the tasks use.
+    :param end: state in which the flow has to end without faults: SUCCESS, REVERTED, FAILURE, or
+        WAITING if it waits for a signal that is not in `signals`.
     :param signals: values by name, or pairs in the order in which they are sent. Each is sent when
         the flow waits for it.
     :param exceptions: classes of exceptions that steps raise in production, by the name of the
@@ -85,20 +91,20 @@ def crash_everywhere(
     :raises ValueError: if the flow does not wait for a signal when there are no faults; if no step
         has a name of `exceptions`; or if a fault of `only` does not occur.
     """
-    if engine not in _ENGINES:
-        hint = object_names.hint(str(engine), _ENGINES)
-        raise ValueError(f"engine must be one of {', '.join(_ENGINES)}, got {engine!r}{hint}")
+    arguments.check_choice("engine", engine, _ENGINES)
+    arguments.check_choice("end", end, _ENDS)
+    arguments.check_limits(budget, max_runs)
     subject = Subject(
         _maker(flow),
         dict(inputs or {}),
-        [world] if isinstance(world, World) else list(world),
-        list(signals.items() if isinstance(signals, Mapping) else signals),
-        dict(exceptions or {}),
+        arguments.worlds(world),
+        arguments.signals(signals),
+        arguments.exceptions(exceptions),
         is_remote=_ENGINES[engine],
         options=RequestOptions(),
-        own_checks=list(checks),
+        own_checks=arguments.checks(checks),
     )
-    explorer = _Explorer(subject, _selected(without), budget, max_runs, seed)
+    explorer = _Explorer(subject, _selected(without), end, budget, max_runs, seed)
     schedule = None if only is None else schedules.parse(only)
     return explorer.explore() if schedule is None else explorer.repeat(schedule)
 
@@ -116,10 +122,9 @@ def _maker(flow: Any) -> Callable[[], Any]:
 
 
 def _selected(without: Iterable[str]) -> list[checking.Check]:
-    omitted = set(without)
-    for name in sorted(omitted - CHECKS.keys()):
-        hint = object_names.hint(name, CHECKS)
-        raise ValueError(f"without must name checks ({', '.join(CHECKS)}), got {name!r}{hint}")
+    omitted = {without} if isinstance(without, str) else set(without)
+    for name in sorted(omitted):
+        arguments.check_choice("without", name, CHECKS)
     return [check for name, check in CHECKS.items() if name not in omitted]
 
 
@@ -148,10 +153,12 @@ class _Explorer:
         self,
         subject: Subject,
         checks: Sequence[checking.Check],
+        end: str,
         budget: float,
         max_runs: int | None,
         seed: int,
     ) -> None:
+        self._end = end
         self._max_runs = max_runs
         self._checks = checks
         self._until = _clock() + budget
@@ -204,14 +211,21 @@ class _Explorer:
         return self._report
 
     def _learn(self) -> tuple[Expected, Sequence[At]]:
-        """Run twice without faults. Return no moments if the flow is endless without them."""
+        """Run twice without faults. Return no moments if the flow does not end as it has to."""
         first = simulate(self._subject, Schedule())
+        if first.state == states.PENDING and first.error is not None:
+            raise first.error  # It cannot start, for example because an input is missing.
         if first.is_endless:
             expected = Expected.of(first, first)
             self._report.add(first, checking.problems(first, expected, self._checks))
             return expected, ()
         limit = _MIN_MOMENTS + _MORE_MOMENTS * len(first.trace)
         self._subject = replace(self._subject, max_moments=limit)
+        if first.state != self._end:
+            error = "" if first.error is None else f": {type(first.error).__name__}: {first.error}"
+            text = f"without faults, the flow ended in {first.state}, not in {self._end}{error}"
+            self._report.add(first, [Problem("end", first.state, text)])
+            return Expected.of(first, first), ()
         if first.unsent:
             raise ValueError(
                 f"signals contains {first.unsent[0]!r}, but the flow ended in {first.state} without"

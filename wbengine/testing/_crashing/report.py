@@ -72,8 +72,8 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no promise was broken."""
-        return not self.findings
+        """Whether all single faults were injected and no promise was broken."""
+        return not self.findings and self.singles_run == self.singles
 
     @property
     def runs(self) -> int:
@@ -181,7 +181,7 @@ def _timeline(events: Sequence[Event], marked: int) -> Iterator[str]:
 
 def _is_detail(event: Event) -> bool:
     """Return whether other events of the timeline say the same."""
-    return event.kind == "refused" or (event.kind == "step" and event.text == "has ended")
+    return event.kind in ("refused", "seen") or (event.kind == "step" and event.text == "has ended")
 
 
 def _code(line: str) -> str:

@@ -103,7 +103,7 @@ class Subject:
 class Event:
     """Something that happened in a run, for checks and for people.
 
-    :ivar kind: "process", "step", "operation", "refused", "fault", "signal" or "end".
+    :ivar kind: "process", "step", "operation", "refused", "seen", "fault", "signal" or "end".
     :ivar step: name of the task that ran; "" outside of steps.
     :ivar execution: the execution or reversion of the step, which all its copies share.
     """
@@ -148,6 +148,8 @@ class Outcome:
     is_endless: bool = False
     #: Signals that were not sent, because the flow did not wait for them.
     unsent: list[str] = field(default_factory=list)
+    #: Whether steps run on workers.
+    is_remote: bool = True
     #: By the name of each own check that failed, its message.
     failed_checks: dict[str, str] = field(default_factory=dict)
     #: Modules of the tasks that ran.
@@ -181,7 +183,7 @@ class _Run:
 
     def __init__(self, subject: Subject, schedule: Schedule, start: float) -> None:
         self._subject = subject
-        self.outcome = Outcome(schedule)
+        self.outcome = Outcome(schedule, is_remote=subject.is_remote)
         self._trace = self.outcome.trace
         self._events = self.outcome.events
         self._faults = dict(schedule.moments)
@@ -302,7 +304,6 @@ class _Run:
             self._load(stored)
         engine = self._engine_in_use
         if self._reverts_again:  # as `operations.revert` does
-            self._reverts_again = False
             engine.notifier.register(states.RUNNING, lambda *_, **__: engine.cancel())
         try:
             engine.run(deadline=_DEADLINE)
@@ -320,6 +321,7 @@ class _Run:
             outcome.error = error
         if self._is_dead:
             return "KILLED"
+        self._reverts_again = False  # Otherwise, the operator tries again.
         return engine.storage.get_flow_state()
 
     def _die(self) -> None:
@@ -584,6 +586,13 @@ class _Run:
                 event = Event("refused", text, _name(call), execution, line, refused=refused)
                 self._events.append(event)
             raise error
+
+    def seen(self, world: World, key: str) -> None:
+        call = _step()
+        if call is not None:
+            operation = Operation(world, DO, key, "seen", "")
+            event = Event("seen", "", _name(call), _execution(call), operation=operation)
+            self._events.append(event)
 
     def after(self, operation: Operation) -> None:
         self._check_alive()

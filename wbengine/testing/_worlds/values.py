@@ -72,7 +72,8 @@ class ValueWorld(World):
                 contents.active[key] = [Effect(key, f"{self.name}-{contents.number}", {})]
             self._apply(changed)
         result: Literal["done", "known"] = "known" if is_known else "done"
-        replaced = [each for each in replaced if each != key]
+        if kind == UNDO:  # This ends the effect with the key.
+            replaced = [each for each in replaced if each != key]
         self._end(kind, key, result, line, replaced=tuple(replaced))
 
     def _apply(self, changed: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ DO: Final = "effect"
 UNDO: Final = "undo"
 
 
-_Result = Literal["done", "known", "ended", "missing"]
+_Result = Literal["done", "known", "ended", "seen", "missing"]
 
 
 @dataclass(eq=False)
@@ -42,7 +42,8 @@ class Operation:
 
     :ivar kind: `DO` or `UNDO`.
     :ivar result: "done"; "known" if the idempotency key was known; "ended" if it was known, but its
-        effect was undone; "missing" if there was nothing to undo.
+        effect was undone; "seen" if a step only asked for it; "missing" if there was nothing to
+        undo.
     :ivar line: file and line of the caller.
     """
 
@@ -62,6 +63,9 @@ class Recorder(Protocol):
 
     def before(self, world: World, kind: str, key: str, line: str) -> None:
         """Observe the begin of an operation. An exception replaces it."""
+
+    def seen(self, world: World, key: str) -> None:
+        """Observe that a step found an effect that exists."""
 
     def after(self, operation: Operation) -> None:
         """Observe an operation. An exception replaces its result."""
@@ -152,9 +156,12 @@ class World:
         self._end(UNDO, key, "done" if effects is not None else "missing", line, missing_ok)
 
     def has(self, key: str) -> bool:
-        """Return whether the effect exists."""
+        """Return whether the effect exists. A step that finds it counts as the step that did it."""
         with self._lock:
-            return key in self._contents.active
+            exists = key in self._contents.active
+        if exists and self._recorder is not None:
+            self._recorder.seen(self, key)
+        return exists
 
     def data(self, key: str) -> Mapping[str, Any]:
         """Return the data of the latest effect with this key.

@@ -1,0 +1,67 @@
+"""Checks of the arguments of `crash_everywhere`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from wbengine._introspection import object_names
+from wbengine.testing._crashing.run import OwnCheck
+from wbengine.testing._worlds.world import World
+
+__all__ = ["check_choice", "check_limits", "checks", "exceptions", "signals", "worlds"]
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise ValueError if a value is not one of the choices."""
+    allowed = list(choices)
+    if value not in allowed:
+        hint = object_names.hint(str(value), allowed)
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r:.80}{hint}")
+
+
+def check_limits(budget: object, max_runs: object) -> None:
+    """Raise TypeError or ValueError if a limit is not a positive number."""
+    if isinstance(budget, bool) or not isinstance(budget, int | float):
+        raise TypeError(f"budget must be a number of seconds, got {budget!r:.80}")
+    if max_runs is not None and (isinstance(max_runs, bool) or not isinstance(max_runs, int)):
+        raise TypeError(f"max_runs must be a whole number or None, got {max_runs!r:.80}")
+    if not budget > 0 or (max_runs is not None and max_runs < 1):
+        raise ValueError(f"budget and max_runs must be positive, got {budget!r} and {max_runs!r}")
+
+
+def worlds(given: World | Iterable[World]) -> list[World]:
+    found = [given] if isinstance(given, World) else list(given)
+    for each in found:
+        if not isinstance(each, World):
+            raise TypeError(f"world must be a World, or several, got {each!r:.80}")
+    return found
+
+
+def signals(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    pairs = list(given.items() if isinstance(given, Mapping) else given)
+    for pair in pairs:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise TypeError(f"signals must be values by name, or pairs of both, got {pair!r:.80}")
+    return pairs
+
+
+def exceptions(
+    given: Mapping[str, Sequence[type[Exception]]] | None,
+) -> dict[str, Sequence[type[Exception]]]:
+    for name, classes in (given or {}).items():
+        for each in classes if isinstance(classes, list | tuple) else [None]:
+            if not (isinstance(each, type) and issubclass(each, Exception)):
+                raise TypeError(
+                    f"exceptions[{name!r}] must be a list of classes of exceptions,"
+                    f" got {classes!r:.80}"
+                )
+    return dict(given or {})
+
+
+def checks(given: OwnCheck | Iterable[OwnCheck]) -> list[OwnCheck]:
+    found = [given] if callable(given) else list(given)
+    for each in found:
+        if not callable(each):
+            raise TypeError(f"checks must be functions, got {each!r:.80}")
+    return found
