@@ -8,6 +8,7 @@ import datetime as dt
 import os
 import random
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -551,3 +552,93 @@ def refund_if_missing(order: str) -> None:
 def test_step_that_asks_first_passes(engine: str) -> None:
     report = run(flow_of(charge_if_missing, ship), engine=engine, max_runs=800)
     assert report.ok, report
+
+
+@task.task
+def charge_in_thread(order: str) -> None:
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            BANK.effect(f"charge {order}")
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+@charge_in_thread.revert(failed=True)
+def refund_of_thread(order: str) -> None:
+    BANK.undo(f"charge {order}", missing_ok=True)
+
+
+def test_effects_in_threads_belong_to_their_step() -> None:
+    assert checks_of(run(flow_of(charge_in_thread))) == {"at_most_once"}
+
+
+@task.task
+def extend(items: list[str]) -> None:
+    items.append("x")
+
+
+@task.task(provides="length")
+def measure(items: list[str]) -> int:
+    return len(items)
+
+
+def test_runs_do_not_share_inputs() -> None:
+    items = ["a"]
+    report = crash_everywhere(flow_of(extend, measure), {"items": items}, max_runs=60)
+    assert report.ok and items == ["a"], report
+
+
+@task.task
+def lock(order: str) -> None:
+    BANK.effect("lock", idempotency_key=f"lock-{order}")
+
+
+@lock.revert(failed=True)
+def unlock_again(order: str) -> None:
+    BANK.undo("lock", missing_ok=True)
+
+
+@task.task
+def unlock(order: str) -> None:
+    BANK.undo("lock", missing_ok=True)
+
+
+def test_step_may_undo_what_an_earlier_step_did() -> None:
+    report = run(flow_of(lock, charge, unlock))
+    assert report.ok, report
+
+
+class ReserveAll(task.Task):
+    idempotent = True
+
+    def execute(self, order: str) -> None:
+        BANK.effect(f"room {order}", idempotency_key=f"room-{order}")
+
+    def revert(self, order: str, **_: Any) -> None:
+        BANK.undo(f"room {order}", missing_ok=True)
+
+
+class Count(task.Task):
+    """Undoes in its own revert what an earlier step did."""
+
+    idempotent = True
+
+    def execute(self, order: str) -> None:
+        BANK.effect(f"count {order}", idempotency_key=f"count-{order}")
+
+    def revert(self, order: str, **_: Any) -> None:
+        BANK.undo(f"room {order}", missing_ok=True)
+        BANK.undo(f"count {order}", missing_ok=True)
+
+
+def test_wrong_order_of_reversion_is_found() -> None:
+    report = run(flow_of(ReserveAll, Count, add_to_index))
+    assert checks_of(report) == {"undone_in_order"}, report

@@ -239,7 +239,7 @@ def test_lost_update_of_repeated_step_is_found() -> None:
 
     report = run(take, stock)
     assert found(report) == {"same_effects"}, report
-    assert "'shoes = 3' exists 1 times" in str(report)
+    assert "'shoes = 3' exists once" in str(report)
 
 
 def test_value_that_remains_after_reversion_is_found() -> None:

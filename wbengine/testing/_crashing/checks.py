@@ -157,13 +157,11 @@ def undone(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
         if world.permanent:
             continue
         latest = done[-1]
-        reason = next((failures[each] for each in latest.executions if each in failures), None)
-        if reason is None:
-            how = f"{latest.step or 'the workflow'} has no revert that undoes it"
-        else:
+        how = f"no revert of {latest.step or 'the workflow'} undid it"
+        if any(each in failures for each in latest.executions):
             how = (
-                f"{latest.step} {reason.partition(':')[0]} after its effect. The revert of a"
-                " function is called after an exception only with revert(failed=True)"
+                f"{latest.step} failed after its effect, and {how}. The revert of a function is"
+                " called after an exception only with revert(failed=True)"
             )
         yield Problem(
             "undone",
@@ -186,6 +184,9 @@ def undone_in_order(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
             continue
         index = next((i for i in reversed(range(len(done))) if done[i][:2] == place), None)
         if index is None:
+            continue
+        if not event.step.startswith("revert of "):  # A step may end what another one began.
+            del done[index]
             continue
         step = done[index][2]
         for world, key, later in done[index + 1 :]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ class Hooks(Protocol):
 
     def starting(self, call: calls.Invocation) -> BaseException | None:
         """Return an exception that the step raises before its first line."""
+
+    def running(self, call: calls.Invocation | None) -> None:
+        """Observe which step runs from now on."""
 
     def ending(self, call: calls.Invocation, outcome: calls.Outcome, *, repeats: bool) -> bool:
         """Return whether a copy of the request runs as well; `repeats`: it may run twice."""
@@ -58,8 +62,9 @@ class Fleet:
 class _Steps:
     """Runs steps, and calls the hooks around each one."""
 
-    def __init__(self, hooks: Hooks) -> None:
+    def __init__(self, hooks: Hooks, *, copies: bool) -> None:
         self.hooks: Final = hooks
+        self._copies: Final = copies
         self._executor = SerialTaskExecutor()
 
     def run(self, call: calls.Invocation, *, repeats: bool) -> calls.Outcome:
@@ -85,10 +90,15 @@ class _Steps:
 
     def _outcome(self, call: calls.Invocation) -> calls.Outcome:
         was_recovered, call.recovered = call.recovered, True  # It has started: it runs to its end.
+        arguments = call.arguments
+        if self._copies:
+            call.arguments = copy.deepcopy(dict(arguments))  # A worker decodes its own ones.
+        self.hooks.running(call)
         try:
             return self._submitted(call)
         finally:
-            call.recovered = was_recovered
+            self.hooks.running(None)
+            call.recovered, call.arguments = was_recovered, arguments
 
     def _submitted(self, call: calls.Invocation) -> calls.Outcome:
         received: list[calls.Outcome] = []
@@ -105,7 +115,7 @@ class LocalExecutor(calls.TaskExecutor):
     immediate: bool = True
 
     def __init__(self, hooks: Hooks) -> None:
-        self._steps = _Steps(hooks)
+        self._steps = _Steps(hooks, copies=False)
 
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
         refused = self._steps.refused(invocation)
@@ -122,7 +132,7 @@ class RemoteExecutor(calls.TaskExecutor):
     has_ledger: bool = True
 
     def __init__(self, hooks: Hooks, fleet: Fleet) -> None:
-        self._steps = _Steps(hooks)
+        self._steps = _Steps(hooks, copies=True)
         self._fleet = fleet
         self._waiting: deque[tuple[calls.Invocation, calls.Done]] = deque()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -202,6 +203,8 @@ class _Run:
         self._answers = 0
         self._waits_in_a_row = 0
         self._had_effect = False
+        #: The step that runs.
+        self._running: calls.Invocation | None = None
         #: What ended the worker of the present step.
         self._loss: LostWorker | None = None
         self._engine: engine_base.Engine | None = None
@@ -267,7 +270,7 @@ class _Run:
 
     def _load(self, detail: models.FlowDetail | None) -> None:
         subject = self._subject
-        inputs = subject.inputs if detail is None else None
+        inputs = copy.deepcopy(subject.inputs) if detail is None else None
         self._remote = fleet.RemoteExecutor(self, self._fleet) if subject.is_remote else None
         executor = self._remote or fleet.LocalExecutor(self)
         engine = engines.load(
@@ -568,11 +571,24 @@ class _Run:
         if call.action == calls.REVERT:
             self.outcome.has_failed_reversion = True
 
+    def running(self, call: calls.Invocation | None) -> None:
+        self._running = call
+
+    def _step(self) -> calls.Invocation | None:
+        """Return the step that made the present operation, possibly in a thread of its own.
+
+        The function of a workflow makes none while a step runs.
+        """
+        call = CURRENT.get()
+        if call is None:
+            return self._running
+        return None if isinstance(call.task, task.Workflow) else call
+
     # Operations of worlds (see `Recorder`).
 
     def before(self, world: World, kind: str, key: str, line: str) -> None:
         self._check_alive()
-        call = _step()
+        call = self._step()
         if call is None:
             return
         faults = (_FAIL, *self._declared(call))
@@ -588,7 +604,7 @@ class _Run:
             raise error
 
     def seen(self, world: World, key: str) -> None:
-        call = _step()
+        call = self._step()
         if call is not None:
             operation = Operation(world, DO, key, "seen", "")
             event = Event("seen", "", _name(call), _execution(call), operation=operation)
@@ -596,7 +612,7 @@ class _Run:
 
     def after(self, operation: Operation) -> None:
         self._check_alive()
-        call = _step()
+        call = self._step()
         verb = "did" if operation.kind == DO else "undid"
         text = f"{operation.world.name}: {verb} {operation.key!r}"
         if operation.result != "done":
@@ -642,12 +658,6 @@ class _Run:
         execution = _execution(call)
         name = _name(call)
         self._events.append(Event(kind, text, name, execution, line, operation, failure))
-
-
-def _step() -> calls.Invocation | None:
-    """Return the step that runs in this context."""
-    call = CURRENT.get()
-    return None if call is None or isinstance(call.task, task.Workflow) else call
 
 
 def _are_endless(waits: Sequence[_listing.Wait]) -> bool:
