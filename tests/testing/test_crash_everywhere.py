@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import cProfile
 import datetime as dt
+import itertools
 import os
 import random
 import sys
@@ -433,6 +434,85 @@ def test_profiler_of_the_caller_continues() -> None:
     assert report.runs == 3
     assert checks_of(run(body_with_clock, max_runs=1)) == {"replayable"}
     assert sys.getprofile() is None
+
+
+#: Two equal numbers, then two others, and so on: as random results that are equal by chance.
+NUMBERS = itertools.count()
+
+
+@task.task(provides="number")
+def draw(order: str) -> int:
+    return next(NUMBERS) // 2 % 2
+
+
+@task.task
+def charge_of_number(order: str, number: int) -> None:
+    BANK.effect(f"charge {number}", idempotency_key=f"charge-{order}")
+
+
+@charge_of_number.revert(failed=True)
+def refund_of_number(order: str, number: int) -> None:
+    BANK.undo(f"charge {number}", missing_ok=True)
+
+
+def test_random_values_may_be_equal_by_chance() -> None:
+    while next(NUMBERS) % 2 == 0:
+        pass
+    report = run(flow_of(draw, charge_of_number), max_runs=60)
+    assert report.ok, report
+
+
+class ChargeOnce(task.Task):
+    """Asks the bank first, instead of using an idempotency key."""
+
+    def execute(self, order: str) -> None:
+        if not BANK.has(f"charge {order}"):
+            BANK.effect(f"charge {order}")
+
+    def revert(self, order: str, **_: Any) -> None:
+        BANK.undo(f"charge {order}", missing_ok=True)
+
+
+def test_repeated_execution_finds_the_effect_of_a_failed_one() -> None:
+    """The engine is killed before it stores the failure of the first execution."""
+    report = run(flow_of(ChargeOnce), engine="serial")
+    assert report.ok and report.pairs_run == report.pairs, report
+
+
+@task.task
+def decline(order: str) -> None:
+    raise Declined(order)
+
+
+def test_operator_reverts_until_the_flow_is_reverted() -> None:
+    """The engine is killed after the operator has reverted a flow with a failed revert again."""
+    report = run(flow_of(charge, decline), max_runs=300)
+    assert report.ok and report.pairs_run > 200, report
+
+
+@task.workflow
+def body_with_own_generator(steps: Steps, order: str) -> int:
+    return random.Random(steps.uuid4().int).randint(1, 6)
+
+
+def test_generator_with_a_recorded_seed_is_replayable() -> None:
+    report = run(body_with_own_generator, max_runs=5)
+    assert report.ok, report
+
+
+@task.workflow
+def ignores_failed_reverts(steps: Steps, order: str) -> None:
+    try:
+        with steps.scope():
+            steps.run(charge, order)
+    except Exception:
+        return
+
+
+def test_failed_revert_of_a_scope_is_named() -> None:
+    report = run(ignores_failed_reverts, max_runs=2000)
+    assert checks_of(report) == {"failed_steps_leave_nothing"}, report
+    assert "do not catch its exception around steps.scope()" in str(report)
 
 
 def checks_of(report: Report) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from wbengine import exceptions, states
@@ -12,7 +12,7 @@ from wbengine.testing._crashing.killed import Stuck
 from wbengine.testing._crashing.run import Event, Outcome
 from wbengine.testing._worlds.world import DO, Operation, World
 
-__all__ = ["CHECKS", "Check", "Expected", "Problem", "problems"]
+__all__ = ["CHECKS", "COMPARING", "Check", "Expected", "Problem", "problems"]
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,25 @@ class Expected:
     @classmethod
     def of(cls, first: Outcome, second: Outcome) -> Expected:
         """Return what two runs without faults have in common."""
-        stable = frozenset(
-            name
-            for name, value in first.values.items()
-            if name in second.values and _equal(value, second.values[name])
-        )
-        keys, others = _remaining(first), _remaining(second)
-        return cls(
-            first.state,
-            first.values,
-            stable,
-            {name: count if count == others.get(name) else None for name, count in keys.items()},
-            {name: count.total() for name, count in keys.items()},
+        keys = _remaining(first)
+        counts = {name: count.total() for name, count in keys.items()}
+        alone = cls(first.state, first.values, frozenset(first.values), keys, counts)
+        return alone.narrowed(second)
+
+    def narrowed(self, other: Outcome) -> Expected:
+        """Return what is also equal in another run without faults."""
+        others = _remaining(other)
+        return replace(
+            self,
+            stable=frozenset(
+                name
+                for name in self.stable
+                if name in other.values and _equal(self.values[name], other.values[name])
+            ),
+            keys={
+                name: count if count == others.get(name) else None
+                for name, count in self.keys.items()
+            },
         )
 
 
@@ -298,15 +305,35 @@ def failed_steps_leave_nothing(outcome: Outcome, expected: Expected) -> Iterator
         if world.permanent or world.repeatable:
             continue
         for done in all_done:
+            if _succeeds_later(outcome, done):
+                continue
             if done.executions and all(each in failures for each in done.executions):
+                advice = "Undo it: an exception does not show that nothing was done"
+                if outcome.has_failed_reversion:
+                    advice = "A revert failed: do not catch its exception around steps.scope()"
                 yield Problem(
                     "failed_steps_leave_nothing",
                     f"{world.name} {key}",
                     f"{world.name}: {key!r} remains, although {done.step} failed and the flow went"
-                    " on without it. Undo it: an exception does not show that nothing was done",
+                    f" on without it. {advice}",
                     done.event,
                     done.operation.line,
                 )
+
+
+def _succeeds_later(outcome: Outcome, done: _Done) -> bool:
+    """Return whether a later execution succeeded, and did nothing because the effect existed."""
+    later = outcome.events[done.event :]
+    ended = {
+        event.execution for event in later if event.step == done.step and event.text == "has ended"
+    }
+    world = done.operation.world
+    did = {
+        event.execution
+        for event in later
+        if event.operation is not None and event.operation.world is world
+    }
+    return bool(ended - did)
 
 
 def failures_are_reported(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
@@ -402,6 +429,9 @@ CHECKS: Final[Mapping[str, Check]] = {
     )
 }  # fmt: skip
 
+
+#: Names of checks that compare values and effects with those of runs without faults.
+COMPARING: Final = frozenset({"same_result", "same_effects"})
 
 #: Checks that also find what other checks explain better.
 _GENERAL: Final = frozenset({same_end, same_result, same_effects, undone_in_order})

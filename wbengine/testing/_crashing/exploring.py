@@ -37,6 +37,10 @@ _ENDS: Final = (states.SUCCESS, states.REVERTED, states.FAILURE, states.WAITING)
 _MIN_MOMENTS: Final = 300
 _MORE_MOMENTS: Final = 10
 
+#: More runs without faults, before the first result or effect that differs is reported: it can be
+#: random, and equal by chance in the first two.
+_MORE_COMPARED: Final = 10
+
 _ENGINES: Final = {"worker-based": True, "serial": False}
 
 _clock = time.monotonic
@@ -169,11 +173,14 @@ class _Explorer:
         modules = {name for name in modules if not name.startswith("wbengine.")}
         self._subject = replace(subject, memory=ProcessMemory(modules))
         self._modules = modules
+        #: What runs without faults did, and whether many of them were compared.
+        self._expected: Expected
+        self._is_certain = False
 
     def explore(self) -> Report:
         """Run all single faults, and pairs if these show no problems."""
         report, started = self._report, _clock()
-        expected, trace = self._learn()
+        trace = self._learn()
         if not trace:
             report.seconds = _clock() - started
             return report
@@ -185,21 +192,21 @@ class _Explorer:
         for schedule in found:
             if self._is_over():
                 break
-            outcome = self._run(schedule, expected)
+            outcome = self._run(schedule)
             report.singles_run += 1
             if outcome.trace[schedule.last + 1 :] and not schedule.is_apart:
                 singles.append(_Single(schedule, outcome.trace, outcome.steps))
         if not report.findings:
             self._check_names(set().union(*(single.steps for single in singles)))
-            self._pairs(singles, expected)
+            self._pairs(singles)
         report.seconds = _clock() - started
         return report
 
     def repeat(self, schedule: Schedule) -> Report:
         """Run one schedule."""
         started = _clock()
-        expected, _ = self._learn()
-        outcome = self._run(schedule, expected)
+        self._learn()
+        outcome = self._run(schedule)
         for place, fault in (*schedule.moments, *schedule.signals):
             if place not in outcome.occurred:
                 raise ValueError(
@@ -210,22 +217,23 @@ class _Explorer:
         self._report.seconds = _clock() - started
         return self._report
 
-    def _learn(self) -> tuple[Expected, Sequence[At]]:
-        """Run twice without faults. Return no moments if the flow does not end as it has to."""
+    def _learn(self) -> Sequence[At]:
+        """Run twice without faults. Return the moments; none if the flow ends wrongly."""
         first = simulate(self._subject, Schedule())
         if first.state == states.PENDING and first.error is not None:
             raise first.error  # It cannot start, for example because an input is missing.
         if first.is_endless:
-            expected = Expected.of(first, first)
-            self._report.add(first, checking.problems(first, expected, self._checks))
-            return expected, ()
+            self._expected = Expected.of(first, first)
+            self._report.add(first, checking.problems(first, self._expected, self._checks))
+            return ()
         limit = _MIN_MOMENTS + _MORE_MOMENTS * len(first.trace)
         self._subject = replace(self._subject, max_moments=limit)
         if first.state != self._end:
             error = "" if first.error is None else f": {type(first.error).__name__}: {first.error}"
             text = f"without faults, the flow ended in {first.state}, not in {self._end}{error}"
             self._report.add(first, [Problem("end", first.state, text)])
-            return Expected.of(first, first), ()
+            self._expected = Expected.of(first, first)
+            return ()
         if first.unsent:
             raise ValueError(
                 f"signals contains {first.unsent[0]!r}, but the flow ended in {first.state} without"
@@ -237,8 +245,8 @@ class _Explorer:
             self._subject = replace(self._subject, memory=memory)
         with sources.observed() as uses:
             second = simulate(self._subject, Schedule(), later=_LATER)
-        expected = Expected.of(first, second)
-        self._report.add(first, checking.problems(first, expected, self._checks))
+        self._expected = Expected.of(first, second)
+        self._report.add(first, checking.problems(first, self._expected, self._checks))
         if any(check is CHECKS["replayable"] for check in self._checks):
             for use in uses:
                 text = (
@@ -246,7 +254,7 @@ class _Explorer:
                     f" {use.replacement}, or do it in a step"
                 )
                 self._report.add(second, [Problem("replayable", use.line, text, line=use.line)])
-        return expected, first.trace
+        return first.trace
 
     def _check_names(self, steps: Collection[str]) -> None:
         """Check that the parameter `exceptions` names steps.
@@ -260,7 +268,7 @@ class _Explorer:
                 hint = object_names.hint(name, steps)
                 raise ValueError(f"exceptions contains {name!r}, but no step has this name{hint}")
 
-    def _pairs(self, singles: Sequence[_Single], expected: Expected) -> None:
+    def _pairs(self, singles: Sequence[_Single]) -> None:
         """Run pairs of faults in random order until the time is over or a problem is found."""
         choices = [
             (single, number, fault)
@@ -273,14 +281,20 @@ class _Explorer:
         for single, number, fault in choices:
             if self._is_over() or self._report.findings:
                 break
-            self._run(single.schedule.extended(number, fault), expected)
+            self._run(single.schedule.extended(number, fault))
             self._report.pairs_run += 1
 
     def _is_over(self) -> bool:
         runs = self._report.singles_run + self._report.pairs_run
         return _clock() >= self._until or (self._max_runs is not None and runs >= self._max_runs)
 
-    def _run(self, schedule: Schedule, expected: Expected) -> Outcome:
+    def _run(self, schedule: Schedule) -> Outcome:
         outcome = simulate(self._subject, schedule)
-        self._report.add(outcome, checking.problems(outcome, expected, self._checks))
+        problems = checking.problems(outcome, self._expected, self._checks)
+        if not self._is_certain and any(each.check in checking.COMPARING for each in problems):
+            self._is_certain = True
+            for _ in range(_MORE_COMPARED):
+                self._expected = self._expected.narrowed(simulate(self._subject, Schedule()))
+            problems = checking.problems(outcome, self._expected, self._checks)
+        self._report.add(outcome, problems)
         return outcome

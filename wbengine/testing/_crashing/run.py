@@ -306,7 +306,7 @@ class _Run:
             self._event("process", f"process {number + 1} continues the flow")
             self._load(stored)
         engine = self._engine_in_use
-        if self._reverts_again:  # as `operations.revert` does
+        if self._reverts_again:  # as `operations.revert` does, again after a kill
             engine.notifier.register(states.RUNNING, lambda *_, **__: engine.cancel())
         try:
             engine.run(deadline=_DEADLINE)

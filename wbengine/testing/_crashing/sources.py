@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sys
 import sysconfig
 import threading
@@ -20,6 +21,9 @@ __all__ = ["Use", "observed"]
 _CLOCKS: Final = frozenset({"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime"})
 _RANDOM: Final = frozenset({"random", "getrandbits", "urandom", "uuid4", "uuid1"})
 _NAMES: Final = _CLOCKS | _RANDOM
+
+#: The generator of the functions of the module `random`.
+_SHARED: Final = getattr(random.random, "__self__", None)
 
 #: Modules whose functions pass on what the clock or the generator returned.
 _PASSING: Final = (
@@ -65,7 +69,7 @@ def observed() -> Iterator[list[Use]]:
         return
 
     def profile(frame: types.FrameType, event: str, argument: Any) -> None:
-        if event == "c_call" and argument.__name__ in _NAMES:
+        if event == "c_call" and argument.__name__ in _NAMES and not _has_seed(argument):
             replacement = "steps.now()"
             if argument.__name__ in _RANDOM:
                 replacement = "steps.random() or steps.uuid4()"
@@ -87,6 +91,12 @@ def observed() -> Iterator[list[Use]]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+
+
+def _has_seed(function: Any) -> bool:
+    """Return whether it is a method of a generator that the program created."""
+    owner = getattr(function, "__self__", None)
+    return isinstance(owner, random.Random) and owner is not _SHARED
 
 
 def _name(function: Any) -> str:
