@@ -486,7 +486,7 @@ def decline(order: str) -> None:
 
 def test_operator_reverts_until_the_flow_is_reverted() -> None:
     """The engine is killed after the operator has reverted a flow with a failed revert again."""
-    report = run(flow_of(charge, decline), max_runs=300)
+    report = run(flow_of(charge, decline), end="REVERTED", max_runs=300)
     assert report.ok and report.pairs_run > 200, report
 
 
@@ -496,7 +496,7 @@ def body_with_own_generator(steps: Steps, order: str) -> int:
 
 
 def test_generator_with_a_recorded_seed_is_replayable() -> None:
-    report = run(body_with_own_generator, max_runs=5)
+    report = run(body_with_own_generator, max_runs=20)
     assert report.ok, report
 
 
