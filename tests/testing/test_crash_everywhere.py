@@ -6,6 +6,7 @@ import asyncio
 import cProfile
 import datetime as dt
 import itertools
+import logging
 import os
 import random
 import sys
@@ -13,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent import futures
 from typing import Any
 
 import pytest
@@ -513,6 +515,14 @@ def test_failed_revert_of_a_scope_is_named() -> None:
     report = run(ignores_failed_reverts, max_runs=2000)
     assert checks_of(report) == {"failed_steps_leave_nothing"}, report
     assert "do not catch its exception around steps.scope()" in str(report)
+
+
+def test_threads_take_turns() -> None:
+    with futures.ThreadPoolExecutor(3) as pool:
+        for report in pool.map(lambda flow: run(flow, max_runs=40), [right_flow] * 3):
+            assert report.ok, report
+    assert logging.root.manager.disable == logging.NOTSET
+    assert BANK._recorder is None
 
 
 def checks_of(report: Report) -> set[str]:

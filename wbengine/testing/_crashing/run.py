@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -53,6 +54,10 @@ _MAX_WAITS: Final = 20
 
 #: Maximum number of moments of a run without faults, after which it counts as endless.
 _MAX_MOMENTS: Final = 3_000
+
+
+#: Runs share worlds, module variables, and the level of logging.
+_ONE_AT_A_TIME: Final = threading.RLock()
 
 
 class FinishedRun(NamedTuple):
@@ -165,7 +170,7 @@ def simulate(subject: Subject, schedule: Schedule, *, later: float = 0.0) -> Out
     :param later: seconds by which the simulated clock is ahead.
     """
     run = _Run(subject, schedule, _START + later)
-    with contextlib.ExitStack() as stack:
+    with _ONE_AT_A_TIME, contextlib.ExitStack() as stack:
         stack.callback(subject.memory.restore)
         subject.memory.restore()
         stack.callback(logging.disable, logging.root.manager.disable)
