@@ -519,7 +519,7 @@ def test_failed_revert_of_a_scope_is_named() -> None:
 
 def test_threads_take_turns() -> None:
     with futures.ThreadPoolExecutor(3) as pool:
-        for report in pool.map(lambda flow: run(flow, max_runs=40), [right_flow] * 3):
+        for report in pool.map(lambda flow: run(flow, max_runs=80), [right_flow] * 3):
             assert report.ok, report
     assert logging.root.manager.disable == logging.NOTSET
     assert BANK._recorder is None
