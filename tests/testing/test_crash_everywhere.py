@@ -525,6 +525,11 @@ def test_threads_take_turns() -> None:
     assert BANK._recorder is None
 
 
+def test_threads_of_killed_workflows_end() -> None:
+    run(right_workflow, signals={"approved": True}, max_runs=60)
+    assert [each for each in threading.enumerate() if each.name == "workflow"] == []
+
+
 def checks_of(report: Report) -> set[str]:
     return {finding.check for finding in report.findings}
 

@@ -334,6 +334,9 @@ class _Run:
 
     def _die(self) -> None:
         """End the process: what it kept in memory is lost, and its lease expires."""
+        killed = self._engine_in_use._run
+        if killed is not None and killed._workflows is not None:
+            killed._workflows.halt()  # It ends the threads of their functions.
         self._is_dead = False
         self._waits_in_a_row = 0
         self._failing_writes = 0
