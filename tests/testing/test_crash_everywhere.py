@@ -23,6 +23,9 @@ from wbengine import exceptions, retry, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.steps import AsyncSteps, Steps
 from wbengine.testing import FinishedRun, Report, World, crash_everywhere
+from wbengine.testing._crashing import schedules
+from wbengine.testing._crashing.run import Subject, simulate
+from wbengine.testing._crashing.schedules import Action, Fault, Moment, Schedule
 
 BANK = World("bank")
 MAIL = World("mail", permanent=True)
@@ -737,3 +740,36 @@ class Count(task.Task):
 def test_wrong_order_of_reversion_is_found() -> None:
     report = run(flow_of(ReserveAll, Count, add_to_index))
     assert checks_of(report) == {"undone_in_order"}, report
+
+
+@task.workflow
+def ship_and_wait(steps: Steps, order: str) -> None:
+    steps.run(ship, order)
+    steps.wait_for("approved", timeout=60)
+    steps.run(add_to_index, order)
+
+
+@task.workflow
+def charge_and_index(steps: Steps, order: str) -> None:
+    steps.run(charge, order)
+    steps.run(add_to_index, order)
+
+
+def two_workflows() -> unordered_flow.Flow:
+    second = linear_flow.Flow("second").add(charge_and_index(), Reserve("room"))
+    return unordered_flow.Flow("both").add(ship_and_wait(), second)
+
+
+def test_failed_reversion_of_a_workflow_does_not_stop_that_of_another() -> None:
+    """A run that halts withdraws the last calls in flight: nothing else wakes it."""
+    subject = Subject(two_workflows, {"order": "7"}, WORLDS, signals=[("approved", True)])
+    ends = []
+    for single in schedules.singles(simulate(subject, Schedule()).trace, []):
+        if single.moments[0][1].action is not Action.DEADLINE:
+            continue
+        trace = simulate(subject, single).trace
+        for number in range(single.last + 1, len(trace)):
+            if trace[number].moment is Moment.START and trace[number].what.startswith("revert"):
+                fails = single.extended(number, Fault(Action.FAIL))
+                ends.append(simulate(subject, fails).state)
+    assert len(ends) > 10 and set(ends) == {"REVERTED"}

@@ -846,7 +846,8 @@ class Run:
         self._stop_starting()
 
     def _stop_starting(self) -> None:
-        if not self._scheduler.halted:
+        is_first = not self._scheduler.halted
+        if is_first:
             self._scheduler.halt()
             self._maps.halt()
             if self._workflows is not None:
@@ -854,6 +855,8 @@ class Run:
         self._withdraw_unstarted(range(len(self._plan)))
         for call in [*self._in_flight.take_begun(), *self._withdraw()]:
             self._undo_begin(call)
+        if is_first:
+            self.inbox.put(IterationInterrupted())  # Nothing else may be in flight any more.
 
     def _withdraw(self) -> list[calls.Invocation]:
         return [*self._gates.withdraw_calls(), *self._executor.withdraw()]
