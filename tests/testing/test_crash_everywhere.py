@@ -709,7 +709,7 @@ def unlock(order: str) -> None:
     BANK.undo("lock", missing_ok=True)
 
 
-def test_step_may_undo_what_an_earlier_step_did() -> None:
+def test_step_may_undo_the_effect_of_an_earlier_step() -> None:
     report = run(flow_of(lock, charge, unlock))
     assert report.ok, report
 
