@@ -107,12 +107,8 @@ def _active(outcome: Outcome) -> dict[tuple[World, str], list[_Done]]:
             continue
         if operation.result == "done":
             active.setdefault(place, []).append(_Done(operation, number, event.step))
-        elif active.get(place):
+        if active.get(place):
             active[place][-1].executions.append(event.execution)
-            continue
-        else:
-            continue
-        active[place][-1].executions.append(event.execution)
     return {place: done for place, done in active.items() if done}
 
 

@@ -172,10 +172,6 @@ class RemoteExecutor(calls.TaskExecutor):
         done(call, self._result(call))
         return True
 
-    def forget(self) -> None:
-        """Forget the requests that wait, because the engine was killed."""
-        self._waiting.clear()
-
     def _result(self, call: calls.Invocation) -> calls.Outcome:
         row = self._row(call)
         if row.outcome is None and not row.is_claimed:
@@ -202,10 +198,9 @@ class RemoteExecutor(calls.TaskExecutor):
     def _after_loss(
         self, call: calls.Invocation, row: _Row, *, repeats: bool = False
     ) -> calls.Outcome:
-        repeats = repeats or self._repeats(call)
-        if not repeats:
+        if not (repeats or self._repeats(call)):
             self._steps.hooks.failed_by_loss(call)
-        if repeats and row.resends < self._fleet.options.max_resends:
+        elif row.resends < self._fleet.options.max_resends:
             row.resends += 1
             return self._claimed(call, row)
         text = f"The worker of task {call.task.name!r} was lost"

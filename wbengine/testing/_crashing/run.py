@@ -55,7 +55,6 @@ _MAX_WAITS: Final = 20
 #: Maximum number of moments of a run without faults, after which it counts as endless.
 _MAX_MOMENTS: Final = 3_000
 
-
 #: Runs share worlds, module variables, and the level of logging.
 _ONE_AT_A_TIME: Final = threading.RLock()
 
@@ -133,7 +132,6 @@ class Outcome:
         missing.
     :ivar values: results by name.
     :ivar error: the failure of the flow, or what ended the simulation.
-    :ivar operations: indexes of the events with operations.
     """
 
     schedule: Schedule
@@ -193,7 +191,6 @@ class _Run:
         self._trace = self.outcome.trace
         self._events = self.outcome.events
         self._faults = dict(schedule.moments)
-        self._last = schedule.last
         self._signal_faults = dict(schedule.signals)
         self._to_send = list(subject.signals)
         self._kept: list[tuple[str, Any]] = []  # signals that arrive late
@@ -205,7 +202,7 @@ class _Run:
         self._reverts_again = False
         self._trace_is_on = False
         self._failing_writes = 0
-        self._answers = 0
+        self._lost_answers = 0
         self._waits_in_a_row = 0
         self._had_effect = False
         #: The step that runs.
@@ -340,14 +337,14 @@ class _Run:
         self._is_dead = False
         self._waits_in_a_row = 0
         self._failing_writes = 0
-        self._answers = 0
+        self._lost_answers = 0
         self._subject.memory.restore()
         self._clock.advance(_TAKEOVER)
 
     def _kill(self, text: str) -> Killed:
         self._is_dead = True
         if self._remote is not None:
-            self._remote.forget()
+            self._remote.disown()
         self._event("fault", text)
         return Killed(text)
 
@@ -373,12 +370,8 @@ class _Run:
             self.outcome.is_endless = True
             raise Stuck("the run does not end")
         self._trace.append(At(moment, what, line, faults))
-        if number > self._last:
-            return None
         fault = self._faults.get(number)
-        if fault is None:
-            return None
-        if fault not in faults:
+        if fault is None or fault not in faults:
             return None
         self.outcome.occurred.add(number)
         return fault
@@ -390,8 +383,8 @@ class _Run:
         if self._failing_writes:
             self._failing_writes -= 1
             raise exceptions.StorageFailure("The store is unreachable (injected)")
-        if self._answers:
-            self._answers -= 1
+        if self._lost_answers:
+            self._lost_answers -= 1
             return exceptions.StorageFailure("The store did not answer (injected)")
         fault = self._at(Moment.WRITE, method, _WRITE_FAULTS)
         if fault is None:
@@ -403,7 +396,7 @@ class _Run:
             self._failing_writes = _FAILED_WRITES - 1
             raise exceptions.StorageFailure("The store is unreachable (injected)")
         self._event("fault", "the store wrote, but did not answer")
-        self._answers = _FAILED_WRITES - 1
+        self._lost_answers = _FAILED_WRITES - 1
         return exceptions.StorageFailure("The store did not answer (injected)")
 
     def _idle(self, timeout: float | None) -> bool:
@@ -701,7 +694,5 @@ _WRITE_FAULTS: Final = (
 _SEND_FAULTS: Final = (*_KILL, Fault(Action.CANCEL))
 _WAIT_FAULTS: Final = (Fault(Action.LATER), Fault(Action.CANCEL), Fault(Action.DEADLINE))
 _LOCAL_START: Final = (*_KILL, _FAIL, Fault(Action.CANCEL), Fault(Action.DEADLINE))
-_REMOTE_START: Final = (
-    Fault(Action.LOSE), _FAIL, Fault(Action.CANCEL), Fault(Action.DEADLINE),
-)  # fmt: skip
+_REMOTE_START: Final = (_LOSE, _FAIL, Fault(Action.CANCEL), Fault(Action.DEADLINE))
 _LOCAL_EFFECT: Final = (*_KILL, _FAIL)
