@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,56 @@ def test_store_and_large_values_are_encrypted_later(
         refused = wbengine(*words_of_command, *words)
         assert (refused.code, "this process has no keys" in refused.err) == (69, True), refused
     assert wbengine("db", "check", *with_keys, "--read-payloads").code == 0
+
+
+def test_key_file_that_signs_encrypts_from_the_start_of_its_rotation(
+    wbengine: Command, home: Path, words: tuple[str, ...]
+) -> None:
+    def run(letter: str) -> bytes:
+        # Another name, because a process reads a key file again only after some seconds.
+        with_keys = (*words, "--keys", str(shutil.copy(home / "keys.json", home / letter)))
+        inputs = json.dumps({"item": letter * framed.SIZE})
+        ran = wbengine(
+            "flow", "run", "tests.support.framed:measure", "--inputs", inputs, *with_keys
+        )
+        assert ran.code == 0, ran
+        latest = max((home / "payloads").glob("data/*/*"), key=lambda path: path.stat().st_mtime_ns)
+        return latest.read_bytes()[:6]
+
+    assert wbengine("keys", "new", str(home / "keys.json")).code == 0
+    plain = run("a")
+    assert wbengine("keys", "rotate", "--encrypt", str(home / "keys.json")).code == 0
+    shown = wbengine("keys", "show", str(home / "keys.json"), "--json").json
+    assert (shown["encrypts"], run("b")) == (False, plain)
+    now = ("keys", "rotate", "--encrypt", "--in", "0", str(home / "keys.json"))
+    assert wbengine(*now).code == 0
+    shown = wbengine("keys", "show", str(home / "keys.json"), "--json").json
+    assert (shown["encrypts"], run("c")) == (True, b"wbpenc")
+    check = ("db", "check", "--read-payloads", *words, "--keys", str(home / "c"), "--json")
+    checked = wbengine(*check)
+    assert (checked.code, checked.json["values"]) == (0, 3), checked
+
+
+def test_records_of_another_key_are_no_damage(
+    wbengine: Command, home: Path, words: tuple[str, ...]
+) -> None:
+    for name in ("one", "other"):
+        assert wbengine("keys", "new", "--encrypt", str(home / f"{name}.json")).code == 0
+    run = ("flow", "run", "tests.support.framed:measure", "--inputs", '{"item": "a"}', *words)
+    assert wbengine(*run, "--keys", str(home / "one.json")).code == 0
+    checked = wbengine("db", "check", *words, "--keys", str(home / "other.json"), "--json")
+    assert (checked.code, checked.json["damaged"]) == (1, []), checked
+    (record,) = checked.json["without_key"]
+    assert "is encrypted with key" in record
+
+
+def test_missing_key_file_is_an_invalid_setting(
+    wbengine: Command, home: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WBENGINE_KEYS", str(home / "missing.json"))
+    for command in (("flow", "list"), ("db", "check")):
+        refused = wbengine(*command, *words)
+        assert (refused.code, "cannot read key file" in refused.err) == (78, True), refused
 
 
 def test_doctor_reports_values_that_need_a_missing_setting(

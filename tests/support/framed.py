@@ -144,6 +144,11 @@ def make() -> linear_flow.Flow:
     return linear_flow.Flow("frames").add(Make("make"), Length("length"))
 
 
+@task.workflow
+def measure(steps: steps.Steps, item: str) -> int:
+    return len(item)
+
+
 def take() -> linear_flow.Flow:
     return linear_flow.Flow("take").add(Length("length"))
 

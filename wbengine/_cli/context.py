@@ -206,8 +206,13 @@ class Context:
         """Open the store of flows and close it at the end.
 
         :param options: the options of `store_access.open_store`, which also describes its errors.
-        :raises Failed: if a record was not found because the store does not exist.
+        :raises Failed: if the key file cannot be used, or if a record was not found because the
+            store does not exist.
         """
+        if self.settings.keys:
+            from wbengine._cli import fleets
+
+            fleets.keys(self.settings)
         with collector.loading():
             opened = store_access.open_store(self.settings, **options)
         with contextlib.closing(opened) as backend:

@@ -13,6 +13,7 @@ from wbengine import exceptions
 from wbengine._cli import base, errors, store_access
 from wbengine._cli import context as contexts
 from wbengine._payloads import VARIABLE, checking
+from wbengine._security import sealing
 from wbengine.persistence import _trees
 from wbengine.types import codec
 from wbengine.views import _formatting
@@ -30,8 +31,8 @@ __all__ = ["command"]
 
     The command checks that the layout is usable, that all records can be read and that an SQLite
     file is intact. With the setting payloads, it also checks that all large values exist. It exits
-    with 1 if a record is damaged or a value is lost, and with 69 if the store does not exist or
-    cannot be used.
+    with 1 if a record is damaged, a value is lost or the key file lacks the key of a record, and
+    with 69 if the store does not exist or cannot be used.
 
     Values of classes that this process does not know are only counted: -I imports their modules.
 
@@ -45,13 +46,13 @@ __all__ = ["command"]
 def command(context: contexts.Context, read_payloads: bool) -> int:
     settings, printer = context.settings, context.printer
     counts = _Counts()
-    with context.connection() as (backend, connection), _collecting(counts.damaged):
+    with context.connection() as (backend, connection), _collecting(counts):
         if not store_access.store_exists(settings, backend):
             raise errors.Failed(store_access.missing_message(settings), errors.UNAVAILABLE)
         payloads = backend.payloads
         if read_payloads and payloads is None:
             raise errors.Failed("--read-payloads requires --payloads", errors.USAGE)
-        with _collecting(counts.damaged):
+        with _collecting(counts):
             counts.damaged += getattr(backend, "problems", list)()
         check = checking.Check(payloads, read=read_payloads)
         with codec.copying(unknown_only=True) as unknown_classes:
@@ -66,6 +67,7 @@ def command(context: contexts.Context, read_payloads: bool) -> int:
         "values_checked": payloads is not None,
         "damaged": counts.damaged,
         "unavailable": counts.unavailable,
+        "without_key": counts.without_key,
         "unknown_classes": dict(unknown_classes),
     }
     printer.document("db-check/1", content)
@@ -73,6 +75,8 @@ def command(context: contexts.Context, read_payloads: bool) -> int:
     shown["large values"] = check.count
     problems = [str(value["problem"]) for value in counts.unavailable]
     shown["damaged"] = "\n".join([*counts.damaged, *problems]) or 0
+    if counts.without_key:
+        shown["without key"] = "\n".join(counts.without_key)
     printer.pairs(shown.items())
     if check.count and payloads is None:
         printer.hint(
@@ -85,9 +89,14 @@ def command(context: contexts.Context, read_payloads: bool) -> int:
         printer.hint(
             f"{number} of classes that this process has not imported: {names}; use -I/--include"
         )
-    is_damaged = bool(counts.damaged or counts.unavailable)
-    printer.hint("the store is damaged" if is_damaged else "all records are readable")
-    return errors.UNHEALTHY if is_damaged else errors.OK
+    if counts.damaged or counts.unavailable:
+        printer.hint("the store is damaged")
+    elif counts.without_key:
+        printer.hint("records that need another key were not checked")
+    else:
+        printer.hint("all records are readable")
+        return errors.OK
+    return errors.UNHEALTHY
 
 
 @dataclass
@@ -97,6 +106,8 @@ class _Counts:
     atoms: int = 0
     steps: int = 0
     damaged: list[str] = field(default_factory=list)
+    #: Records that are encrypted with a key that this process does not have.
+    without_key: list[str] = field(default_factory=list)
     #: References to values that are lost or damaged.
     unavailable: list[dict[str, str | None]] = field(default_factory=list)
 
@@ -104,11 +115,11 @@ class _Counts:
 def _read_all(connection: persistence.Connection, check: checking.Check, counts: _Counts) -> None:
     for book in connection.get_logbooks(lazy=True):
         counts.books += 1
-        with _collecting(counts.damaged):
+        with _collecting(counts):
             for flow in connection.get_flows_for_book(book.uuid, lazy=True):
                 counts.flows += 1
                 unavailable: list[dict[str, str | None]] = []
-                with _collecting(counts.damaged):
+                with _collecting(counts):
                     for name, tree in _trees_of(connection, flow, counts):
                         where = f"flow {flow.uuid}" + (f" atom {name!r}" if name else "")
                         unavailable += [
@@ -142,10 +153,11 @@ def _trees_of(
 
 
 @contextlib.contextmanager
-def _collecting(damaged: list[str]) -> Iterator[None]:
+def _collecting(counts: _Counts) -> Iterator[None]:
     try:
         yield
     except exceptions.CorruptRecord as error:
-        damaged.append(errors.line_of(error))
+        needs_key = isinstance(error.__cause__, sealing.MissingKey)
+        (counts.without_key if needs_key else counts.damaged).append(errors.line_of(error))
     except exceptions.NotFound:
         pass  # deleted by another process

@@ -117,6 +117,8 @@ def show(context: contexts.Context, path: Path | None) -> None:
         )
     if ring.encrypts:
         printer.hint("this file also encrypts: values in messages, stores and payloads")
+    elif ring.encrypts_from is not None:
+        printer.hint(f"this file also encrypts from {_format_time(ring.encrypts_from)}")
     if until > now:
         printer.hint(f"unsigned messages are accepted until {_format_time(until)}")
 
@@ -154,10 +156,20 @@ def show(context: contexts.Context, path: Path | None) -> None:
     metavar="DURATION",
     help="Time for which the old keys remain trusted after the new key starts to sign.",
 )
+@click.option(
+    "--encrypt",
+    is_flag=True,
+    help="Also encrypt, from the time when the new key signs, with files that only sign.",
+)
 @click.option("--remove-expired", is_flag=True,
     help="Remove the secrets that have expired. What they encrypted is lost.")  # fmt: skip
 def rotate(
-    context: contexts.Context, path: Path | None, delay: float, keep: float, remove_expired: bool
+    context: contexts.Context,
+    path: Path | None,
+    delay: float,
+    keep: float,
+    encrypt: bool,
+    remove_expired: bool,
 ) -> None:
     path = _path(context, path)
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -182,7 +194,12 @@ def rotate(
     now = time.time()
     with _checked():
         rotated = keys.rotated(
-            contents, now + delay, now + delay + keep, now, remove_expired=remove_expired
+            contents,
+            now + delay,
+            now + delay + keep,
+            now,
+            encrypt=encrypt,
+            remove_expired=remove_expired,
         )
     with _written(path):
         keys.replace_all({by_role[role][0]: content for role, content in rotated.items()})

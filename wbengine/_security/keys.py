@@ -290,8 +290,13 @@ class Keyring:
 
     @property
     def encrypts(self) -> bool:
-        """Whether the bodies of messages are encrypted."""
-        return bool(self._bodies)
+        """Whether bodies of messages, records and payloads are encrypted now."""
+        return self.encrypts_from is not None and self.encrypts_from <= time.time()
+
+    @property
+    def encrypts_from(self) -> float | None:
+        """The time from which this file encrypts, in Unix seconds; None: it only signs."""
+        return self._bodies[0].since if self._bodies else None
 
     @staticmethod
     def cipher(key: bytes) -> Any:
@@ -353,8 +358,10 @@ class Keyring:
         :param key_id: id of the secret, also of an expired one; None: the latest one.
         """
         self._reload_if_changed(time.time())
-        shared = self._bodies or (self._store if self.role == ANY else [])
-        return _data_key(shared, "payload", key_id)
+        store = self._store if self.role == ANY else []
+        if key_id is None:
+            return _data_key(self._bodies if self.encrypts else store, "payload", None)
+        return _data_key([*self._bodies, *store], "payload", key_id)
 
     def content_key(self, purpose: str, key_id: str | None = None) -> tuple[str, bytes] | None:
         """Return the id and a key of a secret that encrypts data of all processes, or None.
@@ -362,6 +369,8 @@ class Keyring:
         :param key_id: id of the secret, also of an expired one; None: the latest one.
         """
         self._reload_if_changed(time.time())
+        if key_id is None and not self.encrypts:
+            return None
         return _data_key(self._bodies, purpose, key_id)
 
     def record_keys(self, key_id: str | None = None) -> tuple[str, bytes, bytes] | None:
@@ -374,7 +383,7 @@ class Keyring:
         :raises NotTrusted: if this key file encrypts, but has no secret for stores.
         """
         self._reload_if_changed(time.time())
-        if key_id is None and not self._bodies:
+        if key_id is None and not self.encrypts:
             return None
         if key_id is None:
             self._check_store()
@@ -598,6 +607,7 @@ def rotated(
     until: float,
     now: float,
     *,
+    encrypt: bool = False,
     remove_expired: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Return the rotated contents of all key files of a fleet, by role.
@@ -608,12 +618,13 @@ def rotated(
     stores contain. Secrets that only some files contain (after an interrupted rotation) are added
     to all files.
 
+    :param encrypt: encrypt from `since`, also if the files contain no secret for it yet.
     :param remove_expired: remove expired secrets, too.
     """
 
     def retained(name: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
         others = (each for other in files.values() for each in other.get(name, ()))
-        all_by_id = {each["id"]: each for each in (*others, *content[name])}
+        all_by_id = {each["id"]: each for each in (*others, *content.get(name, ()))}
         return [
             {**each, "until": min(each.get("until", until), until)}
             if each.get("role") in (None, *files)
@@ -629,7 +640,9 @@ def rotated(
         role: {
             **content,
             **{
-                name: [*retained(name, content), fresh[name]] for name in fresh if content.get(name)
+                name: [*retained(name, content), secret]
+                for name, secret in fresh.items()
+                if content.get(name) or (encrypt and name == "encrypt")
             },
             "keys": [_visible_to(role, each) for each in (*retained("keys", content), *new_keys)],
         }

@@ -82,6 +82,10 @@ def current_key() -> str | None:
     return None if found is None else found[0]
 
 
+class MissingKey(exceptions.NotTrusted):
+    """A text is encrypted with a key that this process does not have."""
+
+
 def sealed_tag(text: str, *place: str) -> dict[str, str] | None:
     """Return a text as a tag with the encrypted text, or None if nothing is to be encrypted.
 
@@ -111,7 +115,7 @@ def opened_tag(tag: Any, *place: str) -> str | None:
     key_id, encrypted = _parts(tag)
     found = current.record_keys(key_id)
     if found is None:
-        raise exceptions.NotTrusted(
+        raise MissingKey(
             f"it is encrypted with key {key_id}, which the key file {current.path} does not contain"
         )
     cipher = current.cipher(found[1])
